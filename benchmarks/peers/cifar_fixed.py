@@ -1,0 +1,33 @@
+"""The settings of `benchmarks.end_to_end` as a space of the service: `search_spaces/cifar.py` with a fixed list."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+
+from benchmarks.peers import workload
+from search_spaces import cifar
+from tuner.training.data import Arrays, Splits
+
+settings = workload.load().settings
+
+
+def images(data_dir: Path | None) -> Splits:
+    return Splits(Arrays(*workload.load_images("train")), Arrays(*workload.load_images("validation")))
+
+
+def column(name: str) -> Any:
+    """The parameter `name` of the setting that the grid is at."""
+    return tune.sample_from(lambda spec: settings[spec.config["index"]][name])
+
+
+space = replace(
+    cifar.space,
+    # A grid over whole settings: `batch_size` must be a parameter of its own for the training loop to see it.
+    params={"index": tune.grid_search(list(range(len(settings)))), **{name: column(name) for name in settings[0]}},
+    task=replace(cifar.space.task, data=images),
+    mutable=(),
+)

@@ -1,0 +1,66 @@
+"""The trials of `instant` under Ray Tune alone, set up to be as fast as it gets: reused actors, no logger, no output."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+# Read when Ray Tune is imported.
+os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
+
+import ray  # noqa: E402
+from ray import tune  # noqa: E402
+
+from benchmarks.peers.instant import report_only, space  # noqa: E402
+
+
+class Stopwatch(tune.Callback):
+    """The span that the service's journal gives too: from the first trial's start to the last one's end."""
+
+    def __init__(self) -> None:
+        self.started: float | None = None
+        self.ended = 0.0
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self.started = self.started or time.time()
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self.ended = time.time()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--num-samples", type=int, required=True)
+    parser.add_argument("--num-cpus", type=int, required=True)
+    args = parser.parse_args()
+
+    ray.init(address="local", num_cpus=args.num_cpus, include_dashboard=False, log_to_driver=False)
+    stopwatch = Stopwatch()
+    begin = time.time()
+    grid = tune.Tuner(
+        report_only,
+        param_space=dict(space.params),
+        tune_config=tune.TuneConfig(
+            metric="loss",
+            mode="min",
+            num_samples=args.num_samples,
+            max_concurrent_trials=args.num_cpus,
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(
+            name="instant", storage_path=str(args.results), verbose=0, callbacks=[stopwatch]
+        ),
+    ).fit()
+    fit_s = time.time() - begin
+    assert stopwatch.started is not None and len(grid) == args.num_samples and not grid.errors
+    spans = {"trials_s": stopwatch.ended - stopwatch.started, "fit_s": fit_s}
+    (args.results / "spans.json").write_text(json.dumps(spans))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""The answer of a search: the best trial, tested once, in `best/` and trials.csv; and in words."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.files import write_atomically
+from tuner.records import Report, TrialRecord
+from tuner.results import ExperimentRecord
+from tuner.space import Found
+
+if TYPE_CHECKING:
+    from tuner.training.data import Splits
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The winner, its best report, and its figures on the test part (None where there is no test part or model)."""
+
+    trial: TrialRecord
+    report: Report
+    test: dict[str, float] | None
+
+
+def conclude(record: ExperimentRecord, found: Found, splits: Splits | None, cpus: float, gpus: float) -> Answer | None:
+    """Writes trials.csv and, where a trial has a finite metric, `best/`; the test part is read here, once.
+
+    The winner follows `experiment.BEST_RULE`. A search that is extended and still has the same best epoch keeps
+    the test figures it has.
+    """
+    folder, experiment = record.experiment.folder, record.experiment
+    write_atomically(folder / "trials.csv", trials_csv(record))
+    winner = record.best()
+    if winner is None:
+        return None
+    trial, report = winner
+    best = folder / "best"
+    best.mkdir(exist_ok=True)
+    config = {
+        "space": experiment.space,
+        "config": trial.config,
+        "trial": trial.id,
+        "epoch": report.epoch,
+        "max_epochs": experiment.max_epochs,
+        "metric": experiment.metric,
+        "mode": experiment.mode,
+        "seed": experiment.seed,
+        "cpus": cpus,
+        "gpus": gpus,
+        "data_dir": experiment.data_dir,
+        "space_sha256": found.sha256,
+    }
+    test = tested_before(best, config)
+    if test is None and report.checkpoint and splits is not None:
+        test = evaluate(found, config, folder / report.checkpoint, splits, best / "model.pt")
+    write_atomically(best / "config.json", json.dumps(config, indent=2) + "\n")
+    metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
+    if splits is not None and splits.notice:
+        metrics["notice"] = splits.notice
+    write_atomically(best / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+    return Answer(trial, report, test)
+
+
+def tested_before(best: Path, config: dict[str, Any]) -> dict[str, float] | None:
+    """The test figures of an earlier conclusion with this same winner, so that the test part is read only once."""
+    try:
+        same = json.loads((best / "config.json").read_text())
+        test: dict[str, float] | None = json.loads((best / "metrics.json").read_text())["test"]
+    except (OSError, ValueError, KeyError):
+        return None
+    named = ("trial", "epoch", "config", "space_sha256", "seed")
+    return test if all(same.get(name) == config[name] for name in named) else None
+
+
+def evaluate(
+    found: Found, config: dict[str, Any], checkpoint: Path, splits: Splits, model_path: Path
+) -> dict[str, float] | None:
+    """Loads a checkpoint, writes its model's state_dict, and returns its figures on the test part, if there is one."""
+    import torch
+
+    from tuner.training.loop import Training
+    from tuner.trial import STATE, trial_seed
+
+    # As many threads as the trial had: another number adds in another order, and the last digits would differ
+    # from those that `tuner.train` prints.
+    torch.set_num_threads(max(1, int(config["cpus"])))
+    state = torch.load(checkpoint / STATE, weights_only=True, map_location="cpu")["training"]
+    saved = io.BytesIO()
+    torch.save(state["model"], saved)
+    write_atomically(model_path, saved.getvalue())
+    if splits.test is None:
+        return None
+    assert found.space.task is not None  # splits come from a task
+    training = Training(
+        found.space.task,
+        config["config"],
+        splits,
+        seed=trial_seed(config["seed"], config["trial"]),
+        max_epochs=config["max_epochs"],
+    )
+    training.load_state_dict(state)
+    return training.evaluate(splits.test)
+
+
+def trials_csv(record: ExperimentRecord) -> str:
+    """One row a trial: parameters, last and best metrics, epochs, seconds, status, rung and reason if stopped."""
+    metric, mode = record.experiment.metric, record.experiment.mode
+    params = list(dict.fromkeys(name for trial in record.trials for name in flat(trial.config)))
+    names = list(dict.fromkeys(name for t in record.trials for r in t.reports for name in r.metrics))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    head = ["trial", "status", "epochs", "seconds", "best_epoch", "rung", "reason", "error"]
+    writer.writerow([*head, *params, *(f"best_{name}" for name in names), *(f"last_{name}" for name in names)])
+    for trial in record.trials:
+        best = trial.best(metric, mode)
+        last = trial.reports[-1] if trial.reports else None
+        stopped = [d for d in trial.decisions if d.action == "stop"]
+        config = flat(trial.config)
+        writer.writerow(
+            [trial.id, trial.status, last.epoch if last else 0, trial.seconds, best.epoch if best else ""]
+            + [stopped[-1].rung if stopped and stopped[-1].rung is not None else "", trial.reason]
+            + [trial.errors[-1] if trial.errors else "", *(config.get(name, "") for name in params)]
+            + [report.metrics.get(name, "") if report else "" for report in (best, last) for name in names]
+        )
+    return out.getvalue()
+
+
+def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"a": {"b": 1}}` -> `{"a/b": 1}`"""
+    result: dict[str, Any] = {}
+    for name, value in config.items():
+        result |= flat(value, f"{prefix}{name}/") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return result
+
+
+def figures(metrics: dict[str, Any]) -> str:
+    """`loss 1.2345, accuracy 0.5612`: the finite numbers among the metrics, durations and rates left out."""
+    shown = {
+        name: value
+        for name, value in metrics.items()
+        if isinstance(value, (int, float)) and math.isfinite(value) and not name.endswith("_s")
+    }
+    return ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
+
+
+def setting(config: dict[str, Any]) -> str:
+    """`l1 64, lr 0.00123, batch_size 8`"""
+    return ", ".join(f"{n} {v:.6g}" if isinstance(v, float) else f"{n} {v}" for n, v in flat(config).items())

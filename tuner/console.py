@@ -1,0 +1,221 @@
+"""What a person reads: the plan, the live table with its progress line, the answer."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ray.tune import CLIReporter
+from ray.tune.experiment import Trial
+
+from tuner import domains
+from tuner.answer import figures, setting
+from tuner.callbacks import never_fatal
+from tuner.experiment import Experiment
+from tuner.searchers import GridSearcher, num_random
+
+if TYPE_CHECKING:
+    from tuner.session import Done, Request
+
+
+class Console(CLIReporter):  # type: ignore[misc]
+    """Ray's table with a progress line, redrawn in place in a terminal; elsewhere printed every 30 s."""
+
+    def __init__(self, experiment: Experiment, num_settings: int, left: Callable[[], float | None]) -> None:
+        columns = list(dict.fromkeys([experiment.metric, "loss", "accuracy", "training_iteration"]))
+        self._in_place = sys.stdout.isatty()
+        super().__init__(
+            metric_columns=columns,
+            metric=experiment.metric,
+            mode=experiment.mode,
+            max_report_frequency=1 if self._in_place else 30,
+            max_progress_rows=20,
+            print_intermediate_tables=True,
+        )
+        self._experiment, self._num_settings, self._left = experiment, num_settings, left
+        self._lines = 0
+
+    def set_search_properties(self, metric: str | None, mode: str | None) -> bool:
+        return True
+
+    @never_fatal
+    def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
+        text = self._progress_str(trials, done)
+        table = [line for line in text.splitlines() if line.startswith(("|", "+", "Number of errored", "..."))]
+        block = [*table, progress_line(trials, self._experiment, self._num_settings, self._start_time, self._left())]
+        if self._in_place:
+            width = shutil.get_terminal_size().columns
+            block = [line[:width] for line in block]
+            up = f"\x1b[{self._lines}A\x1b[J" if self._lines else ""
+            self._lines = len(block)
+            print(up + "\n".join(block), flush=True)
+        else:
+            print("\n".join(block), flush=True)
+
+
+def progress_line(
+    trials: list[Trial], experiment: Experiment, num_settings: int, started: float, left_s: float | None
+) -> str:
+    """`4/10 done, 3 pruned, 2 running | best loss 1.23 (00003) | 1 m 20 s, about 2 m left`"""
+    done = [trial for trial in trials if trial.is_finished()]
+    epoch = lambda t: (t.last_result or {}).get("training_iteration", 0)  # noqa: E731
+    pruned = sum(trial.status == Trial.TERMINATED and epoch(trial) < experiment.max_epochs for trial in done)
+    failed = sum(trial.status == Trial.ERROR for trial in done)
+    running = sum(trial.status == Trial.RUNNING for trial in trials)
+    paused = sum(trial.status == Trial.PAUSED for trial in trials)
+    counts = [f"{len(done)}/{num_settings} done", f"{pruned} stopped early", f"{running} running"]
+    counts += [f"{paused} paused"] if paused else []
+    counts += [f"{failed} failed"] if failed else []
+    took = time.time() - started
+    remaining = took / len(done) * (num_settings - len(done)) if done else None
+    if left_s is not None:
+        remaining = min(left_s, remaining) if remaining is not None else left_s
+    parts = [", ".join(counts), best_so_far(trials, experiment), duration(took)]
+    parts[-1] += f", about {duration(remaining)} left" if remaining else ""
+    return " | ".join(part for part in parts if part)
+
+
+def best_so_far(trials: list[Trial], experiment: Experiment) -> str:
+    """`best loss 1.23 (trial 00003)`, over every report of every trial; nothing before the first."""
+    side = experiment.mode
+    values = [
+        (analysis[experiment.metric][side], trial.trial_id)
+        for trial in trials
+        if experiment.metric in (analysis := trial.metric_analysis)
+    ]
+    if not values:
+        return ""
+    value, trial_id = min(values) if side == "min" else max(values)
+    return f"best {experiment.metric} {value:.4f} (trial {trial_id})"
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `3 m 5 s`, `2 h 10 m`"""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} m {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} m"
+
+
+def plan(request: Request) -> list[str]:
+    """What a search will do: printed by `--dry-run`."""
+    e, space, resources = request.experiment, request.found.space, request.resources
+    lines = [f"space       {e.space}: {', '.join(f'{n} {domain(d)}' for n, d in domains.leaves(space.params))}"]
+    lines += [f"settings    {settings(request)}"]
+    lines += [f"scheduler   {schedule(e)}"]
+    lines += [f"epochs      {e.num_samples * e.max_epochs} at most ({e.max_epochs} a trial)"]
+    if e.time_budget:
+        lines[-1] += f", and {e.time_budget} at most"
+    if resources:
+        lines += [f"resources   {per_trial(resources)}; {resources.concurrent} at a time"]
+    else:
+        lines += [f"resources   those of the cluster at {e.address}"]
+    lines += [f"seed        {e.seed}"]
+    lines += [f"data        {e.data_dir or ('from the space' if space.task else 'none of its own')}"]
+    lines += [f"results     {e.folder}", f"W&B         {request.wandb_mode}"]
+    return lines
+
+
+def heading(request: Request) -> list[str]:
+    """The first lines of a search."""
+    e = request.experiment
+    resources = f"; {per_trial(request.resources)}, {request.resources.concurrent} at a time" if request.resources else ""
+    lines = [f"{e.name}: {settings(request)}; {schedule(e)}{resources}"]
+    if request.splits:
+        sizes = ", ".join(
+            f"{len(part):,} {name}"
+            for name in ("train", "validation", "test")
+            if (part := getattr(request.splits, name)) is not None
+        )
+        lines += [f"data: {request.splits.source or 'from the space'} ({sizes})"]
+        lines += [banner(request.splits.notice)] if request.splits.notice else []
+    if request.wandb_mode == "offline" and e.wandb == "auto":
+        lines += ["W&B: offline, because there is no key (`wandb login` makes one; --wandb disabled turns it off)"]
+    if request.history:
+        done = sum(event["event"] == "trial_ended" and event["status"] != "interrupted" for event in request.history)
+        lines += [f"resumed: {done} trials are done and not run again"]
+    return lines
+
+
+def ending(done: Done) -> list[str]:
+    """The answer, or why there is none, and what to do next."""
+    e, lines = done.request.experiment, [""]
+    failed = [trial for trial in done.record.trials if trial.status == "failed"]
+    for trial in failed[:5]:
+        lines += [f"failed: trial {trial.id}: {trial.reason}"]
+    lines += [f"... and {len(failed) - 5} more, in trials.csv"] if len(failed) > 5 else []
+    lines += [f"NOTE: {note}" for note in done.outcome.notes]
+    if done.answer:
+        report, trial = done.answer.report, done.answer.trial
+        lines += [f"best        trial {trial.id}, epoch {report.epoch}: {setting(trial.config)}"]
+        lines += [f"validation  {figures(report.metrics)}"]
+        if done.answer.test:
+            lines += [f"test        {figures(done.answer.test)}"]
+        elif done.request.splits is None:
+            lines += ["test        none: the space is a function, so it has no test set of its own"]
+        if done.request.splits and done.request.splits.notice:
+            lines += [banner(done.request.splits.notice)]
+    else:
+        lines += [f"no answer: no trial has a finite {e.metric}; see {e.folder}/trials.csv"]
+    lines += [f"folder      {e.folder}"]
+    if done.answer and done.answer.report.checkpoint:
+        lines += [f"retrain     python -m tuner.train {shlex.quote(str(e.folder / 'best' / 'config.json'))}"]
+    results = "" if e.results == "results" else f" --results {shlex.quote(e.results)}"
+    more = "" if done.outcome.state == "interrupted" else f" --num-samples {e.num_samples * 2}"
+    goes_on = "resume     " if done.outcome.state == "interrupted" else "extend     "
+    return [*lines, f"{goes_on} python -m tuner.run --resume {e.name}{results}{more}"]
+
+
+def settings(request: Request) -> str:
+    """How many settings, and how they are proposed."""
+    e, space = request.experiment, request.found.space
+    if e.searcher == "grid":
+        grid = GridSearcher(e, space)
+        part = "all" if grid.num_settings == grid.size else f"{grid.num_settings}, drawn by the seed,"
+        return f"{part} of a grid of {grid.size}" + ("" if part == "all" else f" (--num-samples {grid.size} tries all)")
+    if e.searcher == "refine":
+        half = num_random(e)
+        return f"{half} at random, then {e.num_samples - half} neighbours of the best of them"
+    points = math.prod(len(domains.values_of(d)) for _, d in domains.leaves(space.params) if domains.is_grid(d))
+    times = f" x {points} grid points" if points > 1 else ""
+    return f"{e.num_samples}{times} by {e.searcher}"
+
+
+def schedule(e: Experiment) -> str:
+    """The scheduler and its rungs."""
+    if e.scheduler == "asha":
+        rungs = ", ".join(map(str, e.rungs()))
+        return f"asha: at epochs {rungs} the best 1/{e.reduction_factor:g} go on, to {e.max_epochs} at most"
+    return {
+        "fifo": f"fifo: every trial trains its {e.max_epochs} epochs",
+        "median": f"median: from epoch {e.grace_period} on, stops a trial below the others' median",
+        "hyperband": f"hyperband: brackets of trials that wait for each other, reduced by {e.reduction_factor:g}",
+        "bohb": f"bohb: hyperband's brackets, reduced by {e.reduction_factor:g}, settings from a model",
+        "pbt": f"pbt: every {e.grace_period} epochs the worst quarter takes over from the best and changes",
+    }[e.scheduler]
+
+
+def domain(declared: Any) -> str:
+    """`{4, 8, 16}`, `loguniform(0.0001, 0.1)`"""
+    told = domains.describe(declared)
+    if "values" in told:
+        values = [str(value) for value in told["values"]]
+        return "{" + ", ".join(values if len(values) <= 10 else [*values[:9], "..."]) + "}"
+    bounds = ", ".join(f"{told[end]:g}" for end in ("lower", "upper") if end in told)
+    return f"{told['kind']}({bounds})"
+
+
+def per_trial(resources: Any) -> str:
+    """`1 CPU, 0.5 GPU a trial`"""
+    gpus = f", {resources.gpus:g} GPU" if resources.gpus else ""
+    return f"{resources.cpus:g} CPU{gpus} a trial"
+
+
+def banner(notice: str) -> str:
+    """A notice that is not overlooked."""
+    return f"!!! {notice} !!!"

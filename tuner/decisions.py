@@ -1,0 +1,252 @@
+"""Every report is judged here: journaled, checked, given to Ray's scheduler, and the decision journaled with its reason.
+
+Ray's schedulers keep why they stopped a trial to themselves, let a trial whose metric is not a number live (`nan <
+cutoff` is false), and one report without the metric ends the whole experiment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import (
+    AsyncHyperBandScheduler,
+    HyperBandScheduler,
+    MedianStoppingRule,
+    TrialScheduler,
+)
+
+from tuner.errors import RequestError, nearest
+from tuner.experiment import Experiment
+from tuner.halt import Halt
+from tuner.journal import Journal, plain
+from tuner.searchers import seeded
+
+CONTINUE, STOP, PAUSE, NOOP = (
+    TrialScheduler.CONTINUE,
+    TrialScheduler.STOP,
+    TrialScheduler.PAUSE,
+    TrialScheduler.NOOP,
+)
+ACTIONS = {CONTINUE: "continue", STOP: "stop", PAUSE: "pause", NOOP: "pause"}
+# What Ray adds to a report; the journal keeps what the trial said.
+RAY_KEYS = frozenset(
+    "trial_id training_iteration time_total_s time_this_iter_s time_since_restore iterations_since_restore timestamp "
+    "date pid hostname node_ip done config checkpoint_dir_name should_checkpoint experiment_tag improved "
+    "timesteps_total episodes_total timesteps_since_restore hyperband_info __report_restored__".split()
+)
+
+
+@dataclass
+class Verdict:
+    """How a trial ended: its status and reason for `trial_ended`."""
+
+    status: str
+    reason: str
+
+
+@dataclass
+class Comparison:
+    """What a scheduler compared a report with; cutoff in the metric's own units and sign."""
+
+    rung: int | None = None
+    bracket: int | None = None
+    cutoff: float | None = None
+    recorded: int = 0
+
+
+class JournalingScheduler(TrialScheduler):  # type: ignore[misc]
+    """Wraps any of Ray's schedulers; the one that is given decides, this one checks and writes down."""
+
+    def __init__(
+        self, inner: TrialScheduler, experiment: Experiment, journal: Journal, halt: Halt, mutable: tuple[str, ...]
+    ) -> None:
+        super().__init__()
+        self._inner, self._experiment, self._journal, self._halt = inner, experiment, journal, halt
+        self._mutable = mutable
+        self._sign = 1.0 if experiment.mode == "max" else -1.0
+        self._names: set[str] = set()
+        self.verdicts: dict[str, Verdict] = {}
+
+    @property
+    def metric(self) -> str:
+        return self._experiment.metric
+
+    @property
+    def supports_buffered_results(self) -> bool:
+        return False
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        return True  # set when the inner scheduler was built
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        if trial.is_finished():
+            return  # of an earlier session: what it left is at the rungs already
+        with seeded(self._experiment.seed, 4, int(trial.trial_id)):
+            self._inner.on_trial_add(tune_controller, trial)
+
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
+        self._inner.on_trial_error(tune_controller, trial)
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        trial_id, epoch = trial.trial_id, result["training_iteration"]
+        metrics = {name: plain(value) for name, value in result.items() if _is_metric(name)}
+        saved = result.get("checkpoint_dir_name")
+        where = {"checkpoint": f"ray/{trial_id}/{saved}"} if saved else {}
+        self._journal.write("report", trial_id, epoch=epoch, metrics=metrics, **where)
+        value = metrics.get(self.metric)
+        refused = self._refuse(trial_id, epoch, value, metrics)
+        if refused:
+            return self._decide(trial_id, epoch, value, STOP, refused, Comparison(), "failed")
+        self._names.update(metrics)
+        if not math.isfinite(value):
+            # The metric alone is not compared anywhere: recorded as the worst, it would bend a rung's percentile.
+            reason = f"{self.metric} is {value} at epoch {epoch}: the training diverged"
+            return self._decide(trial_id, epoch, value, STOP, reason, Comparison(), "pruned")
+        if epoch >= self._experiment.max_epochs:
+            reason = f"trained its {self._experiment.max_epochs} epochs"
+            return self._decide(trial_id, epoch, value, STOP, reason, Comparison(), "completed")
+        result[self.metric] = value
+        return self._ask(tune_controller, trial, result, value)
+
+    def _ask(self, tune_controller: Any, trial: Trial, result: dict[str, Any], value: float) -> str:
+        """The inner scheduler's decision, journaled where there was one to take."""
+        epoch, before = result["training_iteration"], dict(trial.config)
+        explain = explainer(self._inner, self._sign)
+        compared = explain(trial, result)  # before: afterwards the trial is part of what it was compared with
+        with seeded(self._experiment.seed, 5, int(trial.trial_id), epoch):
+            action: str = self._inner.on_trial_result(tune_controller, trial, result)
+        changed = {k: (before[k], v) for k, v in trial.config.items() if k in self._mutable and v != before[k]}
+        if changed:
+            steps = ", ".join(f"{name} {old:g} -> {new:g}" for name, (old, new) in changed.items())
+            self._journal_decision(trial.trial_id, epoch, value, action, f"takes over a better trial: {steps}", compared)
+        elif compared.rung is not None or action not in (CONTINUE, NOOP):
+            reason = self._reason(action, value, compared)
+            return self._decide(trial.trial_id, epoch, value, action, reason, compared, "pruned")
+        return action
+
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        value = plain(result.get(self.metric))
+        if isinstance(value, (int, float)) and math.isfinite(value):
+            self._inner.on_trial_complete(tune_controller, trial, result)
+        else:
+            self._inner.on_trial_remove(tune_controller, trial)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
+        # A scheduler that stops a paused trial gives no decision: it asks Ray to, and Ray tells it here.
+        if trial.trial_id not in self.verdicts and not self._halt.reason:
+            last = trial.last_result or {}
+            value = plain(last.get(self.metric))
+            reason = f"paused at epoch {last.get('training_iteration')}, and not among those that go on"
+            self._decide(
+                trial.trial_id, last.get("training_iteration", 0), value, STOP, reason, Comparison(), "pruned"
+            )
+        self._inner.on_trial_remove(tune_controller, trial)
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        return self._inner.choose_trial_to_run(tune_controller)
+
+    def debug_string(self) -> str:
+        return str(self._inner.debug_string())
+
+    def _refuse(self, trial_id: str, epoch: int, value: Any, metrics: dict[str, Any]) -> str:
+        """Why the report cannot be judged, or nothing. The first report of a search is asked for in the plain."""
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return ""
+        names = ", ".join(sorted(metrics)) or "nothing"
+        if self.metric not in metrics:
+            what = f"reports no {self.metric!r} at epoch {epoch}; it reports {names}"
+        else:
+            what = f"reports {self.metric!r} as {value!r} at epoch {epoch}, which is no number"
+        if not self._names:
+            hint = nearest(self.metric, metrics)
+            self._halt.refuse(RequestError(f"--metric {self.metric}: trial {trial_id} {what}{hint}"))
+        return f"the trial {what}"
+
+    def _decide(
+        self, trial_id: str, epoch: int, value: Any, action: str, reason: str, compared: Comparison, status: str
+    ) -> str:
+        self._journal_decision(trial_id, epoch, value, action, reason, compared)
+        if action == STOP:
+            self.verdicts[trial_id] = Verdict(status, reason)
+        return action
+
+    def _journal_decision(
+        self, trial_id: str, epoch: int, value: Any, action: str, reason: str, compared: Comparison
+    ) -> None:
+        number = value if isinstance(value, (int, float)) else None
+        self._journal.write(
+            "decision",
+            trial_id,
+            epoch=epoch,
+            rung=compared.rung,
+            bracket=compared.bracket,
+            value=number,
+            cutoff=compared.cutoff,
+            recorded=compared.recorded,
+            action=ACTIONS[action],
+            reason=reason,
+        )
+
+    def _reason(self, action: str, value: float, compared: Comparison) -> str:
+        at = f"at rung {compared.rung}" if compared.rung is not None else "here"
+        if action == PAUSE:
+            return f"waits {at} for the other trials of its bracket"
+        if compared.cutoff is None:
+            return f"the first {at}: nothing to compare with" if action == CONTINUE else f"its bracket is done {at}"
+        side = "worse" if action == STOP else "no worse"
+        return f"{self.metric} {value:.6g} is {side} than the cutoff {compared.cutoff:.6g} of {compared.recorded} {at}"
+
+
+def explainer(scheduler: TrialScheduler, sign: float) -> Callable[[Trial, dict[str, Any]], Comparison]:
+    """What the scheduler is about to compare a report with, read from its own state. `sign` is -1 for min."""
+    if isinstance(scheduler, AsyncHyperBandScheduler):
+        return lambda trial, result: _asha(scheduler, sign, trial, result)
+    if isinstance(scheduler, MedianStoppingRule):
+        return lambda trial, result: _median(scheduler, trial, result)
+    if isinstance(scheduler, HyperBandScheduler):
+        return lambda trial, result: _hyperband(scheduler, sign, trial, result)
+    return lambda trial, result: Comparison()
+
+
+def _asha(scheduler: AsyncHyperBandScheduler, sign: float, trial: Trial, result: dict[str, Any]) -> Comparison:
+    bracket = scheduler._trial_info[trial.trial_id]
+    for rung, recorded in bracket._rungs:  # the highest first, as Ray goes through them
+        if result["training_iteration"] >= rung and trial.trial_id not in recorded:
+            cutoff = bracket.cutoff(recorded)
+            index = scheduler._brackets.index(bracket)
+            return Comparison(rung, index, None if cutoff is None else float(sign * cutoff), len(recorded))
+    return Comparison()
+
+
+def _median(scheduler: MedianStoppingRule, trial: Trial, result: dict[str, Any]) -> Comparison:
+    epoch = result["training_iteration"]
+    if epoch < scheduler._grace_period:
+        return Comparison()
+    others = [other for other in scheduler._trials_beyond_time(epoch) if other is not trial]
+    means = [mean for other in others if np.isfinite(mean := scheduler._running_mean(other, epoch))]
+    if len(means) < scheduler._min_samples_required:
+        return Comparison(epoch, None, None, len(means))
+    return Comparison(epoch, None, float(np.median(means)), len(means))
+
+
+def _hyperband(scheduler: HyperBandScheduler, sign: float, trial: Trial, result: dict[str, Any]) -> Comparison:
+    bracket, _ = scheduler._trial_info[trial]
+    if result["training_iteration"] < bracket._cumul_r:
+        return Comparison()
+    waiting = [r[scheduler._metric] for t, r in bracket._live_trials.items() if t is not trial and r]
+    keep = math.ceil(len(bracket._live_trials) / bracket._eta)
+    # The cutoff stands once the whole bracket has come; until then the trial waits.
+    best_first = sorted([*waiting, result[scheduler._metric]], reverse=sign > 0)
+    complete = len(best_first) == len(bracket._live_trials)
+    cutoff = float(best_first[keep - 1]) if complete and keep <= len(best_first) else None
+    band = next(b for b in scheduler._hyperbands if bracket in b)
+    return Comparison(int(bracket._cumul_r), band.index(bracket), cutoff, len(waiting))
+
+
+def _is_metric(name: str) -> bool:
+    return name not in RAY_KEYS and not name.startswith("config/")

@@ -1,0 +1,171 @@
+"""Ray's search domains, read: checked, described, listed as grid values and as neighbours of a value.
+
+`ray.tune` is imported inside the functions: a caller that holds a domain has imported it already, and the command
+line's `--help` never gets here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+GRID_POINTS = 5  # values that a numeric range gets in a grid: W&B's and scikit-learn's examples use 3 to 6
+NEIGHBOUR_SHARE = 0.1  # of a numeric range (of its logarithm, for a log range): how far a neighbour lies
+
+
+def leaves(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Each searched parameter as (`"outer/inner"`, domain); nested dictionaries are walked, as Ray does."""
+    for name, value in params.items():
+        if isinstance(value, Mapping) and not is_grid(value):
+            yield from leaves(value, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def is_grid(value: Any) -> bool:
+    """Whether the value is what `tune.grid_search` returns."""
+    return isinstance(value, Mapping) and set(value) == {"grid_search"}
+
+
+def kind(domain: Any) -> str:
+    """`choice`, `uniform`, `loguniform`, `randint`, `lograndint`, `normal`, `grid_search` or `sample_from`."""
+    from ray.tune.search import sample
+
+    if is_grid(domain):
+        return "grid_search"
+    if isinstance(domain, sample.Categorical):
+        return "choice"
+    if isinstance(domain, sample.Function):
+        return "sample_from"
+    base = {sample.Float: "uniform", sample.Integer: "randint"}.get(type(domain))
+    if base is None:
+        raise ValueError(
+            f"{domain!r} is no search domain; use tune.choice, tune.uniform, tune.loguniform, tune.randint, "
+            f"tune.grid_search or tune.sample_from (a constant belongs in the model or training function)"
+        )
+    drawn_by = _sampler(domain)
+    if isinstance(drawn_by, sample.LogUniform):
+        return f"log{base}"
+    return "normal" if isinstance(drawn_by, sample.Normal) else base
+
+
+def check(domain: Any) -> None:
+    """Raises ValueError saying what is wrong: no domain, no values, a reversed or empty range."""
+    name = kind(domain)
+    if name in ("choice", "grid_search") and not values_of(domain):
+        raise ValueError(f"tune.{name}([]) has no values; give at least one")
+    if name in ("uniform", "loguniform", "randint", "lograndint"):
+        if not domain.lower < domain.upper:
+            raise ValueError(f"range {domain.lower}..{domain.upper} is reversed or empty; lower must be below upper")
+        if name.startswith("log") and domain.lower <= 0:
+            raise ValueError(f"log range {domain.lower}..{domain.upper} must lie above zero")
+
+
+def describe(domain: Any) -> dict[str, Any]:
+    """The domain as JSON: its kind with its values or its bounds (`upper` of integers is exclusive, as in Ray)."""
+    name = kind(domain)
+    if name in ("choice", "grid_search"):
+        return {"kind": name, "values": [v if _is_json(v) else repr(v) for v in values_of(domain)]}
+    if name == "sample_from":
+        return {"kind": name}
+    bounds = {"kind": name, "lower": domain.lower, "upper": domain.upper, "q": getattr(domain.sampler, "q", None)}
+    return {key: value for key, value in bounds.items() if value is not None and value not in (math.inf, -math.inf)}
+
+
+def values_of(domain: Any) -> list[Any]:
+    """The values of a `choice` or `grid_search`."""
+    return list(domain["grid_search"] if is_grid(domain) else domain.categories)
+
+
+def grid_values(domain: Any) -> list[Any]:
+    """The values that a grid search tries: all of a choice, `GRID_POINTS` evenly spaced ones of a range.
+
+    Log ranges are spaced evenly in their logarithm; both ends are tried. Raises ValueError for a domain without
+    bounds (`tune.randn`, `tune.sample_from`).
+    """
+    name = kind(domain)
+    if name in ("choice", "grid_search"):
+        return values_of(domain)
+    if name in ("normal", "sample_from"):
+        raise ValueError(f"{name} has no bounds, so it has no grid; use tune.choice or a range, or --searcher random")
+    points = [from_unit(domain, i / (GRID_POINTS - 1)) for i in range(GRID_POINTS)]
+    return sorted(set(points))
+
+
+def neighbours(domain: Any, value: Any, radius: int = 1) -> list[Any]:
+    """The values around `value` within the declared range, nearest first, `value` itself not among them.
+
+    A choice of numbers gives the next smaller and larger ones; a choice of anything else has no order, so all other
+    values are its neighbours; a range gives one step of `NEIGHBOUR_SHARE` to either side. `radius` counts steps.
+    """
+    name = kind(domain)
+    if name in ("choice", "grid_search"):
+        values = values_of(domain)
+        if not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values):
+            return [v for v in values if v != value]
+        ordered = sorted(set(values))
+        at = ordered.index(value)
+        picked = [ordered[i] for d in range(1, radius + 1) for i in (at - d, at + d) if 0 <= i < len(ordered)]
+    elif name in ("normal", "sample_from"):
+        return []
+    else:
+        here, share = to_unit(domain, value), _share(domain)
+        steps = [here + sign * d * share for d in range(1, radius + 1) for sign in (-1, 1)]
+        picked = [from_unit(domain, min(1.0, max(0.0, step))) for step in steps]
+    return [v for v in dict.fromkeys(picked) if v != value]
+
+
+def to_unit(domain: Any, value: float) -> float:
+    """Where in its range (0 to 1, even in the logarithm for a log range) a value lies."""
+    low, high = _ends(domain)
+    return (_scale(domain)(value) - low) / (high - low)
+
+
+def from_unit(domain: Any, unit: float) -> Any:
+    """The value at a place (0 to 1) of the range; an int for integer domains, rounded to the domain's `q`."""
+    name = kind(domain)
+    if unit in (0.0, 1.0):
+        value = domain.lower if unit == 0.0 else _top(domain)  # exact ends: exp(log(x)) is not x
+    else:
+        low, high = _ends(domain)
+        value = low + unit * (high - low)
+        value = math.exp(value) if name.startswith("log") else value
+    step = getattr(domain.sampler, "q", None)
+    if step:
+        value = min(_top(domain), max(domain.lower, round(value / step) * step))
+    return round(value) if "randint" in name else float(value)
+
+
+def _share(domain: Any) -> float:
+    # One step of an integer or quantised range may be more than NEIGHBOUR_SHARE of it.
+    name = kind(domain)
+    step = getattr(domain.sampler, "q", None) or (1 if name == "randint" else 0)
+    low, high = _ends(domain)
+    return max(NEIGHBOUR_SHARE, step / (high - low)) if not name.startswith("log") else NEIGHBOUR_SHARE
+
+
+def _ends(domain: Any) -> tuple[float, float]:
+    scale = _scale(domain)
+    return scale(domain.lower), scale(_top(domain))
+
+
+def _top(domain: Any) -> Any:
+    # Ray's integer ranges leave their upper end out, unless quantised (tune.qrandint includes it).
+    exclusive = "randint" in kind(domain) and not getattr(domain.sampler, "q", None)
+    return domain.upper - 1 if exclusive else domain.upper
+
+
+def _scale(domain: Any) -> Any:
+    return math.log if kind(domain).startswith("log") else float
+
+
+def _sampler(domain: Any) -> Any:
+    from ray.tune.search.sample import Quantized
+
+    drawn_by = domain.get_sampler()
+    return drawn_by.get_sampler() if isinstance(drawn_by, Quantized) else drawn_by
+
+
+def _is_json(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str))

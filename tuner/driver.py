@@ -1,0 +1,213 @@
+"""Runs a search: the one file that starts Ray and its Tuner. Everything before and after is plain Python."""
+
+from __future__ import annotations
+
+import os
+
+# Read when ray is imported or started, so set before that, here and nowhere else.
+os.environ.update(
+    RAY_AIR_NEW_OUTPUT="0",  # Ray's new console ignores CLIReporter without a word
+    RAY_ENABLE_UV_RUN_RUNTIME_ENV="0",  # under `uv run` Ray would build an environment a session
+    RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="1",  # else a trial that asked for no GPU trains on GPU 0
+    RAY_CHDIR_TO_TRIAL_DIR="0",  # relative paths in a user's function stay what they are
+    RAY_DEDUP_LOGS="0",
+    TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1",  # JSON alone: CSV and TensorBoard double the driver's cost of a report
+    TUNE_DISABLE_SIGINT_HANDLER="1",  # signals go through `Halt`, SIGTERM too
+    TUNE_DISABLE_STRICT_METRIC_CHECKING="1",  # one report without the metric would end the whole experiment
+    TUNE_PRINT_ALL_TRIAL_ERRORS="0",  # they are in the journal, trials.csv and the end's summary
+    TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S="0",
+    RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS="0",
+)
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # workers inherit it, and recompile torch at each start
+
+import logging  # noqa: E402
+import signal  # noqa: E402
+import sys  # noqa: E402
+import threading  # noqa: E402
+import warnings  # noqa: E402
+from collections.abc import Iterator  # noqa: E402
+from contextlib import contextmanager  # noqa: E402
+from dataclasses import dataclass  # noqa: E402
+from functools import partial  # noqa: E402
+from typing import Any  # noqa: E402
+
+import ray  # noqa: E402
+from ray import cloudpickle, tune  # noqa: E402
+from ray.tune import CheckpointConfig  # noqa: E402
+from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback  # noqa: E402
+
+from tuner import trial as trials  # noqa: E402
+from tuner.callbacks import JournalCallback, WandbCallback  # noqa: E402
+from tuner.console import Console  # noqa: E402
+from tuner.decisions import JournalingScheduler  # noqa: E402
+from tuner.engine import installed  # noqa: E402
+from tuner.errors import RequestError  # noqa: E402
+from tuner.experiment import Experiment  # noqa: E402
+from tuner.halt import Halt  # noqa: E402
+from tuner.journal import Event, Journal  # noqa: E402
+from tuner.proposals import KEEP_BEST_AND_LATEST, Proposals  # noqa: E402
+from tuner.resources import Resources, local_cluster, resources_of  # noqa: E402
+from tuner.schedulers import build_scheduler  # noqa: E402
+from tuner.searchers import build_searcher  # noqa: E402
+from tuner.space import Found  # noqa: E402
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a search ended: `state` is finished or interrupted; `notes` are said beside the answer."""
+
+    state: str
+    notes: tuple[str, ...] = ()
+
+
+def search(
+    experiment: Experiment, found: Found, splits: Any, journal: Journal, history: list[Event], wandb_mode: str
+) -> Outcome:
+    """Runs the experiment, or the rest of it, to its end.
+
+    Args:
+        splits: the data with its validation part, or None for a function space.
+        history: the journal's events so far; empty for a new search.
+
+    Raises:
+        RequestError: the cluster cannot serve the request, or the first report shows the request to be wrong.
+    """
+    searcher, num_settings = build_searcher(experiment, found.space)
+    halt = Halt(experiment.time_budget, left_s(experiment, history))
+    with ray_started(experiment) as cluster, signals_to(halt):
+        resources = resources_of(experiment, cluster)
+        scheduler = JournalingScheduler(
+            build_scheduler(experiment, found.space, history), experiment, journal, halt, found.space.mutable
+        )
+        proposals = Proposals(
+            searcher,
+            num_settings,
+            experiment,
+            journal,
+            concurrent=num_settings if experiment.scheduler == "pbt" else resources.concurrent,
+            keep=KEEP_BEST_AND_LATEST if found.space.task and experiment.scheduler != "pbt" else CheckpointConfig(),
+            history=history,
+        )
+        wandb = None if wandb_mode == "disabled" else WandbCallback(experiment, wandb_mode)
+        callbacks = [JournalCallback(journal, scheduler, halt), JsonLoggerCallback(), wandb]
+        callbacks += [TBXLoggerCallback()] if experiment.tensorboard else []
+        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(resources.concurrent + 1)
+        tuner = tune.Tuner(
+            trainable(experiment, found, splits, resources),
+            tune_config=tune.TuneConfig(
+                metric=experiment.metric,
+                mode=experiment.mode,
+                search_alg=proposals,
+                scheduler=scheduler,
+                reuse_actors=True,
+            ),
+            run_config=tune.RunConfig(
+                name="ray",
+                storage_path=str(experiment.folder.absolute()),
+                stop=halt,
+                callbacks=[callback for callback in callbacks if callback],
+                progress_reporter=Console(experiment, num_settings, halt.left_s),
+                verbose=1,
+            ),
+        )
+        with installed(resources.concurrent):
+            tuner.fit()
+        state = "interrupted" if halt.interrupted else "finished"
+        journal.write("experiment_finished", state=state, reason=halt.reason)
+        if halt.error:
+            raise halt.error
+        note = wandb.finish() if wandb else ""
+    return Outcome(state, tuple(text for text in (halt.reason, note) if text))
+
+
+def trainable(experiment: Experiment, found: Found, splits: Any, resources: Resources) -> Any:
+    """The space's task or function as Ray runs it, with the resources of one trial."""
+    space = found.space
+    goal = trials.Goal(
+        experiment.metric,
+        experiment.mode,
+        experiment.max_epochs,
+        experiment.seed,
+        resources.cpus,
+        resources.gpus,
+        space.mutable,
+    )
+    if found.module.startswith("tuner_space_"):
+        # A space given as a file is no module that a worker could import: its functions travel themselves.
+        cloudpickle.register_pickle_by_value(sys.modules[found.module])
+    if space.task is not None:
+        # Once into the object store; every worker of a node maps the same arrays.
+        function = tune.with_parameters(trials.train_task, task=space.task, splits=splits, goal=goal)
+    else:
+        function = partial(trials.train_function, function=space.train, goal=goal)
+    return tune.with_resources(function, tune.PlacementGroupFactory([resources.bundle()]))
+
+
+@contextmanager
+def ray_started(experiment: Experiment) -> Iterator[dict[str, float]]:
+    """Ray on this machine, or the cluster of `--address`; yields its resources and leaves it afterwards."""
+    quiet()
+    local: dict[str, Any] = {}
+    if not experiment.address:
+        cluster = local_cluster()
+        resources_of(experiment, cluster)  # refuses what does not fit before anything is started
+        local = {
+            "num_cpus": cluster["CPU"],
+            "num_gpus": cluster["GPU"],
+            "include_dashboard": False,
+            # Workers import while the driver still prepares: 2 to 3 s less to the first report.
+            "_system_config": {"preload_python_modules": ["ray.tune", "torch"]},
+        }
+    try:
+        ray.init(
+            address=experiment.address or "local", logging_level=logging.ERROR, log_to_driver=False, **local
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise RequestError(f"--address {experiment.address}: no Ray cluster answers there ({error})") from error
+    try:
+        yield dict(ray.cluster_resources())
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def signals_to(halt: Halt) -> Iterator[None]:
+    """The first SIGINT or SIGTERM ends the search with its state kept; the second ends the process now."""
+
+    def stop(number: int, frame: Any) -> None:
+        halt.interrupt(f"interrupted by {signal.Signals(number).name}")
+        for each in handled:
+            signal.signal(each, signal.SIG_DFL if each == signal.SIGTERM else signal.default_int_handler)
+
+    handled = (signal.SIGINT, signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python takes signals in the main thread alone
+        return
+    before = {number: signal.signal(number, stop) for number in handled}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def left_s(experiment: Experiment, history: list[Event]) -> float | None:
+    """Seconds left of the time budget after what earlier sessions used; None = no limit."""
+    if experiment.time_budget_s is None:
+        return None
+    used = since = 0.0
+    for event in history:
+        if event["event"] in ("experiment_started", "experiment_resumed"):
+            since = event["time"]
+        used += event["time"] - since
+        since = event["time"]
+    return max(0.0, experiment.time_budget_s - used)
+
+
+def quiet() -> None:
+    """Ray's notices that a user of this program can do nothing about."""
+    for name in ("ray", "ray.tune", "ray.train", "ray.air"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"ray\..*")

@@ -1,0 +1,46 @@
+"""The one way in which a whole search ends early: a time budget, a request found to be wrong, a signal."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ray.tune import Stopper
+
+from tuner.errors import RequestError
+
+
+class Halt(Stopper):
+    """Ray asks `stop_all` after each event; once a reason is there, every trial is stopped.
+
+    Args:
+        budget: what the user wrote ("30m"); `left_s` is what remains of it, None = no limit.
+    """
+
+    def __init__(self, budget: str = "", left_s: float | None = None) -> None:
+        self.reason = ""
+        self.interrupted = False
+        self.error: RequestError | None = None
+        self._budget = budget
+        self._deadline = None if left_s is None else time.monotonic() + left_s
+
+    def refuse(self, error: RequestError) -> None:
+        """The request turned out to be wrong: stop, and let the driver raise the error."""
+        self.error = self.error or error
+        self.reason = self.reason or str(error)
+
+    def interrupt(self, reason: str) -> None:
+        """A person or the system asks to stop; what is there is kept for `--resume`."""
+        self.reason, self.interrupted = self.reason or reason, True
+
+    def left_s(self) -> float | None:
+        """Seconds of the budget left; None = no limit."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        if not self.reason and self._deadline is not None and time.monotonic() >= self._deadline:
+            self.reason = f"the time budget of {self._budget} is over"
+        return bool(self.reason)

@@ -1,0 +1,106 @@
+"""The command line: `python -m tuner.run --space cifar`. Parses, checks, runs the search, prints the answer.
+
+Neither ray nor torch is imported at module level: `--help` answers in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import tyro
+
+from tuner.errors import RequestError
+from tuner.experiment import BEST_RULE, Experiment
+from tuner.space import find_space, list_spaces
+
+EPILOG = f"Of the answer: {BEST_RULE}. Exit codes: 0 done, 1 no trial had a finite metric, 2 wrong request, 130 interrupted."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """Searches the hyperparameters of a PyTorch training on Ray Tune and leaves a tested best model."""
+
+    experiment: Annotated[Experiment, tyro.conf.arg(name="")] = field(default_factory=Experiment)
+    resume: str = ""
+    """go on with this experiment of --results, or with the latest; more --num-samples extends it"""
+    list: bool = False
+    """every space of search_spaces/ and its first line"""
+    dry_run: bool = False
+    """print the plan and stop"""
+
+
+def main(argv: list[str]) -> int:
+    """Runs the command line; returns the exit code of the contract (0, 1, 2 or 130)."""
+    try:
+        command = parse(argv, Experiment())
+        if command.list:
+            return print_spaces()
+        return run(argv, command)
+    except KeyboardInterrupt:
+        print("\ninterrupted before the search began", file=sys.stderr)
+        return 130
+    except RequestError as error:
+        print(f"tuner: error: {error}", file=sys.stderr)
+        return 2
+
+
+def parse(argv: list[str], default: Experiment) -> Command:
+    """The command line over the given defaults; RequestError, in one line, for what tyro refuses."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(
+                Command,
+                prog="python -m tuner.run",
+                args=argv,
+                default=Command(experiment=default),
+                description=f"{Command.__doc__}\n\n{EPILOG}",
+                config=(tyro.conf.FlagCreatePairsOff,),
+            )
+    except SystemExit as ended:
+        if not ended.code:
+            raise
+        # tyro draws a box; its first paragraph says what is wrong.
+        lines = [line.strip(" │╭╮╰╯─") for line in said.getvalue().splitlines()[1:]]
+        first = lines[: lines.index("")] if "" in lines else lines
+        raise RequestError(f"{' '.join(first)} (see --help)") from None
+
+
+def print_spaces() -> int:
+    """`--list`"""
+    spaces = list_spaces()
+    width = max(map(len, spaces), default=0)
+    for name, line in spaces.items():
+        print(f"{name:{width}}  {line}")
+    return 0
+
+
+def run(argv: list[str], command: Command) -> int:
+    """A new search, or the rest of one."""
+    if not (command.experiment.space or command.resume):
+        raise RequestError("give --space NAME (see --list), or --resume NAME")
+    import tuner.driver  # noqa: F401  (before the space: it sets what ray reads when it is imported)
+    from tuner import console, session
+
+    if command.resume:
+        given = session.saved(command.experiment, command.resume)
+        request = session.resume(parse(argv, given.experiment).experiment, given)
+    else:
+        found = find_space(command.experiment.space)
+        request = session.begin(parse(argv, session.defaults_of(found)).experiment, found, argv)
+    if command.dry_run:
+        print("\n".join(console.plan(request)))
+        return 0
+    request = session.load_data(request)
+    print("\n".join(console.heading(request)), flush=True)
+    done = session.conduct(request)
+    print("\n".join(console.ending(done)), flush=True)
+    return done.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

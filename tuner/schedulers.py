@@ -1,0 +1,101 @@
+"""Schedulers: name -> Ray scheduler, with what was recorded at its rungs put back where a search is resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ray.tune.schedulers import (
+    AsyncHyperBandScheduler,
+    FIFOScheduler,
+    HyperBandForBOHB,
+    HyperBandScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+    TrialScheduler,
+)
+
+from tuner import domains
+from tuner.errors import RequestError
+from tuner.experiment import Experiment
+from tuner.journal import Event
+from tuner.space import Space
+
+BY_EPOCH = {"time_attr": "training_iteration"}
+
+
+def build_scheduler(experiment: Experiment, space: Space, history: list[Event]) -> TrialScheduler:
+    """The scheduler of an experiment in the state that the history's decisions left it in.
+
+    Raises:
+        RequestError: the space does not fit the scheduler (`check_scheduler`).
+    """
+    check_scheduler(experiment, space)
+    scheduler = BUILDERS[experiment.scheduler](experiment, space)
+    scheduler.set_search_properties(experiment.metric, experiment.mode)
+    if isinstance(scheduler, AsyncHyperBandScheduler):
+        restore_rungs(scheduler, history)
+    return scheduler
+
+
+def check_scheduler(experiment: Experiment, space: Space) -> None:
+    """RequestError where the scheduler cannot serve the space."""
+    if experiment.scheduler == "pbt" and not space.mutable:
+        raise RequestError(
+            f"--scheduler pbt changes parameters while a trial trains, and space {experiment.space!r} marks none as "
+            f'changeable; add mutable=("lr",) to it, or use another scheduler'
+        )
+
+
+def restore_rungs(scheduler: AsyncHyperBandScheduler, history: list[Event]) -> None:
+    """Puts recorded values back at their rungs: Ray saves no scheduler, so its restored search prunes anew."""
+    for event in history:
+        if event["event"] == "decision" and event["rung"] is not None:
+            rungs = dict(scheduler._brackets[event["bracket"]]._rungs)
+            if event["rung"] in rungs and event["value"] is not None:
+                rungs[event["rung"]][event["trial"]] = scheduler._metric_op * event["value"]
+
+
+def _asha(experiment: Experiment, space: Space) -> TrialScheduler:
+    return AsyncHyperBandScheduler(
+        max_t=experiment.max_epochs,
+        grace_period=experiment.grace_period,
+        reduction_factor=experiment.reduction_factor,
+        **BY_EPOCH,
+    )
+
+
+def _hyperband(experiment: Experiment, space: Space) -> TrialScheduler:
+    return HyperBandScheduler(max_t=experiment.max_epochs, reduction_factor=experiment.reduction_factor, **BY_EPOCH)
+
+
+def _bohb(experiment: Experiment, space: Space) -> TrialScheduler:
+    return HyperBandForBOHB(max_t=experiment.max_epochs, reduction_factor=experiment.reduction_factor, **BY_EPOCH)
+
+
+def _median(experiment: Experiment, space: Space) -> TrialScheduler:
+    return MedianStoppingRule(grace_period=experiment.grace_period, **BY_EPOCH)
+
+
+def _pbt(experiment: Experiment, space: Space) -> TrialScheduler:
+    flat = dict(domains.leaves(space.params))
+    return PopulationBasedTraining(
+        perturbation_interval=experiment.grace_period,
+        hyperparam_mutations={name: _mutation(flat[name]) for name in space.mutable},
+        **BY_EPOCH,
+    )
+
+
+def _mutation(domain: Any) -> Any:
+    # PBT steps to adjacent values in a list, but multiplies a tune.choice by 0.8 or 1.2, out of its values.
+    return domains.values_of(domain) if domains.kind(domain) in ("choice", "grid_search") else domain
+
+
+BUILDERS: dict[str, Callable[[Experiment, Space], Any]] = {
+    "asha": _asha,
+    "bohb": _bohb,
+    "hyperband": _hyperband,
+    "median": _median,
+    "pbt": _pbt,
+    "fifo": lambda experiment, space: FIFOScheduler(),
+}

@@ -1,0 +1,206 @@
+"""Space and Task: what a user writes in one file of `search_spaces/`, checked when built."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from tuner import domains
+from tuner.errors import RequestError, nearest
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from tuner.training.data import Splits
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """The functions from which a trial gets its training loop, checkpoints, exact resume and figures.
+
+    Args:
+        data: `data(data_dir) -> Splits`; `data_dir` is a Path, or None when the user named none.
+        model: `model(config) -> nn.Module`, single-device and on the CPU; the service moves it.
+        optimizer: `optimizer(parameters, config) -> Optimizer`.
+        loss: `loss(outputs, targets) -> Tensor` (a mean over the batch); cross-entropy when None.
+        metrics: name -> `metric(outputs, targets) -> Tensor`, a mean over the batch; reported on the
+            validation part beside `loss`.
+        schedule: `schedule(optimizer, config, max_epochs) -> LRScheduler`, stepped once an epoch.
+        prepare: `prepare(inputs) -> Tensor`, from stored inputs (uint8 images, say) to what the model takes;
+            called in bulk, deterministic, the same for training and evaluation.
+        augment: `augment(inputs) -> Tensor` on a prepared training batch, on the trial's device.
+        batch_size: used where the space does not search `batch_size`.
+        validation_fraction: the part of `train` held out where `data` returns no validation part, in (0, 1).
+        channels_last: the model takes 4-D inputs and never calls `view` on what a convolution returns, so the
+            faster memory format may be used.
+    """
+
+    data: Callable[[Path | None], Splits]
+    model: Callable[[Config], nn.Module]
+    optimizer: Callable[[Iterable[nn.Parameter], Config], torch.optim.Optimizer]
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None
+    metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = field(default_factory=dict)
+    schedule: Callable[[torch.optim.Optimizer, Config, int], Any] | None = None
+    prepare: Callable[[Tensor], Tensor] | None = None
+    augment: Callable[[Tensor], Tensor] | None = None
+    batch_size: int = 32
+    validation_fraction: float = 0.2
+    channels_last: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """What is searched, what a trial trains and what is measured; built at module level as `space`.
+
+    Args:
+        params: name -> Ray domain (`tune.choice`, `tune.loguniform`, ...), nested dictionaries allowed.
+        task: the training functions; or
+        train: any function that Ray Tune accepts, `train(config)` calling `ray.tune.report`.
+        metric: the name in the reports that the search goes by; `mode` is "min" or "max".
+        max_epochs: reports a trial makes at most (ASHA's `max_t`).
+        num_samples, grace_period, reduction_factor: the search's defaults; options of the command line go first.
+        mutable: parameters that may change while a trial trains, as pbt does ("lr", "momentum", "weight_decay").
+
+    Raises:
+        ValueError: naming the parameter or field, what was given and what is allowed.
+    """
+
+    params: Mapping[str, Any]
+    task: Task | None = None
+    train: Callable[[dict[str, Any]], Any] | None = None
+    metric: str = "loss"
+    mode: str = "min"
+    max_epochs: int = 10
+    num_samples: int = 10
+    grace_period: int = 1
+    reduction_factor: float = 2
+    mutable: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.task is None) == (self.train is None):
+            raise ValueError("Space takes either task= or train=, exactly one of them")
+        if not self.params:
+            raise ValueError("Space has no params: there is nothing to search")
+        for name, domain in domains.leaves(self.params):
+            try:
+                domains.check(domain)
+            except ValueError as error:
+                raise ValueError(f"parameter {name!r}: {error}") from None
+        names = [name for name, _ in domains.leaves(self.params)]
+        for name in self.mutable:
+            if name not in names:
+                raise ValueError(f"mutable names {name!r}, which is no parameter; the parameters: {', '.join(names)}")
+
+    def reported(self) -> set[str] | None:
+        """The names that every report has, where they are known before a trial ran; None for `train`."""
+        if self.task is None:
+            return None
+        return {"loss", "train_loss", *self.task.metrics}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A space and where it came from: the name it was asked for by, its file and that file's sha256."""
+
+    space: Space
+    name: str
+    path: Path
+    sha256: str
+    module: str
+
+
+def list_spaces() -> dict[str, str]:
+    """Name -> first line of the docstring, of every file in `search_spaces/`; nothing is imported."""
+    files = sorted(path for path in _folder().glob("*.py") if not path.name.startswith("_"))
+    return {path.stem: _first_line(path) for path in files}
+
+
+def find_space(name: str) -> Found:
+    """Imports a space: a name in `search_spaces/`, a path to a .py file, or `package.module[:attribute]`.
+
+    Raises:
+        RequestError: unknown name (with the nearest), a file that does not import (its own error, file and line),
+            or a module without a Space.
+    """
+    module_name, _, attribute = name.partition(":")
+    if name.endswith(".py") or "/" in name:
+        path, attribute = Path(name), ""
+        if not path.is_file():
+            raise RequestError(f"--space {name}: no such file")
+        module = _import_file(path.resolve())
+    elif "." in module_name:
+        module = _import_module(module_name, name)
+    elif module_name in list_spaces():
+        module = _import_module(f"search_spaces.{module_name}", name)
+    else:
+        known = list_spaces()
+        raise RequestError(
+            f"no space named {name!r}{nearest(name, known)}; known: {', '.join(known)}; "
+            f"or give a path to a .py file or package.module:attribute"
+        )
+    space = getattr(module, attribute or "space", None)
+    if not isinstance(space, Space):
+        what = f"{attribute or 'space'} = Space(...)"
+        raise RequestError(f"--space {name}: {module.__file__} has no {what}; it needs one at module level")
+    path = Path(str(module.__file__))
+    return Found(space, name, path, hashlib.sha256(path.read_bytes()).hexdigest(), module.__name__)
+
+
+def _folder() -> Path:
+    return Path(__file__).parent.parent / "search_spaces"
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+    except SyntaxError as error:
+        return f"(does not parse: {error.msg}, line {error.lineno})"
+
+
+def _import_module(module_name: str, asked: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except Exception as error:
+        raise RequestError(f"--space {asked}: {_where(error)}") from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    # The file's content is in the name, so that two files of one name can live in one process (tests, the service).
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+    name = f"tuner_space_{path.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise RequestError(f"--space {path}: {_where(error)}") from error
+    return module
+
+
+def _where(error: Exception) -> str:
+    """The error with the file and line where the space raised it (the innermost frame outside this package)."""
+    if isinstance(error, SyntaxError):
+        return f"does not parse: {error.msg} ({error.filename}, line {error.lineno})"
+    ours = str(Path(__file__).parent)
+    skip = ("<frozen", ours, importlib.__file__.rpartition("/")[0])
+    frames = [f for f in traceback.extract_tb(error.__traceback__)
+              if not f.filename.startswith(skip) and "site-packages" not in f.filename]
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"does not import: {type(error).__name__}: {error}{place}"

@@ -1,0 +1,105 @@
+"""The functions that Ray runs as a trial: config in, reports out. The only file where Ray meets `tuner.training`."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import inspect
+import math
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ray import tune
+from ray.tune.result import DEFAULT_METRIC
+
+from tuner.space import Task
+
+STATE = "state.pt"  # the file in a checkpoint's folder: a torch.save of `Training.state_dict` and what is below
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What every trial of an experiment is told."""
+
+    metric: str
+    mode: str
+    max_epochs: int
+    seed: int
+    cpus: float
+    gpus: float
+    mutable: tuple[str, ...] = ()
+
+
+def trial_seed(seed: int, trial_id: str) -> int:
+    """A trial's own seed, a function of the experiment's and its number; every stream of the trial comes from it."""
+    return int(np.random.SeedSequence((seed, int(trial_id))).generate_state(1)[0])
+
+
+def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -> None:
+    """Trains one setting of a Task space, with a report and a checkpoint an epoch, from its checkpoint if it has one."""
+    import torch
+
+    from tuner.training.loop import Training
+
+    start_clean(goal)
+    seed = trial_seed(goal.seed, tune.get_context().get_trial_id())
+    device = "cuda" if goal.gpus else "cpu"
+    training = Training(task, config, splits, seed=seed, max_epochs=goal.max_epochs, device=device)
+    best = math.inf
+    checkpoint = tune.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as folder:
+            saved = torch.load(Path(folder) / STATE, weights_only=True, map_location=device)
+        training.load_state_dict(saved["training"], keep=goal.mutable)
+        best = saved["best"]
+    sign = 1 if goal.mode == "min" else -1
+    while training.epoch < goal.max_epochs:
+        report: dict[str, Any] = training.run_epoch()
+        value = sign * report[goal.metric]
+        improved = value < best
+        best = min(best, value) if math.isfinite(value) else best
+        report |= {"training_iteration": training.epoch, "improved": training.epoch if improved else 0}
+        with saved_state(training, best) if math.isfinite(value) else contextlib.nullcontext() as saving:
+            tune.report(report, checkpoint=saving)
+
+
+def train_function(config: dict[str, Any], *, function: Callable[[dict[str, Any]], Any], goal: Goal) -> Any:
+    """Runs a function written for Ray Tune as it is: it may report, yield or return its metrics."""
+    start_clean(goal)
+    seed = trial_seed(goal.seed, tune.get_context().get_trial_id())
+    random.seed(seed)
+    np.random.seed(seed)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)
+    output = function(config)
+    if not inspect.isgenerator(output):
+        return output
+    for metrics in output:
+        tune.report(metrics if isinstance(metrics, dict) else {DEFAULT_METRIC: metrics})
+    return None
+
+
+def start_clean(goal: Goal) -> None:
+    """A worker trains many trials: what the last one left is collected, and torch's threads are the trial's CPUs."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None:  # a function without torch is not made to wait for its import
+        torch.set_num_threads(max(1, int(goal.cpus)))
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+
+
+@contextlib.contextmanager
+def saved_state(training: Any, best: float) -> Iterator[tune.Checkpoint]:
+    """The trial's state in a folder that lives until Ray has copied it to the experiment's."""
+    import torch
+
+    with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
+        torch.save({"training": training.state_dict(), "best": best}, Path(folder) / STATE)
+        yield tune.Checkpoint.from_directory(folder)
