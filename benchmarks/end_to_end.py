@@ -1,15 +1,16 @@
 """A whole search from process start to the answer: the service beside the scripts that users have now.
 
-Every side trains the same 16 settings of the PyTorch tutorial's space on the same 4,000 + 1,000 images of CIFAR-10,
-two trials at a time, one core and one torch thread each:
+Every side trains the same 16 settings of the PyTorch tutorial's space on the same 4,000 + 1,000 images of
+CIFAR-10, two trials at a time, one core and one torch thread each:
 
 * `tuner`: this service, its journal, console table and offline W&B on;
 * `ray`: the tutorial's way as a plain Ray Tune script; `ray --reuse`: the same with `reuse_actors=True`;
 * `optuna`: two processes on one journal file, the tutorial's training;
 * `syne_tune`: Syne Tune's local backend with two workers, the tutorial's training.
 
-Epochs and losses are counted in the records that each side wrote itself, after its time was taken. Sides take turns,
-`--repeats` rounds. With `--asha` every side stops trials by its own ASHA, so epochs differ and are to be compared too.
+Epochs and losses are counted in the records that each side wrote itself, after its time was taken. Sides take
+turns, `--repeats` rounds. With `--asha` every side stops trials by its own ASHA, so epochs are to be compared
+too.
 """
 
 from __future__ import annotations
@@ -34,15 +35,17 @@ Losses = Iterator[float]
 
 @dataclass(frozen=True)
 class Side:
-    """How one side is started, given the workload and its results folder, and where its reported losses are."""
+    """How one side is started, given the workload and its results folder, and how its losses are read."""
 
     command: Callable[[Workload, Path], list[str]]
     losses: Callable[[Path], Losses]
 
 
 def tuner_command(given: Workload, results: Path) -> list[str]:
-    scheduler = ["asha", "--grace-period", "1", "--reduction-factor", "2"] if given.asha else ["fifo"]
     options = {
+        "--scheduler": "asha" if given.asha else "fifo",
+        "--grace-period": "1",
+        "--reduction-factor": "2",
         "--space": "benchmarks/peers/cifar_fixed.py",
         # One sample of a grid that holds every setting.
         "--num-samples": "1",
@@ -53,7 +56,7 @@ def tuner_command(given: Workload, results: Path) -> list[str]:
         "--results": str(results),
         "--name": "search",
     }
-    return ["-m", "tuner.run", *(word for option in options.items() for word in option), "--scheduler", *scheduler]
+    return ["-m", "tuner.run", *(word for option in options.items() for word in option)]
 
 
 def peer(program: str, *options: str) -> Callable[[Workload, Path], list[str]]:
@@ -130,19 +133,19 @@ def search(side: Side, given: Workload, folder: Path, results: Path) -> Search:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--asha", action="store_true", help="stop trials early, 10 epochs at most")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--num-settings", type=int, default=16)
     parser.add_argument("--max-epochs", type=int, help="default: 4, with --asha 10")
     parser.add_argument("--num-images", type=int, default=5000, help="a fifth of them is the validation part")
-    parser.add_argument("--num-workers", type=int, default=2, help="processes of each of the peers' data loaders")
+    parser.add_argument("--num-workers", type=int, default=2, help="processes of each loader of the peers")
     return parser.parse_args()
 
 
 def main() -> None:
-    from search_spaces import cifar
+    from search_spaces.datasets.cifar10 import load_sample
 
     args = parse()
     given = Workload(
@@ -155,7 +158,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         given.save(folder)
-        images = cifar.space.task.data(None).train
+        images = load_sample("a benchmark needs no more").train
         workload.save_images(folder, images.inputs[: args.num_images], images.targets[: args.num_images])
         for repeat in range(args.repeats):
             for side, found in searches.items():
@@ -178,7 +181,8 @@ def report(searches: dict[str, list[Search]]) -> None:
         ]
         for side, found in searches.items()
     ]
-    measure.show(["side", "seconds (median)", "range", "epochs trained", "best validation loss", "x tuner"], rows)
+    header = ["side", "seconds (median)", "range", "epochs trained", "best validation loss", "x tuner"]
+    measure.show(header, rows)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """What a trial costs beside its training: trials that only report ten times, 500 of them.
 
 `tuner`, with its journal and console table on and W&B off, then with W&B offline, against Ray Tune alone with
-everything off that can be off. Seconds a trial are taken from the first trial's start to the last one's end on every
-side; the whole process is given beside them. Sides take turns in one run. A second table has trials that take
-0.2 s each, to see whether W&B's files slow trials of that length down.
+everything off that can be off. Seconds a trial are taken from the first trial's start to the last one's end,
+on every side; the whole process is given beside them. Sides take turns in one run. A second table has trials
+of 0.2 s each, to see whether W&B's files slow trials of that length down.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ def command(side: str, num_samples: int, num_cpus: int, results: Path) -> list[s
     if side == "ray":
         return ["-m", "benchmarks.peers.instant_ray", *sizes, "--num-cpus", str(num_cpus)]
     wandb = "offline" if "offline" in side else "disabled"
-    options = ["--scheduler", "fifo", "--wandb", wandb, "--max-concurrent-trials", str(num_cpus), "--name", "instant"]
-    return ["-m", "tuner.run", "--space", "benchmarks/peers/instant.py", *sizes, *options]
+    options = ["--scheduler", "fifo", "--wandb", wandb, "--max-concurrent-trials", str(num_cpus)]
+    space = ["--space", "benchmarks/peers/instant.py", "--name", "instant"]
+    return ["-m", "tuner.run", *space, *sizes, *options]
 
 
 def trials_s(side: str, num_samples: int, results: Path) -> float:
@@ -61,13 +62,14 @@ def compare(num_samples: int, num_cpus: int, trial_s: float, repeats: int) -> No
     with tempfile.TemporaryDirectory() as folder:
         for repeat in range(repeats):
             for side, found in timings.items():
-                found.append(time_side(side, num_samples, num_cpus, trial_s, Path(folder) / f"{side}-{repeat}"))
-    per_trial = {side: statistics.median(t.trials_s for t in found) / num_samples for side, found in timings.items()}
+                results = Path(folder) / f"{side}-{repeat}"
+                found.append(time_side(side, num_samples, num_cpus, trial_s, results))
+    spans = {side: statistics.median(t.trials_s for t in found) for side, found in timings.items()}
     rows = [
         [
             side,
-            f"{per_trial[side]:.4f}",
-            f"{per_trial[side] / per_trial['ray']:.2f}",
+            f"{spans[side] / num_samples:.4f}",
+            f"{spans[side] / spans['ray']:.2f}",
             f"{statistics.median(t.process_s for t in found):.1f}",
         ]
         for side, found in timings.items()
@@ -77,7 +79,7 @@ def compare(num_samples: int, num_cpus: int, trial_s: float, repeats: int) -> No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--num-samples", type=int, default=500, help="trials that return at once")
     parser.add_argument("--num-slow", type=int, default=100, help="trials that take 0.2 s")
     parser.add_argument("--num-cpus", type=int, default=2, help="trials at a time")

@@ -7,21 +7,15 @@ cutoff` is false), and one report without the metric ends the whole experiment.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import (
-    AsyncHyperBandScheduler,
-    HyperBandScheduler,
-    MedianStoppingRule,
-    TrialScheduler,
-)
+from ray.tune.schedulers import TrialScheduler
 
 from tuner.errors import RequestError, nearest
 from tuner.experiment import Experiment
+from tuner.explain import Comparison, Explainer
 from tuner.halt import Halt
 from tuner.journal import Journal, plain
 from tuner.searchers import seeded
@@ -49,16 +43,6 @@ class Verdict:
     reason: str
 
 
-@dataclass
-class Comparison:
-    """What a scheduler compared a report with; cutoff in the metric's own units and sign."""
-
-    rung: int | None = None
-    bracket: int | None = None
-    cutoff: float | None = None
-    recorded: int = 0
-
-
 class JournalingScheduler(TrialScheduler):  # type: ignore[misc]
     """Wraps any of Ray's schedulers; the one that is given decides, this one checks and writes down."""
 
@@ -68,7 +52,7 @@ class JournalingScheduler(TrialScheduler):  # type: ignore[misc]
         super().__init__()
         self._inner, self._experiment, self._journal, self._halt = inner, experiment, journal, halt
         self._mutable = mutable
-        self._sign = 1.0 if experiment.mode == "max" else -1.0
+        self._explain = Explainer(inner, experiment.metric, experiment.mode)
         self._names: set[str] = set()
         self.verdicts: dict[str, Verdict] = {}
 
@@ -115,18 +99,19 @@ class JournalingScheduler(TrialScheduler):  # type: ignore[misc]
 
     def _ask(self, tune_controller: Any, trial: Trial, result: dict[str, Any], value: float) -> str:
         """The inner scheduler's decision, journaled where there was one to take."""
-        epoch, before = result["training_iteration"], dict(trial.config)
-        explain = explainer(self._inner, self._sign)
-        compared = explain(trial, result)  # before: afterwards the trial is part of what it was compared with
-        with seeded(self._experiment.seed, 5, int(trial.trial_id), epoch):
+        trial_id, epoch, before = trial.trial_id, result["training_iteration"], dict(trial.config)
+        # Before it decides: afterwards the trial is part of what it was compared with.
+        compared = self._explain.before(trial, result)
+        with seeded(self._experiment.seed, 5, int(trial_id), epoch):
             action: str = self._inner.on_trial_result(tune_controller, trial, result)
         changed = {k: (before[k], v) for k, v in trial.config.items() if k in self._mutable and v != before[k]}
-        if changed:
-            steps = ", ".join(f"{name} {old:g} -> {new:g}" for name, (old, new) in changed.items())
-            self._journal_decision(trial.trial_id, epoch, value, action, f"takes over a better trial: {steps}", compared)
-        elif compared.rung is not None or action not in (CONTINUE, NOOP):
-            reason = self._reason(action, value, compared)
-            return self._decide(trial.trial_id, epoch, value, action, reason, compared, "pruned")
+        if action == PAUSE and not trial.checkpoint and "checkpoint_dir_name" not in result:
+            reason = f"--scheduler {self._experiment.scheduler} pauses trials, and this one reports no checkpoint to go on from"
+            self._halt.refuse(RequestError(f"{reason}; report checkpoints, or use asha, median or fifo"))
+            return self._decide(trial_id, epoch, value, STOP, reason, compared, "failed")
+        if compared.rung is not None or changed or action not in (CONTINUE, NOOP):
+            reason = self._explain.reason(ACTIONS[action], value, compared, changed)
+            return self._decide(trial_id, epoch, value, action, reason, compared, "pruned")
         return action
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
@@ -137,14 +122,13 @@ class JournalingScheduler(TrialScheduler):  # type: ignore[misc]
             self._inner.on_trial_remove(tune_controller, trial)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        # A scheduler that stops a paused trial gives no decision: it asks Ray to, and Ray tells it here.
-        if trial.trial_id not in self.verdicts and not self._halt.reason:
-            last = trial.last_result or {}
+        # A scheduler that stops a paused trial returns no decision: it asks Ray to stop it, and Ray tells it here.
+        last = trial.last_result or {}
+        if trial.trial_id not in self.verdicts and not self._halt.reason and "training_iteration" in last:
             value = plain(last.get(self.metric))
-            reason = f"paused at epoch {last.get('training_iteration')}, and not among those that go on"
-            self._decide(
-                trial.trial_id, last.get("training_iteration", 0), value, STOP, reason, Comparison(), "pruned"
-            )
+            compared = self._explain.removed(trial)
+            reason = self._explain.reason("stop", value, compared, {})
+            self._decide(trial.trial_id, last["training_iteration"], value, STOP, reason, compared, "pruned")
         self._inner.on_trial_remove(tune_controller, trial)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
@@ -178,7 +162,7 @@ class JournalingScheduler(TrialScheduler):  # type: ignore[misc]
     def _journal_decision(
         self, trial_id: str, epoch: int, value: Any, action: str, reason: str, compared: Comparison
     ) -> None:
-        number = value if isinstance(value, (int, float)) else None
+        number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
         self._journal.write(
             "decision",
             trial_id,
@@ -191,61 +175,6 @@ class JournalingScheduler(TrialScheduler):  # type: ignore[misc]
             action=ACTIONS[action],
             reason=reason,
         )
-
-    def _reason(self, action: str, value: float, compared: Comparison) -> str:
-        at = f"at rung {compared.rung}" if compared.rung is not None else "here"
-        if action == PAUSE:
-            return f"waits {at} for the other trials of its bracket"
-        if compared.cutoff is None:
-            return f"the first {at}: nothing to compare with" if action == CONTINUE else f"its bracket is done {at}"
-        side = "worse" if action == STOP else "no worse"
-        return f"{self.metric} {value:.6g} is {side} than the cutoff {compared.cutoff:.6g} of {compared.recorded} {at}"
-
-
-def explainer(scheduler: TrialScheduler, sign: float) -> Callable[[Trial, dict[str, Any]], Comparison]:
-    """What the scheduler is about to compare a report with, read from its own state. `sign` is -1 for min."""
-    if isinstance(scheduler, AsyncHyperBandScheduler):
-        return lambda trial, result: _asha(scheduler, sign, trial, result)
-    if isinstance(scheduler, MedianStoppingRule):
-        return lambda trial, result: _median(scheduler, trial, result)
-    if isinstance(scheduler, HyperBandScheduler):
-        return lambda trial, result: _hyperband(scheduler, sign, trial, result)
-    return lambda trial, result: Comparison()
-
-
-def _asha(scheduler: AsyncHyperBandScheduler, sign: float, trial: Trial, result: dict[str, Any]) -> Comparison:
-    bracket = scheduler._trial_info[trial.trial_id]
-    for rung, recorded in bracket._rungs:  # the highest first, as Ray goes through them
-        if result["training_iteration"] >= rung and trial.trial_id not in recorded:
-            cutoff = bracket.cutoff(recorded)
-            index = scheduler._brackets.index(bracket)
-            return Comparison(rung, index, None if cutoff is None else float(sign * cutoff), len(recorded))
-    return Comparison()
-
-
-def _median(scheduler: MedianStoppingRule, trial: Trial, result: dict[str, Any]) -> Comparison:
-    epoch = result["training_iteration"]
-    if epoch < scheduler._grace_period:
-        return Comparison()
-    others = [other for other in scheduler._trials_beyond_time(epoch) if other is not trial]
-    means = [mean for other in others if np.isfinite(mean := scheduler._running_mean(other, epoch))]
-    if len(means) < scheduler._min_samples_required:
-        return Comparison(epoch, None, None, len(means))
-    return Comparison(epoch, None, float(np.median(means)), len(means))
-
-
-def _hyperband(scheduler: HyperBandScheduler, sign: float, trial: Trial, result: dict[str, Any]) -> Comparison:
-    bracket, _ = scheduler._trial_info[trial]
-    if result["training_iteration"] < bracket._cumul_r:
-        return Comparison()
-    waiting = [r[scheduler._metric] for t, r in bracket._live_trials.items() if t is not trial and r]
-    keep = math.ceil(len(bracket._live_trials) / bracket._eta)
-    # The cutoff stands once the whole bracket has come; until then the trial waits.
-    best_first = sorted([*waiting, result[scheduler._metric]], reverse=sign > 0)
-    complete = len(best_first) == len(bracket._live_trials)
-    cutoff = float(best_first[keep - 1]) if complete and keep <= len(best_first) else None
-    band = next(b for b in scheduler._hyperbands if bracket in b)
-    return Comparison(int(bracket._cumul_r), band.index(bracket), cutoff, len(waiting))
 
 
 def _is_metric(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The settings of `benchmarks.end_to_end` as a space of the service: `search_spaces/cifar.py` with a fixed list."""
+"""The settings of `benchmarks.end_to_end` as a space: `search_spaces/cifar.py` with a fixed list."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from search_spaces import cifar
 from tuner.training.data import Arrays, Splits
 
 settings = workload.load().settings
+# A grid over whole settings: `batch_size` must be a parameter of its own for the training loop to see it.
+index = tune.grid_search(list(range(len(settings))))
 
 
 def images(data_dir: Path | None) -> Splits:
@@ -26,8 +28,7 @@ def column(name: str) -> Any:
 
 space = replace(
     cifar.space,
-    # A grid over whole settings: `batch_size` must be a parameter of its own for the training loop to see it.
-    params={"index": tune.grid_search(list(range(len(settings)))), **{name: column(name) for name in settings[0]}},
+    params={"index": index, **{name: column(name) for name in settings[0]}},
     task=replace(cifar.space.task, data=images),
     mutable=(),
 )

@@ -1,4 +1,4 @@
-"""The trials of `instant` under Ray Tune alone, set up to be as fast as it gets: reused actors, no logger, no output."""
+"""The trials of `instant` under Ray Tune alone, at its fastest: actors reused, no loggers, no output."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 # Read when Ray Tune is imported.
 os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
 
-import ray  # noqa: E402
-from ray import tune  # noqa: E402
+import ray
+from ray import tune
 
-from benchmarks.peers.instant import report_only, space  # noqa: E402
+from benchmarks.peers.instant import report_only, space
 
 
 class Stopwatch(tune.Callback):

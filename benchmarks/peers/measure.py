@@ -22,7 +22,7 @@ class Run:
 
 
 def run(command: Sequence[str | Path], log: Path, extra: Mapping[str, str] | None = None) -> Run:
-    """Run `python command...` at the repository's root; its output goes to `log`, a failure ends the benchmark."""
+    """Run `python command...` at the repository's root, output to `log`; a failure ends the benchmark."""
     environment = dict(os.environ, PYTHONPATH=str(REPOSITORY), OMP_NUM_THREADS="1", **(extra or {}))
     # With it set, every worker that Ray starts compiles torch again; users who measure do not set it.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -30,11 +30,16 @@ def run(command: Sequence[str | Path], log: Path, extra: Mapping[str, str] | Non
         started, begin = time.time(), time.perf_counter()
         done = subprocess.run(
             [sys.executable, *map(str, command)],
-            cwd=REPOSITORY, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            cwd=REPOSITORY,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
         seconds = time.perf_counter() - begin
     if done.returncode != 0:
-        raise SystemExit(f"{' '.join(map(str, command))} exited {done.returncode}:\n{log.read_text()[-4000:]}")
+        words = " ".join(map(str, command))
+        raise SystemExit(f"{words}: exit code {done.returncode}\n{log.read_text()[-4000:]}")
     return Run(started, seconds)
 
 
@@ -42,6 +47,6 @@ def show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a Markdown table, columns aligned: the first to the left, figures to the right."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     rule = ["-" * widths[0], *(f"{'-' * (width - 1)}:" for width in widths[1:])]
-    for row in [header, rule, *rows]:
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        print(f"| {' | '.join(cells)} |", flush=True)
+    for first, *figures in [header, rule, *rows]:
+        cells = [cell.rjust(width) for cell, width in zip(figures, widths[1:], strict=True)]
+        print(f"| {' | '.join([first.ljust(widths[0]), *cells])} |", flush=True)

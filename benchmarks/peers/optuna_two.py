@@ -66,8 +66,8 @@ def main() -> None:
     study = open_study(args.results)
     for setting in given.settings:
         study.enqueue_trial(setting)
-    # Programs of their own, as the manual has it: in a spawned multiprocessing child the data loaders would spawn
-    # their processes too, each of which imports torch again.
+    # Programs of their own, as the manual has it: in a child that multiprocessing spawned, the data loaders
+    # would spawn their processes too, each of which imports torch again.
     join = [sys.executable, "-m", "benchmarks.peers.optuna_two", "--join", "--results", str(args.results)]
     others = [subprocess.Popen(join) for _ in range(given.num_concurrent - 1)]
     work(args.results)

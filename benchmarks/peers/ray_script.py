@@ -1,4 +1,4 @@
-"""The search as a plain Ray Tune script: what the service replaces. `--reuse` keeps one process for many trials."""
+"""The search as a plain Ray Tune script, what users have now; `--reuse` keeps a process for many trials."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def main() -> None:
     args = parser.parse_args()
 
     given = workload.load()
-    scheduler = ASHAScheduler(max_t=given.max_epochs, grace_period=1, reduction_factor=2) if given.asha else None
+    asha = ASHAScheduler(max_t=given.max_epochs, grace_period=1, reduction_factor=2) if given.asha else None
     ray.init(address="local", num_cpus=given.num_concurrent, include_dashboard=False)
     grid = tune.Tuner(
         tune.with_resources(train, {"cpu": 1}),
         param_space={"setting": tune.grid_search(given.settings)},
-        tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=scheduler, reuse_actors=args.reuse),
+        tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=asha, reuse_actors=args.reuse),
         run_config=tune.RunConfig(name="search", storage_path=str(args.results)),
     ).fit()
     print(grid.get_best_result(scope="all").config)

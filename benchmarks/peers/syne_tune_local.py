@@ -50,7 +50,7 @@ def main() -> None:
         # The criterion means "more than".
         stop_criterion=StoppingCriterion(max_num_trials_started=len(given.settings) - 1),
         n_workers=given.num_concurrent,
-        # The default, 5 s between looks at a trial, would leave a core idle after every one of these short trials.
+        # The default, 5 s between looks at a trial, would leave a core idle after each of these short trials.
         sleep_time=0.1,
         wait_trial_completion_when_stopping=True,
         tuner_name="search",

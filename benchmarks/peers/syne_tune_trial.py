@@ -1,4 +1,4 @@
-"""One trial of `syne_tune_local`: the tutorial's training as the script that Syne Tune's local backend starts."""
+"""One trial of `syne_tune_local`: the tutorial's training as a script that Syne Tune starts."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""The data and the training of PyTorch's Ray Tune tutorial, in its style: what all peers of `end_to_end` share.
+"""The data and the training of PyTorch's Ray Tune tutorial, in its style: what all peers share.
 
-Kept as the tutorial has them: an image is a PIL picture turned into a tensor and normalised each time it is read,
-batches come from loaders with processes of their own, the loss is fetched after every step, and every epoch ends
-with a checkpoint. Changed: the loaders have `num_workers` processes instead of 8 (two cores, not a server), the
-split is given instead of drawn anew by each trial, and epochs are yielded so that any library can report them.
+Kept as the tutorial has them: an image is a PIL picture turned into a tensor and normalised each time it is
+read, batches come from loaders with processes of their own, the loss is fetched after every step, and every
+epoch ends with a checkpoint. Changed: the loaders have `num_workers` processes instead of 8 (two cores, not a
+server), the split is given instead of drawn anew by each trial, and epochs are yielded, for any library to
+report.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
@@ -30,14 +32,16 @@ class Images(Dataset[tuple[Tensor, int]]):
     """Pictures in memory, decoded by item as `torchvision.datasets.CIFAR10` does it."""
 
     def __init__(self, part: str) -> None:
-        self.inputs, self.targets = workload.load_images(part)
-        self.transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.5,) * 3, (0.5,) * 3)])
+        inputs, self.targets = workload.load_images(part)
+        self.pictures = np.ascontiguousarray(inputs.transpose(0, 2, 3, 1))
+        half = (0.5, 0.5, 0.5)
+        self.transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize(half, half)])
 
     def __len__(self) -> int:
-        return len(self.inputs)
+        return len(self.targets)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return self.transform(Image.fromarray(self.inputs[index])), int(self.targets[index])
+        return self.transform(Image.fromarray(self.pictures[index])), int(self.targets[index])
 
 
 class Net(nn.Module):

@@ -1,4 +1,4 @@
-"""What every side of `benchmarks.end_to_end` is given: the same settings, images and budget, in one folder."""
+"""What every side of `end_to_end` is given: the same settings, images and budget, in one folder."""
 
 from __future__ import annotations
 
@@ -57,6 +57,6 @@ def save_images(path: Path, inputs: np.ndarray, targets: np.ndarray) -> None:
 
 
 def load_images(part: str) -> tuple[np.ndarray, np.ndarray]:
-    """The images (uint8, N x 32 x 32 x 3) and classes of `part`, "train" or "validation"."""
+    """The images (uint8, N x 3 x 32 x 32) and classes of `part`, "train" or "validation"."""
     with np.load(folder() / "images.npz") as arrays:
         return arrays[f"{part}_inputs"], arrays[f"{part}_targets"]

@@ -1,0 +1,62 @@
+"""Makes the sample of CIFAR-10 that ships with tuner from the complete data set, in 3 s.
+
+    python -m search_spaces.datasets.make_cifar10_sample DATA_DIR [OUT]
+
+Writes the sheets and the labels to OUT, or without it to where the shipped sample lies, and prints the sha256
+that SAMPLE_SHA256 in cifar10.py and the sample's README.md state.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from search_spaces.datasets.cifar10 import (
+    NUM_CLASSES,
+    SAMPLE,
+    SHEET_COLUMNS,
+    SHEET_ROWS,
+    digest,
+    load_complete,
+    read_sheets,
+)
+from tuner.training.data import Arrays
+
+
+def first_of_each_class(part: Arrays, count: int) -> Arrays:
+    """The first `count` images of each class, in the order of the data set."""
+    by_class = [np.flatnonzero(part.targets == label)[:count] for label in range(NUM_CLASSES)]
+    rows = np.sort(np.concatenate(by_class))
+    return Arrays(part.inputs[rows], part.targets[rows])
+
+
+def write_sheets(part: Arrays, folder: Path, split: str) -> None:
+    """Writes `part` as lossless sheets of 20 rows of 25 images, and its classes as a line of digits."""
+    per_sheet = SHEET_ROWS * SHEET_COLUMNS
+    for number in range(len(part) // per_sheet):
+        images = part.inputs[number * per_sheet : (number + 1) * per_sheet]
+        grid = images.reshape(SHEET_ROWS, SHEET_COLUMNS, 3, 32, 32).transpose(0, 3, 1, 4, 2)
+        sheet = Image.fromarray(grid.reshape(SHEET_ROWS * 32, SHEET_COLUMNS * 32, 3))
+        # All 12 sheets: PNG 13.0 MB, WebP 10.0 MB; its highest effort takes 126 s instead of 3 s for 9.9 MB.
+        sheet.save(folder / f"{split}_{number}.webp", lossless=True, quality=80, method=4)
+    (folder / f"{split}_labels.txt").write_text("".join(map(str, part.targets)) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Makes the sample of CIFAR-10 that ships with tuner.")
+    parser.add_argument("data_dir", type=Path, help="a folder with the complete data set, in either layout")
+    parser.add_argument("out", type=Path, nargs="?", default=SAMPLE, help="default: %(default)s")
+    arguments = parser.parse_args()
+    complete = load_complete(arguments.data_dir)
+    assert complete.test is not None
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    write_sheets(first_of_each_class(complete.train, 500), arguments.out, "train")
+    write_sheets(first_of_each_class(complete.test, 100), arguments.out, "test")
+    print(digest(read_sheets(arguments.out, "train"), read_sheets(arguments.out, "test")))
+
+
+if __name__ == "__main__":
+    main()

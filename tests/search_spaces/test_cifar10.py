@@ -1,0 +1,387 @@
+"""CIFAR-10: both layouts, every damage named, and the way from the cache over a download to the sample."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torchvision.datasets import CIFAR10  # type: ignore[import-untyped]
+
+from search_spaces.datasets import cifar10 as module
+from search_spaces.datasets import make_cifar10_sample as maker
+from search_spaces.datasets.cifar10 import cifar10
+from tuner.training.data import Arrays, DataError
+
+IMAGES = 20  # in a file of the small data sets made here
+NAMES = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a data set of 20 images a file in both layouts, whose digests the loader expects."""
+    place = tmp_path / "small"
+    generator = np.random.default_rng(0)
+    (place / module.BINARY).mkdir(parents=True)
+    (place / module.PICKLED).mkdir()
+    sha256s, md5s = [], []
+    for name in NAMES:
+        labels = generator.integers(0, 10, IMAGES, np.uint8)
+        pixels = generator.integers(0, 256, (IMAGES, 3072), np.uint8)
+        records = np.concatenate([labels[:, None], pixels], axis=1).tobytes()
+        (place / module.BINARY / f"{name}.bin").write_bytes(records)
+        sha256s.append((f"{name}.bin", hashlib.sha256(records).hexdigest()))
+        entry = pickle.dumps({"data": pixels, "labels": labels.tolist()}, protocol=2)
+        (place / module.PICKLED / name).write_bytes(entry)
+        md5s.append([name, hashlib.md5(entry).hexdigest()])
+    monkeypatch.setattr(module, "IMAGES_PER_FILE", IMAGES)
+    monkeypatch.setattr(module, "BINARY_FILES", tuple(sha256s))
+    monkeypatch.setattr(CIFAR10, "train_list", md5s[:5])
+    monkeypatch.setattr(CIFAR10, "test_list", md5s[5:])
+    return place
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The place of the cache, in a folder that is not there yet."""
+    monkeypatch.setenv("TUNER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "cifar10"
+
+
+@pytest.fixture
+def direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No proxy between the test and the servers it starts on loopback."""
+    monkeypatch.setenv("no_proxy", "*")
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port of loopback whose queue is full: packets to it are dropped, as by a firewall."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        waiting = [socket.socket() for _ in range(4)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+        for each in waiting:
+            each.close()
+
+
+def same(one: Arrays | None, other: Arrays | None) -> bool:
+    assert one is not None and other is not None
+    return np.array_equal(one.inputs, other.inputs) and np.array_equal(one.targets, other.targets)
+
+
+def flip_byte(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+# The sample
+
+
+def test_sample_has_the_first_images_of_each_class() -> None:
+    splits = module.load_sample("no network")
+    assert splits.test is not None and splits.validation is None
+    for part, per_class in ((splits.train, 500), (splits.test, 100)):
+        assert part.inputs.shape == (10 * per_class, 3, 32, 32)
+        assert part.inputs.dtype == np.uint8 and part.inputs.flags.c_contiguous
+        assert part.targets.dtype == np.int64
+        assert np.bincount(part.targets).tolist() == [per_class] * 10
+    # The first labels of the data set itself: no class is full yet, so that the sample begins like it.
+    assert splits.train.targets[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
+    assert splits.test.targets[:10].tolist() == [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]
+
+
+def test_sample_says_what_it_is() -> None:
+    splits = module.load_sample("no network")
+    assert "5,000 training and 1,000 test images" in splits.notice
+    assert "(no network)" in splits.notice and "--data-dir" in splits.notice
+    assert "cifar10_sample" in splits.source
+    assert module.SAMPLE_SHA256 in (module.SAMPLE / "README.md").read_text()
+
+
+def test_sample_is_small() -> None:
+    sizes = [path.stat().st_size for path in module.SAMPLE.iterdir()]
+    assert sum(sizes) < 15e6 and max(sizes) < 2e6
+
+
+@pytest.mark.parametrize("damage", ["label", "missing", "no image"])
+def test_altered_sample_is_refused(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "sample"
+    shutil.copytree(module.SAMPLE, folder)
+    monkeypatch.setattr(module, "SAMPLE", folder)
+    if damage == "label":
+        flip_byte(folder / "test_labels.txt", 3)
+    elif damage == "missing":
+        (folder / "train_3.webp").unlink()
+    else:
+        (folder / "train_3.webp").write_bytes(b"not an image")
+    with pytest.raises(DataError, match="sample" if damage == "label" else r"train_3\.webp"):
+        module.load_sample("")
+
+
+def test_sheets_give_back_what_was_written(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    part = Arrays(generator.integers(0, 256, (1000, 3, 32, 32), np.uint8), generator.integers(0, 10, 1000))
+    maker.write_sheets(part, tmp_path, "some")
+    assert same(module.read_sheets(tmp_path, "some"), part)
+
+
+def test_first_of_each_class_keeps_the_order() -> None:
+    labels = np.array([3, 3, 1, 3, 1, 0, 1, 0, 0])
+    images = np.arange(len(labels), dtype=np.uint8)
+    assert maker.first_of_each_class(Arrays(images, labels), 2).inputs.tolist() == [0, 1, 2, 4, 5, 7]
+
+
+@pytest.mark.skipif("TUNER_CIFAR10_DIR" not in os.environ, reason="TUNER_CIFAR10_DIR names no complete set")
+def test_sample_is_the_beginning_of_the_complete_set(tmp_path: Path) -> None:
+    complete, sample = cifar10(Path(os.environ["TUNER_CIFAR10_DIR"])), module.load_sample("")
+    assert complete.test is not None and complete.notice == ""
+    assert np.bincount(complete.train.targets).tolist() == [5000] * 10
+    assert np.bincount(complete.test.targets).tolist() == [1000] * 10
+    assert same(sample.train, maker.first_of_each_class(complete.train, 500))
+    assert same(sample.test, maker.first_of_each_class(complete.test, 100))
+
+
+# A data folder
+
+
+@pytest.mark.parametrize("layout", [module.BINARY, module.PICKLED])
+@pytest.mark.parametrize("inside", [True, False])
+def test_both_layouts_in_a_folder_or_as_the_folder(small: Path, layout: str, inside: bool) -> None:
+    expected = cifar10(small)
+    shutil.rmtree(small / (module.PICKLED if layout == module.BINARY else module.BINARY))
+    splits = cifar10(small / layout if inside else small)
+    assert splits.train.inputs.shape == (5 * IMAGES, 3, 32, 32) and splits.train.inputs.dtype == np.uint8
+    assert splits.train.targets.dtype == np.int64
+    assert same(splits.train, expected.train) and same(splits.test, expected.test)
+    assert str(small / layout) in splits.source and splits.notice == ""
+
+
+def test_planes_are_red_green_blue(small: Path) -> None:
+    record = (small / module.BINARY / "data_batch_1.bin").read_bytes()[: module.RECORD_BYTES]
+    splits = cifar10(small / module.BINARY)
+    assert splits.train.targets[0] == record[0]
+    assert splits.train.inputs[0].tobytes() == record[1:]
+
+
+@pytest.mark.parametrize("place", ["empty", "missing"])
+def test_folder_without_the_data_set(place: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError) as error:
+        cifar10(tmp_path / place)
+    text = str(error.value)
+    assert str(tmp_path / place) in text and module.PICKLED in text and module.BINARY in text
+    assert ("no such folder" in text) == (place == "missing") and "\n" not in text
+
+
+def cut_in_a_record(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def cut_between_records(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: -module.RECORD_BYTES])
+
+
+def raise_a_label(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[2 * module.RECORD_BYTES] = 10
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (cut_in_a_record, "no whole number of 3,073-byte records"),
+        (cut_between_records, "19 records instead of 20"),
+        (raise_a_label, "record 2 has the label 10"),
+        (lambda path: flip_byte(path, 5000), "truncated or altered"),
+        (Path.unlink, "No such file"),
+    ],
+)
+def test_damaged_binary_file_is_named(small: Path, damage: Callable[[Path], None], said: str) -> None:
+    path = small / module.BINARY / "data_batch_4.bin"
+    damage(path)
+    with pytest.raises(DataError) as error:
+        cifar10(small / module.BINARY)
+    assert str(path) in str(error.value) and said in str(error.value)
+
+
+@pytest.mark.parametrize("damage", [cut_in_a_record, lambda path: flip_byte(path, 5000), Path.unlink])
+def test_damaged_pickled_file_is_named(small: Path, damage: Callable[[Path], None]) -> None:
+    path = small / module.PICKLED / "test_batch"
+    damage(path)
+    with pytest.raises(DataError, match="test_batch: (truncated or altered|cannot be read)"):
+        cifar10(small)
+
+
+class Trap:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+def test_pickle_of_another_md5_is_not_unpickled(small: Path, tmp_path: Path) -> None:
+    (small / module.PICKLED / "data_batch_2").write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
+    with pytest.raises(DataError, match="data_batch_2"):
+        cifar10(small)
+    assert not (tmp_path / "sprung").exists()
+
+
+# The cache and the download
+
+
+def test_dropped_packets_are_found_out_within_10_seconds(silent_port: int, direct: None) -> None:
+    start = time.monotonic()
+    assert "timed out" in module.why_unreachable(f"http://127.0.0.1:{silent_port}/")
+    assert time.monotonic() - start < 10
+
+
+def test_silent_proxy_is_found_out(silent_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CONNECT_SECONDS", 0.3)
+    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{silent_port}")
+    monkeypatch.setenv("no_proxy", "")
+    assert "timed out" in module.why_unreachable("https://data.invalid/archive")
+
+
+def test_look_up_that_hangs_is_left_behind(direct: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert module.REACH_SECONDS < 10
+    monkeypatch.setattr(module, "REACH_SECONDS", 0.3)
+    over = threading.Event()
+
+    def hang(*_: object, **__: object) -> list[object]:
+        over.wait(30)
+        raise OSError("the look-up ended")
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    start = time.monotonic()
+    assert "no answer" in module.why_unreachable("http://data.invalid/archive")
+    assert time.monotonic() - start < 2
+    over.set()
+
+
+def test_refused_connection_is_unreachable(direct: None) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        assert "refused" in module.why_unreachable(f"http://127.0.0.1:{unused.getsockname()[1]}/")
+
+
+def test_unreachable_host_gives_the_sample(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "why_unreachable", lambda url: "timed out after 5 s")
+    splits = cifar10(None)
+    assert len(splits.train) == 5000
+    assert "(could not reach www.cs.toronto.edu: timed out after 5 s)" in splits.notice
+    assert not cache.parent.exists()
+
+
+def test_one_download_for_all_who_ask_at_once(
+    small: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    downloads: list[Path] = []
+
+    def download(folder: Path) -> None:
+        downloads.append(folder)
+        time.sleep(0.3)
+        shutil.copytree(small / module.PICKLED, folder / module.PICKLED)
+
+    monkeypatch.setattr(module, "why_unreachable", lambda url: "")
+    monkeypatch.setattr(module, "download", download)
+    # What a process killed in its download left behind is no hindrance.
+    (cache.with_name("cifar10.partial") / "left").mkdir(parents=True)
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(cifar10, [None] * 4))
+    assert len(downloads) == 1
+    for splits in answers:
+        assert same(splits.train, cifar10(small).train) and str(cache) in splits.source and not splits.notice
+    assert {path.name for path in cache.parent.iterdir()} <= {"cifar10", "cifar10.lock"}
+
+
+def test_cached_set_is_used_without_asking_the_host(
+    small: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(small, cache)
+    monkeypatch.setattr(module, "why_unreachable", lambda url: pytest.fail("asked the host"))
+    assert len(cifar10(None).train) == 5 * IMAGES
+
+
+def test_damaged_cache_is_replaced(small: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(small / module.PICKLED, cache / module.PICKLED)
+    flip_byte(cache / module.PICKLED / "data_batch_1", 5000)
+    monkeypatch.setattr(module, "why_unreachable", lambda url: "")
+    monkeypatch.setattr(module, "download", lambda folder: shutil.copytree(small, folder))
+    assert len(cifar10(None).train) == 5 * IMAGES
+    assert module.load_cached(cache) is not None
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError("reset by peer"), RuntimeError("File corrupted.")])
+def test_failed_download_gives_the_sample(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def download(folder: Path) -> None:
+        raise error
+
+    monkeypatch.setattr(module, "why_unreachable", lambda url: "")
+    monkeypatch.setattr(module, "download", download)
+    notice = cifar10(None).notice
+    assert "download from www.cs.toronto.edu" in notice and str(error) in notice
+    assert not cache.exists()
+
+
+def test_cache_that_cannot_be_written_gives_the_sample(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.parent.write_text("a file in the place of the folder")
+    monkeypatch.setattr(module, "why_unreachable", lambda url: "")
+    assert str(cache.parent) in cifar10(None).notice
+
+
+class Stalling(BaseHTTPRequestHandler):
+    """Answers, begins the archive, and then sends nothing more until the test is over."""
+
+    over: threading.Event
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "170498071")
+        self.end_headers()
+        self.wfile.write(b"the beginning")
+        self.over.wait(30)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_stalled_download_gives_the_sample(
+    cache: Path, direct: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Stalling.over = threading.Event()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Stalling)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(CIFAR10, "url", f"http://127.0.0.1:{server.server_port}/cifar-10-python.tar.gz")
+    monkeypatch.setattr(module, "STALL_SECONDS", 0.5)
+    try:
+        notice = cifar10(None).notice
+    finally:
+        Stalling.over.set()
+        server.shutdown()
+        server.server_close()
+    assert "the download from 127.0.0.1" in notice and "timed out" in notice
+    assert socket.getdefaulttimeout() is None

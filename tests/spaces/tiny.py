@@ -1,0 +1,41 @@
+"""Two blobs told apart by a linear model: a Task space whose trials take milliseconds."""
+
+import numpy as np
+import torch
+from ray import tune
+
+from tuner.space import Space, Task
+from tuner.training.data import Arrays, Splits
+
+
+def blobs(data_dir):
+    stream = np.random.default_rng(7)
+    targets = stream.integers(0, 2, 240)
+    inputs = (stream.normal(size=(240, 4)) + 1.5 * targets[:, None]).astype(np.float32)
+    return Splits(
+        train=Arrays(inputs[:200], targets[:200]), test=Arrays(inputs[200:], targets[200:]), source="made by a seed"
+    )
+
+
+def accuracy(scores, labels):
+    return (scores.argmax(1) == labels).float().mean()
+
+
+space = Space(
+    params={
+        "width": tune.choice([2, 4, 8]),
+        "lr": tune.loguniform(1e-4, 1e-1),
+        "batch_size": tune.choice([4, 8, 16]),
+    },
+    task=Task(
+        data=blobs,
+        model=lambda config: torch.nn.Sequential(
+            torch.nn.Linear(4, config["width"]), torch.nn.ReLU(), torch.nn.Linear(config["width"], 2)
+        ),
+        optimizer=lambda parameters, config: torch.optim.SGD(parameters, lr=config["lr"], momentum=0.9),
+        metrics={"accuracy": accuracy},
+    ),
+    max_epochs=8,
+    num_samples=6,
+    mutable=("lr",),
+)
