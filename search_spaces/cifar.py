@@ -8,7 +8,7 @@ import torch
 from ray import tune
 from torch import Tensor, nn
 
-from search_spaces.datasets import cifar10
+from search_spaces.datasets.cifar10 import cifar10
 from tuner.space import Config, Space, Task
 
 

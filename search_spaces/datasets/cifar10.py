@@ -48,8 +48,8 @@ SAMPLE = Path(__file__).parent / "cifar10_sample"
 SAMPLE_SHA256 = "18f2ab60d0eed6a364e51ea541fe55dd9b0919178269bbf79fb1b92d88499e36"
 SHEET_ROWS, SHEET_COLUMNS = 20, 25
 
-# An address that does not answer is given up after the first; the second ends a look-up of the name that hangs
-# and a row of such addresses, so that a search without a network starts within 10 s.
+# An address that does not answer is given up after the first; the second ends a look-up of the name that
+# hangs and a row of such addresses, so that a search without a network starts within 10 s.
 CONNECT_SECONDS = 5.0
 REACH_SECONDS = 8.0
 # A download from which nothing has come for so long is taken for dead.
@@ -66,7 +66,7 @@ def cifar10(data_dir: Path | None) -> Splits:
     Args:
         data_dir: a folder with the complete data set, in torchvision's layout or the data set's own binary
             one. None takes it from `$TUNER_CACHE/cifar10` (`~/.cache/tuner/cifar10`), downloading it there
-            once a node; where that is impossible, it is the sample, 5,000 and 1,000 images, and `notice` says so.
+            once a node; where that is impossible, the sample of 5,000 and 1,000 images, and `notice` says so.
 
     Raises:
         DataError: `data_dir` holds no CIFAR-10, or a file of it is truncated or altered.
@@ -186,7 +186,7 @@ def download_once(cache: Path) -> Splits:
     Raises:
         Unavailable: its host does not answer, the download fails or stalls, or `cache` cannot be written.
     """
-    from torchvision.datasets import CIFAR10  # type: ignore[import-untyped]
+    from torchvision.datasets import CIFAR10
 
     host = urlsplit(CIFAR10.url).hostname
     # Before the lock: where there is no network, the processes of a node find that out side by side.
@@ -212,7 +212,7 @@ def download_once(cache: Path) -> Splits:
 
 def download(folder: Path) -> None:
     """Downloads and unpacks torchvision's archive, 170 MB, its md5 checked, into `folder`."""
-    from torchvision.datasets import CIFAR10  # type: ignore[import-untyped]
+    from torchvision.datasets import CIFAR10
     from torchvision.datasets.utils import download_and_extract_archive  # type: ignore[import-untyped]
 
     # torchvision opens its connections without a timeout, so that only the default can end a stalled one.

@@ -9,6 +9,7 @@ import shutil
 import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -255,6 +256,8 @@ def test_dropped_packets_are_found_out_within_10_seconds(silent_port: int, direc
 
 def test_silent_proxy_is_found_out(silent_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CONNECT_SECONDS", 0.3)
+    # urllib reads the proxies once a process, with its first request.
+    monkeypatch.setattr(urllib.request, "_opener", None)
     monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{silent_port}")
     monkeypatch.setenv("no_proxy", "")
     assert "timed out" in module.why_unreachable("https://data.invalid/archive")
