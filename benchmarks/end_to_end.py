@@ -159,7 +159,7 @@ def main() -> None:
         folder = Path(name)
         given.save(folder)
         images = load_sample("a benchmark needs no more").train
-        workload.save_images(folder, images.inputs[: args.num_images], images.targets[: args.num_images])
+        workload.save_images(folder, images.inputs, images.targets, args.num_images)
         for repeat in range(args.repeats):
             for side, found in searches.items():
                 found.append(search(SIDES[side], given, folder, folder / f"{side}-{repeat}"))

@@ -149,10 +149,12 @@ def trainable(experiment: Experiment, found: Found, splits: Any, resources: Reso
 def ray_started(experiment: Experiment) -> Iterator[dict[str, float]]:
     """Ray on this machine, or the cluster of `--address`; yields its resources and leaves it afterwards."""
     quiet()
+    if ray.is_initialized():  # by a program that uses this module as a library: its Ray, its to end
+        yield dict(ray.cluster_resources())
+        return
     local: dict[str, Any] = {}
     if not experiment.address:
         cluster = local_cluster()
-        resources_of(experiment, cluster)  # refuses what does not fit before anything is started
         local = {
             "num_cpus": cluster["CPU"],
             "num_gpus": cluster["GPU"],
@@ -161,9 +163,7 @@ def ray_started(experiment: Experiment) -> Iterator[dict[str, float]]:
             "_system_config": {"preload_python_modules": ["ray.tune", "torch"]},
         }
     try:
-        ray.init(
-            address=experiment.address or "local", logging_level=logging.ERROR, log_to_driver=False, **local
-        )
+        ray.init(experiment.address or "local", logging_level=logging.ERROR, log_to_driver=False, **local)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise RequestError(f"--address {experiment.address}: no Ray cluster answers there ({error})") from error
     try:

@@ -168,7 +168,7 @@ def conduct(request: Request) -> Done:
     experiment.save(folder, request.facts)
     journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_resumed" if request.history else "experiment_started", name=experiment.name)
-    settle(journal, request.history)
+    settle(journal, request.history, experiment.max_epochs)
     history = read(folder / "journal.jsonl") if request.history else []
     try:
         outcome = driver.search(experiment, request.found, request.splits, journal, history, request.wandb_mode)
@@ -180,10 +180,11 @@ def conduct(request: Request) -> Done:
     return Done(request, record, answer, outcome)
 
 
-def settle(journal: Journal, history: list[Event]) -> None:
+def settle(journal: Journal, history: list[Event], max_epochs: int) -> None:
     """Ends, in the journal, the trials whose last decision was to stop: a crash came before their end was written."""
     for trial in records_of(history):
         last = trial.decisions[-1] if trial.decisions else None
         unfinished = trial.status in ("running", "interrupted")
         if unfinished and last and last.action == "stop" and last.epoch == trial.reports[-1].epoch:
-            journal.write("trial_ended", trial.id, status="pruned", reason=last.reason)
+            status = "completed" if last.epoch >= max_epochs else "pruned"
+            journal.write("trial_ended", trial.id, status=status, reason=last.reason)

@@ -14,8 +14,10 @@ TRIAL_SCRIPT = Path(__file__).with_name("syne_tune_trial.py")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, required=True)
-    results = parser.parse_args().results
+    results = parser.parse_args().results.resolve()
 
+    # Looking for GPUs, Syne Tune leaves a file in the folder that it runs in.
+    os.chdir(results)
     # Read when syne_tune is imported; without it everything goes to the home directory.
     os.environ["SYNETUNE_FOLDER"] = str(results)
     from syne_tune import StoppingCriterion, Tuner

@@ -44,15 +44,17 @@ def load() -> Workload:
     return Workload(**json.loads((folder() / "workload.json").read_text()))
 
 
-def save_images(path: Path, inputs: np.ndarray, targets: np.ndarray) -> None:
-    """Write the images, the last fifth of them as the validation part, so that all sides share one split."""
-    num_train = len(inputs) * 4 // 5
+def save_images(path: Path, inputs: np.ndarray, targets: np.ndarray, num_images: int) -> None:
+    """Write `num_images` of the images, a fifth of them as the validation part: one split for all sides."""
+    # Drawn, because nothing promises that the classes are mixed in the order given.
+    order = np.random.default_rng(0).permutation(len(inputs))[:num_images]
+    train, validation = np.split(order, [num_images * 4 // 5])
     np.savez(
         path / "images.npz",
-        train_inputs=inputs[:num_train],
-        train_targets=targets[:num_train],
-        validation_inputs=inputs[num_train:],
-        validation_targets=targets[num_train:],
+        train_inputs=inputs[train],
+        train_targets=targets[train],
+        validation_inputs=inputs[validation],
+        validation_targets=targets[validation],
     )
 
 

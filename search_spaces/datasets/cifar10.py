@@ -274,11 +274,15 @@ def read_sheets(folder: Path, split: str) -> Arrays:
     """The images of `split`'s sheets, each read row by row, and the classes of its file of labels.
 
     Raises:
-        DataError: a file is missing, or is no image.
+        DataError: a file is missing, is no image or has not a class for each image.
     """
-    labels = np.frombuffer(read_bytes(folder / f"{split}_labels.txt").strip(), np.uint8) - ord("0")
+    path = folder / f"{split}_labels.txt"
+    labels = np.frombuffer(read_bytes(path).strip(), np.uint8) - ord("0")
+    num_sheets, rest = divmod(len(labels), SHEET_ROWS * SHEET_COLUMNS)
+    if rest or not num_sheets:
+        raise DataError(f"{path}: {len(labels):,} classes fill no whole number of sheets; reinstall tuner")
     sheets = []
-    for number in range(len(labels) // (SHEET_ROWS * SHEET_COLUMNS)):
+    for number in range(num_sheets):
         path = folder / f"{split}_{number}.webp"
         try:
             with Image.open(path) as image:

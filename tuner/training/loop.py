@@ -199,7 +199,7 @@ class Examples:
     def batches(
         self, order: Tensor, batch_size: int, memory_format: torch.memory_format
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches as views of chunks of whole batches: a gather a batch costs 17 us at batch size 2, a view 1."""
+        """Views of chunks of whole batches: gathering each batch alone costs 9 us, of a small step's 460."""
         length = max(1, self.chunk_length // batch_size) * batch_size
         for inputs, targets in self.chunks(order, length):
             inputs = inputs.contiguous(memory_format=memory_format)

@@ -1,0 +1,82 @@
+"""What a trial's training loop costs: its training epoch against the loop one would write by hand.
+
+    python benchmarks/loop.py [--device cuda] [--repeats 7]
+
+Both train the LeNet of `search_spaces/cifar.py` on the same synthetic images, in turns, on one CPU thread. The hand-written
+loop keeps float images in memory, takes each batch by index, and uses plain SGD and torch's default backend; it reads
+no loss. A trial's loop starts from uint8 images and sums the loss. Images a second are medians over the repeats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+import torch
+from torch import nn
+
+from search_spaces.cifar import LeNet, normalize, space
+from tuner.training.data import Arrays, Splits
+from tuner.training.loop import Training
+
+NUM_IMAGES = {2: 2048, 4: 4096, 16: 8192, 256: 8192}  # by batch size: half a second an epoch on a CPU
+CONFIG = {"l1": 128, "l2": 64, "lr": 1e-3}
+
+
+class Bare:
+    """The loop of a tutorial, without what slows it down: no loader, no loss read."""
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray, batch_size: int, device: str) -> None:
+        torch.manual_seed(0)
+        self.images = normalize(torch.from_numpy(images)).to(device)
+        self.labels = torch.from_numpy(labels).to(device)
+        self.batch_size = batch_size
+        self.model = LeNet(CONFIG["l1"], CONFIG["l2"]).to(device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=CONFIG["lr"], momentum=0.9)
+
+    def epoch_s(self) -> float:
+        """Seconds of one epoch."""
+        started = time.perf_counter()
+        order = torch.randperm(len(self.images), device=self.images.device)
+        for rows in order.split(self.batch_size):
+            self.optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(self.model(self.images[rows]), self.labels[rows])
+            loss.backward()
+            self.optimizer.step()
+        if self.images.is_cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter() - started
+
+
+def compare(batch_size: int, device: str, repeats: int) -> tuple[float, float]:
+    """Images a second of the hand-written loop and of a trial's, after one epoch of each to warm up."""
+    rng = np.random.default_rng(0)
+    num_images = NUM_IMAGES[batch_size]
+    images = rng.integers(0, 256, (num_images, 3, 32, 32), dtype=np.uint8)
+    labels = rng.integers(0, 10, num_images)
+    splits = Splits(Arrays(images, labels), Arrays(images[:256], labels[:256]))
+    bare = Bare(images, labels, batch_size, device)
+    config = {**CONFIG, "batch_size": batch_size}
+    trial = Training(space.task, config, splits, seed=0, max_epochs=repeats, device=device)
+    pairs = [(bare.epoch_s(), trial.run_epoch()["train_s"]) for _ in range(1 + repeats)][1:]
+    bare_s, trial_s = (statistics.median(seconds) for seconds in zip(*pairs, strict=True))
+    return num_images / bare_s, num_images / trial_s
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--repeats", type=int, default=7)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"LeNet, synthetic CIFAR-shaped images, {options.device}, one CPU thread; images a second")
+    print(f"{'batch':>6}{'by hand':>12}{'trial':>12}{'ratio':>8}")
+    for batch_size in NUM_IMAGES:
+        bare, trial = compare(batch_size, options.device, options.repeats)
+        print(f"{batch_size:>6}{bare:>12,.0f}{trial:>12,.0f}{trial / bare:>8.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

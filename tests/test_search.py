@@ -1,0 +1,158 @@
+"""Whole searches through the real command, on one Ray."""
+
+import csv
+import json
+import math
+
+import pytest
+
+from tuner import run
+from tuner.experiment import PAIRS
+from tuner.journal import read
+
+
+PAIRED = [(searcher, scheduler) for searcher, schedulers in PAIRS.items() for scheduler in schedulers]
+
+
+@pytest.mark.parametrize(("searcher", "scheduler"), PAIRED)
+def test_every_pair_finds_an_answer(search, searcher, scheduler):
+    ran = search("tiny.py", "--searcher", searcher, "--scheduler", scheduler, "--num-samples", "5", "--max-epochs", "4")
+    assert ran.code == 0
+    assert len(ran.record.trials) == 5
+    assert {trial.status for trial in ran.record.trials} <= {"completed", "pruned"}
+    assert all(trial.reason for trial in ran.record.trials)
+    assert "test        loss" in ran.out
+
+
+def test_the_folder_holds_what_the_contract_says(search):
+    import torch
+
+    ran = search("tiny.py")
+    folder = ran.folder
+    saved = json.loads((folder / "experiment.json").read_text())
+    assert {"options", "best_rule", "space", "data", "versions", "git_commit", "command"} <= set(saved)
+    rows = list(csv.DictReader((folder / "trials.csv").open()))
+    assert [row["trial"] for row in rows] == sorted(ran.trials)
+    metrics = json.loads((folder / "best" / "metrics.json").read_text())
+    assert set(metrics["test"]) == {"loss", "accuracy"}
+    trial, report = ran.record.best()
+    assert metrics["validation"]["loss"] == report.metrics["loss"]
+    assert json.loads((folder / "best" / "config.json").read_text())["config"] == trial.config
+    torch.load(folder / "best" / "model.pt", weights_only=True)
+    kinds = {event["event"] for event in read(folder / "journal.jsonl")}
+    assert kinds == {
+        "experiment_started", "trial_suggested", "trial_started", "report", "decision", "trial_ended",
+        "experiment_finished",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [[], ["--searcher", "hyperopt"], ["--searcher", "refine", "--scheduler", "median"]])
+def test_the_same_command_writes_the_same_journal(search, options):
+    one_at_a_time = ["--max-concurrent-trials", "1", "--seed", "3", *options]
+    first = search("tiny.py", *one_at_a_time, name="first")
+    second = search("tiny.py", *one_at_a_time, name="second")
+    assert timeless(first.folder) == timeless(second.folder)
+
+
+def test_the_winner_is_trained_again_to_the_last_digit(search, capsys):
+    from tuner import train
+
+    ran = search("tiny.py")
+    assert train.main([str(ran.folder / "best" / "config.json")]) == 0
+    trial, report = ran.record.best()
+    said = capsys.readouterr().out
+    assert f"loss {report.metrics['loss']:.4f}" in said
+    again = [line for line in said.splitlines() if line.startswith("epoch ")]
+    recorded = [f"{each.metrics['loss']:.4f}" for each in trial.reports]
+    assert [line.split("loss ")[1].split(",")[0] for line in again][: len(recorded)] == recorded
+
+
+def test_troubled_trials_do_not_touch_the_others(search):
+    ran = search("troubled.py", "--scheduler", "fifo")
+    assert ran.code == 0
+    by_trouble = {trial.config["trouble"]: trial for trial in ran.record.trials}
+    ends = {trouble: (trial.status, trial.reason) for trouble, trial in by_trouble.items()}
+    for trouble in ("none", "slow", "greedy", "last"):
+        assert ends[trouble] == ("completed", "trained its 5 epochs"), trouble
+    assert ends["raises"][0] == "failed" and "a bug of the user's" in ends["raises"][1]
+    assert ends["nan"][0] == "pruned" and "loss is nan at epoch 2" in ends["nan"][1]
+    assert ends["inf"][0] == "pruned" and "loss is inf at epoch 2" in ends["inf"][1]
+    assert ends["unnamed"][0] == "failed" and "reports no 'loss' at epoch 2; it reports other" in ends["unnamed"][1]
+    assert ends["silent"] == ("failed", "ended without a report")
+    assert ends["dies"][0] == "failed" and "worker died" in ends["dies"][1]
+    rows = {row["trial"]: row for row in csv.DictReader((ran.folder / "trials.csv").open())}
+    assert "a bug of the user's" in rows[by_trouble["raises"].id]["error"]
+
+
+def test_workers_are_reused(search):
+    ran = search("tiny.py", "--num-samples", "12", "--scheduler", "fifo", "--max-epochs", "2")
+    pids = set()
+    for path in (ran.folder / "ray").glob("*/result.json"):
+        pids |= {json.loads(line)["pid"] for line in path.read_text().splitlines()}
+    assert len(pids) <= 2
+
+
+def test_a_metric_that_no_trial_reports_is_a_wrong_request(search):
+    ran = search("troubled.py", "--metric", "los")
+    assert ran.code == 2
+    assert "--metric los: trial 00000 reports no 'los' at epoch 1; it reports loss" in ran.err
+    assert "did you mean 'loss'?" in ran.err
+
+
+def test_all_diverged_is_exit_code_1(search, tmp_path):
+    space = tmp_path / "diverges.py"
+    space.write_text(
+        '"""Always NaN."""\nfrom ray import tune\nfrom tuner.space import Space\n'
+        "def train(config):\n    tune.report({'loss': float('nan')})\n"
+        "space = Space(params={'x': tune.uniform(0, 1)}, train=train, num_samples=3)\n"
+    )
+    ran = search(str(space))
+    assert ran.code == 1
+    assert "no answer: no trial has a finite loss" in ran.out
+    assert all("loss is nan" in trial.reason for trial in ran.record.trials)
+
+
+def test_a_finished_search_is_extended(search, tmp_path, capsys):
+    whole = search("tiny.py", "--num-samples", "6", "--max-concurrent-trials", "1", name="whole")
+    part = search("tiny.py", "--num-samples", "4", "--max-concurrent-trials", "1", name="part")
+    before = (part.folder / "journal.jsonl").read_text()
+    code = run.main(["--resume", "part", "--results", str(tmp_path), "--num-samples", "6"])
+    assert code == 0
+    assert (part.folder / "journal.jsonl").read_text().startswith(before)
+    from tuner.results import load
+
+    extended = load(part.folder)
+    assert [t.config for t in extended.trials] == [t.config for t in whole.record.trials]
+    assert [curve(t) for t in extended.trials] == [curve(t) for t in whole.record.trials]
+    assert [t.reason for t in extended.trials] == [t.reason for t in whole.record.trials]
+
+
+def test_a_time_budget_ends_the_search_with_an_answer(search):
+    ran = search("endless.py", "--time-budget", "6s")
+    assert ran.code == 0
+    assert "the time budget of 6s is over" in ran.out
+    assert math.isfinite(ran.record.best()[1].metrics["loss"])
+
+
+def test_spaces_of_ray_tune_with_sample_from_and_nested_parameters(search):
+    ran = search("dependent.py")
+    assert ran.code == 0
+    for trial in ran.record.trials:
+        assert trial.config["half"] == trial.config["net"]["width"] // 2
+
+
+def curve(trial):
+    return [report.metrics["loss"] for report in trial.reports]
+
+
+def timeless(folder):
+    """The journal without times, seconds and rates."""
+    events = read(folder / "journal.jsonl")
+    for event in events:
+        del event["time"]
+        event.pop("name", None)
+        if "metrics" in event:
+            event["metrics"] = {k: v for k, v in event["metrics"].items() if not k.endswith("_s")}
+    return events
+
+
