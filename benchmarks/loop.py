@@ -2,27 +2,33 @@
 
     python benchmarks/loop.py [--device cuda] [--repeats 7]
 
-Both train the LeNet of `search_spaces/cifar.py` on the same synthetic images, in turns, on one CPU thread. The hand-written
-loop keeps float images in memory, takes each batch by index, and uses plain SGD and torch's default backend; it reads
-no loss. A trial's loop starts from uint8 images and sums the loss. Images a second are medians over the repeats.
+Both train the LeNet of `search_spaces/cifar.py` on the same synthetic images, in turns, on one CPU thread.
+The hand-written loop keeps float images in memory, takes each batch by index, and uses plain SGD and torch's
+default backend; it reads no loss. A trial's loop starts from uint8 images and sums the loss. Images a second
+are medians over the repeats; validation is no part of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+
+sys.path.append(str(Path(__file__).parents[1]))  # started as a file, not as a module, in a plain checkout
 
 from search_spaces.cifar import LeNet, normalize, space
 from tuner.training.data import Arrays, Splits
 from tuner.training.loop import Training
 
 NUM_IMAGES = {2: 2048, 4: 4096, 16: 8192, 256: 8192}  # by batch size: half a second an epoch on a CPU
-CONFIG = {"l1": 128, "l2": 64, "lr": 1e-3}
+CONFIG: dict[str, Any] = {"l1": 128, "l2": 64, "lr": 1e-3}
 
 
 class Bare:
@@ -40,10 +46,10 @@ class Bare:
         """Seconds of one epoch."""
         started = time.perf_counter()
         order = torch.randperm(len(self.images), device=self.images.device)
-        for rows in order.split(self.batch_size):
+        for rows in torch.split(order, self.batch_size):
             self.optimizer.zero_grad()
             loss = nn.functional.cross_entropy(self.model(self.images[rows]), self.labels[rows])
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
         if self.images.is_cuda:
             torch.cuda.synchronize()
@@ -58,6 +64,7 @@ def compare(batch_size: int, device: str, repeats: int) -> tuple[float, float]:
     labels = rng.integers(0, 10, num_images)
     splits = Splits(Arrays(images, labels), Arrays(images[:256], labels[:256]))
     bare = Bare(images, labels, batch_size, device)
+    assert space.task is not None
     config = {**CONFIG, "batch_size": batch_size}
     trial = Training(space.task, config, splits, seed=0, max_epochs=repeats, device=device)
     pairs = [(bare.epoch_s(), trial.run_epoch()["train_s"]) for _ in range(1 + repeats)][1:]
@@ -66,7 +73,9 @@ def compare(batch_size: int, device: str, repeats: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()

@@ -30,7 +30,7 @@ class LeNet(nn.Module):
 
 
 def normalize(images: Tensor) -> Tensor:
-    """Pixels of 0 to 255 as values of -1 to 1: the tutorial's scale, so that its learning rates carry over."""
+    """Pixels of 0 to 255 as values of -1 to 1, the tutorial's scale: its learning rates carry over."""
     return images.float().div_(127.5).sub_(1)
 
 

@@ -7,8 +7,10 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
+from ray import cloudpickle
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 
@@ -64,8 +66,7 @@ class JournalCallback(Callback):  # type: ignore[misc]
         self._ended(trial, Verdict("failed", error))
 
     def _failed(self, trial: Trial, will_retry: bool) -> str:
-        exception = trial.get_pickled_error() or trial.get_error()
-        kind, text = kind_of(exception)
+        kind, text = kind_of(recorded_error(trial))
         self._journal.write("trial_failed", trial.trial_id, error=text, kind=kind, will_retry=will_retry)
         return text
 
@@ -83,6 +84,13 @@ class JournalCallback(Callback):  # type: ignore[misc]
         for trial_id in sorted(self._running):
             reason = self._halt.reason or "the search was interrupted"
             self._journal.write("trial_ended", trial_id, status="interrupted", reason=reason)
+
+
+def recorded_error(trial: Trial) -> Any:
+    """The exception that Ray wrote down for a trial. `Trial.get_pickled_error` looks where it is copied later."""
+    if trial.pickled_error_file and Path(trial.pickled_error_file).exists():
+        return cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+    return Path(trial.error_file).read_text() if trial.error_file else None
 
 
 class WandbCallback(Callback):  # type: ignore[misc]

@@ -208,6 +208,7 @@ def left_s(experiment: Experiment, history: list[Event]) -> float | None:
 
 def quiet() -> None:
     """Ray's notices that a user of this program can do nothing about."""
-    for name in ("ray", "ray.tune", "ray.train", "ray.air"):
+    for name in ("ray", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # its errors are trials', told at the end
     warnings.filterwarnings("ignore", module=r"ray\..*")

@@ -165,7 +165,7 @@ class Proposals(SearchAlgorithm):
 
     def _trial(self, trial_id: str, setting: dict[str, Any]) -> Trial:
         spec = self._ray_experiment.spec
-        return Trial(
+        trial = Trial(
             self._ray_experiment.run_identifier,
             config=setting,
             trial_id=trial_id,
@@ -177,6 +177,9 @@ class Proposals(SearchAlgorithm):
             trial_dirname_creator=str_id,
             log_to_file=("stdout", "stderr"),
         )
+        # Set here, because Ray would give a resumed trial, whose folder exists, a new folder with a new name.
+        trial.relative_logdir = trial.storage.trial_dir_name = trial_id
+        return trial
 
     def _finished_trial(self, record: TrialRecord) -> Trial:
         """A trial of the journal that has ended: in Ray's table, but not run again."""
@@ -190,9 +193,6 @@ class Proposals(SearchAlgorithm):
     def _restored_trial(self, record: TrialRecord) -> Trial:
         """A trial of the journal that has not ended: from its last checkpoint, or from its start."""
         trial = self._trial(record.id, self._settings[record.id])
-        folder = self._experiment.folder / "ray" / record.id
-        if folder.exists():
-            trial.relative_logdir = trial.storage.trial_dir_name = record.id  # else Ray takes a new folder's name
         for report in record.reports:
             path = self._experiment.folder / report.checkpoint if report.checkpoint else None
             if path is not None and path.is_dir():

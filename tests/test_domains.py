@@ -1,0 +1,195 @@
+"""Ray's domains as read here: the same ends that Ray's own samplers have, and a message for each wrong one."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+from ray import tune
+
+from tuner import domains
+from tuner.searchers import seeded
+
+RANGES = [
+    tune.uniform(-3, 5),
+    tune.uniform(0.1, 0.2),
+    tune.quniform(0, 1, 0.25),
+    tune.quniform(0.5, 3, 0.5),
+    tune.loguniform(1e-4, 1e-1),
+    tune.qloguniform(1e-3, 1, 1e-3),
+    tune.randint(0, 10),
+    tune.randint(-5, -1),
+    tune.randint(3, 5),
+    tune.qrandint(0, 12, 4),
+    tune.lograndint(1, 1000),
+    tune.lograndint(2, 4),
+    tune.qlograndint(4, 64, 4),
+]
+NUMBERS = [*RANGES, tune.choice([8, 2, 4]), tune.choice([0.1, 1, 10.0]), tune.grid_search([3, 1, 2])]
+ids = lambda domain: str(domains.describe(domain))  # noqa: E731
+
+
+def allowed(domain, value):
+    told = domains.describe(domain)
+    if "values" in told:
+        return value in told["values"]
+    integers, step = "randint" in told["kind"], told.get("q")
+    top = domain.upper - 1 if integers and not step else domain.upper
+    whole = isinstance(value, int) if integers else isinstance(value, float)
+    on_step = not step or math.isclose(value / step, round(value / step), abs_tol=1e-9)
+    return whole and on_step and domain.lower <= value <= top
+
+
+@pytest.mark.parametrize("domain", RANGES, ids=ids)
+def test_grid_values_lie_in_the_range_and_try_both_ends(domain):
+    values = domains.grid_values(domain)
+    assert all(allowed(domain, value) for value in values)
+    assert values == sorted(set(values))
+    top = domain.upper - 1 if "randint" in domains.kind(domain) and not getattr(domain.sampler, "q", None) else domain.upper
+    assert values[0] == domain.lower and values[-1] == top
+
+
+@pytest.mark.parametrize("domain", [d for d in RANGES if "randint" in domains.kind(d)], ids=ids)
+def test_integer_ends_are_those_that_ray_draws(domain):
+    with seeded(0):
+        drawn = {int(domain.sample()) for _ in range(4000)}
+    assert min(drawn) == domains.grid_values(domain)[0]
+    if domain.upper - domain.lower <= 20:
+        assert max(drawn) == domains.grid_values(domain)[-1]
+    assert max(drawn) <= domains.grid_values(domain)[-1]
+
+
+@pytest.mark.parametrize("domain", RANGES, ids=ids)
+def test_what_ray_draws_goes_to_the_unit_range_and_comes_back(domain):
+    with seeded(1):
+        for _ in range(200):
+            value = domain.sample()
+            unit = domains.to_unit(domain, value)
+            assert -1e-9 <= unit <= 1 + 1e-9
+            assert domains.from_unit(domain, min(1.0, max(0.0, unit))) == pytest.approx(value, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("domain", NUMBERS, ids=ids)
+@pytest.mark.parametrize("radius", [1, 2, 5, 10])
+def test_neighbours_lie_in_the_range_without_the_value_itself(domain, radius):
+    with seeded(2):
+        drawn = [random.choice(domains.values_of(domain)) if domains.is_grid(domain) else domain.sample() for _ in range(50)]
+    for value in [*drawn, *domains.grid_values(domain)]:
+        found = domains.neighbours(domain, value, radius)
+        assert value not in found and len(found) == len(set(found)) <= 2 * radius
+        assert all(allowed(domain, other) for other in found)
+
+
+@pytest.mark.parametrize("domain", NUMBERS, ids=ids)
+def test_every_value_of_the_grid_has_a_neighbour(domain):
+    assert all(domains.neighbours(domain, value) for value in domains.grid_values(domain))
+
+
+def test_neighbours_of_a_log_range_are_a_tenth_of_its_logarithm_away():
+    down, up = domains.neighbours(tune.loguniform(1e-4, 1), 1e-2)
+    assert down == pytest.approx(10**-2.4) and up == pytest.approx(10**-1.6)
+
+
+def test_neighbours_of_a_choice_of_numbers_are_the_next_ones_and_of_words_all_others():
+    assert domains.neighbours(tune.choice([16, 2, 8, 4]), 8) == [4, 16]
+    assert domains.neighbours(tune.choice([16, 2, 8, 4]), 2, radius=2) == [4, 8]
+    assert domains.neighbours(tune.choice(["relu", "tanh", "gelu"]), "tanh") == ["relu", "gelu"]
+    assert domains.neighbours(tune.choice([True, False]), True) == [False]
+    assert domains.neighbours(tune.randn(), 0.3) == []
+
+
+def test_ends_of_a_log_range_are_exact():
+    values = domains.grid_values(tune.loguniform(1e-4, 1e-1))
+    assert values[0] == 1e-4 and values[-1] == 1e-1
+    assert values[2] == pytest.approx(math.sqrt(1e-5))
+
+
+@pytest.mark.parametrize(
+    ("domain", "kind"),
+    [
+        (tune.choice([1]), "choice"),
+        (tune.uniform(0, 1), "uniform"),
+        (tune.quniform(0, 1, 0.5), "uniform"),
+        (tune.loguniform(1, 2), "loguniform"),
+        (tune.qloguniform(1, 2, 0.5), "loguniform"),
+        (tune.randint(0, 2), "randint"),
+        (tune.qrandint(0, 2, 2), "randint"),
+        (tune.lograndint(1, 2), "lograndint"),
+        (tune.randn(), "normal"),
+        (tune.qrandn(0, 1, 0.1), "normal"),
+        (tune.grid_search([1]), "grid_search"),
+        (tune.sample_from(lambda spec: 1), "sample_from"),
+    ],
+)
+def test_kind_names_the_function_of_ray(domain, kind):
+    assert domains.kind(domain) == kind
+
+
+def empty_uniform():
+    domain = tune.uniform(0, 1)
+    domain.lower = domain.upper = 1.0
+    return domain
+
+
+def reversed_log():
+    domain = tune.loguniform(1e-4, 1e-1)
+    domain.lower, domain.upper = 0.1, 0.0001
+    return domain
+
+
+def log_of_zero():
+    domain = tune.loguniform(1e-4, 1e-1)
+    domain.lower = 0.0
+    return domain
+
+
+@pytest.mark.parametrize(
+    ("domain", "message"),
+    [
+        (0.1, "0.1 is no search domain; use tune.choice"),
+        ("tune.choice", "is no search domain"),
+        (None, "None is no search domain"),
+        ([1, 2], "is no search domain"),
+        (tune.choice([]), "tune.choice([]) has no values; give at least one"),
+        (tune.grid_search([]), "tune.grid_search([]) has no values"),
+        (tune.uniform(3, 1), "range 3..1 is reversed or empty; lower must be below upper"),
+        (tune.uniform(1, 1), "range 1..1 is reversed or empty"),
+        (empty_uniform(), "range 1.0..1.0 is reversed or empty"),
+        (tune.randint(4, 4), "range 4..4 is reversed or empty"),
+        (tune.randint(9, 2), "range 9..2 is reversed or empty"),
+        (tune.quniform(1, 0, 0.1), "range 1..0 is reversed or empty"),
+        (reversed_log(), "range 0.1..0.0001 is reversed or empty"),
+        (log_of_zero(), "log range 0.0..0.1 must lie above zero"),
+    ],
+)
+def test_a_wrong_domain_is_refused_with_what_is_wrong(domain, message):
+    with pytest.raises(ValueError) as refused:
+        domains.check(domain)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("domain", [tune.randn(), tune.sample_from(lambda spec: 1)])
+def test_a_domain_without_bounds_has_no_grid(domain):
+    domains.check(domain)
+    with pytest.raises(ValueError, match="has no bounds, so it has no grid"):
+        domains.grid_values(domain)
+
+
+def test_nested_parameters_are_named_by_their_path():
+    params = {"a": tune.uniform(0, 1), "b": {"c": tune.choice([1]), "d": {"e": tune.grid_search([1])}}}
+    assert [name for name, _ in domains.leaves(params)] == ["a", "b/c", "b/d/e"]
+
+
+def test_a_domain_is_described_in_json_with_ends_as_declared():
+    assert domains.describe(tune.qrandint(0, 12, 4)) == {"kind": "randint", "lower": 0, "upper": 12, "q": 4}
+    assert domains.describe(tune.choice([1, "a", None, (1, 2)])) == {"kind": "choice", "values": [1, "a", None, "(1, 2)"]}
+    assert domains.describe(tune.randn()) == {"kind": "normal"}
+    assert domains.describe(tune.sample_from(lambda spec: 1)) == {"kind": "sample_from"}
+
+
+def test_reading_a_domain_draws_nothing():
+    np.random.seed(5)
+    before = np.random.get_state()[1].copy(), random.getstate()
+    for domain in NUMBERS:
+        domains.check(domain), domains.describe(domain), domains.grid_values(domain)
+    assert (np.random.get_state()[1] == before[0]).all() and random.getstate() == before[1]

@@ -1,0 +1,166 @@
+"""An experiment with a wrong value cannot be built; what is saved is read back; rungs are Ray's."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+from ray.tune.schedulers import AsyncHyperBandScheduler
+
+from tuner.errors import RequestError
+from tuner.experiment import (
+    CHOICES,
+    EXTENDABLE,
+    PAIRS,
+    Experiment,
+    latest_experiment,
+    load_experiment,
+    option,
+)
+
+WRONG = [
+    ("num_samples", 0), ("num_samples", -3), ("max_epochs", 0), ("grace_period", 0), ("workers_per_trial", 0),
+    ("grace_period", 11), ("reduction_factor", 1), ("reduction_factor", 0.5), ("reduction_factor", -2),
+    ("reduction_factor", math.inf), ("reduction_factor", math.nan), ("searcher", "hyperotp"), ("searcher", ""),
+    ("scheduler", "ahsa"), ("mode", "maximum"), ("mode", "MIN"), ("strategy", "dpp"), ("strategy", "ddp"),
+    ("strategy", "model"), ("precision", "fp8"), ("precision", "bf16"), ("workers_per_trial", 2), ("wandb", "on"),
+    ("cpus_per_trial", 0), ("cpus_per_trial", -1), ("cpus_per_trial", 1.5), ("cpus_per_trial", math.nan),
+    ("cpus_per_trial", math.inf), ("cpus_per_trial", "all"), ("gpus_per_trial", -0.5), ("gpus_per_trial", 1.5),
+    ("gpus_per_trial", math.nan), ("gpus_per_trial", "one"), ("max_concurrent_trials", -1), ("seed", -1),
+    ("seed", 2**32), ("time_budget", "10"), ("time_budget", "0s"), ("time_budget", "-3m"), ("time_budget", "1d"),
+    ("time_budget", "1h30m"), ("time_budget", "90 s"), ("time_budget", "infm"), ("time_budget", "1e3s"),
+    ("name", "../x"), ("name", "a/b"), ("name", " "), ("name", ".hidden"), ("name", "-x"), ("name", "x" * 101),
+    ("name", "x\n"), ("results", "s3://bucket/path"), ("results", "gs://b"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG)
+def test_a_wrong_value_is_refused_by_its_options_name(field, value):
+    with pytest.raises(RequestError) as refused:
+        Experiment(**{field: value})
+    assert str(refused.value).startswith(option(field)) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("given", "near"), [("hyperotp", "hyperopt"), ("randm", "random")])
+def test_a_misspelt_choice_is_told_the_nearest(given, near):
+    with pytest.raises(RequestError, match=f"did you mean '{near}'"):
+        Experiment(searcher=given)
+
+
+RIGHT = [
+    ("cpus_per_trial", 0.5), ("cpus_per_trial", 2), ("cpus_per_trial", 4.0), ("gpus_per_trial", 0),
+    ("gpus_per_trial", 0.25), ("gpus_per_trial", 2), ("gpus_per_trial", "auto"), ("seed", 2**32 - 1),
+    ("reduction_factor", 1.5), ("name", "a.b_c-1"), ("name", "x" * 100), ("time_budget", "1.5h"), ("max_epochs", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), RIGHT)
+def test_a_right_value_is_kept(field, value):
+    assert getattr(Experiment(**{field: value}), field) == value
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("", None), ("90s", 90), ("30m", 1800), ("2h", 7200), ("0.5m", 30), ("1.5h", 5400)]
+)
+def test_a_time_budget_is_read_in_seconds(given, seconds):
+    assert Experiment(time_budget=given).time_budget_s == seconds
+
+
+@pytest.mark.parametrize("searcher", CHOICES["searcher"])
+@pytest.mark.parametrize("scheduler", CHOICES["scheduler"])
+def test_a_pair_is_taken_where_the_table_has_it(searcher, scheduler):
+    if scheduler in PAIRS[searcher]:
+        assert Experiment(searcher=searcher, scheduler=scheduler).searcher == searcher
+        return
+    with pytest.raises(RequestError) as refused:
+        Experiment(searcher=searcher, scheduler=scheduler)
+    assert f"--searcher {searcher} does not work with --scheduler {scheduler}" in str(refused.value)
+    assert all(name in str(refused.value) for name in PAIRS[searcher])
+
+
+def test_the_pairs_table_names_every_searcher_and_every_scheduler():
+    assert set(PAIRS) == set(CHOICES["searcher"])
+    assert {name for schedulers in PAIRS.values() for name in schedulers} == set(CHOICES["scheduler"])
+
+
+@pytest.mark.parametrize("reduction", [2, 3, 4, 5, 10, 1.5, 2.5, 2.0, 1.1])
+def test_rungs_are_those_of_rays_asha(reduction):
+    for grace in (1, 2, 3, 4, 5, 7, 10, 27):
+        for most in (*range(grace, 130), 243, 256, 512, 625, 729, 1000, 1024, 2187, 3125, 10_000):
+            if most < grace:
+                continue
+            ours = Experiment(max_epochs=most, grace_period=grace, reduction_factor=reduction).rungs()
+            rays = AsyncHyperBandScheduler(max_t=most, grace_period=grace, reduction_factor=reduction)
+            theirs = [math.ceil(milestone) for milestone, _ in reversed(rays._brackets[0]._rungs)]
+            assert ours == theirs, (most, grace, reduction)
+
+
+def test_an_experiment_is_read_back_as_it_was_saved(tmp_path):
+    given = Experiment(
+        space="tiny.py", num_samples=7, max_epochs=5, reduction_factor=1.5, searcher="grid", scheduler="median",
+        cpus_per_trial=0.5, gpus_per_trial="auto", time_budget="30m", seed=9, name="mine", mode="max", metric="acc",
+        tensorboard=True,
+    )  # fmt: skip
+    given.save(tmp_path, {"versions": {"ray": "2.60"}, "space": {"params": {}}})
+    read, facts = load_experiment(tmp_path)
+    assert read == given and facts == {"versions": {"ray": "2.60"}, "space": {"params": {}}}
+    assert read.differences(given) == {}
+    assert not list(tmp_path.glob("*.tmp*"))
+
+
+def test_an_option_of_a_later_version_is_left_out(tmp_path):
+    Experiment(seed=4).save(tmp_path, {})
+    saved = json.loads((tmp_path / "experiment.json").read_text())
+    saved["options"]["invented_later"] = True
+    (tmp_path / "experiment.json").write_text(json.dumps(saved))
+    assert load_experiment(tmp_path)[0] == Experiment(seed=4)
+
+
+def test_differences_name_both_values():
+    changed = dataclasses.replace(Experiment(), seed=3, metric="acc")
+    assert Experiment().differences(changed) == {"seed": (0, 3), "metric": ("loss", "acc")}
+
+
+def test_what_a_resumed_search_may_change_are_fields():
+    assert {field.name for field in dataclasses.fields(Experiment)} >= EXTENDABLE
+    assert not EXTENDABLE & {"seed", "space", "searcher", "scheduler", "metric", "mode", "name"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", "3", "{}", '{"options": 3}', '{"options": {"num_samples": "ten"}}', '{"options": []}',
+     '{"options": {"seed": null}}', "\x00\x01"],
+)  # fmt: skip
+def test_a_damaged_file_is_refused_in_one_line(tmp_path, text):
+    (tmp_path / "experiment.json").write_text(text)
+    with pytest.raises(RequestError) as refused:
+        load_experiment(tmp_path)
+    assert "experiment.json is damaged" in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "experiment.json").write_bytes(b"\xff\xfe\x00{")
+    with pytest.raises(RequestError, match="is damaged"):
+        load_experiment(tmp_path)
+
+
+def test_an_unknown_experiment_is_told_with_the_nearest(tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        Experiment().save(tmp_path / name, {})
+    with pytest.raises(RequestError, match=r"no experiment 'frist' in .*; did you mean 'first'\?"):
+        load_experiment(tmp_path / "frist")
+    with pytest.raises(RequestError, match=r"there: first, second"):
+        load_experiment(tmp_path / "zzz")
+
+
+def test_the_latest_experiment_is_the_one_last_written_to(tmp_path):
+    import os
+
+    for number, name in enumerate(["b", "a", "c"]):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "journal.jsonl").touch()
+        os.utime(tmp_path / name / "journal.jsonl", (1000 + (name == "a"), 1000 + 100 * (name == "a")))
+    assert latest_experiment(tmp_path) == "a"
+    with pytest.raises(RequestError, match="no experiment in"):
+        latest_experiment(tmp_path / "a")

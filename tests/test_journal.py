@@ -1,0 +1,150 @@
+"""The journal: any prefix of its bytes reads as a prefix of its events, and every line is strict JSON."""
+
+import json
+import math
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+from tuner import journal
+from tuner.journal import Journal, follow, plain, read
+
+
+def write_some(path):
+    book = Journal(path)
+    book.write("experiment_started", name="x")
+    book.write("trial_suggested", "00000", config={"lr": 0.1, "name": "Zürich", "many": [1, {"a": None}]})
+    book.write("report", "00000", epoch=1, metrics={"loss": math.nan, "accuracy": 0.5, "big": math.inf})
+    book.write("decision", "00000", epoch=1, rung=1, bracket=0, value=-math.inf, cutoff=None, recorded=0,
+               action="stop", reason="line one\nline two")  # fmt: skip
+    book.write("experiment_finished", state="finished")
+    book.close()
+
+
+def same(one, other):
+    return json.dumps(one) == json.dumps(other)  # NaN is not itself
+
+
+def refuse(constant):
+    raise AssertionError(f"{constant} is no JSON")
+
+
+def test_every_cut_reads_as_a_prefix_of_the_events(tmp_path):
+    write_some(tmp_path / "whole")
+    content, events = (tmp_path / "whole").read_bytes(), read(tmp_path / "whole")
+    assert len(events) == 5
+    cut = tmp_path / "cut"
+    for length in range(len(content) + 1):
+        cut.write_bytes(content[:length])
+        assert same(read(cut), events[: content[:length].count(b"\n")])
+
+
+def test_a_journal_cut_anywhere_goes_on_from_its_last_whole_line(tmp_path):
+    write_some(tmp_path / "whole")
+    content, events = (tmp_path / "whole").read_bytes(), read(tmp_path / "whole")
+    cut = tmp_path / "cut"
+    for length in range(0, len(content) + 1, 3):
+        cut.write_bytes(content[:length])
+        book = Journal(cut)
+        book.write("experiment_resumed", name="x")
+        book.close()
+        found = read(cut)
+        assert same(found[:-1], events[: content[:length].count(b"\n")])
+        assert found[-1]["event"] == "experiment_resumed"
+
+
+def test_every_line_is_strict_json_in_the_order_time_event_trial(tmp_path):
+    write_some(tmp_path / "j")
+    for line in (tmp_path / "j").read_text().splitlines():
+        event = json.loads(line, parse_constant=refuse)
+        assert list(event)[:2] == ["time", "event"]
+        assert "trial" not in event or list(event)[2] == "trial"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.1, 1e-300, -0.0, 3])
+def test_a_number_of_a_report_and_a_decision_is_read_back_as_it_was(tmp_path, value):
+    book = Journal(tmp_path / "j")
+    book.write("report", "0", epoch=1, metrics={"loss": value, "word": "nano"})
+    book.write("decision", "0", epoch=1, value=value, cutoff=value)
+    book.close()
+    report, decision = read(tmp_path / "j")
+    for found in (report["metrics"]["loss"], decision["value"], decision["cutoff"]):
+        assert type(found) is type(value) and (found == value or (math.isnan(value) and math.isnan(found)))
+    assert report["metrics"]["word"] == "nano"
+
+
+def test_a_missing_journal_has_no_events_and_an_empty_one_neither(tmp_path):
+    assert read(tmp_path / "none") == []
+    (tmp_path / "empty").touch()
+    assert read(tmp_path / "empty") == []
+
+
+def test_a_follower_sees_events_as_they_come_and_ends_with_the_search(tmp_path):
+    path = tmp_path / "j"
+    path.touch()
+    seen = []
+    thread = threading.Thread(target=lambda: seen.extend(follow(path, pause_s=0.01)))
+    thread.start()
+    with open(path, "ab", buffering=0) as file:
+        file.write(b'{"time": 1, "event": "experiment_sta')
+        thread.join(0.05)
+        assert seen == [] and thread.is_alive()
+        file.write(b'rted"}\n{"time": 2, "event": "experiment_finished", "state": "finished"}\n')
+    thread.join(5)
+    assert [event["event"] for event in seen] == ["experiment_started", "experiment_finished"]
+
+
+def test_each_event_is_there_before_the_next_is_written(tmp_path):
+    book = Journal(tmp_path / "j")
+    for number in range(3):
+        book.write("report", "0", epoch=number, metrics={})
+        assert len(read(tmp_path / "j")) == number + 1
+    book.close()
+
+
+def test_a_journal_can_be_pickled_as_ray_does(tmp_path):
+    book = Journal(tmp_path / "j")
+    pickle.dumps(book)
+    book.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (np.float64(0.5), 0.5),
+        (np.float32(0.5), 0.5),
+        (np.int64(3), 3),
+        (np.bool_(True), True),
+        (np.array(2.0), 2.0),
+        (np.array([2.5]), 2.5),
+        (True, True),
+        (None, None),
+        ((1, np.int32(2)), [1, 2]),
+        ({1: {"a": np.float32(1)}}, {"1": {"a": 1.0}}),
+    ],
+)
+def test_plain_gives_pythons_own_types(given, expected):
+    found = plain(given)
+    assert found == expected and type(found) is type(expected)
+    json.dumps(found, allow_nan=False)
+
+
+def test_plain_takes_torchs_scalars_and_says_what_it_does_not_know():
+    import torch
+
+    assert plain(torch.tensor(0.25)) == 0.25 and type(plain(torch.tensor(3))) is int
+    assert plain(torch.tensor([1.5])) == 1.5
+    assert plain(torch.tensor([1.0, 2.0])) == "tensor([1., 2.])"
+    assert plain(object).startswith("<class")
+    assert math.isnan(plain(np.float32("nan")))
+
+
+def test_numpys_numbers_are_written_as_numbers(tmp_path):
+    book = Journal(tmp_path / "j")
+    book.write("report", "0", epoch=np.int64(1), metrics={"loss": np.float32("nan"), "n": np.int32(4)})
+    book.close()
+    (event,) = read(tmp_path / "j")
+    assert event["epoch"] == 1 and math.isnan(event["metrics"]["loss"]) and event["metrics"]["n"] == 4
+    assert journal._NON_FINITE.keys() == {"nan", "inf", "-inf"}

@@ -1,0 +1,366 @@
+"""Every searcher: settings are the seed's, lie in what was declared, and come again when the calls do."""
+
+import itertools
+import math
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from ray import tune
+from ray.tune.search import Searcher
+
+from tuner import domains
+from tuner.errors import RequestError
+from tuner.experiment import CHOICES, PAIRS, Experiment
+from tuner.proposals import python_values
+from tuner.searchers import build_searcher, check_searcher, grid_of, nested, num_random, seeded
+from tuner.space import Space
+
+SEARCHERS = CHOICES["searcher"]
+SAMPLES = 14
+
+
+def train(config):
+    pass
+
+
+def space_of(**params):
+    return Space(params=params, train=train)
+
+
+def wide():
+    """Every kind of range and choice that every searcher takes."""
+    return space_of(
+        lr=tune.loguniform(1e-4, 1e-1),
+        momentum=tune.uniform(0.5, 0.99),
+        width=tune.choice([4, 8, 16, 32]),
+        depth=tune.randint(1, 5),
+        units=tune.lograndint(2, 200),
+        act=tune.choice(["relu", "tanh"]),
+        norm={"on": tune.choice([True, False]), "eps": tune.loguniform(1e-8, 1e-2)},
+    )
+
+
+def experiment_of(searcher, seed=0, num_samples=SAMPLES, **others):
+    return Experiment(
+        searcher=searcher, scheduler=PAIRS[searcher][0], seed=seed, num_samples=num_samples, max_epochs=8, **others
+    )
+
+
+def loss_of(flat):
+    return sum(abs(math.log(abs(v) + 1e-9)) for v in flat.values() if isinstance(v, (int, float)))
+
+
+def drive(searcher, calls=None, seed=0, num=SAMPLES, score=loss_of):
+    """Settings of trials that run one after the other; `calls` collects what the searcher was told."""
+    settings = []
+    for number in range(num):
+        with seeded(seed, 1, number):
+            setting = searcher.suggest(f"{number:05d}")
+        if setting == Searcher.FINISHED:
+            break
+        assert setting is not None
+        setting = python_values(setting)
+        settings.append(setting)
+        value = score(dict(domains.leaves(setting)))
+        told = {"training_iteration": 1, "loss": value, "hyperband_info": {"budget": 1}}
+        with seeded(seed, 2, number):
+            searcher.on_trial_result(f"{number:05d}", told)
+            searcher.on_trial_complete(f"{number:05d}", told)
+        if calls is not None:
+            calls.append((f"{number:05d}", told))
+    return settings
+
+
+def settings_of(searcher, space, seed=0, num_samples=SAMPLES, **others):
+    built, num = build_searcher(experiment_of(searcher, seed, num_samples, **others), space)
+    return drive(built, seed=seed, num=num)
+
+
+def assert_declared(space, setting):
+    flat, declared = dict(domains.leaves(setting)), dict(domains.leaves(space.params))
+    assert set(flat) == set(declared)
+    for name, value in flat.items():
+        told = domains.describe(declared[name])
+        if "values" in told:
+            assert value in told["values"] and type(value) in {type(v) for v in told["values"]}, (name, value)
+            continue
+        integers, step = "randint" in told["kind"], told.get("q")
+        assert type(value) is (int if integers else float), (name, value)
+        top = told["upper"] - 1 if integers and not step else told["upper"]
+        assert told["lower"] <= value <= top, (name, value)
+        if step:
+            assert math.isclose(value / step, round(value / step), abs_tol=1e-6), (name, value)
+
+
+@pytest.mark.parametrize("searcher", SEARCHERS)
+def test_the_same_seed_gives_the_same_settings_and_another_seed_others(searcher):
+    first, second = settings_of(searcher, wide(), seed=5), settings_of(searcher, wide(), seed=5)
+    assert first == second and len(first) == SAMPLES
+    assert settings_of(searcher, wide(), seed=6) != first
+
+
+@pytest.mark.parametrize("searcher", SEARCHERS)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_settings_lie_in_the_declared_domains(searcher, seed):
+    for setting in settings_of(searcher, wide(), seed=seed, num_samples=25):
+        assert_declared(wide(), setting)
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [tune.quniform(0, 1, 0.25), tune.qloguniform(0.25, 4, 0.25), tune.qrandint(0, 12, 4), tune.qlograndint(4, 64, 4),
+     tune.randint(0, 2), tune.lograndint(1, 3), tune.uniform(-3, -1)],
+    ids=lambda domain: str(domains.describe(domain)),
+)  # fmt: skip
+@pytest.mark.parametrize("searcher", SEARCHERS)
+def test_narrow_and_quantised_ranges_are_kept_or_refused(searcher, domain):
+    space = space_of(x=domain, y=tune.uniform(0, 1))
+    try:
+        settings = settings_of(searcher, space, num_samples=25)
+    except RequestError as refused:
+        assert "'x'" in str(refused)
+        return
+    for setting in settings:
+        assert_declared(space, setting)
+
+
+def interleaved(searcher, seed, steps):
+    """Two trials at a time, ending out of order; the calls as made, with what was answered."""
+    made, alive, number = [], {}, 0
+    chance = random.Random(seed)
+    for step in range(steps):
+        if len(alive) < 2:
+            with seeded(seed, 1, number):
+                setting = searcher.suggest(f"{number:05d}")
+            if setting is not None and setting != Searcher.FINISHED:
+                setting = python_values(setting)
+                alive[f"{number:05d}"] = setting
+                number += 1
+            made.append(("suggest", setting))
+        trial = chance.choice(sorted(alive))
+        told = {"training_iteration": step + 1, "loss": loss_of(dict(domains.leaves(alive[trial])))}
+        told["hyperband_info"] = {"budget": 1}
+        ends = chance.random() < 0.6
+        with seeded(seed, 2, step):
+            searcher.on_trial_result(trial, told)
+            if ends:
+                searcher.on_trial_complete(trial, told)
+                del alive[trial]
+        made.append(("end" if ends else "result", trial))
+    return made
+
+
+@pytest.mark.parametrize("searcher", SEARCHERS)
+def test_a_new_searcher_told_the_same_answers_the_same(searcher):
+    one, _ = build_searcher(experiment_of(searcher, seed=3, num_samples=40), wide())
+    other, _ = build_searcher(experiment_of(searcher, seed=3, num_samples=40), wide())
+    assert interleaved(one, 3, 30) == interleaved(other, 3, 30)
+
+
+@pytest.mark.parametrize("searcher", SEARCHERS)
+def test_settings_do_not_depend_on_the_global_random_state_nor_touch_it(searcher):
+    def state():
+        return random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2]
+
+    random.seed(1), np.random.seed(1)
+    before = state()
+    first = settings_of(searcher, wide(), seed=4)
+    assert state() == before
+    random.seed(99), np.random.seed(99)
+    assert settings_of(searcher, wide(), seed=4) == first
+
+
+@pytest.mark.parametrize("searcher", SEARCHERS)
+def test_a_diverged_trial_does_not_end_the_search(searcher):
+    built, num = build_searcher(experiment_of(searcher), wide())
+    worst = itertools.cycle([math.inf, 1.0, math.inf])
+    settings = drive(built, num=num, score=lambda flat: next(worst))
+    assert len(settings) == SAMPLES
+
+
+@pytest.mark.parametrize("searcher", ["hyperopt", "optuna", "bohb"])
+def test_a_model_based_searcher_learns_from_what_it_is_told(searcher):
+    space = space_of(x=tune.uniform(-10, 10), y=tune.uniform(-10, 10))
+    close = lambda flat: (flat["x"] - 3) ** 2 + (flat["y"] + 2) ** 2  # noqa: E731
+    better = 0
+    for seed in range(3):
+        built, num = build_searcher(experiment_of(searcher, seed, num_samples=45), space)
+        scores = [close(setting) for setting in drive(built, seed=seed, num=num, score=close)]
+        better += np.median(scores[-15:]) < np.median(scores[:5])
+    assert better >= 2
+
+
+# random
+
+
+def test_a_random_setting_is_a_function_of_the_seed_and_its_number_alone():
+    whole = settings_of("random", wide(), seed=8, num_samples=12)
+    assert settings_of("random", wide(), seed=8, num_samples=30)[:12] == whole
+    late, _ = build_searcher(experiment_of("random", 8, 12), wide())
+    late._proposed = 7
+    assert late.suggest("00007") == whole[7]
+
+
+def test_random_multiplies_by_grid_search_as_ray_does():
+    space = space_of(a=tune.grid_search([1, 2, 3]), b=tune.grid_search(["x", "y"]), lr=tune.uniform(0, 1))
+    built, num = build_searcher(experiment_of("random", num_samples=4), space)
+    assert num == 24
+    settings = drive(built, num=num, score=lambda flat: 1.0)
+    assert Counter((s["a"], s["b"]) for s in settings) == Counter(
+        {(a, b): 4 for a in (1, 2, 3) for b in ("x", "y")}
+    )
+
+
+def test_sample_from_reads_the_other_parameters_and_is_seeded():
+    space = space_of(
+        width=tune.choice([8, 16, 32]),
+        half=tune.sample_from(lambda spec: spec.config.width // 2),
+        noise=tune.sample_from(lambda spec: float(np.random.uniform()) + random.random()),
+    )
+    first = settings_of("random", space, seed=2)
+    assert all(setting["half"] == setting["width"] // 2 for setting in first)
+    assert len({setting["noise"] for setting in first}) == len(first)
+    assert settings_of("random", space, seed=2) == first
+
+
+def test_random_takes_every_domain_of_ray():
+    space = space_of(n=tune.randn(0, 1), q=tune.qrandn(0, 1, 0.5), g=tune.grid_search([1]), s=tune.sample_from(lambda _: 1))
+    assert len(settings_of("random", space)) == SAMPLES
+
+
+# grid
+
+
+def test_a_grid_is_tried_without_repetition_and_no_further_than_its_size():
+    space = space_of(a=tune.choice([1, 2, 3]), b=tune.uniform(0, 1), c={"d": tune.grid_search(["x", "y"])})
+    built, num = build_searcher(experiment_of("grid", num_samples=1000), space)
+    assert num == built.size == 3 * 5 * 2
+    settings = drive(built, num=num + 5, score=lambda flat: 1.0)
+    flat = [tuple(dict(domains.leaves(setting)).values()) for setting in settings]
+    assert len(flat) == 30 and set(flat) == set(itertools.product([1, 2, 3], [0, 0.25, 0.5, 0.75, 1], "xy"))
+
+
+def test_a_part_of_a_grid_is_drawn_by_the_seed_and_grows_at_its_end():
+    few, many = (settings_of("grid", wide(), seed=1, num_samples=n) for n in (5, 20))
+    assert len(few) == 5 and len(many) == 20
+    assert len({tuple(dict(domains.leaves(s)).values()) for s in many}) == 20
+    assert many[:5] == few, "an extended search must go on with the same settings"
+
+
+def test_a_grid_of_millions_is_not_laid_out():
+    space = space_of(**{f"p{i}": tune.uniform(0, 1) for i in range(14)})
+    built, num = build_searcher(experiment_of("grid", num_samples=3), space)
+    assert built.size == 5**14 and num == 3
+    assert math.prod(map(len, grid_of(space.params).values())) == built.size
+
+
+def test_nested_settings_are_built_back():
+    assert nested({"a": 1, "b/c": 2, "b/d/e": 3}) == {"a": 1, "b": {"c": 2, "d": {"e": 3}}}
+
+
+# refine
+
+
+def test_refine_proposes_nothing_new_until_its_first_half_has_ended():
+    experiment = experiment_of("refine", num_samples=6)
+    built, _ = build_searcher(experiment, wide())
+    first = [built.suggest(f"{i:05d}") for i in range(3)]
+    assert num_random(experiment) == 3 and all(first)
+    for i in range(2):
+        assert built.suggest("00003") is None
+        built.on_trial_complete(f"{i:05d}", {"loss": float(i)})
+    assert built.suggest("00003") is None
+    built.on_trial_complete("00002", {"loss": 9.0})
+    assert built.suggest("00003")
+
+
+@pytest.mark.parametrize(("mode", "best"), [("min", 1), ("max", 2)])
+def test_the_second_half_of_refine_changes_one_parameter_of_the_best(mode, best):
+    built, _ = build_searcher(experiment_of("refine", num_samples=8, mode=mode), wide())
+    first = [built.suggest(f"{i:05d}") for i in range(4)]
+    for i, loss in enumerate([5.0, 1.0, 9.0, math.nan]):
+        built.on_trial_result(f"{i:05d}", {"loss": loss})
+        built.on_trial_complete(f"{i:05d}", {"loss": loss})
+    centre, declared = dict(domains.leaves(first[best])), dict(domains.leaves(wide().params))
+    for i in range(4, 8):
+        flat = dict(domains.leaves(built.suggest(f"{i:05d}")))
+        (changed,) = [name for name in flat if flat[name] != centre[name]]
+        assert flat[changed] in domains.neighbours(declared[changed], centre[changed])
+
+
+def test_refine_goes_by_the_best_report_of_a_trial_not_its_last():
+    built, _ = build_searcher(experiment_of("refine", num_samples=4), space_of(w=tune.choice(list(range(100)))))
+    first = [built.suggest("00000"), built.suggest("00001")]
+    for trial, losses in (("00000", [0.1, 7.0]), ("00001", [2.0, 1.0])):
+        for loss in losses:
+            built.on_trial_result(trial, {"loss": loss})
+        built.on_trial_complete(trial, {"loss": losses[-1]})
+    assert abs(built.suggest("00002")["w"] - first[0]["w"]) == 1
+
+
+def test_refine_with_no_good_first_half_goes_on_at_random():
+    settings = settings_of("refine", wide(), num_samples=8)
+    built, num = build_searcher(experiment_of("refine", num_samples=8), wide())
+    failed = drive(built, num=num, score=lambda flat: math.inf)
+    assert len(failed) == 8 and failed[:4] == settings[:4]
+    assert failed == settings_of("random", wide(), num_samples=8)
+
+
+def test_refine_of_a_small_space_ends_with_random_settings():
+    settings = settings_of("refine", space_of(a=tune.choice([1, 2])), num_samples=8)
+    assert len(settings) == 8 and {s["a"] for s in settings} <= {1, 2}
+
+
+def test_refine_never_proposes_a_setting_twice_while_neighbours_are_left():
+    settings = settings_of("refine", wide(), num_samples=40)
+    assert len({tuple(dict(domains.leaves(s)).values()) for s in settings}) == 40
+
+
+# refusals
+
+
+REFUSED = [
+    (searcher, "sample_from", tune.sample_from(lambda spec: 1)) for searcher in SEARCHERS if searcher != "random"
+] + [
+    ("hyperopt", "grid_search", tune.grid_search([1, 2])),
+    ("optuna", "grid_search", tune.grid_search([1, 2])),
+    ("bohb", "grid_search", tune.grid_search([1, 2])),
+    ("grid", "normal", tune.randn()),
+    ("bohb", "normal", tune.randn()),
+]
+
+
+@pytest.mark.parametrize(("searcher", "kind", "domain"), REFUSED)
+def test_a_parameter_that_a_searcher_cannot_propose_is_named(searcher, kind, domain):
+    space = space_of(lr=tune.uniform(0, 1), outer={"odd": domain})
+    with pytest.raises(RequestError) as refused:
+        check_searcher(experiment_of(searcher), space)
+    said = str(refused.value)
+    assert f"--searcher {searcher} cannot propose parameter 'outer/odd', a {kind}" in said
+    assert "--searcher random" in said
+
+
+@pytest.mark.parametrize("searcher", SEARCHERS)
+@pytest.mark.parametrize(
+    "domain",
+    [tune.choice([1, 2]), tune.uniform(0, 1), tune.quniform(0, 1, 0.5), tune.loguniform(1, 2), tune.randn(),
+     tune.qloguniform(1, 2, 0.5), tune.randint(0, 3), tune.qrandint(0, 4, 2), tune.lograndint(1, 9), tune.qrandn(0, 1, 1),
+     tune.qlograndint(1, 9, 2), tune.choice([(1, 2), (3, 4)]), tune.choice([[1, 2], [3]]), tune.choice([None, 1]),
+     tune.choice([7]), tune.grid_search([1, 2]), tune.sample_from(lambda spec: 1)],
+    ids=lambda domain: str(domains.describe(domain)),
+)  # fmt: skip
+def test_every_domain_is_proposed_or_refused_by_name(searcher, domain):
+    space = space_of(odd=domain, lr=tune.uniform(0, 1))
+    try:
+        settings = first_six(searcher, space)
+    except RequestError as refused:
+        assert "'odd'" in str(refused)
+        return
+    assert len(settings) >= 2 and all("odd" in setting for setting in settings)
+
+
+def first_six(searcher, space):
+    built, num = build_searcher(experiment_of(searcher, num_samples=6), space)
+    return drive(built, num=min(6, num), score=lambda flat: float(flat["lr"]))

@@ -1,0 +1,159 @@
+"""Spaces are found by name, file and module; a wrong one is told with its file and line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ray import tune
+
+from tuner.errors import RequestError
+from tuner.space import Space, Task, find_space, list_spaces
+
+TINY = Path(__file__).parent / "spaces" / "tiny.py"
+HEAD = "from ray import tune\nfrom tuner.space import Space\n\n\ndef train(config):\n    pass\n\n\n"
+
+
+def train(config):
+    pass
+
+
+def file_with(tmp_path, text, name="mine.py"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def refusal(asked):
+    with pytest.raises(RequestError) as refused:
+        find_space(str(asked))
+    return str(refused.value)
+
+
+def test_a_space_is_found_by_name():
+    found = find_space("quadratic")
+    assert found.name == "quadratic" and found.module == "search_spaces.quadratic"
+    assert set(found.space.params) == {"x", "speed", "noise"}
+
+
+def test_a_space_is_found_by_its_file_and_keeps_its_digest():
+    import hashlib
+
+    found = find_space(str(TINY))
+    assert found.path == TINY and found.module.startswith("tuner_space_tiny_")
+    assert found.sha256 == hashlib.sha256(TINY.read_bytes()).hexdigest()
+
+
+def test_a_space_is_found_by_module_and_attribute(tmp_path, monkeypatch):
+    package = tmp_path / "my_own_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    text = HEAD + "space = Space(params={'x': tune.uniform(0, 1)}, train=train)\n"
+    (package / "some.py").write_text(text + "other = Space(params={'y': tune.uniform(0, 1)}, train=train)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert set(find_space("my_own_package.some").space.params) == {"x"}
+    assert set(find_space("my_own_package.some:other").space.params) == {"y"}
+    assert "has no third = Space(...)" in refusal("my_own_package.some:third")
+    assert "No module named 'my_own_package.none'" in refusal("my_own_package.none")
+
+
+def test_two_files_of_one_name_are_two_spaces(tmp_path):
+    for folder, bound in (("a", 1), ("b", 2)):
+        (tmp_path / folder).mkdir()
+        file_with(tmp_path / folder, HEAD + f"space = Space(params={{'x': tune.uniform(0, {bound})}}, train=train)\n")
+    first, second = (find_space(str(tmp_path / folder / "mine.py")) for folder in "ab")
+    assert (first.space.params["x"].upper, second.space.params["x"].upper) == (1, 2)
+
+
+def test_a_changed_file_is_read_anew(tmp_path):
+    path = file_with(tmp_path, HEAD + "space = Space(params={'x': tune.uniform(0, 1)}, train=train)\n")
+    assert find_space(str(path)).space.params["x"].upper == 1
+    path.write_text(path.read_text().replace("uniform(0, 1)", "uniform(0, 7)"))
+    assert find_space(str(path)).space.params["x"].upper == 7
+
+
+def test_an_unknown_name_is_told_with_the_nearest_and_all_others():
+    said = refusal("cifra")
+    assert "no space named 'cifra'; did you mean 'cifar'?" in said
+    assert "quadratic" in said and "path to a .py file" in said
+
+
+def test_a_missing_file_is_told():
+    assert "no such file" in refusal("nowhere/mine.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "line"),
+    [
+        (HEAD + "space = Space(params={'x': tune.uniform(0, 1}\n", "does not parse", 9),
+        (HEAD + "x = 1 / 0\n", "ZeroDivisionError: division by zero", 9),
+        ("import no_such_module_at_all\n", "No module named 'no_such_module_at_all'", 1),
+        (HEAD + "tune.nothing\n", "has no attribute 'nothing'", 9),
+        (HEAD + "space = Space(\n    params={'lr': 0.1},\n    train=train)\n", "parameter 'lr': 0.1 is no search domain", 9),
+        (HEAD + "space = Space(params={'l': tune.choice([])}, train=train)\n", "parameter 'l': tune.choice([]) has no", 9),
+        (HEAD + "space = Space(params={'x': tune.uniform(2, 1)}, train=train)\n", "parameter 'x': range 2", 9),
+        (HEAD + "space = Space(params={'x': tune.loguniform(0, 1)}, train=train)\n", "", 9),
+        (HEAD + "space = Space(params={'a': {'b': 3}}, train=train)\n", "parameter 'a/b': 3 is no search domain", 9),
+        (HEAD + "space = Space(params={}, train=train)\n", "no params: there is nothing to search", 9),
+        (HEAD + "space = Space(params={'x': tune.uniform(0, 1)})\n", "either task= or train=", 9),
+        (HEAD + "space = Space(param={'x': tune.uniform(0, 1)})\n", "unexpected keyword argument 'param'", 9),
+        (HEAD + "space = Space(params={'x': tune.choice([1])}, train=train, mutable=('y',))\n", "mutable names 'y'", 9),
+        (HEAD + "def inner():\n    raise OSError('gone')\n\n\ninner()\n", "OSError: gone", 10),
+    ],
+)
+def test_a_file_that_does_not_import_is_told_with_its_file_and_line(tmp_path, text, message, line):
+    path = file_with(tmp_path, text)
+    said = refusal(path)
+    assert message in said and f"{path}, line {line}" in said
+    assert "\n" not in said and "Traceback" not in said
+
+
+def test_a_file_without_a_space_is_told(tmp_path):
+    path = file_with(tmp_path, '"""Nothing here."""\n')
+    assert f"{path} has no space = Space(...); it needs one at module level" in refusal(path)
+    path.write_text("space = 3\n")
+    assert "has no space = Space(...)" in refusal(path)
+
+
+def test_a_file_that_failed_once_is_found_once_it_is_mended(tmp_path):
+    path = file_with(tmp_path, HEAD + "space = Space(params={'x': 1}, train=train)\n")
+    refusal(path)
+    refusal(path)
+    path.write_text(HEAD + "space = Space(params={'x': tune.choice([1])}, train=train)\n")
+    assert set(find_space(str(path)).space.params) == {"x"}
+
+
+def test_listing_imports_nothing_and_tells_each_first_line():
+    code = (
+        "import sys\nfrom tuner.space import list_spaces\nfound = list_spaces()\n"
+        "assert {'cifar', 'quadratic'} <= set(found), found\n"
+        "assert found['cifar'] == 'LeNet on CIFAR-10, the search of the PyTorch tutorial.', found\n"
+        "assert not {'ray', 'torch', 'numpy', 'search_spaces'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=TINY.parents[2], timeout=30)
+
+
+def test_listing_goes_on_over_a_file_that_does_not_parse(tmp_path, monkeypatch):
+    file_with(tmp_path, "x = (\n", "broken.py")
+    file_with(tmp_path, '"""First line.\n\nSecond."""\nraise SystemExit\n', "good.py")
+    file_with(tmp_path, "", "_hidden.py")
+    monkeypatch.setattr("tuner.space._folder", lambda: tmp_path)
+    found = list_spaces()
+    assert found["good"] == "First line." and "does not parse" in found["broken"] and "_hidden" not in found
+
+
+def test_what_a_task_reports_is_known_and_what_a_function_reports_is_not():
+    task = Task(data=train, model=train, optimizer=train, metrics={"accuracy": train})
+    assert Space(params={"x": tune.choice([1])}, task=task).reported() == {"loss", "train_loss", "accuracy"}
+    assert Space(params={"x": tune.choice([1])}, train=train).reported() is None
+
+
+def test_a_space_takes_a_task_or_a_function_and_not_both():
+    task = Task(data=train, model=train, optimizer=train)
+    with pytest.raises(ValueError, match="exactly one"):
+        Space(params={"x": tune.choice([1])}, task=task, train=train)
+
+
+@pytest.mark.parametrize("name", sorted(list_spaces()))
+def test_every_space_that_ships_imports_and_has_a_first_line(name):
+    assert find_space(name).space.params and list_spaces()[name]
