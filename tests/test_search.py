@@ -10,7 +10,6 @@ from tuner import run
 from tuner.experiment import PAIRS
 from tuner.journal import read
 
-
 PAIRED = [(searcher, scheduler) for searcher, schedulers in PAIRS.items() for scheduler in schedulers]
 
 

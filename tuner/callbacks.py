@@ -1,11 +1,9 @@
-"""What Ray tells while a search runs, into the journal and W&B. None of them can end the search."""
+"""What Ray tells of trials while a search runs, into the journal."""
 
 from __future__ import annotations
 
 import functools
 import logging
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +13,6 @@ from ray.tune import Callback
 from ray.tune.experiment import Trial
 
 from tuner.decisions import JournalingScheduler, Verdict
-from tuner.experiment import Experiment
 from tuner.failures import kind_of
 from tuner.halt import Halt
 from tuner.journal import Journal
@@ -37,7 +34,7 @@ def never_fatal(method: F) -> F:
     return guarded  # type: ignore[return-value]
 
 
-class JournalCallback(Callback):  # type: ignore[misc]
+class JournalCallback(Callback):
     """Journals when trials start, fail and end; reports and decisions are journaled where they are judged."""
 
     def __init__(self, journal: Journal, scheduler: JournalingScheduler, halt: Halt) -> None:
@@ -91,38 +88,3 @@ def recorded_error(trial: Trial) -> Any:
     if trial.pickled_error_file and Path(trial.pickled_error_file).exists():
         return cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
     return Path(trial.error_file).read_text() if trial.error_file else None
-
-
-class WandbCallback(Callback):  # type: ignore[misc]
-    """Starts `tuner.wandb_mirror`, which follows the journal; nothing that W&B does or fails to do is waited for.
-
-    Ray's own callback starts two processes a trial, marks failed runs finished and loses offline runs at the end.
-    """
-
-    WAIT_S = 20.0  # for the mirror to upload or write its last runs, once the search has ended
-
-    def __init__(self, experiment: Experiment, mode: str) -> None:
-        self._experiment, self._mode = experiment, mode
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @never_fatal
-    def setup(self, **info: Any) -> None:
-        folder = self._experiment.folder
-        command = [sys.executable, "-m", "tuner.wandb_mirror", str(folder), "--mode", self._mode]
-        with open(folder / "wandb.log", "ab") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-
-    @never_fatal
-    def finish(self) -> str:
-        """Waits for the mirror's end, `WAIT_S` at most; returns what went wrong, or nothing."""
-        if self._process is None:
-            return ""
-        try:
-            code = self._process.wait(self.WAIT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            return f"W&B did not finish within {self.WAIT_S:g} s and was left; see {self._experiment.folder}/wandb.log"
-        return f"W&B's process failed with code {code}; see {self._experiment.folder}/wandb.log" if code else ""

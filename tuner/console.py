@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tuner.session import Done, Request
 
 
-class Console(CLIReporter):  # type: ignore[misc]
+class Console(CLIReporter):
     """Ray's table with a progress line, redrawn in place in a terminal; elsewhere printed every 30 s."""
 
     def __init__(self, experiment: Experiment, num_settings: int, left: Callable[[], float | None]) -> None:
@@ -63,8 +63,8 @@ def progress_line(
 ) -> str:
     """`4/10 done, 3 pruned, 2 running | best loss 1.23 (00003) | 1 m 20 s, about 2 m left`"""
     done = [trial for trial in trials if trial.is_finished()]
-    epoch = lambda t: (t.last_result or {}).get("training_iteration", 0)  # noqa: E731
-    pruned = sum(trial.status == Trial.TERMINATED and epoch(trial) < experiment.max_epochs for trial in done)
+    early = [t for t in done if (t.last_result or {}).get("training_iteration", 0) < experiment.max_epochs]
+    pruned = sum(trial.status == Trial.TERMINATED for trial in early)
     failed = sum(trial.status == Trial.ERROR for trial in done)
     running = sum(trial.status == Trial.RUNNING for trial in trials)
     paused = sum(trial.status == Trial.PAUSED for trial in trials)
@@ -124,7 +124,8 @@ def plan(request: Request) -> list[str]:
 def heading(request: Request) -> list[str]:
     """The first lines of a search."""
     e = request.experiment
-    resources = f"; {per_trial(request.resources)}, {request.resources.concurrent} at a time" if request.resources else ""
+    r = request.resources
+    resources = f"; {per_trial(r)}, {r.concurrent} at a time" if r else ""
     lines = [f"{e.name}: {settings(request)}; {schedule(e)}{resources}"]
     if request.splits:
         sizes = ", ".join(
@@ -149,7 +150,7 @@ def ending(done: Done) -> list[str]:
     for trial in failed[:5]:
         lines += [f"failed: trial {trial.id}: {trial.reason}"]
     lines += [f"... and {len(failed) - 5} more, in trials.csv"] if len(failed) > 5 else []
-    lines += [f"NOTE: {note}" for note in done.outcome.notes]
+    lines += [f"NOTE: {done.outcome.reason}"] if done.outcome.reason else []
     if done.answer:
         report, trial = done.answer.report, done.answer.trial
         lines += [f"best        trial {trial.id}, epoch {report.epoch}: {setting(trial.config)}"]

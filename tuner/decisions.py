@@ -1,4 +1,4 @@
-"""Every report is judged here: journaled, checked, given to Ray's scheduler, and the decision journaled with its reason.
+"""Every report is judged here: journaled, checked, given to Ray's scheduler, the decision journaled with its reason.
 
 Ray's schedulers keep why they stopped a trial to themselves, let a trial whose metric is not a number live (`nan <
 cutoff` is false), and one report without the metric ends the whole experiment.
@@ -43,7 +43,7 @@ class Verdict:
     reason: str
 
 
-class JournalingScheduler(TrialScheduler):  # type: ignore[misc]
+class JournalingScheduler(TrialScheduler):
     """Wraps any of Ray's schedulers; the one that is given decides, this one checks and writes down."""
 
     def __init__(
@@ -87,6 +87,7 @@ class JournalingScheduler(TrialScheduler):  # type: ignore[misc]
         if refused:
             return self._decide(trial_id, epoch, value, STOP, refused, Comparison(), "failed")
         self._names.update(metrics)
+        assert isinstance(value, (int, float))  # `_refuse` said so
         if not math.isfinite(value):
             # The metric alone is not compared anywhere: recorded as the worst, it would bend a rung's percentile.
             reason = f"{self.metric} is {value} at epoch {epoch}: the training diverged"
@@ -106,8 +107,8 @@ class JournalingScheduler(TrialScheduler):  # type: ignore[misc]
             action: str = self._inner.on_trial_result(tune_controller, trial, result)
         changed = {k: (before[k], v) for k, v in trial.config.items() if k in self._mutable and v != before[k]}
         if action == PAUSE and not trial.checkpoint and "checkpoint_dir_name" not in result:
-            reason = f"--scheduler {self._experiment.scheduler} pauses trials, and this one reports no checkpoint to go on from"
-            self._halt.refuse(RequestError(f"{reason}; report checkpoints, or use asha, median or fifo"))
+            reason = f"--scheduler {self._experiment.scheduler} pauses trials, and this one saves no checkpoint"
+            self._halt.refuse(RequestError(f"{reason} to go on from; report checkpoints, or use asha, median or fifo"))
             return self._decide(trial_id, epoch, value, STOP, reason, compared, "failed")
         if compared.rung is not None or changed or action not in (CONTINUE, NOOP):
             reason = self._explain.reason(ACTIONS[action], value, compared, changed)

@@ -119,7 +119,7 @@ def neighbours(domain: Any, value: Any, radius: int = 1) -> list[Any]:
 def to_unit(domain: Any, value: float) -> float:
     """Where in its range (0 to 1, even in the logarithm for a log range) a value lies."""
     low, high = _ends(domain)
-    return (_scale(domain)(value) - low) / (high - low)
+    return float((_scale(domain)(value) - low) / (high - low))
 
 
 def from_unit(domain: Any, unit: float) -> Any:
@@ -134,7 +134,7 @@ def from_unit(domain: Any, unit: float) -> Any:
     step = getattr(domain.sampler, "q", None)
     if step:
         value = min(_top(domain), max(domain.lower, round(value / step) * step))
-    return round(value) if "randint" in name else float(value)
+    return int(round(value)) if "randint" in name else float(value)
 
 
 def _share(domain: Any) -> float:

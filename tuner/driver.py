@@ -20,106 +20,107 @@ os.environ.update(
 )
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # workers inherit it, and recompile torch at each start
 
-import logging  # noqa: E402
-import signal  # noqa: E402
-import sys  # noqa: E402
-import threading  # noqa: E402
-import warnings  # noqa: E402
-from collections.abc import Iterator  # noqa: E402
-from contextlib import contextmanager  # noqa: E402
-from dataclasses import dataclass  # noqa: E402
-from functools import partial  # noqa: E402
-from typing import Any  # noqa: E402
+import logging
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-import ray  # noqa: E402
-from ray import cloudpickle, tune  # noqa: E402
-from ray.tune import CheckpointConfig  # noqa: E402
-from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback  # noqa: E402
+import ray
+from ray import cloudpickle, tune
+from ray.tune import CheckpointConfig
+from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 
-from tuner import trial as trials  # noqa: E402
-from tuner.callbacks import JournalCallback, WandbCallback  # noqa: E402
-from tuner.console import Console  # noqa: E402
-from tuner.decisions import JournalingScheduler  # noqa: E402
-from tuner.engine import installed  # noqa: E402
-from tuner.errors import RequestError  # noqa: E402
-from tuner.experiment import Experiment  # noqa: E402
-from tuner.halt import Halt  # noqa: E402
-from tuner.journal import Event, Journal  # noqa: E402
-from tuner.proposals import KEEP_BEST_AND_LATEST, Proposals  # noqa: E402
-from tuner.resources import Resources, local_cluster, resources_of  # noqa: E402
-from tuner.schedulers import build_scheduler  # noqa: E402
-from tuner.searchers import build_searcher  # noqa: E402
-from tuner.space import Found  # noqa: E402
+from tuner import trial as trials
+from tuner.callbacks import JournalCallback
+from tuner.console import Console
+from tuner.decisions import JournalingScheduler
+from tuner.engine import installed
+from tuner.errors import RequestError
+from tuner.experiment import Experiment
+from tuner.halt import Halt
+from tuner.journal import Event, Journal
+from tuner.proposals import KEEP_BEST_AND_LATEST, Proposals
+from tuner.resources import Resources, local_cluster
+from tuner.schedulers import build_scheduler
+from tuner.searchers import build_searcher
+from tuner.space import Found
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a search ended: `state` is finished or interrupted; `notes` are said beside the answer."""
+    """How a search ended: `state` is finished or interrupted, `reason` why before its last trial, if so."""
 
     state: str
-    notes: tuple[str, ...] = ()
+    reason: str = ""
 
 
 def search(
-    experiment: Experiment, found: Found, splits: Any, journal: Journal, history: list[Event], wandb_mode: str
+    experiment: Experiment,
+    found: Found,
+    splits: Any,
+    journal: Journal,
+    history: list[Event],
+    resources: Resources,
 ) -> Outcome:
-    """Runs the experiment, or the rest of it, to its end.
+    """Runs the experiment, or the rest of it, to its end, on the Ray that `ray_started` started.
 
     Args:
         splits: the data with its validation part, or None for a function space.
         history: the journal's events so far; empty for a new search.
 
     Raises:
-        RequestError: the cluster cannot serve the request, or the first report shows the request to be wrong.
+        RequestError: the first report shows the request to be wrong.
     """
-    searcher, num_settings = build_searcher(experiment, found.space)
     halt = Halt(experiment.time_budget, left_s(experiment, history))
-    with ray_started(experiment) as cluster, signals_to(halt):
-        resources = resources_of(experiment, cluster)
-        scheduler = JournalingScheduler(
-            build_scheduler(experiment, found.space, history), experiment, journal, halt, found.space.mutable
-        )
-        proposals = Proposals(
-            searcher,
-            num_settings,
-            experiment,
-            journal,
-            concurrent=num_settings if experiment.scheduler == "pbt" else resources.concurrent,
-            keep=KEEP_BEST_AND_LATEST if found.space.task and experiment.scheduler != "pbt" else CheckpointConfig(),
-            history=history,
-        )
-        wandb = None if wandb_mode == "disabled" else WandbCallback(experiment, wandb_mode)
-        callbacks = [JournalCallback(journal, scheduler, halt), JsonLoggerCallback(), wandb]
-        callbacks += [TBXLoggerCallback()] if experiment.tensorboard else []
-        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(resources.concurrent + 1)
-        tuner = tune.Tuner(
-            trainable(experiment, found, splits, resources),
-            tune_config=tune.TuneConfig(
-                metric=experiment.metric,
-                mode=experiment.mode,
-                search_alg=proposals,
-                scheduler=scheduler,
-                reuse_actors=True,
-            ),
-            run_config=tune.RunConfig(
-                name="ray",
-                storage_path=str(experiment.folder.absolute()),
-                stop=halt,
-                callbacks=[callback for callback in callbacks if callback],
-                progress_reporter=Console(experiment, num_settings, halt.left_s),
-                verbose=1,
-            ),
-        )
-        with installed(resources.concurrent):
-            tuner.fit()
-        state = "interrupted" if halt.interrupted else "finished"
-        journal.write("experiment_finished", state=state, reason=halt.reason)
-        if halt.error:
-            raise halt.error
-        note = wandb.finish() if wandb else ""
-    return Outcome(state, tuple(text for text in (halt.reason, note) if text))
+    searcher, num_settings = build_searcher(experiment, found.space)
+    scheduler = build_scheduler(experiment, found.space, history)
+    judge = JournalingScheduler(scheduler, experiment, journal, halt, found.space.mutable)
+    pbt = experiment.scheduler == "pbt"  # needs its whole population at once, and any of its checkpoints
+    keep = KEEP_BEST_AND_LATEST if found.space.task and not pbt else CheckpointConfig()
+    proposals = Proposals(
+        searcher,
+        num_settings,
+        experiment,
+        journal,
+        concurrent=num_settings if pbt else resources.concurrent,
+        keep=keep,
+        history=history,
+    )
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(resources.concurrent + 1)
+    loggers = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
+    tuner = tune.Tuner(
+        trainable(experiment, found, splits, resources),
+        tune_config=tune.TuneConfig(
+            metric=experiment.metric,
+            mode=experiment.mode,
+            search_alg=proposals,
+            scheduler=judge,
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(
+            name="ray",
+            storage_path=str(experiment.folder.absolute()),
+            stop=halt,
+            callbacks=[JournalCallback(journal, judge, halt), *loggers],
+            progress_reporter=Console(experiment, num_settings, halt.left_s),
+            verbose=1,
+        ),
+    )
+    with signals_to(halt), installed(resources.concurrent):
+        tuner.fit()
+    state = "interrupted" if halt.interrupted else "finished"
+    journal.write("experiment_finished", state=state, reason=halt.reason)
+    if halt.error:
+        raise halt.error
+    return Outcome(state, halt.reason)
 
 
 def trainable(experiment: Experiment, found: Found, splits: Any, resources: Resources) -> Any:
@@ -137,11 +138,11 @@ def trainable(experiment: Experiment, found: Found, splits: Any, resources: Reso
     if found.module.startswith("tuner_space_"):
         # A space given as a file is no module that a worker could import: its functions travel themselves.
         cloudpickle.register_pickle_by_value(sys.modules[found.module])
-    if space.task is not None:
+    if space.train is not None:
+        function = partial(trials.train_function, function=space.train, goal=goal)
+    else:
         # Once into the object store; every worker of a node maps the same arrays.
         function = tune.with_parameters(trials.train_task, task=space.task, splits=splits, goal=goal)
-    else:
-        function = partial(trials.train_function, function=space.train, goal=goal)
     return tune.with_resources(function, tune.PlacementGroupFactory([resources.bundle()]))
 
 

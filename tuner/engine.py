@@ -1,6 +1,6 @@
 """Ray Tune's controller with three of its holes closed. Written for ray 2.60.0, which pyproject.toml pins.
 
-`ray.tune.Tuner` builds its controller by a name in `ray.tune.tune`; `installed` puts this one there while a search runs.
+`ray.tune.Tuner` builds its controller by a name in `ray.tune.tune`; `installed` puts this one there for a search.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 
 
-class Controller(TuneController):  # type: ignore[misc]
+class Controller(TuneController):
     """As Ray's, but warm workers stay warm, no trial fails for the last one's sake, and no snapshots on the way.
 
     Args:

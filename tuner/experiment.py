@@ -167,7 +167,7 @@ class Experiment:
     def _check_name(self) -> None:
         if self.name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.name):
             raise RequestError(
-                f"--name {self.name!r}: letters, digits, '.', '_' and '-', beginning with a letter or digit, at most 100"
+                f"--name {self.name!r}: letters, digits, '.', '_' and '-', a letter or digit first, at most 100"
             )
         if re.match(r"[a-z0-9]+://", self.results):
             raise RequestError(f"--results {self.results}: only folders are supported; mount the store, give its path")

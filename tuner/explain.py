@@ -1,8 +1,8 @@
 """Why a scheduler decided as it did, read from the state of Ray's own schedulers (ray 2.60.0).
 
-Sources: ASHA, Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, in Ray's stopping variant;
-the median rule of Golovin et al., "Google Vizier", KDD 2017; HyperBand, Li et al., JMLR 2018; BOHB, Falkner et al.,
-ICML 2018; population based training, Jaderberg et al., 2017.
+Sources: ASHA, Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, in Ray's stopping
+variant; the median rule of Golovin et al., "Google Vizier", KDD 2017; HyperBand, Li et al., JMLR 2018; BOHB, Falkner
+et al., ICML 2018; population based training, Jaderberg et al., 2017.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ class Explainer:
         cutoff = best_first[kept - 1] if 0 < kept <= len(best_first) else None
         return Comparison(place[1], place[0], cutoff, len(best_first) - 1)
 
-    def reason(
-        self, action: str, value: Any, compared: Comparison, changed: dict[str, tuple[Any, Any]]
-    ) -> str:
+    def reason(self, action: str, value: Any, compared: Comparison, changed: dict[str, tuple[Any, Any]]) -> str:
         """The decision in words; `changed` is what population based training set anew: name -> (before, now)."""
         if changed:
             steps = ", ".join(f"{name} {old:.6g} -> {new:.6g}" for name, (old, new) in changed.items())

@@ -55,7 +55,7 @@ def read(path: Path) -> list[Event]:
 
 
 def follow(path: Path, *, once: bool = False, pause_s: float = 0.5) -> Iterator[Event]:
-    """Events as they are appended, until `experiment_finished` (or the end of the file, with `once`).
+    """Events as they are appended, until the last is `experiment_finished` (or the end of the file, with `once`).
 
     A line without its end is left for the next look. Polling, because inotify does not see what another host
     writes to a shared file system.
@@ -69,10 +69,8 @@ def follow(path: Path, *, once: bool = False, pause_s: float = 0.5) -> Iterator[
             for line in lines:
                 event = _decode(json.loads(line))
                 yield event
-                if not once and event["event"] == "experiment_finished":
-                    return
-            if once:
-                return
+            if once or (lines and event["event"] == "experiment_finished"):
+                return  # one with events behind it ended an earlier session
             time.sleep(pause_s)
 
 

@@ -8,7 +8,6 @@ searcher: the same calls in the same order give the same state, whichever search
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np

@@ -17,7 +17,7 @@ from tuner.errors import RequestError
 from tuner.experiment import BEST_RULE, Experiment
 from tuner.space import find_space, list_spaces
 
-EPILOG = f"Of the answer: {BEST_RULE}. Exit codes: 0 done, 1 no trial had a finite metric, 2 wrong request, 130 interrupted."
+EXIT_CODES = "0 done, 1 no trial had a finite metric, 2 wrong request, 130 interrupted"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ def parse(argv: list[str], default: Experiment) -> Command:
                 prog="python -m tuner.run",
                 args=argv,
                 default=Command(experiment=default),
-                description=f"{Command.__doc__}\n\n{EPILOG}",
+                description=f"{Command.__doc__}\n\nOf the answer: {BEST_RULE}. Exit codes: {EXIT_CODES}.",
                 config=(tyro.conf.FlagCreatePairsOff,),
             )
     except SystemExit as ended:
@@ -83,8 +83,9 @@ def run(argv: list[str], command: Command) -> int:
     """A new search, or the rest of one."""
     if not (command.experiment.space or command.resume):
         raise RequestError("give --space NAME (see --list), or --resume NAME")
-    import tuner.driver  # noqa: F401  (before the space: it sets what ray reads when it is imported)
-    from tuner import console, session
+    from tuner import driver  # before the space: it sets what ray reads when it is imported
+    from tuner import console, session  # isort: skip
+    from tuner.wandb_mirror import mirrored
 
     if command.resume:
         given = session.saved(command.experiment, command.resume)
@@ -97,8 +98,10 @@ def run(argv: list[str], command: Command) -> int:
         return 0
     request = session.load_data(request)
     print("\n".join(console.heading(request)), flush=True)
-    done = session.conduct(request)
-    print("\n".join(console.ending(done)), flush=True)
+    journal = session.open_journal(request)
+    with mirrored(request.experiment, request.wandb_mode), driver.ray_started(request.experiment) as cluster:
+        done = session.conduct(request, journal, cluster)
+        print("\n".join(console.ending(done)), flush=True)  # before Ray and W&B take their seconds to end
     return done.exit_code
 
 

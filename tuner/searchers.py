@@ -46,9 +46,7 @@ def check_searcher(experiment: Experiment, space: Space) -> None:
             raise RequestError(
                 f"--searcher {experiment.searcher} needs the package {package}: pip install 'tuner[{extra}]'"
             )
-    refused = {"random": ()}.get(experiment.searcher, ("sample_from",))
-    refused += ("grid_search",) if experiment.searcher in MODEL_BASED else ()
-    refused += ("normal",) if experiment.searcher in ("grid", "bohb") else ()
+    refused = REFUSED[experiment.searcher]
     for name, domain in domains.leaves(space.params):
         if domains.kind(domain) in refused:
             raise RequestError(
@@ -88,7 +86,11 @@ class RandomSearcher(Searcher):
         self.num_settings = experiment.num_samples * self._per_sample
         self._proposed = 0
 
-    def suggest(self, trial_id: str) -> Setting:
+    def suggest(self, trial_id: str) -> Setting | None:
+        return self.draw()
+
+    def draw(self) -> Setting:
+        """The next random setting."""
         sample, point = divmod(self._proposed, self._per_sample)
         self._proposed += 1
         return self._settings(sample)[point]
@@ -118,7 +120,7 @@ class GridSearcher(Searcher):
 
     def suggest(self, trial_id: str) -> Setting | str:
         if self._proposed >= len(self._order):
-            return Searcher.FINISHED
+            return str(Searcher.FINISHED)
         index = self._order[self._proposed]
         self._proposed += 1
         flat = {}
@@ -153,7 +155,7 @@ class RefineSearcher(RandomSearcher):
         self._running: set[str] = set()
         self._neighbours: Iterator[Setting] | None = None
 
-    def suggest(self, trial_id: str) -> Setting | str | None:
+    def suggest(self, trial_id: str) -> Setting | None:
         if self._proposed < self.num_random or self._neighbours is not None or not self._running:
             setting = self._next()
             self._settings_tried[trial_id] = setting
@@ -163,14 +165,14 @@ class RefineSearcher(RandomSearcher):
 
     def _next(self) -> Setting:
         if self._proposed < self.num_random:
-            return super().suggest("")
+            return self.draw()
         if self._neighbours is None:
             self._neighbours = self._around_best()
         found = next(self._neighbours, None)
         if found is not None:
             self._proposed += 1
             return found
-        return super().suggest("")  # every neighbour was tried
+        return self.draw()  # every neighbour was tried
 
     def _around_best(self) -> Iterator[Setting]:
         if not self._best:
@@ -264,4 +266,13 @@ OWN: dict[str, Callable[[Experiment, Space], Any]] = {
     "refine": RefineSearcher,
 }
 MODEL_BASED: dict[str, Callable[[Experiment], Searcher]] = {"hyperopt": _hyperopt, "optuna": _optuna, "bohb": _bohb}
+# Kinds of domains that a searcher cannot propose.
+REFUSED: dict[str, tuple[str, ...]] = {
+    "random": (),
+    "grid": ("sample_from", "normal"),
+    "refine": ("sample_from", "grid_search"),
+    "hyperopt": ("sample_from", "grid_search"),
+    "optuna": ("sample_from", "grid_search"),
+    "bohb": ("sample_from", "grid_search", "normal"),
+}
 NEEDS = {"optuna": (("optuna", "optuna"),), "bohb": (("hpbandster", "bohb"), ("ConfigSpace", "bohb"))}

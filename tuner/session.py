@@ -9,7 +9,7 @@ import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tuner import driver
 from tuner.answer import Answer, conclude
@@ -75,7 +75,7 @@ def defaults_of(found: Found) -> Experiment:
         grace_period=min(space.grace_period, space.max_epochs),
         reduction_factor=space.reduction_factor,
         metric=space.metric,
-        mode=space.mode,  # type: ignore[arg-type]  (checked by Experiment)
+        mode=cast(Any, space.mode),  # checked by Experiment
     )
 
 
@@ -113,8 +113,9 @@ def resume(wanted: Experiment, given: Saved) -> Request:
     found = find_space(wanted.space)
     before, now = given.facts["space"], facts_of(found, given.facts["command"][3:])["space"]
     if before["params"] != now["params"]:
-        names = sorted(n for n in {*before["params"], *now["params"]} if before["params"].get(n) != now["params"].get(n))
-        listed = "; ".join(f"{n} was {before['params'].get(n)}, now {now['params'].get(n)}" for n in names)
+        old, new = before["params"], now["params"]
+        names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+        listed = "; ".join(f"{name} was {old.get(name)}, now {new.get(name)}" for name in names)
         raise RequestError(f"--resume {wanted.name}: the space has changed: {listed}; start anew with --name")
     history = read(wanted.folder / "journal.jsonl")
     return checked(wanted, found, given.facts, history)
@@ -143,7 +144,8 @@ def writable(results: Path) -> None:
         probe.mkdir()
         probe.rmdir()
     except OSError as error:
-        raise RequestError(f"--results {results}: cannot be written to ({error.strerror}); give another folder") from None
+        what = f"cannot be written to ({error.strerror}); give another folder"
+        raise RequestError(f"--results {results}: {what}") from None
 
 
 def load_data(request: Request) -> Request:
@@ -161,21 +163,27 @@ def load_data(request: Request) -> Request:
     return replace(request, splits=splits, facts=facts)
 
 
-def conduct(request: Request) -> Done:
-    """Searches and concludes."""
+def open_journal(request: Request) -> Journal:
+    """Makes the experiment's folder with experiment.json, and begins this session in its journal."""
     experiment, folder = request.experiment, request.experiment.folder
     folder.mkdir(parents=True, exist_ok=True)
     experiment.save(folder, request.facts)
     journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_resumed" if request.history else "experiment_started", name=experiment.name)
     settle(journal, request.history, experiment.max_epochs)
+    return journal
+
+
+def conduct(request: Request, journal: Journal, cluster: dict[str, float]) -> Done:
+    """Searches and concludes; RequestError where a trial does not fit the cluster."""
+    resources = request.resources or resources_of(request.experiment, cluster)
+    experiment, folder = request.experiment, request.experiment.folder
     history = read(folder / "journal.jsonl") if request.history else []
     try:
-        outcome = driver.search(experiment, request.found, request.splits, journal, history, request.wandb_mode)
+        outcome = driver.search(experiment, request.found, request.splits, journal, history, resources)
     finally:
         journal.close()
     record = load(folder)
-    resources = request.resources or Resources(1, 0, 1)
     answer = conclude(record, request.found, request.splits, resources.cpus, resources.gpus)
     return Done(request, record, answer, outcome)
 

@@ -200,7 +200,10 @@ def _where(error: Exception) -> str:
         return f"does not parse: {error.msg} ({error.filename}, line {error.lineno})"
     ours = str(Path(__file__).parent)
     skip = ("<frozen", ours, importlib.__file__.rpartition("/")[0])
-    frames = [f for f in traceback.extract_tb(error.__traceback__)
-              if not f.filename.startswith(skip) and "site-packages" not in f.filename]
+    frames = [
+        f
+        for f in traceback.extract_tb(error.__traceback__)
+        if not f.filename.startswith(skip) and "site-packages" not in f.filename
+    ]
     place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     return f"does not import: {type(error).__name__}: {error}{place}"

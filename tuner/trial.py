@@ -42,7 +42,7 @@ def trial_seed(seed: int, trial_id: str) -> int:
 
 
 def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -> None:
-    """Trains one setting of a Task space, with a report and a checkpoint an epoch, from its checkpoint if it has one."""
+    """Trains one setting of a Task space from its checkpoint, if any; a report and a checkpoint an epoch."""
     import torch
 
     from tuner.training.loop import Training

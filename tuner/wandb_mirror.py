@@ -6,13 +6,20 @@ and never waits for it while trials run, so a slow or unreachable W&B costs noth
 
 from __future__ import annotations
 
+import argparse
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tuner.experiment import Experiment, load_experiment
-from tuner.journal import Event, follow
+from tuner.journal import Event, follow, read
+
+BEGINNINGS = ("experiment_started", "experiment_resumed")
+WAIT_S = 20.0  # for the last runs to be written or uploaded, once the search has ended
 
 
 class Mirror:
@@ -73,23 +80,52 @@ def wandb_mode(choice: str) -> str:
     return os.environ.get("WANDB_MODE") or ("online" if known else "offline")
 
 
+@contextmanager
+def mirrored(experiment: Experiment, mode: str) -> Iterator[None]:
+    """Mirrors the journal by a process of its own while a search runs; waits for its end, `WAIT_S` at most."""
+    if mode == "disabled":
+        yield
+        return
+    folder = experiment.folder
+    command = [sys.executable, "-m", "tuner.wandb_mirror", str(folder), "--mode", mode]
+    with open(folder / "wandb.log", "ab") as log:
+        # A session of its own: Ctrl-C in the terminal stops the search, whose last events are still to be mirrored.
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield
+    finally:
+        try:
+            if process.wait(WAIT_S):
+                print(f"NOTE: W&B's process failed; see {folder}/wandb.log", flush=True)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            again = " ".join([*command[1:], "--all"])
+            print(f"NOTE: W&B took over {WAIT_S:g} s to finish and was left; python {again} does it later", flush=True)
+
+
 def main(argv: list[str]) -> int:
     """Follows the journal until the search ends; returns the exit code."""
-    if len(argv) != 3 or argv[1] != "--mode" or argv[2] not in ("online", "offline"):
-        print(__doc__, file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(prog="python -m tuner.wandb_mirror", description=__doc__)
+    parser.add_argument("folder", type=Path, help="the experiment's folder")
+    parser.add_argument("--mode", choices=("online", "offline"), required=True)
+    parser.add_argument("--all", action="store_true", help="trials of earlier sessions too, mirrored then already")
+    given = parser.parse_args(argv)
     os.nice(10)  # the trials' CPUs come first
     os.environ.setdefault("WANDB_SILENT", "true")
-    folder = Path(argv[0])
+    folder = given.folder
     experiment, _ = load_experiment(folder)
     import wandb
 
     settings = wandb.Settings(x_disable_stats=True, x_disable_meta=True, console="off", disable_git=True)
     wandb.setup(settings)
-    mirror = Mirror(wandb, experiment, folder, argv[2])
+    mirror = Mirror(wandb, experiment, folder, given.mode)
+    begun = [i for i, e in enumerate(read(folder / "journal.jsonl")) if e["event"] in BEGINNINGS]
+    first = 0 if given.all else max(begun, default=0)
     try:
-        for event in follow(folder / "journal.jsonl"):
-            mirror.handle(event)
+        for index, event in enumerate(follow(folder / "journal.jsonl")):
+            if index >= first:
+                mirror.handle(event)
     finally:
         mirror.close()
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -63,5 +63,5 @@ def hold_out(splits: Splits, *, fraction: float, seed: int) -> Splits:
     num_validation = round(len(order) * fraction)
     # Sorted, because a gather in memory order is faster and the order within a split carries no meaning.
     held, kept = np.sort(order[:num_validation]), np.sort(order[num_validation:])
-    take = lambda rows: Arrays(splits.train.inputs[rows], splits.train.targets[rows])  # noqa: E731
-    return Splits(take(kept), take(held), splits.test, splits.source, splits.notice)
+    train, validation = (Arrays(splits.train.inputs[rows], splits.train.targets[rows]) for rows in (kept, held))
+    return replace(splits, train=train, validation=validation)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import time
-import warnings
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection
 from numbers import Integral
 from typing import Any
 
@@ -17,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from tuner.space import Config, Task
+from tuner.training.backend import onednn, small_convolutions
+from tuner.training.batches import Examples
 from tuner.training.data import Arrays, Splits
-
-CHUNK_VALUES = 2**20  # input values gathered at once, 341 CIFAR images: 6 times as many take twice the time
-SMALL_CONVOLUTION = 1_500_000  # multiply-adds a batch, see `small_convolutions`
 
 
 class Training:
@@ -158,92 +154,6 @@ class Training:
             self.schedule.load_state_dict(copy.deepcopy(state["schedule"]))
 
 
-@dataclass(frozen=True)
-class Examples:
-    """One part of the data as tensors, and what is still to be done to a chunk of it."""
-
-    inputs: Tensor
-    targets: Tensor
-    prepare: Callable[[Tensor], Tensor] | None
-
-    @classmethod
-    def of(cls, arrays: Arrays, task: Task, device: torch.device) -> Examples:
-        """On a CPU views of the arrays, prepared as they are read; elsewhere prepared once and resident."""
-        if len(arrays) == 0:
-            raise ValueError("a part of the data has no examples: give it at least one")
-        examples = cls(read_only_view(arrays.inputs), read_only_view(arrays.targets), task.prepare)
-        if device.type == "cpu":
-            return examples
-        order, length = torch.arange(len(examples)), examples.chunk_length
-        first, _ = next(examples.chunks(order, 1))
-        resident = torch.empty((len(examples), *first.shape[1:]), dtype=first.dtype, device=device)
-        chunks = examples.chunks(order, length)
-        for part, (inputs, _) in zip(torch.split(resident, length), chunks, strict=True):
-            part.copy_(inputs, non_blocking=True)
-        return cls(resident, examples.targets.to(device), None)
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    @property
-    def chunk_length(self) -> int:
-        """Examples whose inputs hold CHUNK_VALUES together, at least one."""
-        return max(1, CHUNK_VALUES // max(1, self.inputs[0].numel()))
-
-    def chunks(self, order: Tensor, length: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Prepared copies of the examples, `length` at a time, in the order of the indices given."""
-        for rows in torch.split(order.to(self.inputs.device), length):
-            inputs = self.inputs.index_select(0, rows)
-            yield (self.prepare(inputs) if self.prepare else inputs), self.targets.index_select(0, rows)
-
-    def batches(
-        self, order: Tensor, batch_size: int, memory_format: torch.memory_format
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Views of chunks of whole batches: gathering each batch alone costs 9 us, of a small step's 460."""
-        length = max(1, self.chunk_length // batch_size) * batch_size
-        for inputs, targets in self.chunks(order, length):
-            inputs = inputs.contiguous(memory_format=memory_format)
-            yield from zip(torch.split(inputs, batch_size), torch.split(targets, batch_size), strict=True)
-
-
-def small_convolutions(model: nn.Module, examples: Examples, batch_size: int) -> bool:
-    """Whether oneDNN's fixed cost of a call outweighs its faster arithmetic.
-
-    Decided from shapes alone, never from timing, because the choice changes the last bits of the figures.
-    Seven small networks at batch sizes 1 to 8, one thread: up to 1.4 million multiply-adds in the largest
-    convolution of a batch a step without oneDNN took 0.50 to 1.04 of one with it (channels last), from 1.8
-    million on 1.03 to 1.94. The tutorial's LeNet, ms a step without and with: 0.41 and 0.58 at batch size 2,
-    0.58 and 0.69 at 4, 1.15 and 0.90 at 8.
-    """
-    if batch_size > 8:
-        return False
-    work = []
-
-    def note(module: nn.Module, _: Any, output: Tensor) -> None:
-        work.append(output[0].numel() * module.weight[0].numel())  # type: ignore[index]
-
-    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    hooks = [part.register_forward_hook(note) for part in model.modules() if isinstance(part, kinds)]
-    if hooks:
-        model.eval()
-        with torch.no_grad():
-            model(next(examples.chunks(torch.zeros(1, dtype=torch.int64), 1))[0])
-    for hook in hooks:
-        hook.remove()
-    return bool(work) and batch_size * max(work) <= SMALL_CONVOLUTION
-
-
-@contextmanager
-def onednn(enabled: bool) -> Iterator[None]:
-    """Switches oneDNN off inside unless `enabled`; put back after, as other trials follow in the process."""
-    before = bool(torch.backends.mkldnn.enabled)
-    torch.backends.mkldnn.enabled = before and enabled  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        torch.backends.mkldnn.enabled = before  # type: ignore[assignment]
-
-
 def checked_batch_size(value: object) -> int:
     """The batch size as an int (searchers give numpy's too), at least 1; anything else is a ValueError."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
@@ -257,10 +167,3 @@ def reseed(seed: int, *, epoch: int) -> None:
     random.seed(int(words[0]))
     np.random.seed(int(words[1]))
     torch.manual_seed(int(words[2]))  # every CUDA device's stream too
-
-
-def read_only_view(array: np.ndarray) -> Tensor:
-    """The array as a tensor without a copy; nothing here writes through it, hence no need for the warning."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)

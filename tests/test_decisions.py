@@ -1,0 +1,287 @@
+"""Reports are judged as Ray's own scheduler judges them, with a reason; what is no number never reaches it."""
+
+import math
+import random
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+from ray import tune
+from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule, TrialScheduler
+
+from tuner.decisions import JournalingScheduler
+from tuner.experiment import Experiment
+from tuner.explain import Comparison, Explainer
+from tuner.halt import Halt
+from tuner.journal import Journal, read
+from tuner.schedulers import build_scheduler
+from tuner.space import Space
+
+CONTINUE, STOP = TrialScheduler.CONTINUE, TrialScheduler.STOP
+SPACE = Space(params={"lr": tune.uniform(0, 1)}, train=print, mutable=("lr",))
+SHAPES = [(8, 1, 2), (27, 1, 3), (10, 2, 2), (16, 1, 4), (9, 3, 1.5), (5, 5, 2)]
+
+
+CONTROLLER = SimpleNamespace(get_live_trials=lambda: ())
+
+
+@dataclass(eq=False)
+class StandIn:
+    """As much of a Ray trial as schedulers look at."""
+
+    trial_id: str
+    config: dict = field(default_factory=lambda: {"lr": 0.1})
+    last_result: dict = field(default_factory=dict)
+    checkpoint: object = None
+    status: str = "RUNNING"
+
+    def is_finished(self):
+        return False
+
+
+class Search:
+    """The scheduler of a search with its journal, driven by hand as Ray's controller drives it."""
+
+    def __init__(self, path, history=(), **choices):
+        self.experiment = Experiment(**choices)
+        self.path, self.journal, self.halt = path, Journal(path), Halt()
+        inner = build_scheduler(self.experiment, SPACE, list(history))
+        self.inner = inner
+        self.scheduler = JournalingScheduler(inner, self.experiment, self.journal, self.halt, SPACE.mutable)
+        self.trials = {}
+
+    def report(self, trial_id, epoch, /, **metrics):
+        trial = self.trials.get(trial_id)
+        if trial is None:
+            trial = self.trials[trial_id] = StandIn(trial_id)
+            self.scheduler.on_trial_add(None, trial)
+        result = {"training_iteration": epoch, **metrics}
+        action = self.scheduler.on_trial_result(CONTROLLER, trial, result)
+        trial.last_result = result
+        if action == STOP:
+            self.scheduler.on_trial_complete(None, trial, result)
+        return action
+
+    def decisions(self):
+        return [event for event in read(self.path) if event["event"] == "decision"]
+
+
+def reports(seed, num_trials=14, most=8, num=4):
+    """A finite sequence of (trial, epoch, loss), trials going on at random beside each other."""
+    chance = random.Random(seed)
+    alive, waiting, epoch = [], [f"{i:05d}" for i in range(num_trials)], {}
+    while alive or waiting:
+        while waiting and len(alive) < num:
+            alive.append(waiting.pop(0))
+        trial = chance.choice(alive)
+        epoch[trial] = epoch.get(trial, 0) + 1
+        # Rounded, so that equal values occur.
+        yield trial, epoch[trial], round(chance.uniform(-3, 3), 1), lambda t=trial: alive.remove(t)
+        if epoch[trial] >= most and trial in alive:
+            alive.remove(trial)
+
+
+def ray_alone(experiment, kind=AsyncHyperBandScheduler):
+    if kind is MedianStoppingRule:
+        options = {"grace_period": experiment.grace_period}
+    else:
+        options = {
+            "max_t": experiment.max_epochs,
+            "grace_period": experiment.grace_period,
+            "reduction_factor": experiment.reduction_factor,
+        }
+    return kind(metric="loss", mode=experiment.mode, time_attr="training_iteration", **options)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("seed", range(3))
+def test_asha_acts_as_rays_own_on_the_same_reports(tmp_path, shape, mode, seed):
+    most, grace, reduction = shape
+    search = Search(tmp_path / "j", max_epochs=most, grace_period=grace, reduction_factor=reduction, mode=mode)
+    alone, known, ours, theirs = ray_alone(search.experiment), {}, [], []
+    for trial_id, epoch, loss, end in reports(seed, most=most):
+        if trial_id not in known:
+            known[trial_id] = StandIn(trial_id)
+            alone.on_trial_add(None, known[trial_id])
+        result = {"training_iteration": epoch, "loss": loss}
+        theirs.append(alone.on_trial_result(CONTROLLER, known[trial_id], result))
+        if theirs[-1] == STOP:
+            alone.on_trial_complete(None, known[trial_id], result)
+        ours.append(search.report(trial_id, epoch, loss=loss))
+        if theirs[-1] == STOP:
+            end()
+    assert ours == theirs and STOP in ours
+    assert search.inner._brackets[0]._rungs == alone._brackets[0]._rungs
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("seed", range(2))
+def test_median_acts_as_rays_own_on_the_same_reports(tmp_path, mode, seed):
+    search = Search(tmp_path / "j", max_epochs=8, scheduler="median", mode=mode)
+    alone, known = ray_alone(search.experiment, MedianStoppingRule), {}
+    for trial_id, epoch, loss, end in reports(seed, most=7):
+        if trial_id not in known:
+            known[trial_id] = StandIn(trial_id)
+            alone.on_trial_add(None, known[trial_id])
+        result = {"training_iteration": epoch, "loss": loss}
+        expected = alone.on_trial_result(CONTROLLER, known[trial_id], result)
+        assert search.report(trial_id, epoch, loss=loss) == expected
+        if expected == STOP:
+            alone.on_trial_complete(None, known[trial_id], result)
+            end()
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_diverged_trial_stops_at_once_and_leaves_the_rungs_alone(tmp_path, mode, bad):
+    search, without = (Search(tmp_path / name, max_epochs=8, mode=mode) for name in ("with", "without"))
+    diverges_at = {"00002": 1, "00005": 2, "00008": 3}
+    for trial_id, epoch, loss, end in reports(1):
+        if epoch == diverges_at.get(trial_id):
+            assert search.report(trial_id, epoch, loss=bad) == STOP
+            assert search.scheduler.verdicts[trial_id].status == "pruned"
+            assert f"loss is {bad} at epoch {epoch}: the training diverged" == search.decisions()[-1]["reason"]
+            decision = search.decisions()[-1]
+            assert decision["rung"] is None and decision["action"] == "stop"
+            end()
+            continue
+        action = search.report(trial_id, epoch, loss=loss)
+        assert action == without.report(trial_id, epoch, loss=loss)
+        if action == STOP:
+            end()
+    assert search.inner._brackets[0]._rungs == without.inner._brackets[0]._rungs
+
+
+def test_a_first_report_without_the_metric_halts_the_search_with_the_names_it_has(tmp_path):
+    search = Search(tmp_path / "j", metric="los")
+    assert search.report("00000", 1, loss=0.5, accuracy=0.3) == STOP
+    said = str(search.halt.error)
+    assert "--metric los: trial 00000 reports no 'los' at epoch 1; it reports accuracy, loss" in said
+    assert "did you mean 'loss'?" in said and search.halt.stop_all()
+    assert search.scheduler.verdicts["00000"].status == "failed"
+
+
+def test_a_later_report_without_the_metric_fails_its_trial_alone(tmp_path):
+    search = Search(tmp_path / "j")
+    assert search.report("00000", 1, loss=0.5) == CONTINUE
+    assert search.report("00001", 1, accuracy=0.5) == STOP
+    assert search.halt.error is None and not search.halt.stop_all()
+    verdict = search.scheduler.verdicts["00001"]
+    assert verdict.status == "failed" and "reports no 'loss' at epoch 1; it reports accuracy" in verdict.reason
+    assert search.report("00000", 2, loss=0.5) == CONTINUE
+
+
+@pytest.mark.parametrize("value", ["0.5", None, [1.0, 2.0], True])
+def test_a_metric_that_is_no_number_is_refused(tmp_path, value):
+    search = Search(tmp_path / "j")
+    assert search.report("00000", 1, loss=value) == STOP
+    assert "which is no number" in str(search.halt.error)
+    assert search.decisions()[0]["value"] is None
+
+
+def test_a_trial_that_trained_all_its_epochs_is_completed(tmp_path):
+    search = Search(tmp_path / "j", max_epochs=3, grace_period=3)
+    assert [search.report("00000", epoch, loss=1.0) for epoch in (1, 2, 3)] == [CONTINUE, CONTINUE, STOP]
+    verdict = search.scheduler.verdicts["00000"]
+    assert (verdict.status, verdict.reason) == ("completed", "trained its 3 epochs")
+
+
+@pytest.mark.parametrize(("mode", "values"), [("min", (1.0, 2.0, 3.0)), ("max", (3.0, 2.0, 1.0))])
+def test_value_and_cutoff_have_the_metrics_own_sign(tmp_path, mode, values):
+    search = Search(tmp_path / "j", max_epochs=8, mode=mode)
+    actions = [search.report(f"{i:05d}", 1, loss=value) for i, value in enumerate(values)]
+    first, second, third = search.decisions()
+    assert actions == [CONTINUE, STOP, STOP]
+    assert [d["value"] for d in (first, second, third)] == list(values)
+    assert (first["cutoff"], first["recorded"], first["action"]) == (None, 0, "continue")
+    assert (second["cutoff"], second["recorded"], second["action"]) == (values[0], 1, "stop")
+    assert (third["cutoff"], third["recorded"]) == ((values[0] + values[1]) / 2, 2)
+    assert (third["rung"], third["bracket"]) == (1, 0)
+    assert f"loss {values[2]:g} is worse than the cutoff {third['cutoff']:g} of 2 recorded at rung 1" == third["reason"]
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("seed", range(4))
+def test_every_decision_follows_from_the_cutoff_it_names(tmp_path, mode, seed):
+    search = Search(tmp_path / "j", max_epochs=27, reduction_factor=3, mode=mode)
+    for trial_id, epoch, loss, end in reports(seed, most=27):
+        if search.report(trial_id, epoch, loss=loss) == STOP:
+            end()
+    at_rung = [d for d in search.decisions() if d["rung"] is not None]
+    assert len(at_rung) > 10
+    for decision in at_rung:
+        worse = decision["cutoff"] is not None and (
+            decision["value"] > decision["cutoff"] if mode == "min" else decision["value"] < decision["cutoff"]
+        )
+        assert (decision["action"] == "stop") == worse
+        assert (decision["cutoff"] is None) == (decision["recorded"] == 0)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("shape", [(8, 1, 2), (9, 1, 1.5)])
+def test_a_resumed_search_decides_as_an_unbroken_one_wherever_it_was_cut(tmp_path, mode, shape):
+    most, grace, reduction = shape
+    choices = {"max_epochs": most, "grace_period": grace, "reduction_factor": reduction, "mode": mode}
+    whole = Search(tmp_path / "whole", **choices)
+    made = []
+    for trial_id, epoch, loss, end in reports(3, num_trials=8, most=most):
+        action = whole.report(trial_id, epoch, loss=loss)
+        made.append((trial_id, epoch, loss, action, len(read(whole.path))))
+        if action == STOP:
+            end()
+    events = read(whole.path)
+    assert STOP in [action for *_, action, _ in made]
+    for cut in range(0, len(made), 3):
+        history = events[: made[cut][-1]]
+        resumed = Search(tmp_path / f"cut{cut}", history=history, **choices)
+        for trial_id, epoch, loss, action, _ in made[cut + 1 :]:
+            assert resumed.report(trial_id, epoch, loss=loss) == action, (cut, trial_id, epoch)
+        rest = [{k: v for k, v in d.items() if k != "time"} for d in resumed.decisions()]
+        after = [d for d in events[made[cut][-1] :] if d["event"] == "decision"]
+        assert rest == [{k: v for k, v in d.items() if k != "time"} for d in after]
+
+
+def test_every_report_is_journaled_before_its_decision_without_what_ray_adds(tmp_path):
+    search = Search(tmp_path / "j")
+    search.report("00000", 1, loss=0.5, accuracy=0.25, pid=7, hostname="h", done=False, trial_id="00000",
+                  checkpoint_dir_name="checkpoint_000000", improved=1, **{"config/lr": 0.1})  # fmt: skip
+    report, decision = read(search.path)
+    assert report["metrics"] == {"loss": 0.5, "accuracy": 0.25} and report["epoch"] == 1
+    assert report["checkpoint"] == "ray/00000/checkpoint_000000"
+    assert decision["event"] == "decision"
+
+
+def test_a_whole_number_is_explained_by_the_cutoff_too(tmp_path):
+    search = Search(tmp_path / "j", max_epochs=8)
+    search.report("00000", 1, loss=3)
+    search.report("00001", 1, loss=9)
+    assert search.decisions()[-1]["reason"] == "loss 9 is worse than the cutoff 3 of 1 recorded at rung 1"
+
+
+def test_rungs_of_a_factor_from_the_command_line_are_whole(tmp_path):
+    search = Search(tmp_path / "j", max_epochs=8, reduction_factor=2.0)
+    search.report("00000", 1, loss=3.0)
+    search.report("00000", 2, loss=3.0)
+    assert search.decisions()[-1]["reason"] == "no other to compare with at rung 2"
+
+
+def test_what_population_based_training_changed_is_told_for_words_too():
+    explainer = Explainer(AsyncHyperBandScheduler(), "loss", "min")
+    said = explainer.reason("continue", 1.0, Comparison(), {"lr": (0.1, 0.12), "act": ("relu", "tanh")})
+    assert "lr 0.1 -> 0.12" in said and "act relu -> tanh" in said
+
+
+def test_a_trial_of_an_earlier_session_is_not_added_again(tmp_path):
+    search = Search(tmp_path / "j")
+    ended = StandIn("00000")
+    ended.is_finished = lambda: True
+    search.scheduler.on_trial_add(None, ended)
+    assert "00000" not in search.inner._trial_info
+
+
+def test_pbt_needs_a_parameter_that_may_change():
+    from tuner.errors import RequestError
+
+    with pytest.raises(RequestError, match="marks none as changeable"):
+        build_scheduler(Experiment(scheduler="pbt"), Space(params=SPACE.params, train=print), [])

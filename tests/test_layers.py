@@ -1,0 +1,135 @@
+"""Imports go down only; what must start fast or run without Ray imports neither ray nor torch at module level."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+    for path in sorted((ROOT / "tuner").rglob("*.py"))
+    if path.name != "__init__.py"
+}
+# The rooms from the ground up, each with what it may import of `tuner`, at module level or inside a function.
+ALLOWED = {
+    "tuner.errors": set(),
+    "tuner.files": set(),
+    "tuner.journal": set(),
+    "tuner.domains": set(),
+    "tuner.failures": set(),
+    "tuner.engine": set(),
+    "tuner.halt": {"errors"},
+    "tuner.experiment": {"errors", "files"},
+    "tuner.space": {"domains", "errors", "training.data"},
+    "tuner.facts": {"domains", "experiment", "space"},
+    "tuner.records": {"experiment", "journal"},
+    "tuner.results": {"experiment", "journal", "records"},
+    "tuner.wandb_mirror": {"experiment", "journal"},
+    "tuner.resources": {"errors", "experiment"},
+    "tuner.explain": set(),
+    "tuner.searchers": {"domains", "errors", "experiment", "space"},
+    "tuner.schedulers": {"domains", "errors", "experiment", "journal", "space"},
+    "tuner.decisions": {"errors", "experiment", "explain", "halt", "journal", "searchers"},
+    "tuner.proposals": {"experiment", "journal", "records", "searchers"},
+    "tuner.trial": {"space", "training.loop"},
+    "tuner.callbacks": {"decisions", "experiment", "failures", "halt", "journal"},
+    "tuner.answer": {"files", "records", "results", "space", "training.data", "training.loop", "trial"},
+    "tuner.console": {"answer", "callbacks", "domains", "experiment", "searchers", "session"},
+    "tuner.driver": {
+        "callbacks", "console", "decisions", "engine", "errors", "experiment", "halt", "journal", "proposals",
+        "resources", "schedulers", "searchers", "space", "trial",
+    },
+    "tuner.session": {
+        "answer", "driver", "errors", "experiment", "facts", "journal", "records", "resources", "results",
+        "schedulers", "searchers", "space", "training.data", "wandb_mirror",
+    },
+    "tuner.train": {"answer", "errors", "space", "training.data", "training.loop", "trial"},
+    "tuner.run": {"console", "driver", "errors", "experiment", "session", "space", "wandb_mirror"},
+}  # fmt: skip
+TRAINING = {module for module in FILES if module.startswith("tuner.training.")}
+ALLOWED |= {module: {"errors", "space"} | {name.removeprefix("tuner.") for name in TRAINING} for module in TRAINING}
+WITHOUT_RAY_AND_TORCH = [
+    "tuner.run", "tuner.space", "tuner.domains", "tuner.experiment", "tuner.journal", "tuner.records", "tuner.results",
+    "tuner.errors", "tuner.files", "tuner.facts", "tuner.failures", "tuner.wandb_mirror", "tuner.train",
+    "tuner.training.data", "tuner.resources", "tuner.answer",
+]  # fmt: skip
+
+
+def is_for_types_alone(node):
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def imports_of(nodes, at_module_level):
+    """The modules that the nodes import, those for type checkers left out."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports name their module in full"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif not is_for_types_alone(node):
+            inside = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            if not (inside and at_module_level):
+                yield from imports_of(ast.iter_child_nodes(node), at_module_level)
+
+
+def imported(module, at_module_level=False):
+    return set(imports_of(ast.parse(FILES[module].read_text()).body, at_module_level))
+
+
+def packages(module, at_module_level):
+    return {name.partition(".")[0] for name in imported(module, at_module_level)}
+
+
+@pytest.mark.parametrize("module", sorted(FILES))
+def test_a_room_imports_only_rooms_below_it(module):
+    assert module in ALLOWED, f"{module} is new: say here what it may import"
+    others = {name.removeprefix("tuner.") for name in imported(module) & set(FILES)}
+    assert others <= ALLOWED[module], f"{module} may not import {', '.join(sorted(others - ALLOWED[module]))}"
+
+
+def test_no_imports_go_in_a_circle():
+    left = {module: imported(module) & set(FILES) for module in FILES}
+    while left:
+        ground = [module for module, names in left.items() if not names & set(left)]
+        assert ground, f"a circle among {', '.join(sorted(left))}"
+        for module in ground:
+            del left[module]
+
+
+def test_the_table_names_no_module_that_is_gone():
+    assert set(ALLOWED) <= set(FILES)
+
+
+@pytest.mark.parametrize("module", WITHOUT_RAY_AND_TORCH)
+def test_what_reads_or_starts_fast_imports_neither_ray_nor_torch_at_module_level(module):
+    assert not packages(module, at_module_level=True) & {"ray", "torch"}
+
+
+@pytest.mark.parametrize("module", sorted(TRAINING))
+def test_training_knows_no_ray(module):
+    assert "ray" not in packages(module, at_module_level=False)
+
+
+@pytest.mark.parametrize("module", sorted(FILES))
+def test_only_trial_session_answer_and_train_meet_training(module):
+    meets = any(name.startswith("tuner.training") for name in imported(module))
+    may = {"tuner.trial", "tuner.session", "tuner.answer", "tuner.train"}
+    assert not meets or module in may | TRAINING
+
+
+def test_only_the_driver_starts_ray():
+    def starts(path):
+        calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        return any(isinstance(f, ast.Attribute) and ast.unparse(f) in ("ray.init", "ray.shutdown") for f in calls)
+
+    assert [module for module, path in FILES.items() if starts(path)] == ["tuner.driver"]
+
+
+def test_spaces_that_ship_import_nothing_of_the_search():
+    for path in (ROOT / "search_spaces").glob("*.py"):
+        names = set(imports_of(ast.parse(path.read_text()).body, at_module_level=False))
+        ours = {name for name in names if name in FILES}
+        assert ours <= {"tuner.space", "tuner.training.data"}, path

@@ -1,0 +1,81 @@
+"""What a trial gets, how many fit, and what is refused with what there is."""
+
+import pytest
+
+from tuner.errors import RequestError
+from tuner.experiment import Experiment
+from tuner.resources import local_cluster, resources_of
+
+
+def found(cpus, gpus, most=0, cluster=None, **others):
+    experiment = Experiment(cpus_per_trial=cpus, gpus_per_trial=gpus, max_concurrent_trials=most, **others)
+    resources = resources_of(experiment, cluster or {"CPU": 8, "GPU": 2})
+    return resources.cpus, resources.gpus, resources.concurrent
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "expected"),
+    [
+        ("auto", "auto", (1, 1, 2)),
+        ("auto", 0, (1, 0, 8)),
+        (2, 0, (2, 0, 4)),
+        (3, 0, (3, 0, 2)),
+        (0.5, 0, (0.5, 0, 16)),
+        (0.1, 0, (0.1, 0, 80)),
+        (1, 0.5, (1, 0.5, 4)),
+        (1, 0.4, (1, 0.4, 4)),
+        (1, 0.25, (1, 0.25, 8)),
+        (1, 0.1, (1, 0.1, 8)),
+        (1, 0.6, (1, 0.6, 2)),
+        (1, 1, (1, 1, 2)),
+        (1, 2, (1, 2, 1)),
+        (8, 0.1, (8, 0.1, 1)),
+    ],
+)
+def test_as_many_trials_as_fit_and_no_fraction_spans_two_gpus(cpus, gpus, expected):
+    assert found(cpus, gpus) == expected
+
+
+def test_a_tenth_of_a_gpu_fits_ten_times():
+    assert found(0.1, 0.1, cluster={"CPU": 8, "GPU": 1})[2] == 10
+
+
+def test_auto_is_no_gpu_where_there_is_none():
+    assert found("auto", "auto", cluster={"CPU": 2}) == (1, 0, 2)
+
+
+@pytest.mark.parametrize(("most", "expected"), [(0, 8), (3, 3), (100, 8)])
+def test_trials_at_a_time_are_bounded_by_what_was_asked_and_by_what_fits(most, expected):
+    assert found(1, 0, most)[2] == expected
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "cluster", "said"),
+    [
+        (9, 0, {"CPU": 8}, "--cpus-per-trial 9: there are 8 CPUs on this machine; ask for 8 or less"),
+        (2, 0, {"CPU": 1}, "--cpus-per-trial 2: there is 1 CPU on this machine; ask for 1 or less"),
+        (1, 0.5, {"CPU": 1}, "--gpus-per-trial 0.5: there are 0 GPUs on this machine; ask for 0 or less"),
+        (1, 2, {"CPU": 1, "GPU": 1}, "--gpus-per-trial 2: there is 1 GPU on this machine; ask for 1 or less"),
+    ],
+)
+def test_more_than_there_is_is_refused_with_what_there_is(cpus, gpus, cluster, said):
+    with pytest.raises(RequestError) as refused:
+        found(cpus, gpus, cluster=cluster)
+    assert str(refused.value) == said
+
+
+def test_of_a_cluster_it_says_so():
+    with pytest.raises(RequestError, match="there are 8 CPUs in the cluster"):
+        found(9, 0, address="auto")
+
+
+def test_a_bundle_leaves_a_gpu_out_where_none_is_asked_for():
+    assert resources_of(Experiment(), {"CPU": 1}).bundle() == {"CPU": 1}
+    assert resources_of(Experiment(gpus_per_trial=0.5), {"CPU": 1, "GPU": 1}).bundle() == {"CPU": 1, "GPU": 0.5}
+
+
+def test_this_machine_has_a_cpu_and_starts_no_ray_to_tell():
+    import ray
+
+    before = ray.is_initialized()
+    assert local_cluster()["CPU"] >= 1 and ray.is_initialized() == before

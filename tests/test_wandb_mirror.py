@@ -1,0 +1,133 @@
+"""The journal mirrored into W&B: one run a trial, in a group, with why it ended."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tuner.experiment import Experiment
+from tuner.journal import Journal
+from tuner.wandb_mirror import Mirror, main, wandb_mode
+
+
+class Run:
+    """As much of a W&B run as is used, keeping what it was told."""
+
+    def __init__(self, **options):
+        self.options, self.summary, self.tags, self.logged, self.exit_code = options, {}, (), [], "open"
+
+    def log(self, metrics, step):
+        self.logged.append((step, metrics))
+
+    def finish(self, exit_code=0):
+        self.exit_code = exit_code
+
+
+@pytest.fixture
+def wandb():
+    runs = []
+
+    def init(**options):
+        runs.append(Run(**options))
+        return runs[-1]
+
+    return SimpleNamespace(init=init, runs=runs, Settings=lambda **options: options, setup=lambda settings: None)
+
+
+def mirrored(wandb, tmp_path, *events):
+    mirror = Mirror(wandb, Experiment(name="mine", wandb_project="proj"), tmp_path, "offline")
+    for event in events:
+        mirror.handle(event)
+    return mirror
+
+
+STARTED = {"event": "trial_started", "trial": "00000", "config": {"lr": 0.1}}
+REPORT = {"event": "report", "trial": "00000", "epoch": 1, "metrics": {"loss": 0.5}}
+
+
+def ended(status, reason="why", trial="00000"):
+    return {"event": "trial_ended", "trial": trial, "status": status, "reason": reason}
+
+
+def test_a_trial_is_one_run_in_the_experiments_group(wandb, tmp_path):
+    mirrored(wandb, tmp_path, {"event": "experiment_started"}, STARTED, REPORT, {**REPORT, "epoch": 2}, ended("completed"))
+    (run,) = wandb.runs
+    asked = {name: run.options[name] for name in ("id", "name", "group", "project", "config", "mode", "resume", "reinit")}
+    assert asked == {
+        "id": "mine-00000", "name": "00000", "group": "mine", "project": "proj", "config": {"lr": 0.1},
+        "mode": "offline", "resume": "allow", "reinit": "create_new",
+    }  # fmt: skip
+    assert run.logged == [(1, {"loss": 0.5}), (2, {"loss": 0.5})]
+    assert run.tags == ("completed",) and run.summary == {"status": "completed", "reason": "why"} and run.exit_code == 0
+
+
+@pytest.mark.parametrize(("status", "code"), [("failed", 1), ("pruned", 0), ("interrupted", 0), ("completed", 0)])
+def test_only_a_failed_trial_ends_with_an_exit_code(wandb, tmp_path, status, code):
+    mirrored(wandb, tmp_path, STARTED, REPORT, ended(status))
+    assert wandb.runs[0].exit_code == code and wandb.runs[0].tags == (status,)
+
+
+def test_a_stopped_trial_says_where_and_why(wandb, tmp_path):
+    decision = {"event": "decision", "trial": "00000", "epoch": 1, "rung": 1, "bracket": 0, "value": 0.5, "cutoff": None,
+                "recorded": 0, "action": "continue", "reason": "no other"}  # fmt: skip
+    stop = {**decision, "action": "stop", "cutoff": 0.4, "reason": "worse than the cutoff"}
+    mirrored(wandb, tmp_path, STARTED, REPORT, decision, stop)
+    assert wandb.runs[0].summary == {
+        "decision/rung": 1, "decision/cutoff": 0.4, "decision/value": 0.5, "decision/reason": "worse than the cutoff"
+    }  # fmt: skip
+
+
+def test_a_trial_that_failed_before_a_report_has_a_run_with_its_error(wandb, tmp_path):
+    failed = {"event": "trial_failed", "trial": "00000", "error": "boom", "kind": "oom", "will_retry": False}
+    mirrored(wandb, tmp_path, STARTED, failed, ended("failed", "boom"))
+    assert wandb.runs[0].summary["error"] == "boom" and wandb.runs[0].summary["error_kind"] == "oom"
+    assert wandb.runs[0].exit_code == 1
+
+
+def test_runs_of_trials_that_have_not_ended_are_closed_at_the_end(wandb, tmp_path):
+    mirrored(wandb, tmp_path, STARTED, REPORT).close()
+    assert wandb.runs[0].exit_code == 0
+
+
+def test_an_extended_search_is_mirrored_to_its_end(wandb, tmp_path, monkeypatch):
+    Experiment(name="mine").save(tmp_path, {})
+    book = Journal(tmp_path / "journal.jsonl")
+    for number, event in enumerate(["experiment_started", "experiment_resumed"]):
+        trial = f"{number:05d}"
+        book.write(event, name="mine")
+        book.write("trial_started", trial, config={}, resources={}, node="")
+        book.write("report", trial, epoch=1, metrics={"loss": 1.0})
+        book.write("trial_ended", trial, status="completed", reason="")
+        book.write("experiment_finished", state="finished", reason="")
+    book.close()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setattr("os.nice", lambda by: 0)
+    assert main([str(tmp_path), "--mode", "offline"]) == 0
+    assert {run.options["name"] for run in wandb.runs} == {"00000", "00001"}
+
+
+@pytest.mark.parametrize("choice", ["online", "offline", "disabled"])
+def test_a_mode_that_was_asked_for_is_taken(choice, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "k")
+    assert wandb_mode(choice) == choice
+
+
+def test_auto_is_online_with_a_key_and_offline_without(tmp_path, monkeypatch):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    assert wandb_mode("auto") == "offline"
+    (tmp_path / "netrc").write_text("machine github.com login x password y\n")
+    assert wandb_mode("auto") == "offline"
+    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password y\n")
+    assert wandb_mode("auto") == "online"
+    (tmp_path / "netrc").unlink()
+    monkeypatch.setenv("WANDB_API_KEY", "k")
+    assert wandb_mode("auto") == "online"
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert wandb_mode("auto") == "offline"
+
+
+@pytest.mark.parametrize("argv", [[], ["x"], ["x", "--mode", "loud"], ["x", "--mode"]])
+def test_a_wrong_command_line_of_the_mirror_prints_its_use(argv, capsys):
+    assert main(argv) == 2 and "python -m tuner.wandb_mirror" in capsys.readouterr().err
