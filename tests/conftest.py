@@ -24,8 +24,7 @@ def one_ray():
     os.environ.pop("RAY_ADDRESS", None)
     import ray
 
-    system = {"preload_python_modules": ["ray.tune", "torch"]}
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, _system_config=system)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield ray
     ray.shutdown()
 

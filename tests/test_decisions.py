@@ -244,8 +244,19 @@ def test_a_resumed_search_decides_as_an_unbroken_one_wherever_it_was_cut(tmp_pat
 
 def test_every_report_is_journaled_before_its_decision_without_what_ray_adds(tmp_path):
     search = Search(tmp_path / "j")
-    search.report("00000", 1, loss=0.5, accuracy=0.25, pid=7, hostname="h", done=False, trial_id="00000",
-                  checkpoint_dir_name="checkpoint_000000", improved=1, **{"config/lr": 0.1})  # fmt: skip
+    search.report(
+        "00000",
+        1,
+        loss=0.5,
+        accuracy=0.25,
+        pid=7,
+        hostname="h",
+        done=False,
+        trial_id="00000",
+        checkpoint_dir_name="checkpoint_000000",
+        improved=1,
+        **{"config/lr": 0.1},
+    )
     report, decision = read(search.path)
     assert report["metrics"] == {"loss": 0.5, "accuracy": 0.25} and report["epoch"] == 1
     assert report["checkpoint"] == "ray/00000/checkpoint_000000"

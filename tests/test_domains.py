@@ -45,7 +45,11 @@ def test_grid_values_lie_in_the_range_and_try_both_ends(domain):
     values = domains.grid_values(domain)
     assert all(allowed(domain, value) for value in values)
     assert values == sorted(set(values))
-    top = domain.upper - 1 if "randint" in domains.kind(domain) and not getattr(domain.sampler, "q", None) else domain.upper
+    top = (
+        domain.upper - 1
+        if "randint" in domains.kind(domain) and not getattr(domain.sampler, "q", None)
+        else domain.upper
+    )
     assert values[0] == domain.lower and values[-1] == top
 
 
@@ -73,7 +77,9 @@ def test_what_ray_draws_goes_to_the_unit_range_and_comes_back(domain):
 @pytest.mark.parametrize("radius", [1, 2, 5, 10])
 def test_neighbours_lie_in_the_range_without_the_value_itself(domain, radius):
     with seeded(2):
-        drawn = [random.choice(domains.values_of(domain)) if domains.is_grid(domain) else domain.sample() for _ in range(50)]
+        drawn = [
+            random.choice(domains.values_of(domain)) if domains.is_grid(domain) else domain.sample() for _ in range(50)
+        ]
     for value in [*drawn, *domains.grid_values(domain)]:
         found = domains.neighbours(domain, value, radius)
         assert value not in found and len(found) == len(set(found)) <= 2 * radius
@@ -182,7 +188,10 @@ def test_nested_parameters_are_named_by_their_path():
 
 def test_a_domain_is_described_in_json_with_ends_as_declared():
     assert domains.describe(tune.qrandint(0, 12, 4)) == {"kind": "randint", "lower": 0, "upper": 12, "q": 4}
-    assert domains.describe(tune.choice([1, "a", None, (1, 2)])) == {"kind": "choice", "values": [1, "a", None, "(1, 2)"]}
+    assert domains.describe(tune.choice([1, "a", None, (1, 2)])) == {
+        "kind": "choice",
+        "values": [1, "a", None, "(1, 2)"],
+    }
     assert domains.describe(tune.randn()) == {"kind": "normal"}
     assert domains.describe(tune.sample_from(lambda spec: 1)) == {"kind": "sample_from"}
 

@@ -157,7 +157,7 @@ def test_an_unknown_experiment_is_told_with_the_nearest(tmp_path):
 def test_the_latest_experiment_is_the_one_last_written_to(tmp_path):
     import os
 
-    for number, name in enumerate(["b", "a", "c"]):
+    for name in ("b", "a", "c"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "journal.jsonl").touch()
         os.utime(tmp_path / name / "journal.jsonl", (1000 + (name == "a"), 1000 + 100 * (name == "a")))

@@ -8,7 +8,7 @@ from tuner.failures import first_line, kind_of
 
 
 def as_ray_says(error):
-    trace = f"Traceback (most recent call last):\n  File \"x.py\", line 3, in train\n{type(error).__name__}: {error}\n"
+    trace = f'Traceback (most recent call last):\n  File "x.py", line 3, in train\n{type(error).__name__}: {error}\n'
     return ray.exceptions.RayTaskError("train", trace, error).as_instanceof_cause()
 
 

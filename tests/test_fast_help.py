@@ -16,7 +16,7 @@ PROGRAM = """
 import runpy, sys
 sys.argv = ["tuner.run", {option!r}]
 try:
-    runpy.run_module("tuner.run", run_name="__main__")
+    runpy.run_module("tuner.run", run_name="__main__", alter_sys=True)
 except SystemExit as ended:
     assert not ended.code, ended.code
 heavy = {{"ray", "torch", "numpy", "pandas", "wandb"}} & set(sys.modules)

@@ -17,8 +17,18 @@ def write_some(path):
     book.write("experiment_started", name="x")
     book.write("trial_suggested", "00000", config={"lr": 0.1, "name": "Zürich", "many": [1, {"a": None}]})
     book.write("report", "00000", epoch=1, metrics={"loss": math.nan, "accuracy": 0.5, "big": math.inf})
-    book.write("decision", "00000", epoch=1, rung=1, bracket=0, value=-math.inf, cutoff=None, recorded=0,
-               action="stop", reason="line one\nline two")  # fmt: skip
+    book.write(
+        "decision",
+        "00000",
+        epoch=1,
+        rung=1,
+        bracket=0,
+        value=-math.inf,
+        cutoff=None,
+        recorded=0,
+        action="stop",
+        reason="line one\nline two",
+    )
     book.write("experiment_finished", state="finished")
     book.close()
 
@@ -117,6 +127,7 @@ def test_a_journal_can_be_pickled_as_ray_does(tmp_path):
         (np.float32(0.5), 0.5),
         (np.int64(3), 3),
         (np.bool_(True), True),
+        (np.str_("relu"), "relu"),
         (np.array(2.0), 2.0),
         (np.array([2.5]), 2.5),
         (True, True),

@@ -66,7 +66,9 @@ def test_the_best_report_is_the_best_finite_one_and_the_earlier_of_equals(mode, 
 
 
 def test_a_trial_without_a_finite_metric_has_no_best_report():
-    (record,) = records_of([report("0", 1, 0, loss=math.nan), report("0", 2, 1, accuracy=1.0), report("0", 3, 1, loss="x")])
+    (record,) = records_of(
+        [report("0", 1, 0, loss=math.nan), report("0", 2, 1, accuracy=1.0), report("0", 3, 1, loss="x")]
+    )
     assert record.best("loss", "min") is None
     assert best_of([record], Experiment(), None) is None
 
@@ -79,7 +81,11 @@ def test_ties_between_trials_go_to_the_earlier_report():
 
 def test_only_saved_epochs_count_where_a_checkpoint_is_there(tmp_path):
     (tmp_path / "ray/0/a").mkdir(parents=True)
-    events = [report("0", 1, 1, "ray/0/a", loss=2.0), report("0", 2, 2, "ray/0/gone", loss=1.0), report("0", 3, 3, loss=0.5)]
+    events = [
+        report("0", 1, 1, "ray/0/a", loss=2.0),
+        report("0", 2, 2, "ray/0/gone", loss=1.0),
+        report("0", 3, 3, loss=0.5),
+    ]
     (record,) = records_of(events)
     assert record.best("loss", "min").epoch == 3
     assert record.best("loss", "min", tmp_path).epoch == 1

@@ -71,7 +71,10 @@ def test_of_a_cluster_it_says_so():
 
 def test_a_bundle_leaves_a_gpu_out_where_none_is_asked_for():
     assert resources_of(Experiment(), {"CPU": 1}).bundle() == {"CPU": 1}
-    assert resources_of(Experiment(gpus_per_trial=0.5), {"CPU": 1, "GPU": 1}).bundle() == {"CPU": 1, "GPU": 0.5}
+    assert resources_of(Experiment(gpus_per_trial=0.5), {"CPU": 1, "GPU": 1}).bundle() == {
+        "CPU": 1,
+        "GPU": 0.5,
+    }
 
 
 def test_this_machine_has_a_cpu_and_starts_no_ray_to_tell():

@@ -13,7 +13,7 @@ from ray.tune.search import Searcher
 from tuner import domains
 from tuner.errors import RequestError
 from tuner.experiment import CHOICES, PAIRS, Experiment
-from tuner.proposals import python_values
+from tuner.proposals import Proposals, python_values
 from tuner.searchers import build_searcher, check_searcher, grid_of, nested, num_random, seeded
 from tuner.space import Space
 
@@ -44,7 +44,12 @@ def wide():
 
 def experiment_of(searcher, seed=0, num_samples=SAMPLES, **others):
     return Experiment(
-        searcher=searcher, scheduler=PAIRS[searcher][0], seed=seed, num_samples=num_samples, max_epochs=8, **others
+        searcher=searcher,
+        scheduler=PAIRS[searcher][0],
+        seed=seed,
+        num_samples=num_samples,
+        max_epochs=8,
+        **others,
     )
 
 
@@ -110,10 +115,17 @@ def test_settings_lie_in_the_declared_domains(searcher, seed):
 
 @pytest.mark.parametrize(
     "domain",
-    [tune.quniform(0, 1, 0.25), tune.qloguniform(0.25, 4, 0.25), tune.qrandint(0, 12, 4), tune.qlograndint(4, 64, 4),
-     tune.randint(0, 2), tune.lograndint(1, 3), tune.uniform(-3, -1)],
+    [
+        tune.quniform(0, 1, 0.25),
+        tune.qloguniform(0.25, 4, 0.25),
+        tune.qrandint(0, 12, 4),
+        tune.qlograndint(4, 64, 4),
+        tune.randint(0, 2),
+        tune.lograndint(1, 3),
+        tune.uniform(-3, -1),
+    ],
     ids=lambda domain: str(domains.describe(domain)),
-)  # fmt: skip
+)
 @pytest.mark.parametrize("searcher", SEARCHERS)
 def test_narrow_and_quantised_ranges_are_kept_or_refused(searcher, domain):
     space = space_of(x=domain, y=tune.uniform(0, 1))
@@ -192,6 +204,32 @@ def test_a_model_based_searcher_learns_from_what_it_is_told(searcher):
     assert better >= 2
 
 
+def test_a_resumed_bohb_knows_what_it_was_told_at_the_rungs(tmp_path):
+    experiment, space = experiment_of("bohb"), space_of(x=tune.uniform(0, 1))
+    history = []
+    for trial in (f"{i:05d}" for i in range(4)):
+        history.append({"event": "trial_suggested", "trial": trial, "time": 0, "config": {}})
+        history.append({"event": "report", "trial": trial, "time": 1, "epoch": 1, "metrics": {"loss": 0.5}})
+        history.append(
+            {
+                "event": "decision",
+                "trial": trial,
+                "time": 1,
+                "epoch": 1,
+                "rung": 1,
+                "bracket": 0,
+                "value": 0.5,
+                "cutoff": None,
+                "recorded": 0,
+                "action": "pause",
+                "reason": "waits",
+            }
+        )
+    built, num = build_searcher(experiment, space)
+    Proposals(built, num, experiment, None, concurrent=2, keep=None, history=history)
+    assert len(built.bohber.configs.get(1, ())) == 4
+
+
 # random
 
 
@@ -208,9 +246,7 @@ def test_random_multiplies_by_grid_search_as_ray_does():
     built, num = build_searcher(experiment_of("random", num_samples=4), space)
     assert num == 24
     settings = drive(built, num=num, score=lambda flat: 1.0)
-    assert Counter((s["a"], s["b"]) for s in settings) == Counter(
-        {(a, b): 4 for a in (1, 2, 3) for b in ("x", "y")}
-    )
+    assert Counter((s["a"], s["b"]) for s in settings) == Counter({(a, b): 4 for a in (1, 2, 3) for b in ("x", "y")})
 
 
 def test_sample_from_reads_the_other_parameters_and_is_seeded():
@@ -226,7 +262,9 @@ def test_sample_from_reads_the_other_parameters_and_is_seeded():
 
 
 def test_random_takes_every_domain_of_ray():
-    space = space_of(n=tune.randn(0, 1), q=tune.qrandn(0, 1, 0.5), g=tune.grid_search([1]), s=tune.sample_from(lambda _: 1))
+    space = space_of(
+        n=tune.randn(0, 1), q=tune.qrandn(0, 1, 0.5), g=tune.grid_search([1]), s=tune.sample_from(lambda _: 1)
+    )
     assert len(settings_of("random", space)) == SAMPLES
 
 
@@ -345,12 +383,27 @@ def test_a_parameter_that_a_searcher_cannot_propose_is_named(searcher, kind, dom
 @pytest.mark.parametrize("searcher", SEARCHERS)
 @pytest.mark.parametrize(
     "domain",
-    [tune.choice([1, 2]), tune.uniform(0, 1), tune.quniform(0, 1, 0.5), tune.loguniform(1, 2), tune.randn(),
-     tune.qloguniform(1, 2, 0.5), tune.randint(0, 3), tune.qrandint(0, 4, 2), tune.lograndint(1, 9), tune.qrandn(0, 1, 1),
-     tune.qlograndint(1, 9, 2), tune.choice([(1, 2), (3, 4)]), tune.choice([[1, 2], [3]]), tune.choice([None, 1]),
-     tune.choice([7]), tune.grid_search([1, 2]), tune.sample_from(lambda spec: 1)],
+    [
+        tune.choice([1, 2]),
+        tune.uniform(0, 1),
+        tune.quniform(0, 1, 0.5),
+        tune.loguniform(1, 2),
+        tune.randn(),
+        tune.qloguniform(1, 2, 0.5),
+        tune.randint(0, 3),
+        tune.qrandint(0, 4, 2),
+        tune.lograndint(1, 9),
+        tune.qrandn(0, 1, 1),
+        tune.qlograndint(1, 9, 2),
+        tune.choice([(1, 2), (3, 4)]),
+        tune.choice([[1, 2], [3]]),
+        tune.choice([None, 1]),
+        tune.choice([7]),
+        tune.grid_search([1, 2]),
+        tune.sample_from(lambda spec: 1),
+    ],
     ids=lambda domain: str(domains.describe(domain)),
-)  # fmt: skip
+)
 def test_every_domain_is_proposed_or_refused_by_name(searcher, domain):
     space = space_of(odd=domain, lr=tune.uniform(0, 1))
     try:

@@ -60,7 +60,10 @@ def test_a_space_is_found_by_module_and_attribute(tmp_path, monkeypatch):
 def test_two_files_of_one_name_are_two_spaces(tmp_path):
     for folder, bound in (("a", 1), ("b", 2)):
         (tmp_path / folder).mkdir()
-        file_with(tmp_path / folder, HEAD + f"space = Space(params={{'x': tune.uniform(0, {bound})}}, train=train)\n")
+        file_with(
+            tmp_path / folder,
+            HEAD + f"space = Space(params={{'x': tune.uniform(0, {bound})}}, train=train)\n",
+        )
     first, second = (find_space(str(tmp_path / folder / "mine.py")) for folder in "ab")
     assert (first.space.params["x"].upper, second.space.params["x"].upper) == (1, 2)
 
@@ -89,15 +92,35 @@ def test_a_missing_file_is_told():
         (HEAD + "x = 1 / 0\n", "ZeroDivisionError: division by zero", 9),
         ("import no_such_module_at_all\n", "No module named 'no_such_module_at_all'", 1),
         (HEAD + "tune.nothing\n", "has no attribute 'nothing'", 9),
-        (HEAD + "space = Space(\n    params={'lr': 0.1},\n    train=train)\n", "parameter 'lr': 0.1 is no search domain", 9),
-        (HEAD + "space = Space(params={'l': tune.choice([])}, train=train)\n", "parameter 'l': tune.choice([]) has no", 9),
-        (HEAD + "space = Space(params={'x': tune.uniform(2, 1)}, train=train)\n", "parameter 'x': range 2", 9),
+        (
+            HEAD + "space = Space(\n    params={'lr': 0.1},\n    train=train)\n",
+            "parameter 'lr': 0.1 is no search domain",
+            9,
+        ),
+        (
+            HEAD + "space = Space(params={'l': tune.choice([])}, train=train)\n",
+            "parameter 'l': tune.choice([]) has no",
+            9,
+        ),
+        (
+            HEAD + "space = Space(params={'x': tune.uniform(2, 1)}, train=train)\n",
+            "parameter 'x': range 2",
+            9,
+        ),
         (HEAD + "space = Space(params={'x': tune.loguniform(0, 1)}, train=train)\n", "", 9),
-        (HEAD + "space = Space(params={'a': {'b': 3}}, train=train)\n", "parameter 'a/b': 3 is no search domain", 9),
+        (
+            HEAD + "space = Space(params={'a': {'b': 3}}, train=train)\n",
+            "parameter 'a/b': 3 is no search domain",
+            9,
+        ),
         (HEAD + "space = Space(params={}, train=train)\n", "no params: there is nothing to search", 9),
         (HEAD + "space = Space(params={'x': tune.uniform(0, 1)})\n", "either task= or train=", 9),
         (HEAD + "space = Space(param={'x': tune.uniform(0, 1)})\n", "unexpected keyword argument 'param'", 9),
-        (HEAD + "space = Space(params={'x': tune.choice([1])}, train=train, mutable=('y',))\n", "mutable names 'y'", 9),
+        (
+            HEAD + "space = Space(params={'x': tune.choice([1])}, train=train, mutable=('y',))\n",
+            "mutable names 'y'",
+            9,
+        ),
         (HEAD + "def inner():\n    raise OSError('gone')\n\n\ninner()\n", "OSError: gone", 10),
     ],
 )

@@ -50,13 +50,29 @@ def ended(status, reason="why", trial="00000"):
 
 
 def test_a_trial_is_one_run_in_the_experiments_group(wandb, tmp_path):
-    mirrored(wandb, tmp_path, {"event": "experiment_started"}, STARTED, REPORT, {**REPORT, "epoch": 2}, ended("completed"))
+    mirrored(
+        wandb,
+        tmp_path,
+        {"event": "experiment_started"},
+        STARTED,
+        REPORT,
+        {**REPORT, "epoch": 2},
+        ended("completed"),
+    )
     (run,) = wandb.runs
-    asked = {name: run.options[name] for name in ("id", "name", "group", "project", "config", "mode", "resume", "reinit")}
+    asked = {
+        name: run.options[name] for name in ("id", "name", "group", "project", "config", "mode", "resume", "reinit")
+    }
     assert asked == {
-        "id": "mine-00000", "name": "00000", "group": "mine", "project": "proj", "config": {"lr": 0.1},
-        "mode": "offline", "resume": "allow", "reinit": "create_new",
-    }  # fmt: skip
+        "id": "mine-00000",
+        "name": "00000",
+        "group": "mine",
+        "project": "proj",
+        "config": {"lr": 0.1},
+        "mode": "offline",
+        "resume": "allow",
+        "reinit": "create_new",
+    }
     assert run.logged == [(1, {"loss": 0.5}), (2, {"loss": 0.5})]
     assert run.tags == ("completed",) and run.summary == {"status": "completed", "reason": "why"} and run.exit_code == 0
 
@@ -68,13 +84,26 @@ def test_only_a_failed_trial_ends_with_an_exit_code(wandb, tmp_path, status, cod
 
 
 def test_a_stopped_trial_says_where_and_why(wandb, tmp_path):
-    decision = {"event": "decision", "trial": "00000", "epoch": 1, "rung": 1, "bracket": 0, "value": 0.5, "cutoff": None,
-                "recorded": 0, "action": "continue", "reason": "no other"}  # fmt: skip
+    decision = {
+        "event": "decision",
+        "trial": "00000",
+        "epoch": 1,
+        "rung": 1,
+        "bracket": 0,
+        "value": 0.5,
+        "cutoff": None,
+        "recorded": 0,
+        "action": "continue",
+        "reason": "no other",
+    }
     stop = {**decision, "action": "stop", "cutoff": 0.4, "reason": "worse than the cutoff"}
     mirrored(wandb, tmp_path, STARTED, REPORT, decision, stop)
     assert wandb.runs[0].summary == {
-        "decision/rung": 1, "decision/cutoff": 0.4, "decision/value": 0.5, "decision/reason": "worse than the cutoff"
-    }  # fmt: skip
+        "decision/rung": 1,
+        "decision/cutoff": 0.4,
+        "decision/value": 0.5,
+        "decision/reason": "worse than the cutoff",
+    }
 
 
 def test_a_trial_that_failed_before_a_report_has_a_run_with_its_error(wandb, tmp_path):
@@ -89,7 +118,8 @@ def test_runs_of_trials_that_have_not_ended_are_closed_at_the_end(wandb, tmp_pat
     assert wandb.runs[0].exit_code == 0
 
 
-def test_an_extended_search_is_mirrored_to_its_end(wandb, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("more", "mirrored"), [([], {"00001"}), (["--all"], {"00000", "00001"})])
+def test_an_extended_search_is_mirrored_to_its_end(wandb, tmp_path, monkeypatch, more, mirrored):
     Experiment(name="mine").save(tmp_path, {})
     book = Journal(tmp_path / "journal.jsonl")
     for number, event in enumerate(["experiment_started", "experiment_resumed"]):
@@ -102,8 +132,8 @@ def test_an_extended_search_is_mirrored_to_its_end(wandb, tmp_path, monkeypatch)
     book.close()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setattr("os.nice", lambda by: 0)
-    assert main([str(tmp_path), "--mode", "offline"]) == 0
-    assert {run.options["name"] for run in wandb.runs} == {"00000", "00001"}
+    assert main([str(tmp_path), "--mode", "offline", *more]) == 0
+    assert {run.options["name"] for run in wandb.runs} == mirrored
 
 
 @pytest.mark.parametrize("choice", ["online", "offline", "disabled"])
@@ -130,4 +160,6 @@ def test_auto_is_online_with_a_key_and_offline_without(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("argv", [[], ["x"], ["x", "--mode", "loud"], ["x", "--mode"]])
 def test_a_wrong_command_line_of_the_mirror_prints_its_use(argv, capsys):
-    assert main(argv) == 2 and "python -m tuner.wandb_mirror" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 2 and "python -m tuner.wandb_mirror" in capsys.readouterr().err

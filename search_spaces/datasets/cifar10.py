@@ -26,6 +26,8 @@ from tuner.training.data import Arrays, DataError, Splits
 # torchvision takes a second to import, which a trial that reads the binary layout or the sample need not wait
 # for: it is imported where it is used.
 
+# torchvision's `CIFAR10.url`, said again so that a machine without a network need not import torchvision to learn it.
+DOWNLOAD_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
 NUM_CLASSES = 10
 IMAGES_PER_FILE = 10_000
 RECORD_BYTES = 1 + 3 * 32 * 32
@@ -186,11 +188,9 @@ def download_once(cache: Path) -> Splits:
     Raises:
         Unavailable: its host does not answer, the download fails or stalls, or `cache` cannot be written.
     """
-    from torchvision.datasets import CIFAR10
-
-    host = urlsplit(CIFAR10.url).hostname
+    host = urlsplit(DOWNLOAD_URL).hostname
     # Before the lock: where there is no network, the processes of a node find that out side by side.
-    if reason := why_unreachable(CIFAR10.url):
+    if reason := why_unreachable(DOWNLOAD_URL):
         raise Unavailable(f"could not reach {host}: {reason}")
     partial = cache.with_name("cifar10.partial")
     try:
@@ -220,7 +220,7 @@ def download(folder: Path) -> None:
     socket.setdefaulttimeout(STALL_SECONDS)
     try:
         download_and_extract_archive(
-            CIFAR10.url, folder, filename=CIFAR10.filename, md5=CIFAR10.tgz_md5, remove_finished=True
+            DOWNLOAD_URL, folder, filename=CIFAR10.filename, md5=CIFAR10.tgz_md5, remove_finished=True
         )
     finally:
         socket.setdefaulttimeout(before)

@@ -393,7 +393,7 @@ def test_stalled_download_gives_the_sample(
     Stalling.over = threading.Event()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Stalling)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setattr(CIFAR10, "url", f"http://127.0.0.1:{server.server_port}/cifar-10-python.tar.gz")
+    monkeypatch.setattr(module, "DOWNLOAD_URL", f"http://127.0.0.1:{server.server_port}/cifar-10-python.tar.gz")
     monkeypatch.setattr(module, "STALL_SECONDS", 0.5)
     try:
         notice = cifar10(None).notice

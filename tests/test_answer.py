@@ -1,0 +1,147 @@
+"""The winner is tested once, its files can be read back, and trials.csv has a row a trial."""
+
+import csv
+import io
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tuner import results
+from tuner.answer import conclude, figures, flat, setting, trials_csv
+from tuner.experiment import Experiment
+from tuner.journal import Journal
+from tuner.space import find_space
+from tuner.training.data import hold_out
+from tuner.training.loop import Training
+from tuner.trial import STATE, trial_seed
+
+TINY = Path(__file__).parent / "spaces" / "tiny.py"
+CONFIG = {"width": 4, "lr": 0.01, "batch_size": 16}
+
+
+@pytest.fixture
+def searched(tmp_path):
+    """A search of two trials, the first with a checkpoint of its first epoch: folder, space and splits."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    found = find_space(str(TINY))
+    splits = hold_out(found.space.task.data(None), fraction=0.2, seed=0)
+    training = Training(found.space.task, CONFIG, splits, seed=trial_seed(0, "00000"), max_epochs=8)
+    report = training.run_epoch()
+    place = folder / "ray" / "00000" / "checkpoint_000000"
+    place.mkdir(parents=True)
+    torch.save({"training": training.state_dict(), "best": report["loss"]}, place / STATE)
+    Experiment(space=str(TINY), name="mine", results=str(tmp_path), max_epochs=8).save(folder, {})
+    book = Journal(folder / "journal.jsonl")
+    book.write("experiment_started", name="mine")
+    for trial in ("00000", "00001"):
+        book.write("trial_suggested", trial, config=CONFIG)
+        book.write("trial_started", trial, config=CONFIG, resources={"CPU": 1}, node="")
+    book.write("report", "00000", epoch=1, metrics=report, checkpoint="ray/00000/checkpoint_000000")
+    book.write("report", "00001", epoch=1, metrics={"loss": 1e-9, "accuracy": 1.0})
+    book.write("decision", "00001", epoch=1, rung=1, bracket=0, value=1.0, cutoff=0.5, recorded=1, action="stop",
+               reason='worse, "much" worse')  # fmt: skip
+    book.write("trial_ended", "00000", status="completed", reason="trained its 8 epochs")
+    book.write("trial_ended", "00001", status="pruned", reason='worse, "much" worse')
+    book.close()
+    return folder, found, splits, training
+
+
+def test_the_winner_is_written_with_its_test_figures_and_its_model(searched):
+    folder, found, splits, training = searched
+    answer = conclude(results.load(folder), found, splits, 1, 0)
+    assert (answer.trial.id, answer.report.epoch) == ("00000", 1)
+    config = json.loads((folder / "best/config.json").read_text())
+    metrics = json.loads((folder / "best/metrics.json").read_text())
+    assert config["config"] == CONFIG and config["trial"] == "00000" and config["space_sha256"] == found.sha256
+    assert metrics["test"] == answer.test == training.evaluate(splits.test)
+    assert metrics["validation"]["loss"] == answer.report.metrics["loss"]
+    model = found.space.task.model(CONFIG)
+    model.load_state_dict(torch.load(folder / "best/model.pt", weights_only=True))
+
+
+def test_the_test_part_is_read_once_for_one_winner(searched):
+    folder, found, splits, _ = searched
+    first = conclude(results.load(folder), found, splits, 1, 0).test
+    touched = replace(splits, test=replace(splits.test, targets=1 - splits.test.targets))
+    assert conclude(results.load(folder), found, touched, 1, 0).test == first
+    shutil.rmtree(folder / "best")
+    assert conclude(results.load(folder), found, touched, 1, 0).test != first
+
+
+def test_another_space_file_has_the_winner_tested_again(searched):
+    folder, found, splits, _ = searched
+    first = conclude(results.load(folder), found, splits, 1, 0).test
+    touched = replace(splits, test=replace(splits.test, targets=1 - splits.test.targets))
+    assert conclude(results.load(folder), replace(found, sha256="another"), touched, 1, 0).test != first
+
+
+def test_without_a_test_part_the_model_is_there_and_no_figures(searched):
+    folder, found, splits, _ = searched
+    assert conclude(results.load(folder), found, replace(splits, test=None), 1, 0).test is None
+    assert (folder / "best/model.pt").exists()
+    assert json.loads((folder / "best/metrics.json").read_text())["test"] is None
+
+
+def test_a_notice_of_the_data_stands_beside_the_answer(searched):
+    folder, found, splits, _ = searched
+    conclude(results.load(folder), found, replace(splits, notice="a sample"), 1, 0)
+    assert json.loads((folder / "best/metrics.json").read_text())["notice"] == "a sample"
+
+
+def test_where_no_checkpoint_is_there_the_best_of_all_epochs_wins(searched):
+    folder, found, _, _ = searched
+    shutil.rmtree(folder / "ray")
+    answer = conclude(results.load(folder), found, None, 1, 0)
+    assert answer.trial.id == "00001" and answer.test is None
+
+
+def test_without_a_finite_metric_there_is_no_answer_but_a_table(tmp_path):
+    folder = tmp_path / "none"
+    folder.mkdir()
+    Experiment(name="none", results=str(tmp_path)).save(folder, {})
+    book = Journal(folder / "journal.jsonl")
+    book.write("report", "00000", epoch=1, metrics={"loss": math.nan})
+    book.close()
+    assert conclude(results.load(folder), find_space(str(TINY)), None, 1, 0) is None
+    assert not (folder / "best").exists() and (folder / "trials.csv").read_text().count("\n") == 2
+
+
+def test_files_of_the_answer_are_strict_json_where_another_metric_diverged(searched):
+    folder, found, splits, _ = searched
+    book = Journal(folder / "journal.jsonl")
+    book.write(
+        "report",
+        "00000",
+        epoch=2,
+        metrics={"loss": 0.0, "other": math.nan},
+        checkpoint="ray/00000/checkpoint_000000",
+    )
+    book.close()
+    conclude(results.load(folder), found, splits, 1, 0)
+
+    def refuse(constant):
+        pytest.fail(f"{constant} is no JSON")
+
+    for name in ("config", "metrics"):
+        json.loads((folder / f"best/{name}.json").read_text(), parse_constant=refuse)
+
+
+def test_the_table_has_a_row_a_trial_with_where_and_why_it_stopped(searched):
+    folder = searched[0]
+    rows = list(csv.DictReader(io.StringIO(trials_csv(results.load(folder)))))
+    assert [row["trial"] for row in rows] == ["00000", "00001"]
+    assert (rows[1]["status"], rows[1]["rung"], rows[1]["reason"]) == ("pruned", "1", 'worse, "much" worse')
+    assert (rows[0]["rung"], rows[0]["epochs"], rows[0]["width"], rows[0]["lr"]) == ("", "1", "4", "0.01")
+    assert float(rows[1]["best_loss"]) == float(rows[1]["last_loss"]) == 1e-9
+
+
+def test_a_setting_and_figures_are_told_in_a_line():
+    assert flat({"a": 1, "b": {"c": 2, "d": {"e": 3}}}) == {"a": 1, "b/c": 2, "b/d/e": 3}
+    assert setting({"l1": 64, "opt": {"lr": 0.00123456789}, "act": "relu"}) == "l1 64, opt/lr 0.00123457, act relu"
+    assert figures({"loss": 1.23456, "bad": math.nan, "train_s": 3.0, "note": "x", "n": 2}) == "loss 1.2346, n 2.0000"

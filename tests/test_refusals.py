@@ -1,0 +1,327 @@
+"""Wrong requests: exit code 2 and one line that says what was given, what is allowed and what to do; no Ray started."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tuner import run
+from tuner.errors import RequestError
+from tuner.experiment import Experiment
+from tuner.journal import Journal
+
+SPACES = Path(__file__).parent / "spaces"
+TINY = str(SPACES / "tiny.py")
+HEAD = "from ray import tune\nfrom tuner.space import Space\ntrain = print\n"
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch, capsys):
+    """Runs a command line that must be refused; gives the text of its one line."""
+    import ray
+
+    import tuner.driver  # noqa: F401  (sets what ray reads when it is imported)
+
+    def start(*args, **kwargs):
+        pytest.fail("Ray was started for a wrong request")
+
+    monkeypatch.setattr(ray, "init", start)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(SPACES)
+    (tmp_path / "empty").mkdir()
+
+    def command(*argv):
+        before = sorted(tmp_path.rglob("*"))
+        code = run.main([argument.replace("TMP", str(tmp_path)) for argument in argv])
+        said = capsys.readouterr()
+        assert code == 2
+        assert said.err.startswith("tuner: error: ") and said.err.count("\n") == 1, said.err
+        assert "Traceback" not in said.out + said.err
+        left = [path for path in sorted(tmp_path.rglob("*")) if path not in before and "__pycache__" not in path.parts]
+        assert [path for path in left if path != tmp_path / "results"] == [], "a refused request left files"
+        return said.err.removeprefix("tuner: error: ").strip()
+
+    return command
+
+
+OPTIONS = [
+    # a value that its option does not take
+    (["--num-samples", "0"], "--num-samples 0: must be 1 or more"),
+    (["--num-samples", "-4"], "--num-samples -4: must be 1 or more"),
+    (["--max-epochs", "0"], "--max-epochs 0: must be 1 or more"),
+    (["--grace-period", "0"], "--grace-period 0: must be 1 or more"),
+    (["--grace-period", "9"], "--grace-period 9 is above --max-epochs 8"),
+    (["--max-epochs", "2", "--grace-period", "3"], "--grace-period 3 is above --max-epochs 2"),
+    (["--reduction-factor", "1"], "--reduction-factor 1: must be above 1"),
+    (["--reduction-factor", "nan"], "--reduction-factor nan: must be above 1"),
+    (["--seed", "-1"], "--seed -1: must be 0..4294967295"),
+    (["--max-concurrent-trials", "-1"], "--max-concurrent-trials -1: must be 1 or more, or 0 = all"),
+    (["--searcher", "baysian"], "baysian"),
+    (["--searcher", "hyperot"], "hyperopt"),
+    (["--scheduler", "ahsa"], "asha"),
+    (["--mode", "best"], "max"),
+    (["--wandb", "sometimes"], "offline"),
+    (
+        ["--searcher", "bohb", "--scheduler", "asha"],
+        "--searcher bohb does not work with --scheduler asha; bohb works with bohb",
+    ),
+    (["--searcher", "refine", "--scheduler", "hyperband"], "refine works with asha, median, fifo"),
+    (["--searcher", "hyperopt", "--scheduler", "pbt"], "pbt works with random, grid"),
+    (["--scheduler", "bohb"], "bohb works with bohb"),
+    (["--strategy", "ddp"], "--strategy ddp: this version trains with single alone"),
+    (["--precision", "bf16"], "--precision bf16: this version trains with fp32 alone"),
+    (["--workers-per-trial", "2"], "--workers-per-trial 2"),
+    (["--workers-per-trial", "0"], "--workers-per-trial 0: must be 1 or more"),
+    (["--time-budget", "10"], "--time-budget 10: write it as 90s, 30m or 2h"),
+    (["--time-budget", "0s"], "--time-budget 0s: write it as"),
+    (["--time-budget", "-5m"], "-5m"),
+    (["--time-budget", "1d"], "--time-budget 1d: write it as"),
+    (["--time-budget", "1h30m"], "--time-budget 1h30m: write it as"),
+    (["--time-budget", "soon"], "--time-budget soon: write it as"),
+    (["--cpus-per-trial", "0"], "--cpus-per-trial 0"),
+    (["--cpus-per-trial", "-2"], "--cpus-per-trial -2"),
+    (["--cpus-per-trial", "4096"], "--cpus-per-trial 4096: there "),
+    (["--cpus-per-trial", "many"], "many"),
+    (["--gpus-per-trial", "1.5"], "--gpus-per-trial 1.5: must be whole above 1"),
+    (["--gpus-per-trial", "-1"], "--gpus-per-trial -1"),
+    (["--gpus-per-trial", "64"], "--gpus-per-trial 64: there "),
+    (["--gpus-per-trial", "inf"], "--gpus-per-trial inf"),
+    (["--name", "../x"], "--name '../x': letters, digits"),
+    (["--name", "a/b"], "--name 'a/b': letters, digits"),
+    (["--name", " "], "--name ' ': letters, digits"),
+    (["--name", "-x"], "--name"),
+    (["--name", "x" * 101], "at most 100"),
+    (["--results", "s3://bucket/tuner"], "--results s3://bucket/tuner: only folders are supported"),
+    (["--metric", "accuray"], "--metric accuray: space"),
+    (["--metric", "accuray"], "did you mean 'accuracy'?"),
+    # what the command line does not know
+    (["--num-smaples", "3"], "--num-samples"),
+    (["--frobnicate"], "--frobnicate"),
+    (["--num-samples"], "--num-samples"),
+    (["--num-samples", "ten"], "ten"),
+    (["--num-samples", "2.5"], "2.5"),
+    (["--reduction-factor", "two"], "two"),
+    (["surplus"], "surplus"),
+]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"), OPTIONS, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
+def test_a_wrong_option_is_refused(refused, argv, said):
+    assert said in refused("--space", TINY, *argv)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--num-smaples", "3"], "--num-samples"),
+        (["--num-samples", "ten"], "--num-samples"),
+        (["--searcher", "hyperot"], "hyperopt"),
+        (["--num-samples"], "--num-samples"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_what_the_parser_refuses_is_told_without_its_box(argv, said, encoding, monkeypatch):
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+    with pytest.raises(RequestError) as refused:
+        run.parse(["--space", "cifar", *argv], Experiment())
+    assert said in str(refused.value)
+    assert not any(line in str(refused.value) for line in ("---", "──", "│", "helptext"))
+
+
+SPACE_NAMES = [
+    ([], "give --space NAME (see --list), or --resume NAME"),
+    (["--space", "cifra"], "no space named 'cifra'; did you mean 'cifar'?"),
+    (["--space", "zzz"], "known: cifar, quadratic"),
+    (["--space", "nowhere.py"], "--space nowhere.py: no such file"),
+    (["--space", "TMP"], "no such file"),
+    (["--space", "no.such.module"], "No module named"),
+    (["--space", "search_spaces.cifar:other"], "has no other = Space(...)"),
+    (["--space", "search_spaces.quadratic", "--scheduler", "pbt"], "marks none as changeable"),
+    (["--space", "search_spaces.cifar", "--data-dir", "TMP/empty"], "empty"),
+    (["--space", "search_spaces.cifar", "--data-dir", "TMP/gone"], "gone"),
+]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"), SPACE_NAMES, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
+def test_a_wrong_space_is_refused(refused, argv, said):
+    assert said in refused(*argv)
+
+
+FILES = [
+    ("x = (\n", "does not parse"),
+    ("import no_such_thing\n", "No module named 'no_such_thing' (TMP/mine.py, line 1)"),
+    ("1 / 0\n", "ZeroDivisionError: division by zero (TMP/mine.py, line 1)"),
+    ("raise RuntimeError('one\\ntwo')\n", "RuntimeError: one"),
+    ("space = 3\n", "has no space = Space(...)"),
+    ("", "has no space = Space(...)"),
+    (
+        "space = Space(params={'lr': 0.1}, train=train)",
+        "parameter 'lr': 0.1 is no search domain; use tune.choice",
+    ),
+    (
+        "space = Space(params={'l': tune.choice([])}, train=train)",
+        "parameter 'l': tune.choice([]) has no values",
+    ),
+    ("space = Space(params={'x': tune.loguniform(1, 0.1)}, train=train)", "x"),
+    ("space = Space(params={'x': tune.loguniform(0, 1)}, train=train)", "0"),
+    ("space = Space(params={'x': tune.uniform(1, 0)}, train=train)", "range 1..0 is reversed or empty"),
+    ("space = Space(params={'x': tune.randint(3, 3)}, train=train)", "range 3..3 is reversed or empty"),
+    ("space = Space(params={}, train=train)", "there is nothing to search"),
+    ("space = Space(params={'x': tune.uniform(0, 1)})", "either task= or train="),
+    ("space = Space(params={'x': tune.uniform(0, 1)}, train=train, mutable=('y',))", "mutable names 'y'"),
+    ("space = Space(params={'x': tune.uniform(0, 1)}, train=train, mode='maximum')", "maximum"),
+    ("space = Space(params={'x': tune.uniform(0, 1)}, train=train, max_epochs=0)", "0"),
+    ("space = Space(params={'x': tune.uniform(0, 1)}, train=train, num_samples='ten')", "ten"),
+    ("raise SystemExit(3)\n", "mine.py"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), FILES)
+def test_a_wrong_space_file_is_refused(refused, tmp_path, text, said):
+    (tmp_path / "mine.py").write_text((HEAD if "Space(" in text else "") + text)
+    assert said.replace("TMP", str(tmp_path)) in refused("--space", "mine.py" if "TMP" not in said else "TMP/mine.py")
+
+
+@pytest.mark.parametrize("searcher", ["grid", "refine", "hyperopt", "optuna"])
+def test_a_parameter_that_the_searcher_cannot_propose_is_named(refused, searcher):
+    said = refused("--space", "TMP/derived.py", "--searcher", searcher)
+    assert f"--searcher {searcher} cannot propose parameter 'half', a sample_from" in said
+
+
+@pytest.fixture(autouse=True)
+def derived(tmp_path):
+    """The three odd spaces of `spaces/numbers.py` as files of their own."""
+    for name in ("derived", "normal", "points"):
+        text = (SPACES / "numbers.py").read_text()
+        (tmp_path / f"{name}.py").write_text(f"{text}\nspace = {name}\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--space", "TMP/normal.py", "--searcher", "grid"], "cannot propose parameter 'x', a normal"),
+        (
+            ["--space", "TMP/points.py", "--searcher", "hyperopt"],
+            "cannot propose parameter 'x', a grid_search",
+        ),
+        (
+            ["--space", "TMP/points.py", "--searcher", "bohb", "--scheduler", "bohb"],
+            "parameter 'x', a grid_search",
+        ),
+        (["--space", "TMP/normal.py", "--searcher", "optuna"], "'x'"),
+    ],
+)
+def test_a_domain_that_the_searcher_cannot_take_is_named(refused, argv, said):
+    assert said in refused(*argv)
+
+
+def test_results_that_are_a_file_are_refused(refused, tmp_path):
+    (tmp_path / "taken").touch()
+    assert "--results taken: cannot be written to" in refused("--space", TINY, "--results", "taken")
+    assert "cannot be written to" in refused("--space", TINY, "--results", "taken/below")
+
+
+# states of a search
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch, capsys):
+    """A search `mine` over a copy of tiny.py, as it is on disk once it has begun."""
+    import tuner.driver  # noqa: F401
+    from tuner import session
+    from tuner.space import find_space
+
+    shutil.copy(TINY, tmp_path / "space.py")
+    monkeypatch.chdir(tmp_path)
+    argv = ["--space", "space.py", "--name", "mine", "--num-samples", "6"]
+    found = find_space("space.py")
+    request = session.begin(run.parse(argv, session.defaults_of(found)).experiment, found, argv)
+    folder = request.experiment.folder
+    folder.mkdir(parents=True)
+    request.experiment.save(folder, request.facts)
+    book = Journal(folder / "journal.jsonl")
+    book.write("experiment_started", name="mine")
+    book.close()
+    return folder
+
+
+def test_what_was_saved_can_be_resumed(saved, capsys):
+    assert run.main(["--resume", "mine", "--dry-run"]) == 0
+    assert run.main(["--resume", "latest", "--dry-run", "--num-samples", "9", "--max-epochs", "16"]) == 0
+    assert "settings    9 by random" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (
+            ["--space", "space.py", "--name", "mine"],
+            "is there already; go on with it by --resume mine, or take another",
+        ),
+        (["--resume", "mien"], "no experiment 'mien' in results; did you mean 'mine'?"),
+        (["--resume", "latest", "--results", "TMP/empty"], "no experiment in"),
+        (["--resume", "latest", "--results", "TMP/gone"], "no experiment in"),
+        (["--resume", "mine", "--seed", "3"], "--seed was 0, now 3"),
+        (["--resume", "mine", "--space", "quadratic"], "--space was 'space.py', now 'quadratic'"),
+        (["--resume", "mine", "--num-samples", "5"], "--num-samples 5 is below the 6 that were asked for"),
+        (["--resume", "mine", "--searcher", "grid"], "--searcher was 'random', now 'grid'"),
+        (["--resume", "mine", "--scheduler", "fifo", "--seed", "1"], "--scheduler was 'asha', now 'fifo'"),
+        (["--resume", "mine", "--metric", "accuracy"], "--metric was 'loss', now 'accuracy'"),
+        (["--resume", "mine", "--max-epochs", "0"], "--max-epochs 0: must be 1 or more"),
+        (["--resume", "mine", "--cpus-per-trial", "4096"], "--cpus-per-trial 4096"),
+        (["--resume", "mine", "--name", "other"], "--name was 'mine', now 'other'"),
+        (["--resume", "../results/mine/x"], "no experiment"),
+        (["--resume", ""], "give --space NAME"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_resume_is_refused(refused, saved, argv, said):
+    assert said in refused(*argv)
+
+
+def test_a_space_that_has_changed_is_refused_with_what_changed(refused, saved, tmp_path):
+    text = (tmp_path / "space.py").read_text()
+    (tmp_path / "space.py").write_text(text.replace("tune.loguniform(1e-4, 1e-1)", "tune.loguniform(1e-4, 1)"))
+    said = refused("--resume", "mine")
+    assert "the space has changed: lr was" in said and "start anew with --name" in said
+
+
+def test_a_space_that_is_gone_is_refused(refused, saved, tmp_path):
+    (tmp_path / "space.py").unlink()
+    assert "space.py: no such file" in refused("--resume", "mine")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"options": 3}',
+        '{"options": {"seed": "x"}}',
+        '{"options": {"searcher": "gone"}}',
+    ],
+)
+def test_a_damaged_experiment_is_refused(refused, saved, text):
+    (saved / "experiment.json").write_text(text)
+    assert "experiment.json" in refused("--resume", "mine") or "searcher" in refused("--resume", "mine")
+
+
+def test_an_experiment_without_its_facts_is_refused(refused, saved):
+    document = json.loads((saved / "experiment.json").read_text())
+    (saved / "experiment.json").write_text(json.dumps({"options": document["options"]}))
+    assert "experiment.json is damaged" in refused("--resume", "mine")
+
+
+def test_a_damaged_journal_is_refused_with_its_line(refused, saved):
+    with open(saved / "journal.jsonl", "a") as file:
+        file.write('{"time": 1, "event": "repo\n{"time": 2, "event": "experiment_resumed"}\n')
+    said = refused("--resume", "mine")
+    assert "journal.jsonl" in said and "line 2" in said
