@@ -15,7 +15,7 @@ FILES = {
 ALLOWED = {
     "tuner.errors": set(),
     "tuner.files": set(),
-    "tuner.journal": set(),
+    "tuner.journal": {"errors"},
     "tuner.domains": set(),
     "tuner.failures": set(),
     "tuner.engine": set(),
@@ -34,7 +34,7 @@ ALLOWED = {
     "tuner.proposals": {"experiment", "journal", "records", "searchers"},
     "tuner.trial": {"space", "training.loop"},
     "tuner.callbacks": {"decisions", "experiment", "failures", "halt", "journal"},
-    "tuner.answer": {"files", "records", "results", "space", "training.data", "training.loop", "trial"},
+    "tuner.answer": {"files", "journal", "records", "results", "space", "training.data", "training.loop", "trial"},
     "tuner.console": {"answer", "callbacks", "domains", "experiment", "searchers", "session"},
     "tuner.driver": {
         "callbacks", "console", "decisions", "engine", "errors", "experiment", "halt", "journal", "proposals",

@@ -7,6 +7,7 @@ cutoff` is false), and one report without the metric ends the whole experiment.
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,7 +104,7 @@ class JournalingScheduler(TrialScheduler):
         trial_id, epoch, before = trial.trial_id, result["training_iteration"], dict(trial.config)
         # Before it decides: afterwards the trial is part of what it was compared with.
         compared = self._explain.before(trial, result)
-        with seeded(self._experiment.seed, 5, int(trial_id), epoch):
+        with self._seeded(int(trial_id), epoch):
             action: str = self._inner.on_trial_result(tune_controller, trial, result)
         changed = {k: (before[k], v) for k, v in trial.config.items() if k in self._mutable and v != before[k]}
         if action == PAUSE and not trial.checkpoint and "checkpoint_dir_name" not in result:
@@ -114,6 +115,10 @@ class JournalingScheduler(TrialScheduler):
             reason = self._explain.reason(ACTIONS[action], value, compared, changed)
             return self._decide(trial_id, epoch, value, action, reason, compared, "pruned")
         return action
+
+    def _seeded(self, *key: int) -> AbstractContextManager[None]:
+        # Of all schedulers, population based training alone draws when it gets a report.
+        return seeded(self._experiment.seed, 5, *key) if self._experiment.scheduler == "pbt" else nullcontext()
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         value = plain(result.get(self.metric))
