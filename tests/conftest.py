@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import tuner.driver  # noqa: F401  (first: it sets what ray reads when it is imported)
+
 SPACES = Path(__file__).parent / "spaces"
 
 
@@ -19,8 +21,6 @@ def no_home(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def one_ray():
     """Ray on this machine with two CPUs, told from no cluster of the environment."""
-    import tuner.driver  # noqa: F401  (sets what ray reads when it is imported)
-
     os.environ.pop("RAY_ADDRESS", None)
     import ray
 

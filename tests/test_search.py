@@ -153,5 +153,3 @@ def timeless(folder):
         if "metrics" in event:
             event["metrics"] = {k: v for k, v in event["metrics"].items() if not k.endswith("_s")}
     return events
-
-

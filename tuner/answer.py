@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.files import write_atomically
+from tuner.journal import strict
 from tuner.records import Report, TrialRecord
 from tuner.results import ExperimentRecord
 from tuner.space import Found
@@ -63,7 +64,7 @@ def conclude(record: ExperimentRecord, found: Found, splits: Splits | None, cpus
     metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
     if splits is not None and splits.notice:
         metrics["notice"] = splits.notice
-    write_atomically(best / "metrics.json", json.dumps(metrics, indent=2) + "\n")
+    write_atomically(best / "metrics.json", json.dumps(strict(metrics), indent=2) + "\n")
     return Answer(trial, report, test)
 
 

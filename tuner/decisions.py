@@ -48,13 +48,19 @@ class JournalingScheduler(TrialScheduler):
     """Wraps any of Ray's schedulers; the one that is given decides, this one checks and writes down."""
 
     def __init__(
-        self, inner: TrialScheduler, experiment: Experiment, journal: Journal, halt: Halt, mutable: tuple[str, ...]
+        self,
+        inner: TrialScheduler,
+        experiment: Experiment,
+        journal: Journal,
+        halt: Halt,
+        mutable: tuple[str, ...],
+        resumed: bool = False,
     ) -> None:
         super().__init__()
         self._inner, self._experiment, self._journal, self._halt = inner, experiment, journal, halt
         self._mutable = mutable
         self._explain = Explainer(inner, experiment.metric, experiment.mode)
-        self._names: set[str] = set()
+        self._judged_any = resumed
         self.verdicts: dict[str, Verdict] = {}
 
     @property
@@ -87,7 +93,7 @@ class JournalingScheduler(TrialScheduler):
         refused = self._refuse(trial_id, epoch, value, metrics)
         if refused:
             return self._decide(trial_id, epoch, value, STOP, refused, Comparison(), "failed")
-        self._names.update(metrics)
+        self._judged_any = True
         assert isinstance(value, (int, float))  # `_refuse` said so
         if not math.isfinite(value):
             # The metric alone is not compared anywhere: recorded as the worst, it would bend a rung's percentile.
@@ -152,7 +158,7 @@ class JournalingScheduler(TrialScheduler):
             what = f"reports no {self.metric!r} at epoch {epoch}; it reports {names}"
         else:
             what = f"reports {self.metric!r} as {value!r} at epoch {epoch}, which is no number"
-        if not self._names:
+        if not self._judged_any:
             hint = nearest(self.metric, metrics)
             self._halt.refuse(RequestError(f"--metric {self.metric}: trial {trial_id} {what}{hint}"))
         return f"the trial {what}"

@@ -113,6 +113,10 @@ def neighbours(domain: Any, value: Any, radius: int = 1) -> list[Any]:
         here, share = to_unit(domain, value), _share(domain)
         steps = [here + sign * d * share for d in range(1, radius + 1) for sign in (-1, 1)]
         picked = [from_unit(domain, min(1.0, max(0.0, step))) for step in steps]
+        if all(v == value for v in picked):  # a share of the range is less than a step of it
+            least = getattr(domain.sampler, "q", None) or 1
+            near = [value + sign * d * least for d in range(1, radius + 1) for sign in (-1, 1)]
+            picked = [v for v in near if domain.lower <= v <= _top(domain)]
     return [v for v in dict.fromkeys(picked) if v != value]
 
 

@@ -82,7 +82,7 @@ def search(
     halt = Halt(experiment.time_budget, left_s(experiment, history))
     searcher, num_settings = build_searcher(experiment, found.space)
     scheduler = build_scheduler(experiment, found.space, history)
-    judge = JournalingScheduler(scheduler, experiment, journal, halt, found.space.mutable)
+    judge = JournalingScheduler(scheduler, experiment, journal, halt, found.space.mutable, bool(history))
     pbt = experiment.scheduler == "pbt"  # needs its whole population at once, and any of its checkpoints
     keep = KEEP_BEST_AND_LATEST if found.space.task and not pbt else CheckpointConfig()
     proposals = Proposals(

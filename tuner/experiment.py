@@ -34,7 +34,7 @@ PAIRS: dict[str, tuple[str, ...]] = {
 }
 # What --resume may change: how far the search goes and where it runs, never what is searched or how it is judged.
 EXTENDABLE = frozenset(
-    {"num_samples", "max_epochs", "time_budget", "max_concurrent_trials", "results", "address", "data_dir"}
+    {"num_samples", "time_budget", "max_concurrent_trials", "results", "address", "data_dir"}
     | {"wandb", "wandb_project", "cpus_per_trial", "gpus_per_trial"}
 )
 BEST_RULE = (
@@ -139,7 +139,8 @@ class Experiment:
     def rungs(self) -> list[int]:
         """The epochs at which asha compares trials, as Ray's AsyncHyperBandScheduler lays them (its `_Bracket`)."""
         num = int(math.log(self.max_epochs / self.grace_period) / math.log(self.reduction_factor) + 1)
-        return [math.ceil(self.grace_period * self.reduction_factor**k) for k in range(num)]
+        # Between two epochs a rung is met at the later one; close ones may share it.
+        return list(dict.fromkeys(math.ceil(self.grace_period * self.reduction_factor**k) for k in range(num)))
 
     def _check_choice(self, name: str) -> None:
         allowed, value = CHOICES[name], getattr(self, name)

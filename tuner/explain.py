@@ -73,13 +73,13 @@ class Explainer:
     def reason(self, action: str, value: Any, compared: Comparison, changed: dict[str, tuple[Any, Any]]) -> str:
         """The decision in words; `changed` is what population based training set anew: name -> (before, now)."""
         if changed:
-            steps = ", ".join(f"{name} {old:.6g} -> {new:.6g}" for name, (old, new) in changed.items())
+            steps = ", ".join(f"{name} {short(old)} -> {short(new)}" for name, (old, new) in changed.items())
             return f"among the worst quarter: takes over a better trial's state, with {steps}"
         if action == "pause":
             return self._why_paused(compared)
-        at = "" if compared.rung is None else f" at rung {compared.rung}"
+        at = "" if compared.rung is None else f" at rung {compared.rung:g}"
         value = value if compared.value is None else compared.value
-        if compared.cutoff is None or not isinstance(value, float):
+        if compared.cutoff is None or not isinstance(value, (int, float)):
             few = f"only {compared.recorded} others" if compared.recorded else "no other"
             return f"{few} to compare with{at}" if action == "continue" else f"its bracket has ended{at}"
         what = "best " + self._metric if compared.value is not None else self._metric
@@ -88,10 +88,10 @@ class Explainer:
 
     def _why_paused(self, compared: Comparison) -> str:
         if isinstance(self._scheduler, HyperBandScheduler):
-            return f"waits at rung {compared.rung} for the other trials of its bracket"
+            return f"waits at rung {compared.rung:g} for the other trials of its bracket"
         if isinstance(self._scheduler, PopulationBasedTraining):
             return "makes room for the others of its population"
-        return f"only {compared.recorded} others to compare with at rung {compared.rung}: lets them go first"
+        return f"only {compared.recorded} others to compare with at rung {compared.rung:g}: lets them go first"
 
     def _asha(self, scheduler: AsyncHyperBandScheduler, trial_id: str, epoch: int) -> Comparison:
         bracket = scheduler._trial_info[trial_id]
@@ -127,3 +127,8 @@ class Explainer:
         complete = set(came) >= {t.trial_id for t in bracket._live_trials}
         cutoff = float(best_first[kept - 1]) if complete and kept <= len(best_first) else None
         return Comparison(rung, place[0], cutoff, len(came) - 1)
+
+
+def short(value: Any) -> str:
+    """A float in six digits, anything else as it is."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tuner.errors import RequestError
+
 Event = dict[str, Any]
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -38,7 +40,7 @@ class Journal:
         if trial is not None:
             line["trial"] = trial
         # Keys keep their order: a reader with `tail -f` sees time, event, trial first.
-        self._file.write((json.dumps(_encode(plain({**line, **fields})), allow_nan=False) + "\n").encode())
+        self._file.write((json.dumps(strict(plain({**line, **fields})), allow_nan=False) + "\n").encode())
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Ray pickles its Tuner when built, callbacks and all; that file is never read here
@@ -60,14 +62,19 @@ def follow(path: Path, *, once: bool = False, pause_s: float = 0.5) -> Iterator[
     A line without its end is left for the next look. Polling, because inotify does not see what another host
     writes to a shared file system.
     """
-    rest = b""
+    rest, number = b"", 0
     if once and not path.exists():
         return
     with open(path, "rb") as file:
         while True:
             *lines, rest = (rest + file.read()).split(b"\n")
             for line in lines:
-                event = _decode(json.loads(line))
+                number += 1
+                try:
+                    event = _decode(json.loads(line))
+                except (ValueError, KeyError, TypeError) as error:
+                    what = f"{path} is damaged at line {number} ({error}); mend or remove that line"
+                    raise RequestError(what) from None
                 yield event
             if once or (lines and event["event"] == "experiment_finished"):
                 return  # one with events behind it ended an earlier session
@@ -76,8 +83,10 @@ def follow(path: Path, *, once: bool = False, pause_s: float = 0.5) -> Iterator[
 
 def plain(value: Any) -> Any:
     """The value in JSON's types: numpy and torch scalars as Python numbers, anything else unknown as its repr."""
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (bool, int)):
         return value
+    if isinstance(value, str):
+        return str(value)  # numpy.str_ is one too
     if isinstance(value, float):
         return float(value)  # numpy.float64 is one too
     if isinstance(value, dict):
@@ -89,13 +98,14 @@ def plain(value: Any) -> Any:
     return repr(value)
 
 
-def _encode(value: Any) -> Any:
+def strict(value: Any) -> Any:
+    """Plain values with non-finite floats as strings, since JSON has none."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {key: _encode(item) for key, item in value.items()}
+        return {key: strict(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_encode(item) for item in value]
+        return [strict(item) for item in value]
     return value
 
 

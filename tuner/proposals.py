@@ -147,6 +147,10 @@ class Proposals(SearchAlgorithm):
     def _replay(self, history: list[Event]) -> None:
         """The calls that the searcher got, again, in their order."""
         stopped = {(e["trial"], e["epoch"]) for e in history if e["event"] == "decision" and e["action"] == "stop"}
+        # What HyperBandForBOHB puts into a report that has come to a rung, and the journal leaves out.
+        budgets = {
+            (e["trial"], e["epoch"]): e["rung"] for e in history if e["event"] == "decision" and e["rung"] is not None
+        }
         last: dict[str, dict[str, Any]] = {}
         ended: set[str] = set()
         for event in history:
@@ -155,6 +159,8 @@ class Proposals(SearchAlgorithm):
                 self._suggest(trial_id)
             elif event["event"] == "report":
                 result = {**event["metrics"], "training_iteration": event["epoch"]}
+                budget = budgets.get((trial_id, event["epoch"]))
+                result["hyperband_info"] = {} if budget is None else {"budget": budget}
                 last[trial_id] = result
                 if (trial_id, event["epoch"]) not in stopped:
                     self.on_trial_result(trial_id, result)

@@ -6,15 +6,17 @@ Neither ray nor torch is imported at module level: `--help` answers in a fractio
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
+import itertools
 import sys
 from dataclasses import dataclass, field
 from typing import Annotated
 
 import tyro
 
-from tuner.errors import RequestError
-from tuner.experiment import BEST_RULE, Experiment
+from tuner.errors import RequestError, nearest
+from tuner.experiment import BEST_RULE, Experiment, option
 from tuner.space import find_space, list_spaces
 
 EXIT_CODES = "0 done, 1 no trial had a finite metric, 2 wrong request, 130 interrupted"
@@ -64,10 +66,13 @@ def parse(argv: list[str], default: Experiment) -> Command:
     except SystemExit as ended:
         if not ended.code:
             raise
-        # tyro draws a box; its first paragraph says what is wrong.
-        lines = [line.strip(" │╭╮╰╯─") for line in said.getvalue().splitlines()[1:]]
-        first = lines[: lines.index("")] if "" in lines else lines
-        raise RequestError(f"{' '.join(first)} (see --help)") from None
+        # tyro draws a box (of ASCII where the terminal has no more); its first paragraph says what is wrong.
+        lines = [line.strip(" │|╭╮╰╯─+-") for line in said.getvalue().splitlines()[1:]]
+        text = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, lines)))
+        known = [option(field.name) for field in dataclasses.fields(Experiment)]
+        unknown = [word for word in argv if word.startswith("--") and word.partition("=")[0] not in known]
+        hint = nearest(unknown[0], known) if unknown else ""
+        raise RequestError(f"{text}{hint} (see --help)") from None
 
 
 def print_spaces() -> int:

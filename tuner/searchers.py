@@ -48,10 +48,12 @@ def check_searcher(experiment: Experiment, space: Space) -> None:
             )
     refused = REFUSED[experiment.searcher]
     for name, domain in domains.leaves(space.params):
-        if domains.kind(domain) in refused:
+        told = domains.describe(domain)
+        kind = f"quantised {told['kind']}" if "q" in told else told["kind"]
+        if told["kind"] in refused or kind in refused:
             raise RequestError(
-                f"--searcher {experiment.searcher} cannot propose parameter {name!r}, a {domains.kind(domain)}; "
-                f"use --searcher random, or declare it as tune.choice or a range"
+                f"--searcher {experiment.searcher} cannot propose parameter {name!r}, a {kind}; "
+                f"use --searcher random, or declare it as tune.choice or a plain range"
             )
 
 
@@ -266,13 +268,15 @@ OWN: dict[str, Callable[[Experiment, Space], Any]] = {
     "refine": RefineSearcher,
 }
 MODEL_BASED: dict[str, Callable[[Experiment], Searcher]] = {"hyperopt": _hyperopt, "optuna": _optuna, "bohb": _bohb}
+STEPPED = ("uniform", "loguniform", "randint", "lograndint")
 # Kinds of domains that a searcher cannot propose.
 REFUSED: dict[str, tuple[str, ...]] = {
     "random": (),
     "grid": ("sample_from", "normal"),
     "refine": ("sample_from", "grid_search"),
     "hyperopt": ("sample_from", "grid_search"),
-    "optuna": ("sample_from", "grid_search"),
-    "bohb": ("sample_from", "grid_search", "normal"),
+    # Ray's adapters drop these steps without a word, or raise in the middle of the search.
+    "optuna": ("sample_from", "grid_search", "normal", "quantised loguniform", "quantised lograndint"),
+    "bohb": ("sample_from", "grid_search", "normal", *(f"quantised {kind}" for kind in STEPPED)),
 }
 NEEDS = {"optuna": (("optuna", "optuna"),), "bohb": (("hpbandster", "bohb"), ("ConfigSpace", "bohb"))}

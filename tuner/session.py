@@ -111,13 +111,18 @@ def resume(wanted: Experiment, given: Saved) -> Request:
             f"that were asked for; give more, or leave it out"
         )
     found = find_space(wanted.space)
-    before, now = given.facts["space"], facts_of(found, given.facts["command"][3:])["space"]
-    if before["params"] != now["params"]:
-        old, new = before["params"], now["params"]
+    now = facts_of(found, [])["space"]
+    try:
+        old, new = dict(given.facts["space"]["params"]), now["params"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise RequestError(f"{wanted.folder}/experiment.json is damaged ({error!r}); restore it from a copy") from None
+    if old != new:
         names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
         listed = "; ".join(f"{name} was {old.get(name)}, now {new.get(name)}" for name in names)
         raise RequestError(f"--resume {wanted.name}: the space has changed: {listed}; start anew with --name")
     history = read(wanted.folder / "journal.jsonl")
+    if history and history[-1]["event"] == "report" and wanted.scheduler != "fifo":
+        del history[-1]  # a crash came before its decision: that epoch is trained and judged again
     return checked(wanted, found, given.facts, history)
 
 
@@ -170,7 +175,6 @@ def open_journal(request: Request) -> Journal:
     experiment.save(folder, request.facts)
     journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_resumed" if request.history else "experiment_started", name=experiment.name)
-    settle(journal, request.history, experiment.max_epochs)
     return journal
 
 
@@ -178,7 +182,7 @@ def conduct(request: Request, journal: Journal, cluster: dict[str, float]) -> Do
     """Searches and concludes; RequestError where a trial does not fit the cluster."""
     resources = request.resources or resources_of(request.experiment, cluster)
     experiment, folder = request.experiment, request.experiment.folder
-    history = read(folder / "journal.jsonl") if request.history else []
+    history = settled(journal, request.history, experiment.max_epochs)
     try:
         outcome = driver.search(experiment, request.found, request.splits, journal, history, resources)
     finally:
@@ -188,11 +192,15 @@ def conduct(request: Request, journal: Journal, cluster: dict[str, float]) -> Do
     return Done(request, record, answer, outcome)
 
 
-def settle(journal: Journal, history: list[Event], max_epochs: int) -> None:
-    """Ends, in the journal, the trials whose last decision was to stop: a crash came before their end was written."""
+def settled(journal: Journal, history: list[Event], max_epochs: int) -> list[Event]:
+    """The history, with the ends of trials that were told to stop; a crash came before those were journaled."""
+    ends: list[Event] = []
     for trial in records_of(history):
         last = trial.decisions[-1] if trial.decisions else None
         unfinished = trial.status in ("running", "interrupted")
         if unfinished and last and last.action == "stop" and last.epoch == trial.reports[-1].epoch:
             status = "completed" if last.epoch >= max_epochs else "pruned"
             journal.write("trial_ended", trial.id, status=status, reason=last.reason)
+            ended = {"event": "trial_ended", "trial": trial.id, "status": status, "reason": last.reason}
+            ends.append({**ended, "time": history[-1]["time"]})
+    return [*history, *ends]

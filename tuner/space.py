@@ -98,10 +98,14 @@ class Space:
                 domains.check(domain)
             except ValueError as error:
                 raise ValueError(f"parameter {name!r}: {error}") from None
+        for name in ("max_epochs", "num_samples", "grace_period"):
+            if type(getattr(self, name)) is not int:
+                raise ValueError(f"{name}={getattr(self, name)!r}: must be a whole number")
         names = [name for name, _ in domains.leaves(self.params)]
         for name in self.mutable:
-            if name not in names:
-                raise ValueError(f"mutable names {name!r}, which is no parameter; the parameters: {', '.join(names)}")
+            if name not in names or "/" in name:
+                what = "is inside another" if name in names else f"is no parameter; the parameters: {', '.join(names)}"
+                raise ValueError(f"mutable names {name!r}, which {what}")
 
     def reported(self) -> set[str] | None:
         """The names that every report has, where they are known before a trial ran; None for `train`."""
@@ -172,7 +176,7 @@ def _first_line(path: Path) -> str:
 def _import_module(module_name: str, asked: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RequestError(f"--space {asked}: {_where(error)}") from error
 
 
@@ -188,22 +192,23 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise RequestError(f"--space {path}: {_where(error)}") from error
     return module
 
 
-def _where(error: Exception) -> str:
+def _where(error: BaseException) -> str:
     """The error with the file and line where the space raised it (the innermost frame outside this package)."""
     if isinstance(error, SyntaxError):
         return f"does not parse: {error.msg} ({error.filename}, line {error.lineno})"
     ours = str(Path(__file__).parent)
-    skip = ("<frozen", ours, importlib.__file__.rpartition("/")[0])
+    skip = ("<", ours, importlib.__file__.rpartition("/")[0])
     frames = [
         f
         for f in traceback.extract_tb(error.__traceback__)
         if not f.filename.startswith(skip) and "site-packages" not in f.filename
     ]
     place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"does not import: {type(error).__name__}: {error}{place}"
+    said = " ".join(str(error).split())
+    return f"does not import: {type(error).__name__}: {said}{place}"

@@ -52,9 +52,7 @@ def main() -> None:
             max_concurrent_trials=args.num_cpus,
             reuse_actors=True,
         ),
-        run_config=tune.RunConfig(
-            name="instant", storage_path=str(args.results), verbose=0, callbacks=[stopwatch]
-        ),
+        run_config=tune.RunConfig(name="instant", storage_path=str(args.results), verbose=0, callbacks=[stopwatch]),
     ).fit()
     fit_s = time.time() - begin
     assert stopwatch.started is not None and len(grid) == args.num_samples and not grid.errors

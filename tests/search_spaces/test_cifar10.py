@@ -129,9 +129,7 @@ def test_sample_is_small() -> None:
         ("no image", "train_3.webp"),
     ],
 )
-def test_altered_sample_is_refused(
-    damage: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_altered_sample_is_refused(damage: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "sample"
     shutil.copytree(module.SAMPLE, folder)
     monkeypatch.setattr(module, "SAMPLE", folder)
@@ -260,9 +258,7 @@ def test_pickle_of_another_md5_is_not_unpickled(small: Path, tmp_path: Path) -> 
 # The cache and the download
 
 
-def test_dropped_packets_are_found_out_in_time(
-    silent_port: int, direct: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dropped_packets_are_found_out_in_time(silent_port: int, direct: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert module.CONNECT_SECONDS < module.REACH_SECONDS < 10
     monkeypatch.setattr(module, "CONNECT_SECONDS", 1.0)
     start = time.monotonic()
@@ -308,9 +304,7 @@ def test_unreachable_host_gives_the_sample(cache: Path, monkeypatch: pytest.Monk
     assert not cache.parent.exists()
 
 
-def test_one_download_for_all_who_ask_at_once(
-    small: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_download_for_all_who_ask_at_once(small: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     downloads: list[Path] = []
 
     def download(folder: Path) -> None:
@@ -330,9 +324,7 @@ def test_one_download_for_all_who_ask_at_once(
     assert {path.name for path in cache.parent.iterdir()} <= {"cifar10", "cifar10.lock"}
 
 
-def test_cached_set_is_used_without_asking_the_host(
-    small: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cached_set_is_used_without_asking_the_host(small: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(small, cache)
     monkeypatch.setattr(module, "why_unreachable", lambda url: pytest.fail("asked the host"))
     assert len(cifar10(None).train) == 5 * IMAGES
@@ -348,9 +340,7 @@ def test_damaged_cache_is_replaced(small: Path, cache: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError("reset by peer"), RuntimeError("File corrupted.")])
-def test_failed_download_gives_the_sample(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_failed_download_gives_the_sample(cache: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def download(folder: Path) -> None:
         raise error
 
@@ -387,9 +377,7 @@ class Stalling(BaseHTTPRequestHandler):
         pass
 
 
-def test_stalled_download_gives_the_sample(
-    cache: Path, direct: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stalled_download_gives_the_sample(cache: Path, direct: None, monkeypatch: pytest.MonkeyPatch) -> None:
     Stalling.over = threading.Event()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Stalling)
     threading.Thread(target=server.serve_forever, daemon=True).start()

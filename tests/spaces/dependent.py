@@ -13,7 +13,10 @@ def train(config):
 
 space = Space(
     params={
-        "net": {"width": tune.sample_from(lambda _: 2 ** np.random.randint(2, 9)), "act": tune.choice(["relu", "gelu"])},
+        "net": {
+            "width": tune.sample_from(lambda _: 2 ** np.random.randint(2, 9)),
+            "act": tune.choice(["relu", "gelu"]),
+        },
         "half": tune.sample_from(lambda spec: spec.config.net.width // 2),
     },
     train=train,

@@ -125,10 +125,7 @@ def test_a_loaded_state_is_not_aliased():
     other = training()
     other.load_state_dict(state)
     other.run_epoch()
-    momenta = [
-        [entry["momentum_buffer"] for entry in kept["optimizer"]["state"].values()]
-        for kept in (state, before)
-    ]
+    momenta = [[entry["momentum_buffer"] for entry in kept["optimizer"]["state"].values()] for kept in (state, before)]
     assert same(*momenta) and state["schedule"] == before["schedule"]
 
 
