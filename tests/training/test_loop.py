@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tuner.space import Task
-from tuner.training import loop
+from tuner.training import batches
 from tuner.training.data import Arrays, Splits
 from tuner.training.loop import Training
 
@@ -161,7 +161,7 @@ def test_a_report_has_the_named_figures():
 
 
 def test_evaluate_is_the_mean_over_examples(monkeypatch):
-    monkeypatch.setattr(loop, "CHUNK_VALUES", 3 * 8 * 8 * 7)  # 7 images at once, the last chunk smaller
+    monkeypatch.setattr(batches, "CHUNK_VALUES", 3 * 8 * 8 * 7)  # 7 images at once, the last chunk smaller
     trial = training({"batch_size": 2})
     part = images(50, seed=1)
     trial.model.eval()
@@ -176,7 +176,7 @@ def test_evaluate_is_the_mean_over_examples(monkeypatch):
 @pytest.mark.parametrize("chunk_values", [1, 10 * 192, 2**20])
 @pytest.mark.parametrize("batch_size", [1, 4, 7, 103, 500])
 def test_every_example_once_an_epoch_whatever_the_chunks(monkeypatch, batch_size, chunk_values):
-    monkeypatch.setattr(loop, "CHUNK_VALUES", chunk_values)
+    monkeypatch.setattr(batches, "CHUNK_VALUES", chunk_values)
     pixels = np.zeros((NUM_EXAMPLES, 3, 8, 8), np.uint8)
     pixels[:, 0, 0, 0] = np.arange(NUM_EXAMPLES)
     part = Arrays(pixels, np.arange(NUM_EXAMPLES))
@@ -204,14 +204,14 @@ def test_every_example_once_an_epoch_whatever_the_chunks(monkeypatch, batch_size
 
 def test_inputs_and_targets_stay_together():
     pixels = np.random.default_rng(0).integers(0, 256, (NUM_EXAMPLES, 3, 8, 8), dtype=np.uint8)
-    examples = loop.Examples.of(Arrays(pixels, np.arange(NUM_EXAMPLES)), Task(**TASK), torch.device("cpu"))
+    examples = batches.Examples.of(Arrays(pixels, np.arange(NUM_EXAMPLES)), Task(**TASK), torch.device("cpu"))
     for inputs, targets in examples.batches(torch.randperm(NUM_EXAMPLES), 4, torch.channels_last):
         assert torch.equal(inputs, torch.from_numpy(pixels[targets.numpy()]).float() / 255 - 0.5)
 
 
 def test_batches_do_not_depend_on_the_chunks(monkeypatch):
     expected = figures(training({"batch_size": 4}, augment=None).run_epoch())["train_loss"]
-    monkeypatch.setattr(loop, "CHUNK_VALUES", 10 * 192)
+    monkeypatch.setattr(batches, "CHUNK_VALUES", 10 * 192)
     assert figures(training({"batch_size": 4}, augment=None).run_epoch())["train_loss"] == expected
 
 
