@@ -17,6 +17,7 @@ from ray.tune.experiment import Experiment as RayExperiment
 from ray.tune.experiment import Trial
 from ray.tune.search import SearchAlgorithm, Searcher
 
+from tuner.errors import RequestError
 from tuner.experiment import Experiment
 from tuner.journal import Event, Journal, plain
 from tuner.records import TrialRecord, records_of
@@ -156,7 +157,7 @@ class Proposals(SearchAlgorithm):
         for event in history:
             trial_id = event.get("trial", "")
             if event["event"] == "trial_suggested":
-                self._suggest(trial_id)
+                self._same(trial_id, self._suggest(trial_id), event["config"])
             elif event["event"] == "report":
                 result = {**event["metrics"], "training_iteration": event["epoch"]}
                 budget = budgets.get((trial_id, event["epoch"]))
@@ -170,6 +171,13 @@ class Proposals(SearchAlgorithm):
         for record in records_of(history):
             (self._done if record.id in ended else self._unfinished).append(record)
 
+    def _same(self, trial_id: str, setting: dict[str, Any] | None, recorded: dict[str, Any]) -> None:
+        if plain(setting) != recorded:
+            raise RequestError(
+                f"--resume {self._experiment.name}: trial {trial_id} was {recorded}, and seed "
+                f"{self._experiment.seed} now gives {setting}: its searcher is another version; start anew with --name"
+            )
+
     def _trial(self, trial_id: str, setting: dict[str, Any]) -> Trial:
         spec = self._ray_experiment.spec
         trial = Trial(
@@ -182,11 +190,19 @@ class Proposals(SearchAlgorithm):
             checkpoint_config=self._keep,
             trial_name_creator=str_id,
             trial_dirname_creator=str_id,
-            log_to_file=("stdout", "stderr"),
+            log_to_file=self._log_files(trial_id),
         )
         # Set here, because Ray would give a resumed trial, whose folder exists, a new folder with a new name.
         trial.relative_logdir = trial.storage.trial_dir_name = trial_id
         return trial
+
+    def _log_files(self, trial_id: str) -> tuple[str | None, str | None]:
+        """What a trial prints goes into its folder; relative names would leave it in Ray's temporary one."""
+        if self._experiment.address:
+            return None, None  # another node may not see the folder; Ray keeps the worker's own logs there
+        folder = (self._experiment.folder / "ray" / trial_id).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(folder / "stdout"), str(folder / "stderr")
 
     def _finished_trial(self, record: TrialRecord) -> Trial:
         """A trial of the journal that has ended: in Ray's table, but not run again."""
@@ -200,10 +216,13 @@ class Proposals(SearchAlgorithm):
     def _restored_trial(self, record: TrialRecord) -> Trial:
         """A trial of the journal that has not ended: from its last checkpoint, or from its start."""
         trial = self._trial(record.id, self._settings[record.id])
+        sign, best = (1 if self._experiment.mode == "min" else -1), math.inf
         for report in record.reports:
+            value = sign * report.metrics.get(self._experiment.metric, math.nan)
+            improved, best = (report.epoch, value) if value < best else (0, best)
             path = self._experiment.folder / report.checkpoint if report.checkpoint else None
             if path is not None and path.is_dir():
-                metrics = {**report.metrics, "training_iteration": report.epoch, "config": trial.config}
+                metrics = {**report.metrics, "training_iteration": report.epoch, "improved": improved}
                 saved = _TrainingResult(Checkpoint.from_directory(path.absolute()), metrics)
                 trial.run_metadata.checkpoint_manager.register_checkpoint(saved)
                 trial.storage.current_checkpoint_index = int(path.name.rpartition("_")[2])
