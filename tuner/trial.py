@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+import logging
 import math
 import random
 import sys
@@ -87,6 +88,7 @@ def train_function(config: dict[str, Any], *, function: Callable[[dict[str, Any]
 
 def start_clean(goal: Goal) -> None:
     """A worker trains many trials: what the last one left is collected, and torch's threads are the trial's CPUs."""
+    logging.getLogger("ray.train._internal.storage").setLevel(logging.WARNING)  # two lines a checkpoint
     gc.collect()
     if not gc.get_freeze_count():
         gc.freeze()  # the modules: walking them again takes 0.1 s a trial
