@@ -8,7 +8,7 @@ import pytest
 from ray import tune
 
 from tuner import domains
-from tuner.searchers import seeded
+from tuner.sampling import seeded
 
 RANGES = [
     tune.uniform(-3, 5),

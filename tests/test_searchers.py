@@ -14,7 +14,8 @@ from tuner import domains
 from tuner.errors import RequestError
 from tuner.experiment import CHOICES, PAIRS, Experiment
 from tuner.proposals import Proposals, python_values
-from tuner.searchers import build_searcher, check_searcher, grid_of, nested, num_random, seeded
+from tuner.sampling import grid_of, nested, num_random, seeded
+from tuner.searchers import build_searcher, check_searcher
 from tuner.space import Space
 
 SEARCHERS = CHOICES["searcher"]

@@ -17,7 +17,7 @@ from tuner import domains
 from tuner.answer import figures, setting
 from tuner.callbacks import never_fatal
 from tuner.experiment import Experiment
-from tuner.searchers import GridSearcher, num_random
+from tuner.sampling import GridSearcher, num_random
 
 if TYPE_CHECKING:
     from tuner.session import Done, Request

@@ -19,7 +19,7 @@ from tuner.experiment import Experiment
 from tuner.explain import Comparison, Explainer
 from tuner.halt import Halt
 from tuner.journal import Journal, plain
-from tuner.searchers import seeded
+from tuner.sampling import seeded
 
 CONTINUE, STOP, PAUSE, NOOP = (
     TrialScheduler.CONTINUE,

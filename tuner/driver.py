@@ -114,7 +114,7 @@ def search(
             verbose=1,
         ),
     )
-    with signals_to(halt), installed(resources.concurrent):
+    with signals_to(halt), installed(resources.concurrent, not experiment.address):
         tuner.fit()
     state = "interrupted" if halt.interrupted else "finished"
     journal.write("experiment_finished", state=state, reason=halt.reason)
@@ -147,8 +147,12 @@ def trainable(experiment: Experiment, found: Found, splits: Any, resources: Reso
 
 
 @contextmanager
-def ray_started(experiment: Experiment) -> Iterator[dict[str, float]]:
-    """Ray on this machine, or the cluster of `--address`; yields its resources and leaves it afterwards."""
+def ray_started(experiment: Experiment, imports: tuple[str, ...] = ()) -> Iterator[dict[str, float]]:
+    """Ray on this machine, or the cluster of `--address`; yields its resources and leaves it afterwards.
+
+    Args:
+        imports: modules that workers import as soon as they start, while the driver still prepares.
+    """
     quiet()
     if ray.is_initialized():  # by a program that uses this module as a library: its Ray, its to end
         yield dict(ray.cluster_resources())
@@ -160,6 +164,7 @@ def ray_started(experiment: Experiment) -> Iterator[dict[str, float]]:
             "num_cpus": cluster["CPU"],
             "num_gpus": cluster["GPU"],
             "include_dashboard": False,
+            "_system_config": {"preload_python_modules": list(imports)},
         }
     try:
         ray.init(experiment.address or "local", logging_level=logging.ERROR, log_to_driver=False, **local)

@@ -7,10 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import ray
 import ray.tune.tune
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
+
+
+class ActorClasses:
+    """Ray's cache of actor classes without a runtime environment of their own.
+
+    Ray gives each trial's actor two environment variables, so that no worker which the raylet has started in advance
+    fits it: a second pair of processes would start and import beside the first. On this machine the workers inherit
+    the driver's environment anyway.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[type, Any] = {}
+
+    def get(self, trainable: type) -> Any:
+        """The remote class of a trainable; the same one each time."""
+        if trainable not in self._made:
+            self._made[trainable] = ray.remote(trainable)
+        return self._made[trainable]
 
 
 class Controller(TuneController):
@@ -21,6 +41,12 @@ class Controller(TuneController):
     """
 
     concurrent = 1
+    on_this_machine = True
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        if self.on_this_machine:
+            self._class_cache = ActorClasses()
 
     def add_trial(self, trial: Trial) -> None:
         super().add_trial(trial)
@@ -56,10 +82,10 @@ class Controller(TuneController):
 
 
 @contextmanager
-def installed(concurrent: int) -> Iterator[None]:
+def installed(concurrent: int, on_this_machine: bool) -> Iterator[None]:
     """Ray's Tuner uses `Controller` inside."""
     theirs = ray.tune.tune.TuneController
-    ray.tune.tune.TuneController = type("Controller", (Controller,), {"concurrent": concurrent})
+    ray.tune.tune.TuneController = type("Controller", (Controller,), {"concurrent": concurrent, "on_this_machine": on_this_machine})
     try:
         yield
     finally:

@@ -21,7 +21,7 @@ from tuner.errors import RequestError
 from tuner.experiment import Experiment
 from tuner.journal import Event, Journal, plain
 from tuner.records import TrialRecord, records_of
-from tuner.searchers import seeded
+from tuner.sampling import seeded
 
 # Every report carries `improved`: its epoch where it is its trial's best so far, else 0. Keeping the checkpoint of the
 # highest one keeps the best, the earlier of two equal ones; Ray always keeps the latest besides.

@@ -93,9 +93,12 @@ def mirrored(experiment: Experiment, mode: str) -> Iterator[None]:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     try:
         yield
+    except KeyboardInterrupt:
+        process.kill()  # the second Ctrl-C: now means now
+        raise
     finally:
         try:
-            if process.wait(WAIT_S):
+            if process.wait(WAIT_S) > 0:
                 print(f"NOTE: W&B's process failed; see {folder}/wandb.log", flush=True)
         except subprocess.TimeoutExpired:
             process.kill()
