@@ -144,3 +144,10 @@ def test_the_last_lines_say_how_to_go_on(tmp_path, state, more):
     assert "failed: trial 00003: ValueError: wrong" in said and "NOTE: the time budget of 30m is over" in said
     assert "no answer: no trial has a finite loss" in said
     assert f"python -m tuner.run --resume mine --results {tmp_path}" in said and more in said
+
+
+def test_a_column_is_left_out_of_a_table_that_is_too_wide():
+    table = ["+-----+-------+------+", "| n   | loc   | loss |", "|-----+-------+------|", "| 0   | a:1   | 2.0  |"]
+    left = ["+-----+------+", "| n   | loss |", "|-----+------|", "| 0   | 2.0  |"]
+    assert console.without_column([*table, "..."], "loc") == [*left, "..."]
+    assert console.without_column(left, "loc") == left

@@ -50,12 +50,24 @@ class Console(CLIReporter):
         block = [*table, progress_line(trials, self._experiment, self._num_settings, self._start_time, self._left())]
         if self._in_place:
             width = shutil.get_terminal_size().columns
+            if max(map(len, block)) > width:
+                block = [*without_column(table, "loc"), block[-1]]
             block = [line[:width] for line in block]
             up = f"\x1b[{self._lines}A\x1b[J" if self._lines else ""
             self._lines = len(block)
             print(up + "\n".join(block), flush=True)
         else:
             print("\n".join(block), flush=True)
+
+
+def without_column(table: list[str], name: str) -> list[str]:
+    """A table of tabulate's psql format without the column of that name, where it has one."""
+    header = next((line for line in table if f" {name} " in line), "")
+    if not header:
+        return table
+    left = header.index(f" {name} ")
+    end = header.index("|", left)
+    return [line[:left] + line[end + 1 :] if line.startswith(("|", "+")) else line for line in table]
 
 
 def progress_line(

@@ -85,7 +85,9 @@ class Controller(TuneController):
 def installed(concurrent: int, on_this_machine: bool) -> Iterator[None]:
     """Ray's Tuner uses `Controller` inside."""
     theirs = ray.tune.tune.TuneController
-    ray.tune.tune.TuneController = type("Controller", (Controller,), {"concurrent": concurrent, "on_this_machine": on_this_machine})
+    ray.tune.tune.TuneController = type(
+        "Controller", (Controller,), {"concurrent": concurrent, "on_this_machine": on_this_machine}
+    )
     try:
         yield
     finally:

@@ -1,0 +1,206 @@
+"""Records -> Plotly figures: what is shown as plain data, then a function that draws it as Plotly's own JSON.
+
+Figures are dictionaries of Plotly's schema, made without importing it: `Plotly.react` takes them as they are, and so
+does `plotly.graph_objects.Figure`. Whatever comes from a setting is escaped, since Plotly reads its texts as HTML.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from tuner.labels import escaped, finite, label_of
+from tuner.parallel import draw_parallel, parallel_of
+from tuner.records import TrialRecord
+from tuner.results import ExperimentRecord
+
+Figure = dict[str, Any]
+MAX_POINTS = 20_000  # of all curves together: what a browser draws and receives in well under a second
+BEST_COLOR = "#f08c00"
+GROUPS = {  # status -> name in the legend, colour, opacity; drawn in this order, the last on top
+    "pruned": ("pruned", "#8b93a7", 0.45),
+    "failed": ("failed", "#d9534f", 0.8),
+    "interrupted": ("interrupted", "#b58900", 0.8),
+    "running": ("running", "#2aa198", 0.9),
+    "completed": ("trained to the end", "#4c8bf5", 0.85),
+}
+
+
+class Curve(NamedTuple):
+    """One trial's metric: `values[i]` after `epochs[i]` epochs, None where it is not finite."""
+
+    trial: str
+    status: str
+    label: str
+    epochs: list[int]
+    values: list[float | None]
+
+
+class Stop(NamedTuple):
+    """A trial that was stopped: at `epoch` with `value`, held against `cutoff` (None: it diverged, or none)."""
+
+    label: str
+    epoch: int
+    value: float
+    cutoff: float | None
+
+
+class Curves(NamedTuple):
+    """The learning curves of all trials; `best` is the winner's id, `rungs` are epochs."""
+
+    metric: str
+    curves: list[Curve]
+    stops: list[Stop]
+    rungs: list[int]
+    best: str
+
+
+class History(NamedTuple):
+    """The best value of all trials against the epochs trained by all of them together, at each improvement."""
+
+    metric: str
+    epochs: list[int]
+    values: list[float]
+    labels: list[str]
+
+
+def curves_of(record: ExperimentRecord) -> Curves:
+    """Every trial that reported, thinned to about MAX_POINTS in all."""
+    experiment, winner = record.experiment, record.best()
+    points = sum(len(trial.reports) for trial in record.trials)
+    step = math.ceil(points / MAX_POINTS) if points else 1
+    found, stops = [], []
+    for trial in record.trials:
+        label = label_of(trial)
+        last = len(trial.reports) - 1
+        kept = [r for i, r in enumerate(trial.reports) if i % step == 0 or i == last]
+        values = [finite(report.metrics.get(experiment.metric)) for report in kept]
+        status = "running" if trial.status == "suggested" else trial.status
+        found.append(Curve(trial.id, status, label, [report.epoch for report in kept], values))
+        stop = _stop_of(trial, experiment.metric, label)
+        stops += [stop] if stop else []
+    rungs = {d.rung for t in record.trials for d in t.decisions if d.rung is not None}
+    if experiment.scheduler == "asha":
+        rungs |= set(experiment.rungs())
+    if experiment.scheduler == "median":
+        rungs = set()  # it compares at every epoch
+    return Curves(experiment.metric, found, stops, sorted(rungs), winner[0].id if winner else "")
+
+
+def _stop_of(trial: TrialRecord, metric: str, label: str) -> Stop | None:
+    """Where the trial was pruned; one that diverged is marked at its last finite value."""
+    stops = [d for d in trial.decisions if d.action == "stop"]
+    if trial.status != "pruned" or not stops:
+        return None
+    end = stops[-1]
+    known = [(r.epoch, v) for r in trial.reports if (v := finite(r.metrics.get(metric))) is not None]
+    value = finite(end.value)
+    epoch, value = (end.epoch, value) if value is not None else known[-1] if known else (0, None)
+    if value is None:
+        return None
+    return Stop(f"{label}<br>{escaped(end.reason, 120)}", epoch, value, finite(end.cutoff))
+
+
+def draw_curves(data: Curves) -> Figure:
+    """Learning curves by status, the winner on top, rungs as lines, each stop with the cutoff of that moment."""
+    traces = []
+    for status, (name, color, opacity) in GROUPS.items():
+        group = [curve for curve in data.curves if curve.status == status and curve.trial != data.best]
+        if group:
+            traces.append(_lines(group, name, color, opacity, width=1.3))
+            traces[-1]["meta"] = status
+    winner = [curve for curve in data.curves if curve.trial == data.best]
+    if winner:
+        traces.append(_lines(winner, f"best: trial {escaped(data.best, 40)}", BEST_COLOR, 1, width=3))
+    if data.stops:
+        traces += _stop_marks(data.stops)
+    title = escaped(data.metric, 40)
+    layout = {
+        "xaxis": {"title": {"text": "epoch"}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": title}},
+        "hovermode": "closest",
+        "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.06, "x": 0},
+        "shapes": [_rung_line(rung) for rung in data.rungs],
+        "annotations": [_rung_name(rung) for rung in data.rungs],
+    }
+    return {"data": traces, "layout": layout}
+
+
+def _lines(curves: list[Curve], name: str, color: str, opacity: float, width: float) -> Figure:
+    """All curves of one look as one trace, a gap between two: a trace a trial would be slow from some hundreds on."""
+    x: list[int | None] = []
+    y: list[float | None] = []
+    text: list[str] = []
+    for curve in curves:
+        x += [*curve.epochs, None]
+        y += [*curve.values, None]
+        text += [curve.label] * len(curve.epochs) + [""]
+    look = {"line": {"color": color, "width": width}, "marker": {"color": color, "size": 4 + width}, "opacity": opacity}
+    hover = "%{text}<br>epoch %{x}: %{y:.5g}<extra></extra>"
+    return {"type": "scattergl", "mode": "lines+markers", "name": name, "x": x, "y": y, "text": text, **look} | {
+        "hovertemplate": hover,
+        "connectgaps": False,
+    }
+
+
+def _stop_marks(stops: list[Stop]) -> list[Figure]:
+    held = [(stop, stop.cutoff) for stop in stops if stop.cutoff is not None]
+    cross = {"symbol": "x", "size": 8, "color": "#d9534f"}
+    dash = {"symbol": "line-ew-open", "size": 16, "color": "#d9534f", "line": {"width": 2}}
+    marks: list[tuple[str, Figure, list[tuple[Stop, float]], str]] = [
+        ("stopped here", cross, [(stop, stop.value) for stop in stops], "%{text}<extra></extra>"),
+        ("cutoff of that moment", dash, held, "cutoff %{y:.5g} of<br>%{text}<extra></extra>"),
+    ]
+    return [
+        {"type": "scattergl", "mode": "markers", "name": name, "meta": "pruned", "marker": marker}
+        | {"x": [stop.epoch for stop, _ in points], "y": [y for _, y in points]}
+        | {"text": [stop.label for stop, _ in points], "hovertemplate": hover}
+        for name, marker, points, hover in marks
+        if points
+    ]
+
+
+def _rung_line(rung: int) -> Figure:
+    line = {"color": "#8b93a7", "width": 1, "dash": "dot"}
+    return {"type": "line", "x0": rung, "x1": rung, "y0": 0, "y1": 1, "yref": "paper", "layer": "below", "line": line}
+
+
+def _rung_name(rung: int) -> Figure:
+    place = {"x": rung, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False}
+    return {"text": f"rung {rung}", "font": {"size": 10, "color": "#8b93a7"}, **place}
+
+
+def history_of(record: ExperimentRecord) -> History:
+    """Every improvement in the order of the reports, and the last report with the best of all again."""
+    metric, sign = record.experiment.metric, 1 if record.experiment.mode == "min" else -1
+    reports = [(r.time, i, r.metrics.get(metric)) for i, t in enumerate(record.trials) for r in t.reports]
+    best, place, improved = math.inf, -1, []
+    for epochs, (_, trial, value) in enumerate(sorted(reports, key=lambda report: report[:2]), 1):
+        known = finite(value)
+        if known is not None and sign * known < best:
+            best, place = sign * known, trial
+            improved.append((epochs, known, place))
+    if improved:
+        improved.append((len(reports), sign * best, place))
+    labels = [label_of(record.trials[place]) for _, _, place in improved]
+    return History(metric, [epochs for epochs, _, _ in improved], [value for _, value, _ in improved], labels)
+
+
+def draw_history(data: History) -> Figure:
+    """A stair of the best value, a dot at each improvement."""
+    look = {"line": {"color": BEST_COLOR, "width": 2, "shape": "hv"}, "marker": {"size": 7}}
+    trace = {"type": "scatter", "mode": "lines+markers", "x": data.epochs, "y": data.values, "text": data.labels} | look
+    trace |= {"hovertemplate": "%{text}<br>best from here on: %{y:.5g}<extra></extra>", "showlegend": False}
+    title = {"text": f"best {escaped(data.metric, 40)}"}
+    across = {"title": {"text": "epochs trained, all trials together"}, "rangemode": "tozero"}
+    return {"data": [trace], "layout": {"xaxis": across, "yaxis": {"title": title}, "hovermode": "closest"}}
+
+
+def all_figures(record: ExperimentRecord) -> dict[str, Figure]:
+    """`curves`, `history` and `parallel`, those that there is a finite value to draw for."""
+    history = history_of(record)
+    if not history.values:
+        return {}
+    drawn = {"curves": draw_curves(curves_of(record)), "history": draw_history(history)}
+    parallel = parallel_of(record)
+    return drawn | ({"parallel": draw_parallel(parallel)} if len(parallel.axes) > 1 else {})

@@ -1,0 +1,36 @@
+"""Texts of figures: settings and numbers as a person reads them, escaped for Plotly, which reads texts as HTML."""
+
+from __future__ import annotations
+
+import html
+import math
+from typing import Any
+
+from tuner.answer import flat
+from tuner.records import TrialRecord
+
+MOST_PARAMETERS = 12  # a hover box with more covers the curves
+
+
+def label_of(trial: TrialRecord) -> str:
+    """What hovering a trial shows: its id, status and setting, a parameter a line, escaped."""
+    lines = [f"trial {trial.id}, {trial.status}"]
+    lines += [f"{name} {shown(value)}" for name, value in list(flat(trial.config).items())[:MOST_PARAMETERS]]
+    return "<br>".join(escaped(line, 80) for line in lines)
+
+
+def shown(value: Any) -> str:
+    """A float in five digits, anything else as it is."""
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def escaped(text: str, length: int) -> str:
+    """The text in one line of at most `length` characters, the rest `...`, with HTML's characters as entities."""
+    line = " ".join(text.split())
+    return html.escape(line if len(line) <= length else line[: length - 3] + "...")
+
+
+def finite(value: Any) -> float | None:
+    """The number, or None for anything that is none or not finite."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return value if number else None

@@ -1,0 +1,86 @@
+"""Parallel coordinates: a line a trial through its parameters and its best value."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from tuner.answer import flat
+from tuner.labels import escaped, finite, shown
+from tuner.results import ExperimentRecord
+
+MOST_TICKS = 12  # a numeric parameter with more values is an axis of numbers, not of names
+
+
+class Axis(NamedTuple):
+    """One axis: a position a trial; `ticks` and their `texts` where positions are not the values themselves."""
+
+    name: str
+    values: list[float]
+    ticks: list[float]
+    texts: list[str]
+
+
+class Parallel(NamedTuple):
+    """The axes of the parameters, the metric's last, all of one length: the trials with a finite best value."""
+
+    axes: list[Axis]
+    mode: str
+
+
+def parallel_of(record: ExperimentRecord) -> Parallel:
+    """The axes of all parameters that differ between trials; no axis where no trial has a finite metric."""
+    metric, mode = record.experiment.metric, record.experiment.mode
+    pairs = [(flat(t.config), b.metrics[metric]) for t in record.trials if (b := t.best(metric, mode))]
+    if not pairs:
+        return Parallel([], mode)
+    declared: dict[str, Any] = record.facts.get("space", {}).get("params", {})
+    names = list(dict.fromkeys(name for config, _ in pairs for name in config))
+    axes = [_axis(name, [config.get(name) for config, _ in pairs], declared.get(name, {})) for name in names]
+    varied = [axis for axis in axes if len(set(axis.values)) > 1]
+    return Parallel([*varied, Axis(metric, [value for _, value in pairs], [], [])], mode)
+
+
+def _axis(name: str, values: list[Any], declared: dict[str, Any]) -> Axis:
+    numbers = [finite(value) for value in values]
+    known = [number for number in numbers if number is not None]
+    few = len(set(known)) <= MOST_TICKS
+    if len(known) < len(values) or (declared.get("kind") in ("choice", "grid_search") and few):
+        return _named(name, values)
+    if str(declared.get("kind", "")).startswith("log") and min(known) > 0:
+        logs = [math.log10(number) for number in known]
+        ticks = [float(power) for power in range(math.floor(min(logs)), math.ceil(max(logs)) + 1)]
+        return Axis(name, logs, ticks, [f"{10**tick:g}" for tick in ticks])
+    return Axis(name, known, [], [])
+
+
+def _named(name: str, values: list[Any]) -> Axis:
+    """An axis of names, in the order of their values where they have one; a value that is missing is one of them."""
+    texts = {shown(value): value for value in values}
+    ordered = sorted(texts, key=lambda text: (finite(texts[text]) is None, finite(texts[text]) or 0, text))
+    place = {text: float(i) for i, text in enumerate(ordered)}
+    return Axis(name, [place[shown(value)] for value in values], list(place.values()), ordered)
+
+
+def draw_parallel(data: Parallel) -> dict[str, Any]:
+    """Plotly's parcoords, coloured by the metric, the better the brighter."""
+    metric = data.axes[-1]
+    scale = {"colorscale": "Viridis", "reversescale": data.mode == "min", "showscale": True}
+    trace = {
+        "type": "parcoords",
+        "line": {"color": metric.values, **scale},
+        "dimensions": [_dimension(axis) for axis in data.axes],
+        "labelangle": -12,
+    }
+    return {"data": [trace], "layout": {"margin": {"t": 70, "b": 30}}}
+
+
+def _dimension(axis: Axis) -> dict[str, Any]:
+    drawn: dict[str, Any] = {"label": escaped(axis.name, 24), "values": axis.values}
+    if axis.ticks:
+        drawn |= {"tickvals": axis.ticks, "ticktext": [escaped(text, 16) for text in axis.texts]}
+        low, high = min(*axis.values, *axis.ticks), max(*axis.values, *axis.ticks)
+    else:
+        low, high = min(axis.values), max(axis.values)
+    # One value alone still needs an axis of some length.
+    return drawn | {"range": [low, high] if high > low else [low - 0.5, high + 0.5]}

@@ -1,0 +1,56 @@
+"""The page's own files, Plotly's script from its Python package, and a page that lists the API: nothing from elsewhere."""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.responses import FileResponse, HTMLResponse
+
+HERE = Path(__file__).parent
+
+
+def add_page(app: FastAPI) -> None:
+    """Adds the page's routes to the app."""
+    plotly = importlib.util.find_spec("plotly")  # found and not imported: its JavaScript alone is needed
+    assert plotly and plotly.submodule_search_locations
+    script = Path(plotly.submodule_search_locations[0]) / "package_data" / "plotly.min.js"
+    again = {"Cache-Control": "no-cache"}
+
+    @app.get("/", include_in_schema=False)
+    def page() -> FileResponse:
+        return FileResponse(HERE / "page.html", headers=again)
+
+    @app.get("/page.css", include_in_schema=False)
+    def css() -> FileResponse:
+        return FileResponse(HERE / "page.css", headers=again)
+
+    @app.get("/page.js", include_in_schema=False)
+    def js() -> FileResponse:
+        return FileResponse(HERE / "page.js", headers=again, media_type="text/javascript")
+
+    @app.get("/plotly.min.js", include_in_schema=False)
+    def plotly_js() -> FileResponse:
+        return FileResponse(script, headers={"Cache-Control": "private, max-age=86400"}, media_type="text/javascript")
+
+    @app.get("/api/docs", include_in_schema=False)
+    def docs() -> HTMLResponse:
+        return HTMLResponse(docs_page(app.openapi()))
+
+
+def docs_page(openapi: dict[str, Any]) -> str:
+    """The routes of an OpenAPI document as HTML that loads nothing but the page's own style."""
+    rows = [
+        f"<tr><td>{method.upper()}</td><td><code>{html.escape(path)}</code></td>"
+        f"<td>{html.escape(operation.get('description', ''))}</td></tr>"
+        for path, methods in openapi["paths"].items()
+        for method, operation in methods.items()
+    ]
+    head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>tuner: API</title>'
+    style = '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/page.css">'
+    schema = '<p>The schema: <a href="/api/openapi.json">/api/openapi.json</a></p>'
+    table = f'<div class="scroll"><table>{"".join(rows)}</table></div>'
+    return f"{head}{style}<main><h1>API</h1>{schema}{table}</main></html>"

@@ -1,0 +1,185 @@
+"""The experiments of a results folder, each read anew only when its files have changed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tuner import results, tables
+from tuner.errors import RequestError
+from tuner.experiment import Experiment
+from tuner.tables import BestRow
+
+KEPT = 8  # experiments whose records stay in memory: 1,000 trials of 10 reports are about 20 MB
+
+
+class NotThere(RequestError):
+    """There is no experiment of that name."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One experiment in a line. Times are unix seconds, `took_s` leaves out the time between two sessions.
+
+    `lines` is how many events had been journaled: what `events` can be followed after. Where its files cannot be
+    read, `error` says why and the rest is empty.
+    """
+
+    name: str
+    error: str = ""
+    space: str = ""
+    state: str = ""
+    searcher: str = ""
+    scheduler: str = ""
+    metric: str = ""
+    mode: str = ""
+    num_samples: int = 0
+    max_epochs: int = 0
+    seed: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    best: BestRow | None = None
+    started: float | None = None
+    updated: float | None = None
+    took_s: float = 0
+    lines: int = 0
+    notice: str = ""
+    resume: str = ""
+    retrain: str = ""
+
+
+@dataclass(frozen=True)
+class View:
+    """An experiment's record with its summary."""
+
+    record: results.ExperimentRecord
+    summary: Summary
+
+
+class Store:
+    """Reads experiments under one folder; safe to use from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder.absolute()
+        self._lock = threading.Lock()
+        self._views: OrderedDict[str, tuple[object, View]] = OrderedDict()
+        self._summaries: dict[str, tuple[object, Summary]] = {}
+
+    def summaries(self) -> list[Summary]:
+        """Every experiment, the one that was started last first; one that cannot be read has its `error` said."""
+        found = [self._summary(path.parent.name) for path in self.root.glob("*/experiment.json")]
+        return sorted((s for s in found if s), key=lambda s: (s.started or 0, s.name), reverse=True)
+
+    def view(self, name: str) -> View:
+        """The experiment as its files have it now; NotThere, or RequestError where they are damaged."""
+        folder = self._folder(name)
+        with self._lock:
+            stamp = _stamp(folder)
+            kept = self._views.get(name)
+            if kept is None or kept[0] != stamp:
+                kept = (stamp, _read(folder))
+            self._views[name] = kept
+            self._views.move_to_end(name)
+            self._summaries[name] = (stamp, kept[1].summary)
+            if len(self._views) > KEPT:
+                self._views.popitem(last=False)
+            return kept[1]
+
+    def journal(self, name: str) -> Path:
+        """The experiment's journal, which may not have been begun; NotThere."""
+        return self._folder(name) / "journal.jsonl"
+
+    def _folder(self, name: str) -> Path:
+        """The experiment's folder, surely inside the results folder: its name is one, and nothing there is a link."""
+        folder = self.root / name if _is_name(name) else None
+        if folder is None or not (folder / "experiment.json").is_file():
+            raise NotThere(f"no experiment of that name in {self.root}")
+        if any(path.is_symlink() for path in (folder, folder / "experiment.json", folder / "journal.jsonl")):
+            raise NotThere("that experiment is a link, and links are not followed")
+        return folder
+
+    def _summary(self, name: str) -> Summary | None:
+        try:
+            folder = self._folder(name)
+            kept = self._summaries.get(name)
+            return kept[1] if kept and kept[0] == _stamp(folder) else self.view(name).summary
+        except NotThere:
+            return None
+        except RequestError as error:
+            return Summary(name, error=str(error))
+
+
+def _is_name(name: str) -> bool:
+    try:
+        return bool(name) and Experiment(name=name).name == name
+    except RequestError:
+        return False
+
+
+def _stamp(folder: Path) -> object:
+    """Changes whenever a file that `_read` reads does."""
+    files = (folder / "experiment.json", folder / "journal.jsonl", folder / "best" / "config.json")
+    return [_stat(path) for path in files]
+
+
+def _stat(path: Path) -> tuple[int, int, int] | None:
+    try:
+        stat = path.stat()
+        return stat.st_size, stat.st_mtime_ns, stat.st_ino
+    except FileNotFoundError:
+        return None
+
+
+def _read(folder: Path) -> View:
+    try:
+        # The lines first: what is appended in between is then sent as news too, and none is missed.
+        lines, took_s, updated = _sessions(folder / "journal.jsonl")
+        record = results.load(folder)
+        return View(record, _summarise(record, lines, took_s, updated))
+    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+        raise RequestError(f"{folder.name} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _sessions(journal: Path) -> tuple[int, float, float | None]:
+    """Number of complete lines, seconds from each session's first event to its last added up, time of the last."""
+    if not journal.exists():
+        return 0, 0.0, None
+    lines = journal.read_bytes().split(b"\n")[:-1]
+    if not lines:
+        return 0, 0.0, None
+    marks = (b'"experiment_started"', b'"experiment_resumed"')
+    starts = [i for i, line in enumerate(lines) if any(mark in line[:80] for mark in marks)]
+    ends = [start - 1 for start in starts[1:]] + [len(lines) - 1]
+    times = [float(json.loads(lines[i])["time"]) for i in (*starts, *ends[: len(starts)])]
+    took_s = sum(times[len(starts) :]) - sum(times[: len(starts)])
+    return len(lines), took_s, float(json.loads(lines[-1])["time"])
+
+
+def _summarise(record: results.ExperimentRecord, lines: int, took_s: float, updated: float | None) -> Summary:
+    e, facts = record.experiment, record.facts
+    winner = e.folder / "best" / "config.json"
+    more = "" if record.state in ("interrupted", "running") else f" --num-samples {e.num_samples * 2}"
+    return Summary(
+        name=e.name,
+        space=e.space,
+        state=record.state,
+        searcher=e.searcher,
+        scheduler=e.scheduler,
+        metric=e.metric,
+        mode=e.mode,
+        num_samples=e.num_samples,
+        max_epochs=e.max_epochs,
+        seed=e.seed,
+        counts=tables.counts(record.trials),
+        best=tables.best_row(record),
+        started=facts.get("created"),
+        updated=updated,
+        took_s=round(took_s, 1),
+        lines=lines,
+        notice=(facts.get("data") or {}).get("notice") or "",
+        resume=f"python -m tuner.run --resume {e.name} --results {shlex.quote(e.results)}{more}",
+        retrain=f"python -m tuner.train {shlex.quote(str(winner))}" if winner.is_file() else "",
+    )

@@ -1,0 +1,64 @@
+"""A journal as server-sent events: each line is one event whose id is its number, so a reconnect goes on after it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import NamedTuple
+
+PAUSE_S = 0.5  # between two looks; polling, because inotify does not see what another host writes
+HEARTBEAT_S = 10.0  # a comment now and then: a connection whose reader has gone is noticed
+CHUNK_BYTES = 4 << 20  # read at a time, and the longest line that is sent
+
+
+class Place(NamedTuple):
+    """How far a journal has been read: `offset` bytes, which are `number` complete lines."""
+
+    offset: int
+    number: int
+
+
+async def follow(
+    journal: Path, after: int, stopping: Callable[[], bool], pause_s: float = PAUSE_S
+) -> AsyncIterator[bytes]:
+    """Frames of the lines behind the first `after`, then of new ones until `stopping()`.
+
+    It goes on after `experiment_finished`, since a search may be resumed; it ends where the journal shrinks or a
+    line is longer than CHUNK_BYTES, so that the reader connects anew.
+    """
+    yield b"retry: 2000\n\n"
+    place, quiet_s = Place(0, 0), 0.0
+    while not stopping():
+        read = await asyncio.to_thread(read_on, journal, place)
+        if read is None:
+            return
+        frames = b"".join(frame(number, line) for number, line in enumerate(read, place.number + 1) if number > after)
+        place = Place(place.offset + sum(len(line) + 1 for line in read), place.number + len(read))
+        if frames or quiet_s >= HEARTBEAT_S:
+            quiet_s = 0.0
+            yield frames or b": still here\n\n"
+        if not read:
+            quiet_s += pause_s
+            await asyncio.sleep(pause_s)
+
+
+def read_on(journal: Path, place: Place) -> list[bytes] | None:
+    """The complete lines behind `place`, of CHUNK_BYTES at most; None where going on there makes no sense."""
+    try:
+        with open(journal, "rb") as file:
+            if file.seek(0, 2) < place.offset:
+                return None
+            file.seek(place.offset)
+            data = file.read(CHUNK_BYTES)
+    except FileNotFoundError:
+        return [] if place.offset == 0 else None
+    # What follows the last line's end stays for the next look: it may be half of a line.
+    *lines, rest = data.split(b"\n")
+    return None if len(rest) == CHUNK_BYTES else lines
+
+
+def frame(number: int, line: bytes) -> bytes:
+    """One event. A carriage return would end its line early; JSON has none, a damaged journal may."""
+    text = line.decode(errors="replace").replace("\r", " ")
+    return f"id: {number}\ndata: {text}\n\n".encode()
