@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from tuner.results import load
 
-from .conftest import SPACES
-
+SPACES = Path(__file__).parent / "spaces"
 COMMAND = [sys.executable, "-m", "tuner.run", "--wandb", "disabled", "--max-concurrent-trials", "1"]
 
 

@@ -166,8 +166,8 @@ def _rung_line(rung: int) -> Figure:
 
 
 def _rung_name(rung: int) -> Figure:
-    place = {"x": rung, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False}
-    return {"text": f"rung {rung}", "font": {"size": 10, "color": "#8b93a7"}, **place}
+    look = {"font": {"size": 10, "color": "#8b93a7"}, "showarrow": False}
+    return {"text": f"rung {rung}", "x": rung, "y": 1, "yref": "paper", "yanchor": "bottom"} | look
 
 
 def history_of(record: ExperimentRecord) -> History:

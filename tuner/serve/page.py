@@ -1,4 +1,4 @@
-"""The page's own files, Plotly's script from its Python package, and a page that lists the API: nothing from elsewhere."""
+"""The page's files, Plotly's script from its Python package, and a page that lists the API: all served from here."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ def add_page(app: FastAPI) -> None:
     @app.get("/page.js", include_in_schema=False)
     def js() -> FileResponse:
         return FileResponse(HERE / "page.js", headers=again, media_type="text/javascript")
+
+    @app.get("/tables.js", include_in_schema=False)
+    def tables_js() -> FileResponse:
+        return FileResponse(HERE / "tables.js", headers=again, media_type="text/javascript")
 
     @app.get("/plotly.min.js", include_in_schema=False)
     def plotly_js() -> FileResponse:
