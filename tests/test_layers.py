@@ -46,6 +46,19 @@ ALLOWED = {
         "schedulers", "searchers", "space", "training.data", "wandb_mirror",
     },
     "tuner.train": {"answer", "errors", "space", "training.data", "training.loop", "trial"},
+    "tuner.labels": {"answer", "records"},
+    "tuner.tables": {"experiment", "records", "results"},
+    "tuner.history": {"labels", "results"},
+    "tuner.parallel": {"answer", "labels", "results"},
+    "tuner.figures": {"history", "labels", "parallel", "records", "results"},
+    "tuner.serve.guard": set(),
+    "tuner.serve.stream": set(),
+    "tuner.serve.page": set(),
+    "tuner.serve.store": {"errors", "experiment", "results", "tables"},
+    "tuner.serve.app": {
+        "errors", "figures", "journal", "serve.guard", "serve.page", "serve.store", "serve.stream", "tables",
+    },
+    "tuner.serve.__main__": {"errors", "serve.app", "serve.guard"},
     "tuner.run": {"console", "driver", "errors", "experiment", "session", "space", "wandb_mirror"},
 }  # fmt: skip
 TRAINING = {module for module in FILES if module.startswith("tuner.training.")}
@@ -53,7 +66,8 @@ ALLOWED |= {module: {"errors", "space"} | {name.removeprefix("tuner.") for name 
 WITHOUT_RAY_AND_TORCH = [
     "tuner.run", "tuner.space", "tuner.domains", "tuner.experiment", "tuner.journal", "tuner.records", "tuner.results",
     "tuner.errors", "tuner.files", "tuner.facts", "tuner.failures", "tuner.wandb_mirror", "tuner.train",
-    "tuner.training.data", "tuner.resources", "tuner.answer",
+    "tuner.training.data", "tuner.resources", "tuner.answer", "tuner.labels", "tuner.tables", "tuner.history",
+    "tuner.parallel", "tuner.figures", "tuner.serve.app", "tuner.serve.store", "tuner.serve.__main__",
 ]  # fmt: skip
 
 

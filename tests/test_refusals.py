@@ -325,3 +325,10 @@ def test_a_damaged_journal_is_refused_with_its_line(refused, saved):
         file.write('{"time": 1, "event": "repo\n{"time": 2, "event": "experiment_resumed"}\n')
     said = refused("--resume", "mine")
     assert "journal.jsonl" in said and "line 2" in said
+
+
+def test_a_cluster_that_does_not_answer_is_refused_at_once(capsys, tmp_path):
+    given = ["--space", "quadratic", "--address", "127.0.0.1:1", "--results", str(tmp_path / "none")]
+    assert run.main(given) == 2
+    assert "--address 127.0.0.1:1: nothing answers there" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()

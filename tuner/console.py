@@ -179,6 +179,7 @@ def ending(done: Done) -> list[str]:
     if done.answer and done.answer.report.checkpoint:
         lines += [f"retrain     python -m tuner.train {shlex.quote(str(e.folder / 'best' / 'config.json'))}"]
     results = "" if e.results == "results" else f" --results {shlex.quote(e.results)}"
+    lines += [f"dashboard   python -m tuner.serve --results {shlex.quote(e.results)}"]
     more = "" if done.outcome.state == "interrupted" else f" --num-samples {e.num_samples * 2}"
     goes_on = "resume     " if done.outcome.state == "interrupted" else "extend     "
     return [*lines, f"{goes_on} python -m tuner.run --resume {e.name}{results}{more}"]

@@ -22,6 +22,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # workers inherit it, and recom
 
 import logging
 import signal
+import socket
 import sys
 import threading
 import warnings
@@ -174,6 +175,17 @@ def ray_started(experiment: Experiment, imports: tuple[str, ...] = ()) -> Iterat
         yield dict(ray.cluster_resources())
     finally:
         ray.shutdown()
+
+
+def check_reachable(address: str) -> None:
+    """RequestError where nothing listens at `host:port` or `ray://host:port`: Ray itself tries for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not (host and port.isdigit()):
+        return  # none given, or `auto`, which Ray looks up on this machine at once
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError as error:
+        raise RequestError(f"--address {address}: nothing answers there ({error}); start it with `ray start`") from None
 
 
 @contextmanager

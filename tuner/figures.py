@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from tuner.labels import escaped, finite, label_of
+from tuner.history import draw_history, history_of
+from tuner.labels import BEST_COLOR, escaped, finite, label_of
 from tuner.parallel import draw_parallel, parallel_of
 from tuner.records import TrialRecord
 from tuner.results import ExperimentRecord
 
 Figure = dict[str, Any]
 MAX_POINTS = 20_000  # of all curves together: what a browser draws and receives in well under a second
-BEST_COLOR = "#f08c00"
 GROUPS = {  # status -> name in the legend, colour, opacity; drawn in this order, the last on top
     "pruned": ("pruned", "#8b93a7", 0.45),
     "failed": ("failed", "#d9534f", 0.8),
@@ -55,15 +55,6 @@ class Curves(NamedTuple):
     best: str
 
 
-class History(NamedTuple):
-    """The best value of all trials against the epochs trained by all of them together, at each improvement."""
-
-    metric: str
-    epochs: list[int]
-    values: list[float]
-    labels: list[str]
-
-
 def curves_of(record: ExperimentRecord) -> Curves:
     """Every trial that reported, thinned to about MAX_POINTS in all."""
     experiment, winner = record.experiment, record.best()
@@ -81,7 +72,9 @@ def curves_of(record: ExperimentRecord) -> Curves:
         stops += [stop] if stop else []
     rungs = {d.rung for t in record.trials for d in t.decisions if d.rung is not None}
     if experiment.scheduler == "asha":
-        rungs |= set(experiment.rungs())
+        rungs |= {
+            rung for rung in experiment.rungs() if rung < experiment.max_epochs
+        }  # at the last, nothing is compared
     if experiment.scheduler == "median":
         rungs = set()  # it compares at every epoch
     return Curves(experiment.metric, found, stops, sorted(rungs), winner[0].id if winner else "")
@@ -112,16 +105,14 @@ def draw_curves(data: Curves) -> Figure:
     winner = [curve for curve in data.curves if curve.trial == data.best]
     if winner:
         traces.append(_lines(winner, f"best: trial {escaped(data.best, 40)}", BEST_COLOR, 1, width=3))
-    if data.stops:
-        traces += _stop_marks(data.stops)
-    title = escaped(data.metric, 40)
+    traces += _stop_marks(data.stops)
     layout = {
         "xaxis": {"title": {"text": "epoch"}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": title}},
+        "yaxis": {"title": {"text": escaped(data.metric, 40)}},
         "hovermode": "closest",
         "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.06, "x": 0},
         "shapes": [_rung_line(rung) for rung in data.rungs],
-        "annotations": [_rung_name(rung) for rung in data.rungs],
+        "annotations": [_rung_name(rung, i == 0) for i, rung in enumerate(data.rungs)],
     }
     return {"data": traces, "layout": layout}
 
@@ -136,11 +127,8 @@ def _lines(curves: list[Curve], name: str, color: str, opacity: float, width: fl
         y += [*curve.values, None]
         text += [curve.label] * len(curve.epochs) + [""]
     look = {"line": {"color": color, "width": width}, "marker": {"color": color, "size": 4 + width}, "opacity": opacity}
-    hover = "%{text}<br>epoch %{x}: %{y:.5g}<extra></extra>"
-    return {"type": "scattergl", "mode": "lines+markers", "name": name, "x": x, "y": y, "text": text, **look} | {
-        "hovertemplate": hover,
-        "connectgaps": False,
-    }
+    look |= {"hovertemplate": "%{text}<br>epoch %{x}: %{y:.5g}<extra></extra>"}
+    return {"type": "scattergl", "mode": "lines+markers", "name": name, "x": x, "y": y, "text": text} | look
 
 
 def _stop_marks(stops: list[Stop]) -> list[Figure]:
@@ -165,35 +153,15 @@ def _rung_line(rung: int) -> Figure:
     return {"type": "line", "x0": rung, "x1": rung, "y0": 0, "y1": 1, "yref": "paper", "layer": "below", "line": line}
 
 
-def _rung_name(rung: int) -> Figure:
+def _rung_name(rung: int, first: bool) -> Figure:
     look = {"font": {"size": 10, "color": "#8b93a7"}, "showarrow": False}
-    return {"text": f"rung {rung}", "x": rung, "y": 1, "yref": "paper", "yanchor": "bottom"} | look
-
-
-def history_of(record: ExperimentRecord) -> History:
-    """Every improvement in the order of the reports, and the last report with the best of all again."""
-    metric, sign = record.experiment.metric, 1 if record.experiment.mode == "min" else -1
-    reports = [(r.time, i, r.metrics.get(metric)) for i, t in enumerate(record.trials) for r in t.reports]
-    best, place, improved = math.inf, -1, []
-    for epochs, (_, trial, value) in enumerate(sorted(reports, key=lambda report: report[:2]), 1):
-        known = finite(value)
-        if known is not None and sign * known < best:
-            best, place = sign * known, trial
-            improved.append((epochs, known, place))
-    if improved:
-        improved.append((len(reports), sign * best, place))
-    labels = [label_of(record.trials[place]) for _, _, place in improved]
-    return History(metric, [epochs for epochs, _, _ in improved], [value for _, value, _ in improved], labels)
-
-
-def draw_history(data: History) -> Figure:
-    """A stair of the best value, a dot at each improvement."""
-    look = {"line": {"color": BEST_COLOR, "width": 2, "shape": "hv"}, "marker": {"size": 7}}
-    trace = {"type": "scatter", "mode": "lines+markers", "x": data.epochs, "y": data.values, "text": data.labels} | look
-    trace |= {"hovertemplate": "%{text}<br>best from here on: %{y:.5g}<extra></extra>", "showlegend": False}
-    title = {"text": f"best {escaped(data.metric, 40)}"}
-    across = {"title": {"text": "epochs trained, all trials together"}, "rangemode": "tozero"}
-    return {"data": [trace], "layout": {"xaxis": across, "yaxis": {"title": title}, "hovermode": "closest"}}
+    return {
+        "text": f"rung {rung}" if first else str(rung),
+        "x": rung,
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "bottom",
+    } | look
 
 
 def all_figures(record: ExperimentRecord) -> dict[str, Figure]:

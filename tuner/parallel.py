@@ -6,9 +6,10 @@ import math
 from typing import Any, NamedTuple
 
 from tuner.answer import flat
-from tuner.labels import escaped, finite, shown
+from tuner.labels import BEST_COLOR, escaped, finite, shown, tick
 from tuner.results import ExperimentRecord
 
+BEST_TO_WORST = [[0, BEST_COLOR], [0.35, "#4c8bf5"], [1, "#8b93a7"]]
 MOST_TICKS = 12  # a numeric parameter with more values is an axis of numbers, not of names
 
 
@@ -63,22 +64,21 @@ def _named(name: str, values: list[Any]) -> Axis:
 
 
 def draw_parallel(data: Parallel) -> dict[str, Any]:
-    """Plotly's parcoords, coloured by the metric, the better the brighter."""
+    """Plotly's parcoords, coloured by the metric."""
     metric = data.axes[-1]
-    scale = {"colorscale": "Viridis", "reversescale": data.mode == "min", "showscale": True}
+    scale = {"colorscale": BEST_TO_WORST, "reversescale": data.mode == "max", "showscale": True}
     trace = {
         "type": "parcoords",
         "line": {"color": metric.values, **scale},
         "dimensions": [_dimension(axis) for axis in data.axes],
-        "labelangle": -12,
     }
-    return {"data": [trace], "layout": {"margin": {"t": 70, "b": 30}}}
+    return {"data": [trace], "layout": {"margin": {"t": 60, "b": 30, "l": 80, "r": 60}}}
 
 
 def _dimension(axis: Axis) -> dict[str, Any]:
     drawn: dict[str, Any] = {"label": escaped(axis.name, 24), "values": axis.values}
     if axis.ticks:
-        drawn |= {"tickvals": axis.ticks, "ticktext": [escaped(text, 16) for text in axis.texts]}
+        drawn |= {"tickvals": axis.ticks, "ticktext": [tick(text, 16) for text in axis.texts]}
         low, high = min(*axis.values, *axis.ticks), max(*axis.values, *axis.ticks)
     else:
         low, high = min(axis.values), max(axis.values)

@@ -134,6 +134,7 @@ def checked(experiment: Experiment, found: Found, facts: dict[str, Any], history
             f"--metric {experiment.metric}: space {experiment.space!r} reports {', '.join(sorted(reported))}"
             f"{nearest(experiment.metric, reported)}"
         )
+    driver.check_reachable(experiment.address)
     check_searcher(experiment, found.space)
     check_scheduler(experiment, found.space)
     writable(Path(experiment.results))

@@ -51,7 +51,7 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class RungRow:
-    """One rung of one bracket. `came` trials, of which the last decision let go on, stopped or paused so many.
+    """One rung of one bracket: `came` trials, of which so many went on, were stopped, or wait there.
 
     `cutoff_then` is the last that a trial was held against; `cutoff_now` and `would_pass_now` judge all who came by
     all who came, and are None where the scheduler's rule is not a percentile of the rung (all but asha).
@@ -62,7 +62,7 @@ class RungRow:
     came: int
     went_on: int
     stopped: int
-    paused: int
+    waiting: int
     best: Number | None
     cutoff_then: Number | None
     cutoff_now: Number | None
@@ -133,14 +133,19 @@ def rung_rows(record: ExperimentRecord) -> list[RungRow]:
         for decision in trial.decisions:
             if decision.rung is not None:
                 came[decision.bracket, decision.rung][trial.id].append(decision)
+    reached = {trial.id: trial.reports[-1].epoch for trial in record.trials if trial.reports}
     places = sorted(came, key=lambda place: (-1 if place[0] is None else place[0], place[1]))
-    return [_rung_row(place, came[place], record.experiment) for place in places]
+    return [_rung_row(place, came[place], reached, record.experiment) for place in places]
 
 
-def _rung_row(place: tuple[int | None, int], came: dict[str, list[Decision]], experiment: Experiment) -> RungRow:
+def _rung_row(
+    place: tuple[int | None, int], came: dict[str, list[Decision]], reached: dict[str, int], experiment: Experiment
+) -> RungRow:
     actions = Counter(decisions[-1].action for decisions in came.values())
+    # A trial that was paused goes on without another decision: its reports say that it did.
+    waiting = sum(d[-1].action == "pause" and reached.get(t, 0) <= d[-1].epoch for t, d in came.items())
     # A trial is at a rung once: where a restart came again, the later value counts.
-    values = [d[-1].value for d in came.values() if d[-1].value is not None and math.isfinite(d[-1].value)]
+    values = [v for decisions in came.values() if (v := decisions[-1].value) is not None and math.isfinite(v)]
     held = [d for decisions in came.values() for d in decisions if d.cutoff is not None]
     now = cutoff_of(values, experiment) if experiment.scheduler == "asha" else None
     sign = 1 if experiment.mode == "min" else -1
@@ -148,10 +153,10 @@ def _rung_row(place: tuple[int | None, int], came: dict[str, list[Decision]], ex
         rung=place[1],
         bracket=place[0],
         came=len(came),
-        went_on=actions["continue"],
+        went_on=actions["continue"] + actions["pause"] - waiting,
         stopped=actions["stop"],
-        paused=actions["pause"],
-        best=min(values, key=lambda value: sign * value, default=None),
+        waiting=waiting,
+        best=sign * min(sign * value for value in values) if values else None,
         cutoff_then=max(held, key=lambda d: d.recorded).cutoff if held else None,
         cutoff_now=now,
         would_pass_now=None if now is None else sum(sign * value <= sign * now for value in values),

@@ -2,6 +2,9 @@
 // One page, two views: the list of experiments (#) and one experiment (#name), kept up to date by its journal.
 
 const at = (id) => document.getElementById(id);
+// Plotly's own button that uploads a chart is left out: nothing of an experiment leaves the page.
+const MODE_BAR = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
+  modeBarButtonsToRemove: ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"] };
 let open = null; // the experiment shown: {name, stream, summary, trials, rungs, figures}
 
 // --- the list --------------------------------------------------------------------------------------------------------
@@ -20,7 +23,8 @@ async function showList() {
   fill(at("experiments"), EXPERIMENTS, experiments);
   at("experiments").parentElement.hidden = !experiments.length;
   at("no-experiments").hidden = experiments.length > 0;
-  set(at("no-experiments"), `No experiment here yet. Start one with\npython -m tuner.run --space cifar --results ${results}`);
+  const command = `python -m tuner.run --space cifar --results ${results}`;
+  set(at("no-experiments"), `No experiment here yet. Start one with\n${command}`);
 }
 
 // --- one experiment --------------------------------------------------------------------------------------------------
@@ -29,7 +33,8 @@ async function load(shown) {
   const path = `/api/experiments/${encodeURIComponent(shown.name)}`;
   // The summary first: its number of lines is what the stream goes on after.
   const summary = await get(path);
-  const [trials, rungs, figures] = await Promise.all(["trials", "rungs", "figures"].map((part) => get(`${path}/${part}`)));
+  const parts = ["trials", "rungs", "figures"].map((part) => get(`${path}/${part}`));
+  const [trials, rungs, figures] = await Promise.all(parts);
   Object.assign(shown, { summary, trials, rungs, figures });
   if (open === shown) draw();
 }
@@ -57,10 +62,11 @@ function draw() {
   set(at("name"), summary.name);
   set(at("summary"), [summary.space, `${summary.searcher} + ${summary.scheduler}`, state(summary),
     `${trials.total} of ${summary.num_samples} trials: ${said.join(", ") || "none yet"}`,
-    `${trained} epochs trained of ${summary.num_samples * summary.max_epochs}`,
+    `${trained} of ${summary.num_samples * summary.max_epochs} epochs trained`,
     `started ${moment(summary.started)}`, `took ${duration(summary.took_s)}`].join(" · "));
   const { best, metric } = summary;
-  set(at("best"), best ? `Best ${metric} ${number(best.value)}: trial ${best.trial}, epoch ${best.epoch}: ${setting(best.config)}` : "");
+  const place = best && `trial ${best.trial}, epoch ${best.epoch}: ${setting(best.config)}`;
+  set(at("best"), best ? `Best ${metric} ${number(best.value)}: ${place}` : "");
   set(at("notice"), summary.notice);
   at("notice").hidden = !summary.notice;
   set(at("nothing"), best ? "" : nothing(summary, trials.trials));
@@ -96,8 +102,10 @@ function drawFigure(name, figure) {
   const [text, line, muted] = ["--text", "--line", "--muted"].map((name) => style.getPropertyValue(name));
   const axis = { gridcolor: line, zerolinecolor: line, linecolor: muted, automargin: true };
   const logs = { xaxis: at("log-epoch").checked, yaxis: at("log-metric").checked };
-  const layout = { margin: { l: 60, r: 16, t: 40, b: 44 }, ...figure.layout, uirevision: open.name,
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: text, family: "system-ui, sans-serif" } };
+  const clear = "rgba(0,0,0,0)";
+  const look = { paper_bgcolor: clear, plot_bgcolor: clear, font: { color: text, family: "system-ui, sans-serif" },
+    modebar: { bgcolor: clear, color: muted, activecolor: text } };
+  const layout = { margin: { l: 60, r: 16, t: name === "curves" ? 40 : 12, b: 44 }, ...figure.layout, ...look, uirevision: open.name };
   for (const side of ["xaxis", "yaxis"]) {
     if (!figure.layout[side]) continue;
     layout[side] = { ...axis, ...figure.layout[side] };
@@ -112,7 +120,7 @@ function drawFigure(name, figure) {
   const flat = !webgl();
   const data = figure.data.map((trace) => ({ ...trace, visible: !(hidden && trace.meta === "pruned"),
     type: flat && trace.type === "scattergl" ? "scatter" : trace.type }));
-  Plotly.react(at(name), data, layout, { responsive: true, displaylogo: false });
+  Plotly.react(at(name), data, layout, MODE_BAR);
 }
 
 function webgl() {
@@ -136,7 +144,7 @@ async function route() {
   open?.stream?.close();
   clearTimeout(open?.timer);
   clearTimeout(open?.again);
-  const name = decodeURIComponent(location.hash.slice(1));
+  const name = location.hash.slice(1); // no name has a character that a browser would encode
   const shown = open = name ? { name } : null;
   document.title = name ? `${name}: tuner` : "tuner";
   set(at("live"), "");
@@ -156,7 +164,8 @@ async function route() {
 
 const redraw = () => open?.figures && draw();
 for (const id of ["show-pruned", "log-metric", "log-epoch"]) at(id).addEventListener("change", redraw);
-for (const id of ["decision-filter", "trial-filter"]) at(id).addEventListener("input", () => open?.rungs && drawTables());
+const filter = () => open?.rungs && drawTables();
+for (const id of ["decision-filter", "trial-filter"]) at(id).addEventListener("input", filter);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 window.addEventListener("hashchange", route);
 setInterval(() => open || document.hidden || attempt(showList), 3000);

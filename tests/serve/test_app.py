@@ -1,0 +1,423 @@
+"""The dashboard's API over journals written here: what it answers, and whom it refuses."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from urllib.parse import quote
+
+import httpx
+import pytest
+import uvicorn
+from fastapi.testclient import TestClient
+
+from tuner.errors import RequestError
+from tuner.experiment import Experiment
+from tuner.journal import Journal
+from tuner.serve.app import create_app
+from tuner.serve.guard import is_loopback
+from tuner.serve.stream import Place, read_on
+
+HERE = "http://127.0.0.1:8800"
+NONE = {"rung": None, "bracket": None, "cutoff": None, "recorded": 0}
+
+
+def begin(results, name="demo", **options):
+    """An experiment's folder with a journal that has begun; gives the journal."""
+    folder = results / name
+    folder.mkdir()
+    options = {"space": "tiny", "max_epochs": 4, "num_samples": 3, **options}
+    Experiment(name=name, results=str(results), **options).save(folder, {"created": 1000.0, "space": {"params": {}}})
+    journal = Journal(folder / "journal.jsonl")
+    journal.write("experiment_started", name=name)
+    return journal
+
+
+def start(journal, trial, **config):
+    journal.write("trial_suggested", trial, config=config)
+    journal.write("trial_started", trial, config=config, resources={"CPU": 1}, node="n")
+
+
+def end(journal, trial, epoch, value, status, reason, action="stop", **decision):
+    journal.write("decision", trial, epoch=epoch, value=value, action=action, reason=reason, **{**NONE, **decision})
+    journal.write("trial_ended", trial, status=status, reason=reason)
+
+
+@pytest.fixture
+def results(tmp_path):
+    """One finished experiment: trial 0 trained to the end, trial 1 was pruned, trial 2 diverged."""
+    folder = tmp_path / "results"
+    folder.mkdir()
+    journal = begin(folder)
+    for trial, values in {"0": [3.0, 2.0, 1.5, 1.0], "1": [4.0], "2": [float("nan")]}.items():
+        start(journal, trial, lr=0.1 * (1 + int(trial)), act="<script>alert(1)</script>")
+        for epoch, value in enumerate(values, 1):
+            journal.write("report", trial, epoch=epoch, metrics={"loss": value})
+    journal.write("decision", "0", epoch=1, value=3.0, action="continue", reason="first", **{**NONE, "rung": 1})
+    end(journal, "1", 1, 4.0, "pruned", "worse", rung=1, bracket=None, cutoff=3.5, recorded=1)
+    end(journal, "2", 1, float("nan"), "pruned", "the training diverged")
+    end(journal, "0", 4, 1.0, "completed", "trained its 4 epochs")
+    journal.write("experiment_finished", state="finished", reason="")
+    journal.close()
+    return folder
+
+
+@pytest.fixture
+def client(results):
+    return TestClient(create_app(results), base_url=HERE, raise_server_exceptions=False)
+
+
+def get(client, path):
+    answer = client.get(f"/api/experiments{path}")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_the_list_says_state_counts_and_best(client):
+    (row,) = get(client, "")["experiments"]
+    assert (row["name"], row["state"], row["started"]) == ("demo", "finished", 1000.0)
+    assert row["counts"] == {
+        "suggested": 0, "running": 0, "completed": 1, "pruned": 2, "failed": 0, "interrupted": 0
+    }  # fmt: skip
+    assert row["best"]["trial"] == "0" and row["best"]["value"] == 1.0
+    assert row["resume"].startswith("python -m tuner.run --resume demo --results ") and row["retrain"] == ""
+
+
+def test_trials_carry_nan_as_a_string_and_their_reason(client):
+    rows = {row["trial"]: row for row in get(client, "/demo/trials")["trials"]}
+    assert rows["2"]["last"] == "nan" and rows["2"]["best"] is None
+    assert (rows["1"]["status"], rows["1"]["rung"], rows["1"]["reason"]) == ("pruned", 1, "worse")
+
+
+def test_trials_come_in_pages(client):
+    page = get(client, "/demo/trials?offset=1&limit=1")
+    assert page["total"] == 3 and [row["trial"] for row in page["trials"]] == ["1"]
+
+
+def test_close_calls_come_first(client):
+    answer = get(client, "/demo/rungs")
+    assert [d["margin"] for d in answer["decisions"]] == [0.5, None, None, None]
+    (rung,) = answer["rungs"]
+    assert (rung["came"], rung["went_on"], rung["stopped"], rung["cutoff_then"]) == (2, 1, 1, 3.5)
+
+
+def test_a_script_in_a_setting_never_reaches_plotly_as_markup(client):
+    assert set(get(client, "/demo/figures")) == {"curves", "history", "parallel"}
+    assert "<script" not in client.get("/api/experiments/demo/figures").text
+
+
+def test_what_is_appended_is_seen_and_what_is_not_is_not_read_again(client, results, monkeypatch):
+    from tuner.serve import store
+
+    reads = []
+    load = store.results.load
+    monkeypatch.setattr(store.results, "load", lambda folder: reads.append(folder) or load(folder))
+    for _ in range(3):
+        get(client, "/demo")
+        get(client, "")
+    assert len(reads) == 1
+    journal = Journal(results / "demo" / "journal.jsonl")
+    journal.write("experiment_resumed")
+    journal.close()
+    assert get(client, "/demo")["state"] == "running" and len(reads) == 2
+
+
+def test_an_empty_folder_has_no_experiments(tmp_path):
+    assert get(TestClient(create_app(tmp_path), base_url=HERE), "")["experiments"] == []
+
+
+def test_one_without_a_journal_is_shown_as_just_begun(client, results):
+    begin(results, "new").close()
+    (results / "new" / "journal.jsonl").unlink()
+    assert get(client, "/new")["lines"] == 0 and get(client, "/new/figures") == {}
+
+
+def test_all_failed_has_no_best_and_says_the_error(client, results):
+    journal = begin(results, "broken")
+    start(journal, "0", lr=0.1)
+    journal.write("trial_failed", "0", error="boom", kind="user", will_retry=False)
+    journal.write("trial_ended", "0", status="failed", reason="boom")
+    assert get(client, "/broken")["best"] is None and get(client, "/broken/figures") == {}
+    assert get(client, "/broken/trials")["trials"][0]["errors"] == ["boom"]
+
+
+@pytest.mark.parametrize(
+    "damage", ["not json\n", '{"time": 1}\n', '{"time": 1, "event": "trial_started", "trial": "9"}\n']
+)
+def test_a_damaged_journal_is_named_and_hides_no_other(client, results, damage):
+    begin(results, "bad").close()
+    with open(results / "bad" / "journal.jsonl", "a") as file:
+        file.write(damage)
+    answer = client.get("/api/experiments/bad")
+    assert answer.status_code == 500 and "bad" in answer.json()["error"]
+    rows = {row["name"]: row for row in get(client, "")["experiments"]}
+    assert rows["bad"]["error"] and not rows["demo"]["error"]
+
+
+def test_a_thousand_trials_answer_fast(client, results):
+    journal = begin(results, "large", num_samples=1000, max_epochs=10)
+    lines = []
+    for n in range(1000):
+        trial = {"time": n, "trial": f"{n:05}"}
+        start_of = {"event": "trial_started", "config": {"lr": n / 1e3}, "resources": {}, "node": "n"}
+        lines += [{**trial, **start_of}]
+        lines += [{**trial, "event": "report", "epoch": e, "metrics": {"loss": n / e}} for e in range(1, 11)]
+    with open(results / "large" / "journal.jsonl", "a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    journal.close()
+    get(client, "/large")
+    began = time.perf_counter()
+    for part in ("", "/trials", "/rungs", "/figures"):
+        get(client, f"/large{part}")
+    assert time.perf_counter() - began < 1.2  # 0.3 s each
+
+
+# --- the page -------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_loads_nothing_from_elsewhere(client):
+    page = client.get("/")
+    assert page.status_code == 200 and "//" not in page.text.replace("<!doctype html>", "")
+    for path in ("/page.css", "/page.js", "/tables.js", "/plotly.min.js"):
+        assert path in page.text and client.get(path).status_code == 200
+    policy = page.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self' 'unsafe-eval';")
+    assert "unsafe-inline" not in policy and "http" not in policy and "*" not in policy
+
+
+@pytest.mark.parametrize("path", ["/api/experiments", "/api/docs", "/page.js", "/nothing"])
+def test_nothing_but_the_page_may_run_a_script(client, path):
+    headers = client.get(path).headers
+    assert headers["content-security-policy"].startswith("default-src 'none'; style-src 'self';")
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
+
+
+def test_the_api_is_described(client):
+    paths = client.get("/api/openapi.json").json()["paths"]
+    assert len(paths) == 7 and {method for methods in paths.values() for method in methods} == {"get"}
+    docs = client.get("/api/docs").text
+    assert all(path in docs for path in paths) and "http" not in docs and "<script" not in docs
+
+
+def test_the_page_writes_texts_as_texts():
+    from tuner.serve.page import HERE as folder
+
+    code = "".join(path.read_text() for path in folder.glob("*.js"))
+    assert not any(way in code for way in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval("))
+    assert "showSendToCloud: false" in code and '"sendChartToCloud"' in code  # Plotly's upload of a chart
+
+
+# --- attacks --------------------------------------------------------------------------------------------------------
+
+NAMES = [
+    "..", "../secret", "..%2fsecret", "%2e%2e%2fsecret", "..%5csecret", "%2fetc%2fpasswd", "demo%00", "%00",
+    "demo%2f..%2fdemo", ".hidden", "-rf", "demo%0a", "demo%20", "a" * 101, "%ff", "link", "*", quote("démo"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("part", ["", "/trials", "/rungs", "/figures", "/events"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_cannot_leave_the_results(client, results, name, part):
+    begin(results.parent, "secret").close()
+    (results / "link").symlink_to(results.parent / "secret")
+    begin(results, "hidden").close()
+    (results / "hidden").rename(results / ".hidden")
+    answer = client.get(f"/api/experiments/{name}{part}")
+    assert answer.status_code == 404 and list(answer.json()) == ["error"]
+    assert [row["name"] for row in get(client, "")["experiments"]] == ["demo"]
+
+
+@pytest.mark.parametrize("file", ["experiment.json", "journal.jsonl"])
+def test_a_linked_file_is_not_followed(client, results, file):
+    begin(results.parent, "secret").close()
+    begin(results, "half").close()
+    (results / "half" / file).unlink()
+    (results / "half" / file).symlink_to(results.parent / "secret" / file)
+    assert client.get("/api/experiments/half").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.com", "evil.com:8800", "127.0.0.1.evil.com", "localhost.evil.com", "192.0.2.2", "0.0.0.0", "",
+             "127.0.0.1@evil.com", "evil.com#127.0.0.1", "localhost:evil"]
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/", "/page.js", "/api/health", "/api/experiments/demo/events"])
+def test_a_rebound_name_is_refused(client, host, path):
+    answer = client.get(path, headers={"Host": host})
+    assert answer.status_code == 403 and list(answer.json()) == ["error"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:9", "[::1]:8800", "LOCALHOST", "127.0.0.2"])
+def test_names_of_loopback_are_let_in(client, host):
+    assert client.get("/api/health", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"])
+@pytest.mark.parametrize("path", ["/", "/api/experiments", "/api/experiments/demo"])
+def test_nothing_can_be_written(client, method, path):
+    answer = client.request(method, path, headers={"Origin": "http://evil.com"})
+    assert answer.status_code == 405 and list(answer.json()) == ["error"]
+    assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize("query", ["offset=-1", "limit=0", "limit=10001", "limit=x", "offset=1e99", "offset=nan"])
+def test_pages_are_bounded(client, query):
+    answer = client.get(f"/api/experiments/demo/trials?{query}")
+    assert answer.status_code == 422 and query.partition("=")[0] in answer.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/store.py", "/page.py", "/../app.py", "/api", "/api/nothing", "/static/..%2fapp.py"])
+def test_no_other_file_is_served(client, path):
+    answer = client.get(path)
+    assert answer.status_code == 404 and list(answer.json()) == ["error"]
+
+
+# --- the token ------------------------------------------------------------------------------------------------------
+
+TOKEN = "s3cret of 32 characters, or more"
+
+
+@pytest.fixture
+def far(results):
+    return TestClient(create_app(results, host="0.0.0.0", token=TOKEN), base_url="http://box:8800")
+
+
+@pytest.mark.parametrize("path", ["/", "/page.js", "/plotly.min.js", "/api/health", "/api/docs", "/api/openapi.json",
+                                  "/api/experiments", "/api/experiments/demo/events", "/nothing"])  # fmt: skip
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}, {"Authorization": TOKEN},
+     {"Authorization": f"Bearer {TOKEN[:-1]}"}, {"Cookie": "tuner_session="}, {"Cookie": f"tuner_session={TOKEN}"},
+     {"Host": "127.0.0.1"}, {"X-Forwarded-For": "127.0.0.1"}, {"Authorization": b"Bearer \xff\xfe"}],
+)  # fmt: skip
+def test_without_the_token_nothing_is_told(far, path, headers):
+    answer = far.get(path, headers=headers)
+    assert answer.status_code == 401 and list(answer.json()) == ["error"]
+
+
+def test_the_header_lets_in(far):
+    assert far.get("/api/health", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
+def test_the_link_signs_in_once_and_leaves_no_token_behind(far):
+    answer = far.get("/", params={"token": TOKEN}, follow_redirects=False)
+    assert answer.status_code == 303 and answer.headers["location"] == "/"
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=lax" in cookie and TOKEN.split()[0] not in cookie
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert far.get("/api/experiments").status_code == 200
+
+
+@pytest.mark.parametrize("given", ["wrong", "é", "%ff", TOKEN + "x"])
+def test_a_wrong_link_signs_nobody_in(far, given):
+    answer = far.get("/", params={"token": given}, follow_redirects=False)
+    assert answer.status_code == 401 and "set-cookie" not in answer.headers
+
+
+def test_beyond_loopback_without_a_token_is_refused(results):
+    for host in ("0.0.0.0", "::", "192.0.2.2", "box", ""):
+        with pytest.raises(RequestError, match="TUNER_TOKEN"):
+            create_app(results, host=host)
+
+
+def test_what_loopback_is():
+    assert all(map(is_loopback, ["127.0.0.1", "127.9.9.9", "localhost", "::1", "[::1]"]))
+    assert not any(map(is_loopback, ["0.0.0.0", "::", "", "192.0.2.2", "localhost.", "127.0.0.1.evil.com", "127.1"]))
+
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def served(results):
+    """The app on a real port: a stream does not end, and a test client waits for the end."""
+    app = create_app(results)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical", timeout_graceful_shutdown=3))
+    app.state.stopping = lambda: server.should_exit
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join(10)
+    assert not thread.is_alive(), "an open stream keeps the server from ending"
+
+
+def ids(lines, number):
+    """The ids of the next `number` events."""
+    found = []
+    for line in lines:
+        found += [int(line.removeprefix("id: "))] if line.startswith("id: ") else []
+        if len(found) == number:
+            return found
+
+
+def test_events_are_the_journals_lines_and_go_on(served, results):
+    path = results / "demo" / "journal.jsonl"
+    written = path.read_text().splitlines()
+    with httpx.stream("GET", f"{served}/api/experiments/demo/events", timeout=10) as stream:
+        lines = stream.iter_lines()
+        assert ids(lines, len(written)) == list(range(1, len(written) + 1))
+        assert next(lines) == f"data: {written[-1]}"
+        journal = Journal(path)
+        journal.write("experiment_resumed")
+        assert ids(lines, 1) == [len(written) + 1]
+        journal.close()
+
+
+@pytest.mark.parametrize("how", [{"params": {"after": 3}}, {"headers": {"Last-Event-ID": "3"}}])
+def test_a_reconnect_goes_on_after_the_last_event(served, how):
+    with httpx.stream("GET", f"{served}/api/experiments/demo/events", timeout=10, **how) as stream:
+        assert ids(stream.iter_lines(), 2) == [4, 5]
+
+
+def test_half_a_line_waits_for_its_other_half(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    assert read_on(path, Place(0, 0)) == []
+    path.write_bytes(b"one\ntw")
+    assert read_on(path, Place(0, 0)) == [b"one"] and read_on(path, Place(4, 1)) == []
+    path.write_bytes(b"one\ntwo\n")
+    assert read_on(path, Place(4, 1)) == [b"two"]
+    path.write_bytes(b"")
+    assert read_on(path, Place(4, 1)) is None
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--results", "missing"], ["--host", "0.0.0.0"], ["--port", "x"], ["--port", "70000"], ["--nonsense"],
+     ["--host", "no.such.host.invalid"]],
+)  # fmt: skip
+def test_a_wrong_request_is_one_line_and_exit_2(results, options, monkeypatch, capsys):
+    from tuner.serve.__main__ import main
+
+    monkeypatch.delenv("TUNER_TOKEN", raising=False)
+    monkeypatch.chdir(results)
+    assert main(["--results", str(results), *options]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("tuner: error: ") and said.err.count("\n") == 1 and not said.out
+
+
+def test_a_port_in_use_is_one_line_and_exit_2(results, capsys):
+    from tuner.serve.__main__ import main
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["--results", str(results), "--port", str(taken.getsockname()[1])]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_command_prints_its_address_answers_and_ends(results):
+    command = [sys.executable, "-m", "tuner.serve", "--results", str(results), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        said = process.stdout.readline()
+        url = said.split(" at ")[1].split()[0]
+        assert httpx.get(f"{url}api/health", trust_env=False).json()["status"] == "ok"
+    finally:
+        process.terminate()
+    assert process.communicate(timeout=10)[1] == ""

@@ -1,0 +1,146 @@
+"""Figures and tables of records: what is shown, checked as data, and as Plotly's own schema."""
+
+import json
+import math
+
+import plotly.graph_objects as go
+import pytest
+from ray.tune.schedulers.async_hyperband import _Bracket
+
+from tuner.experiment import Experiment
+from tuner.figures import all_figures, curves_of, draw_curves, history_of
+from tuner.labels import escaped
+from tuner.parallel import parallel_of
+from tuner.records import Decision, Report, TrialRecord
+from tuner.results import ExperimentRecord
+from tuner.tables import cutoff_of, decision_rows, rung_rows, trial_rows
+
+
+def trial(number, values, status="completed", decisions=(), **config):
+    reports = tuple(Report(e, {"loss": v}, None, 10 * number + e) for e, v in enumerate(values, 1))
+    return TrialRecord(f"{number:05}", config or {"lr": 0.1}, status, "r", reports, tuple(decisions))
+
+
+def decided(epoch, value, cutoff, action="stop", rung=None, bracket=0, recorded=1):
+    return Decision(epoch, rung or epoch, bracket, value, cutoff, recorded, action, "why")
+
+
+def record(*trials, params=None, **options):
+    experiment = Experiment(**{"max_epochs": 8, "name": "e", "results": "/nowhere", **options})
+    return ExperimentRecord(experiment, {"space": {"params": params or {}}}, trials, "finished")
+
+
+@pytest.fixture
+def searched():
+    return record(
+        trial(0, [3.0, 2.0, 1.0], decisions=[decided(1, 3.0, None, "continue", recorded=0)]),
+        trial(1, [4.0], "pruned", [decided(1, 4.0, 3.9)]),
+        trial(2, [3.5, 3.0], "pruned", [decided(1, 3.5, 3.6, "continue"), decided(2, 3.0, 2.0)]),
+        trial(3, [2.5, math.nan], "pruned", [Decision(2, None, None, math.nan, None, 0, "stop", "diverged")]),
+    )
+
+
+def test_curves_hold_every_trial_its_stop_and_the_rungs(searched):
+    data = curves_of(searched)
+    assert [(c.trial, c.status, c.values) for c in data.curves][3] == ("00003", "pruned", [2.5, None])
+    assert [(s.epoch, s.value, s.cutoff) for s in data.stops] == [(1, 4.0, 3.9), (2, 3.0, 2.0), (1, 2.5, None)]
+    assert data.rungs == [1, 2, 4] and data.best == "00000"
+
+
+def test_rungs_of_other_schedulers_are_those_that_were_met(searched):
+    assert curves_of(record(*searched.trials, scheduler="hyperband")).rungs == [1, 2]
+    assert curves_of(record(*searched.trials, scheduler="median")).rungs == []
+
+
+def test_figures_are_plotlys_and_strict_json(searched):
+    figures = all_figures(searched)
+    assert set(figures) == {"curves", "history"}  # the one parameter is the same in all
+    for figure in figures.values():
+        go.Figure(figure)
+        json.dumps(figure, allow_nan=False)
+
+
+def test_pruned_trials_can_be_told_from_the_rest_and_the_winner_stays(searched):
+    traces = draw_curves(curves_of(searched))["data"]
+    assert [t.get("meta") for t in traces] == ["pruned", None, "pruned", "pruned"]
+    assert traces[1]["name"] == "best: trial 00000" and traces[1]["type"] == "scattergl"
+
+
+def test_history_goes_by_time_and_keeps_the_improvements(searched):
+    data = history_of(searched)
+    assert (data.epochs, data.values) == ([1, 2, 3, 8], [3.0, 2.0, 1.0, 1.0])
+    turned = history_of(record(*searched.trials, mode="max"))
+    assert (turned.epochs, turned.values) == ([1, 4, 8], [3.0, 4.0, 4.0])
+
+
+def test_nothing_finite_is_no_figure():
+    assert all_figures(record()) == {}
+    assert all_figures(record(trial(0, [math.nan], "pruned"), trial(1, [], "failed"))) == {}
+
+
+def test_one_trial_is_drawn():
+    assert set(all_figures(record(trial(0, [1.0])))) == {"curves", "history"}
+
+
+def test_many_points_are_thinned_and_keep_their_ends(monkeypatch):
+    monkeypatch.setattr("tuner.figures.MAX_POINTS", 20)
+    data = curves_of(record(*(trial(n, [float(e) for e in range(10, 0, -1)]) for n in range(10))))
+    assert {(c.epochs[0], c.epochs[-1]) for c in data.curves} == {(1, 10)}
+    assert sum(len(c.epochs) for c in data.curves) <= 30
+
+
+def test_parallel_axes_follow_what_was_declared():
+    params = {"lr": {"kind": "loguniform"}, "act": {"kind": "choice"}, "width": {"kind": "choice"}}
+    trials = [
+        trial(0, [1.0], lr=0.001, act="relu", width=8, drop=0.1, same=1),
+        trial(1, [2.0], lr=0.1, act="gelu", width=16, drop=0.2, same=1),
+        trial(2, [3.0], lr=0.01, act="<b>", width=128, same=1),
+        trial(3, [math.nan], lr=0.5, act="none", width=4, drop=0.3, same=2),
+    ]
+    axes = {axis.name: axis for axis in parallel_of(record(*trials, params=params)).axes}
+    assert list(axes) == ["lr", "act", "width", "drop", "loss"]
+    assert axes["lr"].values == pytest.approx([-3, -1, -2]) and "0.01" in axes["lr"].texts
+    assert axes["width"].texts == ["8", "16", "128"] and axes["width"].values == [0, 1, 2]
+    assert "None" in axes["drop"].texts
+    figure = all_figures(record(*trials, params=params))["parallel"]
+    go.Figure(figure)
+    assert "<b>" not in json.dumps(figure)
+
+
+def test_texts_are_escaped_cut_and_in_one_line():
+    assert escaped("<img src=x>\n&", 40) == "&lt;img src=x&gt; &amp;"
+    assert escaped("x" * 50, 10) == "xxxxxxx..."
+
+
+def test_a_rung_counts_who_came_and_who_would_pass_now(searched):
+    first, second = rung_rows(searched)
+    assert (first.rung, first.came, first.went_on, first.stopped, first.best) == (1, 3, 2, 1, 3.0)
+    assert (first.cutoff_now, first.would_pass_now) == (3.5, 2)
+    assert (second.came, second.stopped, second.cutoff_then) == (1, 1, 2.0)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("factor", [2, 3, 4.5])
+def test_the_cutoff_now_is_rays(mode, factor):
+    values = [0.3, 1.7, 0.9, 1.1, 2.2]
+    sign = 1 if mode == "max" else -1
+    bracket = _Bracket(1, 8, factor, 0)
+    wanted = sign * bracket.cutoff({n: sign * value for n, value in enumerate(values)})
+    assert cutoff_of(values, Experiment(mode=mode, reduction_factor=factor)) == pytest.approx(wanted)
+
+
+def test_a_trial_that_was_paused_went_on_if_it_reported_more():
+    paused = [decided(1, 2.0, None, "pause")]
+    (row,) = rung_rows(record(trial(0, [2.0, 1.0], decisions=paused), trial(1, [3.0], "running", paused)))
+    assert (row.came, row.went_on, row.waiting) == (2, 1, 1)
+
+
+def test_decisions_are_sorted_by_their_margin(searched):
+    margins = [row.margin for row in decision_rows(searched)]
+    assert margins[:3] == pytest.approx([0.1, 0.1, 1.0]) and margins[3:] == [None, None]
+
+
+def test_a_trials_row_has_its_best_last_and_rung(searched):
+    rows = trial_rows(searched)
+    assert (rows[0].best, rows[0].best_epoch, rows[0].last, rows[0].epochs) == (1.0, 3, 1.0, 3)
+    assert rows[2].rung == 2 and math.isnan(rows[3].last)

@@ -1,0 +1,104 @@
+"use strict";
+// The page's tables: which columns, in which words, and how rows get into them. Whatever comes from an experiment is
+// written through textContent, never as HTML; what has not changed is not touched, so that selection and scroll stay.
+
+const MOST_ROWS = 500; // drawn at a time; the filter searches all
+
+// --- words -----------------------------------------------------------------------------------------------------------
+
+const number = (value) => (typeof value === "number" ? String(Number(value.toPrecision(5))) : value ?? "");
+const moment = (s) => (s ? new Date(s * 1000).toLocaleString([], { dateStyle: "medium", timeStyle: "short" }) : "");
+const setting = (config, prefix = "") => Object.entries(config).map(([name, value]) =>
+  value !== null && typeof value === "object" && !Array.isArray(value) ? setting(value, `${prefix}${name}/`)
+    : `${prefix}${name} ${typeof value === "object" ? JSON.stringify(value) : number(value)}`).join(", ");
+
+function duration(seconds) {
+  const s = Math.round(seconds);
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} m ${s % 60} s`;
+  return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} m`;
+}
+
+function state(summary) {
+  const silent = Date.now() / 1000 - summary.updated;
+  return summary.state === "running" && silent > 600 ? `running? silent for ${duration(silent)}` : summary.state;
+}
+
+// --- tables ----------------------------------------------------------------------------------------------------------
+
+// A column: [head, row -> text, class of its cells or row -> class]
+const EXPERIMENTS = [
+  ["name", (e) => e.name, "link"],
+  ["space", (e) => e.error || `${e.space}, ${e.searcher}, ${e.scheduler}`, "text"],
+  ["state", (e) => (e.error ? "unreadable" : state(e)), (e) => (e.error ? "failed" : e.state)],
+  ["done", (e) => e.counts.completed ?? "", "number"],
+  ["pruned", (e) => e.counts.pruned ?? "", "number"],
+  ["running", (e) => e.counts.running ?? "", "number"],
+  ["failed", (e) => e.counts.failed ?? "", "number"],
+  ["best", (e) => (e.best ? `${e.metric} ${number(e.best.value)}` : e.error ? "" : "none"), ""],
+  ["started", (e) => moment(e.started), ""],
+  ["took", (e) => (e.error ? "" : duration(e.took_s)), ""],
+];
+const RUNGS = [
+  ["rung", (r) => r.rung, "number"], ["bracket", (r) => r.bracket, "number"], ["came", (r) => r.came, "number"],
+  ["went on", (r) => r.went_on, "number"], ["stopped", (r) => r.stopped, "number"],
+  ["waiting", (r) => r.waiting, "number"], ["best", (r) => number(r.best), "number"],
+  ["cutoff then", (r) => number(r.cutoff_then), "number"], ["cutoff now", (r) => number(r.cutoff_now), "number"],
+  ["would pass now", (r) => r.would_pass_now, "number"],
+];
+const DECISIONS = [
+  ["trial", (d) => d.trial, ""], ["action", (d) => d.action, (d) => d.action],
+  ["epoch", (d) => d.epoch, "number"], ["rung", (d) => d.rung, "number"], ["bracket", (d) => d.bracket, "number"],
+  ["value", (d) => number(d.value), "number"], ["cutoff", (d) => number(d.cutoff), "number"],
+  ["margin", (d) => number(d.margin), "number"], ["arrived", (d) => (d.rung === null ? "" : d.recorded + 1), "number"],
+  ["reason", (d) => d.reason, "text"],
+];
+const TRIALS = [
+  ["trial", (t) => t.trial, ""], ["status", (t) => t.status, (t) => t.status],
+  ["best", (t) => number(t.best), "number"], ["at epoch", (t) => t.best_epoch, "number"],
+  ["last", (t) => number(t.last), "number"], ["epochs", (t) => t.epochs, "number"],
+  ["took", (t) => duration(t.seconds), "number"], ["setting", (t) => setting(t.config), "text"],
+  ["reason", (t) => [t.reason, ...t.errors.filter((e) => !t.reason.includes(e))].filter(Boolean).join("; "), "text"],
+];
+
+function fill(table, columns, rows) {
+  if (!table.tHead) {
+    const head = table.createTHead().insertRow();
+    for (const [name, , look] of columns) {
+      const cell = head.appendChild(document.createElement("th"));
+      cell.textContent = name;
+      cell.scope = "col";
+      if (look === "number") cell.className = look;
+    }
+    table.createTBody();
+  }
+  const body = table.tBodies[0];
+  while (body.rows.length > rows.length) body.deleteRow(-1);
+  rows.forEach((row, i) => {
+    const line = body.rows[i] ?? body.insertRow();
+    columns.forEach(([, text, look], j) => {
+      const cell = line.cells[j] ?? line.insertCell();
+      const target = look === "link" ? cell.firstChild ?? cell.appendChild(document.createElement("a")) : cell;
+      set(target, text(row));
+      if (look === "link") target.href = `#${encodeURIComponent(row.name)}`;
+      else cell.className = typeof look === "function" ? look(row) : look;
+    });
+  });
+}
+
+function set(node, text) {
+  const wanted = String(text ?? "");
+  if (node.textContent !== wanted) node.textContent = wanted;
+}
+
+function filtered(table, columns, rows, box, count) {
+  const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
+  // Heads are part of what is searched: "rung 4" finds the rows whose rung is 4.
+  const text = (row) => columns.map(([name, of]) => `${name} ${of(row) ?? ""}`).join(" ").toLowerCase();
+  const whole = words.join(" ");
+  const fits = (row) => text(row).includes(whole) || words.every((word) => text(row).includes(word));
+  const found = whole ? rows.filter(fits) : rows;
+  fill(table, columns, found.slice(0, MOST_ROWS));
+  const cut = found.length > MOST_ROWS ? `, the first ${MOST_ROWS} shown` : "";
+  set(count, `${found.length} of ${rows.length}${cut}`);
+}
