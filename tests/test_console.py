@@ -80,8 +80,8 @@ def test_the_plan_says_what_will_be_done(tmp_path):
 
 
 def test_the_plan_of_a_cluster_asks_it_later(tmp_path):
-    said = "\n".join(console.plan(request_of(tmp_path, "--address", "head:10001")))
-    assert "those of the cluster at head:10001" in said
+    said = "\n".join(console.plan(request_of(tmp_path, "--address", "auto")))
+    assert "those of the cluster at auto" in said
 
 
 @pytest.mark.parametrize("searcher", CHOICES["searcher"])
