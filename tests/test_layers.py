@@ -36,7 +36,7 @@ ALLOWED = {
     "tuner.trial": {"space", "training.loop"},
     "tuner.callbacks": {"decisions", "experiment", "failures", "halt", "journal"},
     "tuner.answer": {"files", "journal", "records", "results", "space", "training.data", "training.loop", "trial"},
-    "tuner.console": {"answer", "callbacks", "domains", "experiment", "sampling", "session"},
+    "tuner.console": {"answer", "domains", "experiment", "sampling", "session"},
     "tuner.driver": {
         "callbacks", "console", "decisions", "engine", "errors", "experiment", "halt", "journal", "proposals",
         "resources", "schedulers", "searchers", "space", "trial",

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import logging
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ray import cloudpickle
 from ray.tune import Callback
@@ -16,22 +13,6 @@ from tuner.decisions import JournalingScheduler, Verdict
 from tuner.failures import kind_of
 from tuner.halt import Halt
 from tuner.journal import Journal
-
-logger = logging.getLogger(__name__)
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def never_fatal(method: F) -> F:
-    """An exception in a callback ends Ray's whole experiment; here it is logged."""
-
-    @functools.wraps(method)
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(*args, **kwargs)
-        except Exception:
-            logger.exception("%s failed; the search goes on", method.__qualname__)
-
-    return guarded  # type: ignore[return-value]
 
 
 class JournalCallback(Callback):

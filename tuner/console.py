@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 import shlex
 import shutil
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ray.tune import CLIReporter
 from ray.tune.experiment import Trial
 
 from tuner import domains
 from tuner.answer import figures, setting
-from tuner.callbacks import never_fatal
 from tuner.experiment import Experiment
 from tuner.sampling import GridSearcher, num_random
 
 if TYPE_CHECKING:
     from tuner.session import Done, Request
+
+
+logger = logging.getLogger(__name__)
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def never_fatal(method: F) -> F:
+    """An exception in a reporter ends Ray's whole experiment; here it is logged."""
+
+    @functools.wraps(method)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except Exception:
+            logger.exception("%s failed; the search goes on", method.__qualname__)
+
+    return guarded  # type: ignore[return-value]
 
 
 class Console(CLIReporter):
