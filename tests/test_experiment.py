@@ -23,7 +23,7 @@ WRONG = [
     ("grace_period", 11), ("reduction_factor", 1), ("reduction_factor", 0.5), ("reduction_factor", -2),
     ("reduction_factor", math.inf), ("reduction_factor", math.nan), ("searcher", "hyperotp"), ("searcher", ""),
     ("scheduler", "ahsa"), ("mode", "maximum"), ("mode", "MIN"), ("strategy", "dpp"), ("strategy", "ddp"),
-    ("strategy", "model"), ("precision", "fp8"), ("precision", "bf16"), ("workers_per_trial", 2), ("wandb", "on"),
+    ("strategy", "model"), ("precision", "fp8"), ("on_oom", "shrnk"), ("workers_per_trial", 2), ("wandb", "on"),
     ("cpus_per_trial", 0), ("cpus_per_trial", -1), ("cpus_per_trial", 1.5), ("cpus_per_trial", math.nan),
     ("cpus_per_trial", math.inf), ("cpus_per_trial", "all"), ("gpus_per_trial", -0.5), ("gpus_per_trial", 1.5),
     ("gpus_per_trial", math.nan), ("gpus_per_trial", "one"), ("max_concurrent_trials", -1), ("seed", -1),

@@ -20,6 +20,12 @@ def as_ray_says(error):
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "oom"),
         (RuntimeError("CUDA out of memory"), "oom"),
         (RuntimeError("CUDA error: device-side assert triggered"), "cuda"),
+        (RuntimeError("CUDA error: unspecified launch failure"), "cuda"),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"), "cuda"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "oom"),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory"), "oom"),
+        (MemoryError("Unable to allocate 8.00 EiB for an array"), "oom"),
+        (ValueError("set CUDA error handling first"), "user"),
         (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), "cuda"),
     ],
 )
@@ -43,3 +49,20 @@ def test_a_text_is_told_by_its_first_line():
     kind, text = kind_of("\n  something broke\nmore")
     assert kind == "user" and "something broke" in text and "\n" not in text
     assert first_line(ValueError("")) == "ValueError"
+
+
+@pytest.mark.parametrize(
+    ("first", "usual"),
+    [
+        ("CUDA error: device-side assert triggered", "a label or an index out of range"),
+        ("CUDA error: an illegal memory access was encountered", "an index out of range or a tensor of a wrong shape"),
+    ],
+)
+def test_cudas_own_exception_of_several_lines_is_told_by_its_first_with_its_usual_cause(first, usual):
+    advice = "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below "
+    advice += "might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+    advice += "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+    error = torch.AcceleratorError(f"{first}\n{advice}")
+    for given in (error, as_ray_says(error)):
+        kind, text = kind_of(given)
+        assert kind == "cuda" and text.startswith(f"AcceleratorError: {first}; usually {usual}") and "\n" not in text

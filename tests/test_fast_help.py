@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 OPTIONS = {
     "--space", "--list", "--num-samples", "--max-epochs", "--grace-period", "--reduction-factor", "--searcher",
     "--scheduler", "--metric", "--mode", "--cpus-per-trial", "--gpus-per-trial", "--workers-per-trial", "--strategy",
-    "--precision", "--max-concurrent-trials", "--time-budget", "--seed", "--name", "--results", "--resume", "--address",
+    "--precision", "--on-oom", "--max-concurrent-trials", "--time-budget", "--seed", "--name", "--results", "--resume", "--address",
     "--data-dir", "--wandb", "--wandb-project", "--dry-run", "--tensorboard", "--help",
 }  # fmt: skip
 PROGRAM = """

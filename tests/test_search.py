@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from tuner import run
 from tuner.experiment import PAIRS
 from tuner.journal import read
 
+SPACES = Path(__file__).parent / "spaces"
 PAIRED = [(searcher, scheduler) for searcher, schedulers in PAIRS.items() for scheduler in schedulers]
 
 
@@ -153,3 +155,71 @@ def timeless(folder):
         if "metrics" in event:
             event["metrics"] = {k: v for k, v in event["metrics"].items() if not k.endswith("_s")}
     return events
+
+
+def test_a_batch_that_does_not_fit_is_computed_in_parts(search):
+    ran = search("scarce.py", "--scheduler", "fifo")
+    assert ran.code == 0
+    by_most = {trial.config["most"]: trial for trial in ran.record.trials}
+    assert {most: trial.reports[-1].metrics["micro_batch_size"] for most, trial in by_most.items()} == {4: 4, 1000: 16}
+    short = by_most[4]
+    assert curve(short) == pytest.approx(losses_where_it_fits(ran, short), rel=1e-5)
+
+
+def losses_where_it_fits(ran, trial):
+    """What the trial's setting and seed reach, in this process, where memory does not run out."""
+    from tuner.space import find_space
+    from tuner.training.data import hold_out
+    from tuner.training.loop import Training
+    from tuner.trial import trial_seed
+
+    task, seed = find_space(ran.record.experiment.space).space.task, ran.record.experiment.seed
+    splits = hold_out(task.data(None), fraction=task.validation_fraction, seed=seed)
+    config = {**trial.config, "most": 1000}
+    training = Training(task, config, splits, seed=trial_seed(seed, trial.id), max_epochs=len(trial.reports))
+    return [training.run_epoch()["loss"] for _ in trial.reports]
+
+
+def test_without_shrinking_the_trial_fails_as_out_of_memory(search):
+    ran = search("scarce.py", "--scheduler", "fifo", "--on-oom", "fail")
+    assert ran.code == 0
+    assert {trial.config["most"]: trial.status for trial in ran.record.trials} == {4: "failed", 1000: "completed"}
+    failed = [event for event in read(ran.folder / "journal.jsonl") if event["event"] == "trial_failed"]
+    assert [event["kind"] for event in failed] == ["oom"] and "2.00 GiB" in failed[0]["error"]
+
+
+def test_a_search_in_bf16_and_its_winner_trained_again(search, capsys):
+    from tuner import train
+
+    ran = search("tiny.py", "--precision", "bf16", "--num-samples", "3", "--max-epochs", "2")
+    assert ran.code == 0
+    path = ran.folder / "best" / "config.json"
+    assert json.loads(path.read_text())["precision"] == "bf16"
+    assert train.main([str(path)]) == 0
+    assert f"loss {ran.record.best()[1].metrics['loss']:.4f}" in capsys.readouterr().out
+
+
+def test_a_space_searches_precision(search, tmp_path):
+    copy = tmp_path / "mixed.py"
+    source = (SPACES / "scarce.py").read_text() + "\n\nspace = mixed\n"
+    copy.write_text(source.replace("Path(__file__).with_name", f"Path({str(SPACES / 'x')!r}).with_name"))
+    ran = search(str(copy), "--scheduler", "fifo")
+    assert ran.code == 0
+    assert {trial.config["precision"]: trial.status for trial in ran.record.trials} == dict.fromkeys(
+        ["fp32", "bf16", "fp16"], "completed"
+    )
+
+
+def test_a_worker_with_a_poisoned_cuda_context_serves_no_other_trial(search, tmp_path):
+    space = tmp_path / "poisoned.py"
+    space.write_text(
+        '"""The second trial breaks its process."""\nimport os\nfrom ray import tune\nfrom tuner.space import Space\n'
+        "def train(config):\n    tune.report({'loss': 1.0, 'process': os.getpid()})\n"
+        "    if config['x'] == 1:\n        raise RuntimeError('CUDA error: device-side assert triggered')\n"
+        "space = Space(params={'x': tune.grid_search([0, 1, 2, 3])}, train=train, num_samples=1, max_epochs=2)\n"
+    )
+    ran = search(str(space), "--scheduler", "fifo", "--max-concurrent-trials", "1")
+    processes = [trial.reports[0].metrics["process"] for trial in ran.record.trials]
+    assert processes[1] not in processes[2:]
+    failed = next(event for event in read(ran.folder / "journal.jsonl") if event["event"] == "trial_failed")
+    assert failed["kind"] == "cuda" and "usually a label or an index out of range" in failed["error"]

@@ -54,6 +54,8 @@ def conclude(record: ExperimentRecord, found: Found, splits: Splits | None, cpus
         "seed": experiment.seed,
         "cpus": cpus,
         "gpus": gpus,
+        "precision": experiment.precision,
+        "on_oom": experiment.on_oom,
         "data_dir": experiment.data_dir,
         "space_sha256": found.sha256,
     }
@@ -104,6 +106,8 @@ def evaluate(
         splits,
         seed=trial_seed(config["seed"], config["trial"]),
         max_epochs=config["max_epochs"],
+        precision=config["precision"],
+        on_oom=config["on_oom"],
     )
     training.load_state_dict(state)
     return training.evaluate(splits.test)
@@ -141,11 +145,11 @@ def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def figures(metrics: dict[str, Any]) -> str:
-    """`loss 1.2345, accuracy 0.5612`: the finite numbers among the metrics, durations and rates left out."""
+    """`loss 1.2345, accuracy 0.5612`: the finite numbers among the metrics; no durations, rates and sizes."""
     shown = {
         name: value
         for name, value in metrics.items()
-        if isinstance(value, (int, float)) and math.isfinite(value) and not name.endswith("_s")
+        if isinstance(value, (int, float)) and math.isfinite(value) and not name.endswith(("_s", "_size"))
     }
     return ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
 

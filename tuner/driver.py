@@ -134,6 +134,8 @@ def trainable(experiment: Experiment, found: Found, splits: Any, resources: Reso
         experiment.seed,
         resources.cpus,
         resources.gpus,
+        experiment.precision,
+        experiment.on_oom,
         space.mutable,
     )
     if found.module.startswith("tuner_space_"):

@@ -74,7 +74,9 @@ class Experiment:
     strategy: Literal["single", "dp", "ddp", "model", "pipeline"] = "single"
     """how a trial uses its workers and devices"""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """arithmetic of the forward and backward pass"""
+    """arithmetic of the forward and backward pass; a searched parameter `precision` goes first"""
+    on_oom: Literal["shrink", "fail"] = "shrink"
+    """out of memory: compute the batch in parts, halved until one fits, or fail the trial"""
     max_concurrent_trials: int = 0
     """trials at a time at most; 0 = as many as fit"""
     time_budget: str = ""
@@ -113,7 +115,7 @@ class Experiment:
             raise RequestError(f"--max-concurrent-trials {self.max_concurrent_trials}: must be 1 or more, or 0 = all")
         if not 0 <= self.seed < 2**32:
             raise RequestError(f"--seed {self.seed}: must be 0..{2**32 - 1}")
-        for name, only in (("strategy", "single"), ("precision", "fp32"), ("workers_per_trial", 1)):
+        for name, only in (("strategy", "single"), ("workers_per_trial", 1)):
             if getattr(self, name) != only:
                 raise RequestError(f"{option(name)} {getattr(self, name)}: this version trains with {only} alone")
         self._check_resources()

@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator")
+# What an error says that leaves its process without a usable CUDA context -> its usual cause; the first match counts.
+CUDA = {
+    "device-side assert triggered": "a label or an index out of range: labels must be 0 to the number of the model's outputs - 1",
+    "illegal memory access": "an index out of range or a tensor of a wrong shape in a custom kernel",
+    "CUDNN_STATUS_NOT_INITIALIZED": "no memory left for cuDNN's handle: fewer trials on this GPU, or smaller ones",
+    "launch failure": "a kernel that read outside its tensors, or a faulty GPU",
+    "CUDNN_STATUS": "a shape that cuDNN does not take, or no memory for its workspace",
+    "CUBLAS_STATUS": "an index out of range before this call, or a wrong shape",
+    "CUDA error": "an error of an earlier call, reported late: CUDA_LAUNCH_BLOCKING=1 shows which",
+}
+
 
 def kind_of(error: Any) -> tuple[str, str]:
     """(`oom` | `cuda` | `nan` | `user` | `worker_lost`, one line) of what Ray recorded for a failed trial.
@@ -15,16 +27,25 @@ def kind_of(error: Any) -> tuple[str, str]:
 
     if isinstance(error, RayActorError):
         return "worker_lost", f"its worker died: {first_line(error)}"
-    cause = error.as_instanceof_cause() if isinstance(error, RayTaskError) else error
-    text = f"{type(getattr(cause, 'cause', cause)).__name__}: {first_line(cause)}" if cause is not None else "unknown"
-    lines = str(error).strip().splitlines()
-    if isinstance(error, RayTaskError) and lines:
-        text = lines[-1].strip()  # the traceback's last line is the trial's own exception with its message
-    if "OutOfMemoryError" in text or "out of memory" in text:
-        return "oom", text
-    if "CUDA error" in text or "CUDNN_STATUS" in text:
-        return "cuda", text
-    return "user", text
+    if error is None:
+        return "user", "unknown"
+    # The exception itself: the traceback's last line is, with a message of several lines as CUDA's, not its first.
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    text = f"{type(cause).__name__}: {first_line(cause)}"
+    kind, usual = recognised(cause)
+    return kind, f"{text}; usually {usual}" if usual else text
+
+
+def recognised(error: Any) -> tuple[str, str]:
+    """The kind of a trial's own exception (or its text), and what usually causes it, where that is known."""
+    said = str(error)
+    if isinstance(error, MemoryError) or "OutOfMemoryError" in type(error).__name__:
+        return "oom", ""
+    if isinstance(error, Exception) and not isinstance(error, RuntimeError):
+        return "user", ""  # torch's are RuntimeErrors; a ValueError that mentions CUDA is the user's
+    if any(mark in said for mark in MEMORY):
+        return "oom", ""
+    return next((("cuda", usual) for mark, usual in CUDA.items() if mark in said), ("user", ""))
 
 
 def first_line(error: Any) -> str:

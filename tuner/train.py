@@ -65,6 +65,8 @@ def retrain(given: dict[str, Any]) -> None:
         seed=trial_seed(given["seed"], given["trial"]),
         max_epochs=given["max_epochs"],
         device="cuda" if given["gpus"] else "cpu",
+        precision=given.get("precision", "fp32"),
+        on_oom=given.get("on_oom", "shrink"),
     )
     print(f"{given['space']}: {setting(given['config'])}")
     test = None

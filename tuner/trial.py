@@ -34,6 +34,8 @@ class Goal:
     seed: int
     cpus: float
     gpus: float
+    precision: str = "fp32"
+    on_oom: str = "shrink"
     mutable: tuple[str, ...] = ()
 
 
@@ -51,7 +53,16 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -
     start_clean(goal)
     seed = trial_seed(goal.seed, tune.get_context().get_trial_id())
     device = "cuda" if goal.gpus else "cpu"
-    training = Training(task, config, splits, seed=seed, max_epochs=goal.max_epochs, device=device)
+    training = Training(
+        task,
+        config,
+        splits,
+        seed=seed,
+        max_epochs=goal.max_epochs,
+        device=device,
+        precision=goal.precision,
+        on_oom=goal.on_oom,
+    )
     best = math.inf
     checkpoint = tune.get_checkpoint()
     if checkpoint:
@@ -87,7 +98,12 @@ def train_function(config: dict[str, Any], *, function: Callable[[dict[str, Any]
 
 
 def start_clean(goal: Goal) -> None:
-    """A worker trains many trials: what the last one left is collected, and torch's threads are the trial's CPUs."""
+    """A worker trains many trials: what the last one left is collected, and torch's threads are the trial's CPUs.
+
+    None of them failed: Ray's controller keeps the worker of a trial only if it ended without an exception
+    (`not exception and self._maybe_cache_trial_actor` in `TuneController._schedule_trial_stop`, also on the way of
+    a retry), so a CUDA context that an error has poisoned ends with its process.
+    """
     logging.getLogger("ray.train._internal.storage").setLevel(logging.WARNING)  # two lines a checkpoint
     gc.collect()
     if not gc.get_freeze_count():

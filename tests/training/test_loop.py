@@ -154,7 +154,8 @@ def test_a_report_has_the_named_figures():
     trial = training()
     report = trial.run_epoch()
     seconds = {"train_s", "validate_s", "images_per_s"}
-    assert set(report) == {"loss", "accuracy", "train_loss"} | seconds
+    assert set(report) == {"loss", "accuracy", "train_loss", "micro_batch_size"} | seconds
+    assert report.pop("micro_batch_size") == trial.batch_size
     assert all(isinstance(value, float) for value in report.values())
     assert report["images_per_s"] == pytest.approx(NUM_EXAMPLES / report["train_s"])
     assert trial.epoch == 1

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import random
 import time
 from collections.abc import Collection
+from functools import partial
 from numbers import Integral
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +16,9 @@ from tuner.space import Config, Task
 from tuner.training.backend import onednn, small_convolutions
 from tuner.training.batches import Examples
 from tuner.training.data import Arrays, Splits
+from tuner.training.memory import Fit, gradients_in_parts, sums_in_parts, warn_of_batch_norm
+from tuner.training.precision import precision_named
+from tuner.training.streams import Streams, reseed
 
 
 class Training:
@@ -27,26 +29,44 @@ class Training:
 
     Args:
         task: the functions that say what is trained.
-        config: the setting; `batch_size` in it goes before the task's.
+        config: the setting; `batch_size` in it goes before the task's, `precision` before the argument.
         splits: with a validation part (see `hold_out`); read, never written, so shared memory will do.
         seed: at least 0.
         max_epochs: passed on to the task's schedule; `run_epoch` does not stop there.
         device: where the model lives, as torch names it.
+        precision: fp32, bf16 or fp16, of training and evaluation (see `tuner.training.precision`).
+        on_oom: shrink computes a batch that does not fit in parts (see `tuner.training.memory`); fail raises.
 
     Raises:
-        ValueError: the batch size is no integer above 0, or the splits have no validation part.
+        ValueError: the batch size is no integer above 0, the precision or `on_oom` is none of those above, or the
+            splits have no validation part.
     """
 
     def __init__(
-        self, task: Task, config: Config, splits: Splits, *, seed: int, max_epochs: int, device: str = "cpu"
+        self,
+        task: Task,
+        config: Config,
+        splits: Splits,
+        *,
+        seed: int,
+        max_epochs: int,
+        device: str = "cpu",
+        precision: str = "fp32",
+        on_oom: str = "shrink",
     ) -> None:
         if splits.validation is None:
             raise ValueError("the splits have no validation part: take one with hold_out first")
+        if on_oom not in ("shrink", "fail"):
+            raise ValueError(f"on_oom is {on_oom!r}: give shrink or fail")
         self.task = task
         self.seed = seed
         self.device = torch.device(device)
         self.epoch = 0  # epochs done
         self.batch_size = checked_batch_size(config.get("batch_size", task.batch_size))
+        self.precision = precision_named(config.get("precision", precision), self.device)
+        self.streams = Streams(self.device)
+        self.train_fit = Fit("training", shrink=on_oom == "shrink")
+        self.evaluate_fit = Fit("evaluation", shrink=on_oom == "shrink")
         self.loss = task.loss or nn.functional.cross_entropy
         self.train_examples = Examples.of(splits.train, task, self.device)
         self.validation_examples = Examples.of(splits.validation, task, self.device)
@@ -72,15 +92,16 @@ class Training:
 
         Returns:
             `loss` and each of the task's metrics on the validation part, `train_loss` (all of them means over
-            examples), `train_s` and `validate_s` (seconds), `images_per_s` (training alone).
+            examples), `micro_batch_size` (examples that go through the model at once; the batch size unless
+            memory ran out), `train_s` and `validate_s` (seconds), `images_per_s` (training alone).
         """
         started = time.perf_counter()
         train_loss = self.train_epoch()
         trained = time.perf_counter()
         report = self.evaluate_examples(self.validation_examples)
-        train_s = trained - started
         report["train_loss"] = train_loss
-        report["train_s"] = train_s
+        report["micro_batch_size"] = self.train_fit.size(self.batch_size)
+        report["train_s"] = train_s = trained - started
         report["validate_s"] = time.perf_counter() - trained
         report["images_per_s"] = len(self.train_examples) / train_s
         return report
@@ -95,7 +116,7 @@ class Training:
             for inputs, targets in self.train_examples.batches(order, self.batch_size, self.train_format):
                 if self.task.augment is not None:
                     inputs = self.task.augment(inputs)
-                total.add_(self.train_step(inputs, targets), alpha=len(targets))
+                total.add_(self.train_step(inputs, targets), alpha=targets.shape[0])
         if self.schedule is not None:
             self.schedule.step()
         self.epoch += 1
@@ -103,12 +124,27 @@ class Training:
 
     def train_step(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """One update of the parameters; returns the batch's mean loss, still on the device."""
-        loss = self.loss(self.model(inputs), targets)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        self.streams.note()
+        gradients = partial(gradients_in_parts, self.mean_loss, self.precision.backward, inputs, targets)
+        loss = self.train_fit(gradients, targets.shape[0], self.undo)  # with `note` 5 us, of a small step's 460
+        self.precision.step(self.optimizer)
+        self.drop_gradients()
+        return loss
+
+    def undo(self) -> None:
+        """Leaves nothing of an attempt to compute gradients, what it wrote into buffers aside."""
+        self.drop_gradients()
+        self.streams.put_back()
+        if self.train_fit.limit is None:
+            warn_of_batch_norm(self.model)
+
+    def mean_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of examples that go through the model at once, with its graph."""
+        return self.loss(self.precision.forward(self.model, inputs), targets)
+
+    def drop_gradients(self) -> None:
         for parameter in self.parameters:  # zero_grad does the same in 10 us more, of a small step's 460
             parameter.grad = None
-        return loss.detach()
 
     def evaluate(self, arrays: Arrays) -> dict[str, float]:
         """`loss` and each of the task's metrics, means over the examples of `arrays`."""
@@ -116,15 +152,14 @@ class Training:
 
     @torch.inference_mode()
     def evaluate_examples(self, examples: Examples) -> dict[str, float]:
+        self.model.eval()
         measures = {"loss": self.loss, **self.task.metrics}
         totals = torch.zeros(len(measures), dtype=torch.float64, device=self.device)
         batch_size = max(self.batch_size, examples.chunk_length)
-        self.model.eval()
-        order = torch.arange(len(examples))
+        forward, order = partial(self.precision.forward, self.model), torch.arange(len(examples))
         for inputs, targets in examples.batches(order, batch_size, self.evaluate_format):
-            outputs = self.model(inputs)
-            values = [measure(outputs, targets) for measure in measures.values()]
-            totals += torch.stack(values) * len(targets)
+            sums = partial(sums_in_parts, forward, measures.values(), inputs, targets)
+            totals += self.evaluate_fit(sums, len(targets))
         return dict(zip(measures, (totals / len(examples)).tolist(), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
@@ -134,6 +169,8 @@ class Training:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
+            "precision": self.precision.state_dict(),
+            "fits": {"train": self.train_fit.limit, "evaluate": self.evaluate_fit.limit},
         }
 
     def load_state_dict(self, state: dict[str, Any], keep: Collection[str] = ()) -> None:
@@ -152,6 +189,8 @@ class Training:
             group.update(options)
         if self.schedule is not None:
             self.schedule.load_state_dict(copy.deepcopy(state["schedule"]))
+        self.precision.load_state_dict(state["precision"])
+        self.train_fit.limit, self.evaluate_fit.limit = state["fits"]["train"], state["fits"]["evaluate"]
 
 
 def checked_batch_size(value: object) -> int:
@@ -159,11 +198,3 @@ def checked_batch_size(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ValueError(f"batch_size is {value!r}: give an integer of at least 1")
     return int(value)
-
-
-def reseed(seed: int, *, epoch: int) -> None:
-    """Starts every random stream from (seed, epoch); epoch 0 is the model's construction."""
-    words = np.random.SeedSequence(seed, spawn_key=(epoch,)).generate_state(3)
-    random.seed(int(words[0]))
-    np.random.seed(int(words[1]))
-    torch.manual_seed(int(words[2]))  # every CUDA device's stream too

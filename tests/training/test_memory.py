@@ -1,0 +1,225 @@
+"""A batch that does not fit is halved and gives the gradients of the whole; nothing outlives a training."""
+
+import gc
+import logging
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tuner.space import Task
+from tuner.training.data import Arrays, Splits
+from tuner.training.loop import Training
+from tuner.training.memory import Fit, gradients_in_parts
+
+NUM_EXAMPLES = 50
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Net(nn.Module):
+    """Runs out of memory above `most` examples at once, while training or always."""
+
+    def __init__(self, most, *layers, evaluating=False):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 16), *layers, nn.Tanh(), nn.Linear(16, 3))
+        self.most, self.evaluating, self.seen = most, evaluating, []
+
+    def forward(self, inputs):
+        outputs = self.layers(inputs)  # first, so that the failed attempt has drawn its random numbers
+        if len(inputs) > self.most and (self.training or self.evaluating):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        self.seen.append(len(inputs))
+        return outputs
+
+
+def arrays(num, dtype=np.float32, seed=0):
+    stream = np.random.default_rng(seed)
+    return Arrays(stream.normal(size=(num, 6)).astype(dtype), stream.integers(0, 3, num))
+
+
+def training(most=1000, *layers, batch_size=16, dtype=torch.float32, momentum=0.9, schedule=None, **options):
+    options = {"evaluating": False, **options}
+    evaluating = options.pop("evaluating")
+    task = Task(
+        data=lambda data_dir: None,
+        model=lambda config: Net(most, *(layer() for layer in layers), evaluating=evaluating).to(dtype),
+        optimizer=lambda parameters, config: torch.optim.SGD(parameters, lr=0.1, momentum=momentum),
+        metrics={"accuracy": lambda outputs, targets: (outputs.argmax(1) == targets).float().mean()},
+        schedule=schedule,
+    )
+    of_numpy = np.float64 if dtype == torch.float64 else np.float32
+    splits = Splits(arrays(NUM_EXAMPLES, of_numpy), arrays(20, of_numpy, seed=1))
+    return Training(task, {"batch_size": batch_size}, splits, seed=0, max_epochs=4, **options)
+
+
+def figures(report):
+    return {name: value for name, value in report.items() if not name.endswith("_s")}
+
+
+def weights(trial):
+    return [parameter.detach().clone() for parameter in trial.model.parameters()]
+
+
+@pytest.mark.parametrize("num_examples", [1, 7, 16])
+@pytest.mark.parametrize("size", [1, 3, 4, 15, 16, 40])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+def test_gradients_in_parts_are_those_of_the_whole(dtype, tolerance, size, num_examples):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).to(dtype)
+    inputs, targets = torch.randn(num_examples, 6, dtype=dtype), torch.randint(0, 3, (num_examples,))
+    found = []
+    for parts in (num_examples, size):
+        model.zero_grad()
+        loss = gradients_in_parts(
+            lambda some, labels: nn.functional.cross_entropy(model(some), labels),
+            torch.Tensor.backward, inputs, targets, parts,
+        )  # fmt: skip
+        assert loss.shape == () and not loss.requires_grad
+        found.append([loss, *(parameter.grad.clone() for parameter in model.parameters())])
+    for whole, summed in zip(*found, strict=True):
+        torch.testing.assert_close(summed, whole, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+@pytest.mark.parametrize(("most", "micro"), [(1, 1), (3, 2), (5, 4), (9, 8)])
+def test_a_training_that_shrinks_is_the_one_that_fits(most, micro, dtype, tolerance):
+    fits, shrinks = training(dtype=dtype), training(most, dtype=dtype)
+    for _ in range(3):
+        expected, report = fits.run_epoch(), shrinks.run_epoch()
+        assert (expected.pop("micro_batch_size"), report.pop("micro_batch_size")) == (16, micro)
+        assert figures(report) == pytest.approx(figures(expected), rel=tolerance)
+    for one, other in zip(weights(fits), weights(shrinks), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=tolerance)
+
+
+def test_what_fitted_is_remembered_and_resumed_bit_equal(tmp_path):
+    whole = training(4, nn.Dropout)
+    whole.run_epoch()
+    torch.save(whole.state_dict(), tmp_path / "state.pt")
+    report = figures(whole.run_epoch())
+    resumed = training(1000, nn.Dropout)  # where all would fit, the micro-batch stays what it was
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert figures(resumed.run_epoch()) == report
+    assert max(resumed.model.seen[:13]) == 4
+    assert all(map(torch.equal, weights(whole), weights(resumed)))
+
+
+def test_a_repeated_step_draws_what_the_failed_attempt_drew():
+    shrinks, shrunk = training(4, nn.Dropout), training(4, nn.Dropout)
+    shrunk.train_fit.limit = 4
+    assert figures(shrinks.run_epoch()) == figures(shrunk.run_epoch())
+    assert all(map(torch.equal, weights(shrinks), weights(shrunk)))
+
+
+def test_a_state_that_never_shrank_limits_no_other_batch_size():
+    donor, taker = training(batch_size=4), training(batch_size=16)
+    donor.run_epoch()
+    taker.load_state_dict(donor.state_dict())
+    assert taker.run_epoch()["micro_batch_size"] == 16
+
+
+def test_evaluation_halves_too_and_apart():
+    fits, shrinks = training(), training(16, evaluating=True)
+    expected, report = figures(fits.run_epoch()), figures(shrinks.run_epoch())
+    assert report == pytest.approx(expected, rel=1e-6) and report["micro_batch_size"] == 16
+    assert max(shrinks.model.seen) == 16 and shrinks.evaluate_fit.limit == 10
+
+
+@pytest.mark.parametrize(("most", "on_oom", "calls"), [(0, "shrink", [16, 8, 4, 2, 1]), (8, "fail", [16])])
+def test_it_fails_when_one_example_does_not_fit_or_shrinking_is_off(most, on_oom, calls, monkeypatch):
+    trial, tried = training(most, on_oom=on_oom), []
+    monkeypatch.setattr(trial.model.layers, "forward", lambda inputs: tried.append(len(inputs)))
+    with pytest.raises(torch.OutOfMemoryError, match="2.00 GiB"):
+        trial.run_epoch()
+    assert tried == calls
+
+
+def test_a_wrong_on_oom_is_named():
+    with pytest.raises(ValueError, match="on_oom is 'shrnk': give shrink or fail"):
+        training(on_oom="shrnk")
+
+
+def test_the_failed_attempt_is_freed_before_the_next():
+    alive = []
+
+    def work(size):
+        if size > 2:
+            held = torch.ones(12345)
+            raise torch.OutOfMemoryError(f"no room for {held.numel()}")
+        alive.append(sum(issubclass(type(each), torch.Tensor) and each.numel() == 12345 for each in gc.get_objects()))
+        return size
+
+    assert Fit("a test", shrink=True)(work, 8) == 2
+    assert alive == [0]
+
+
+def test_a_cpu_allocation_that_fails_shrinks_too():
+    def work(size):
+        return torch.empty(2**58 if size > 2 else 1).numel() * size
+
+    assert Fit("a test", shrink=True)(work, 8) == 2
+
+
+def test_another_error_is_not_repeated():
+    tried = []
+
+    def work(size):
+        tried.append(size)
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="mat1"):
+        Fit("a test", shrink=True)(work, 8)
+    assert tried == [8]
+
+
+def test_batch_norm_is_warned_about_once(caplog):
+    with caplog.at_level(logging.WARNING, logger="tuner.training.memory"):
+        training(2, lambda: nn.BatchNorm1d(16), batch_size=10).run_epoch()
+        assert sum("batch norm normalises" in record.getMessage() for record in caplog.records) == 1
+        caplog.clear()
+        training(4).run_epoch()
+        said = [record.getMessage() for record in caplog.records]
+    assert not any("batch norm" in line for line in said)
+    assert "training goes on with 4 examples at once" in said
+
+
+def live_tensors():
+    gc.collect()
+    return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("most", [1000, 4])
+def test_a_dropped_training_leaves_no_tensor(most, precision):
+    def halving(optimizer, config, max_epochs):
+        return torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
+
+    before = live_tensors()
+    for _ in range(3):
+        trial = training(most, nn.Dropout, precision=precision, schedule=halving)
+        trial.run_epoch()
+        state = trial.state_dict()
+        del trial, state
+        assert live_tensors() == before
+
+
+@pytest.mark.parametrize("most", [1000, 4])
+def test_no_graph_is_held_across_steps(most):
+    trial, held = training(most), []
+    step = trial.train_step
+
+    def counted(inputs, targets):
+        held.append(sum(issubclass(type(each), torch.Tensor) and each.grad_fn is not None for each in gc.get_objects()))
+        return step(inputs, targets)
+
+    trial.train_step = counted
+    trial.run_epoch()
+    assert held == [held[0]] * 4 and all(parameter.grad is None for parameter in trial.model.parameters())
