@@ -9,8 +9,8 @@ ROOT = Path(__file__).parent.parent
 OPTIONS = {
     "--space", "--list", "--num-samples", "--max-epochs", "--grace-period", "--reduction-factor", "--searcher",
     "--scheduler", "--metric", "--mode", "--cpus-per-trial", "--gpus-per-trial", "--workers-per-trial", "--strategy",
-    "--precision", "--on-oom", "--max-concurrent-trials", "--time-budget", "--seed", "--name", "--results", "--resume", "--address",
-    "--data-dir", "--wandb", "--wandb-project", "--dry-run", "--tensorboard", "--help",
+    "--precision", "--on-oom", "--max-concurrent-trials", "--time-budget", "--seed", "--name", "--results",
+    "--resume", "--address", "--data-dir", "--wandb", "--wandb-project", "--dry-run", "--tensorboard", "--help",
 }  # fmt: skip
 PROGRAM = """
 import runpy, sys
