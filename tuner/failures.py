@@ -7,7 +7,7 @@ from typing import Any
 MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator")
 # What an error says that leaves its process without a usable CUDA context -> its usual cause; the first match counts.
 CUDA = {
-    "device-side assert triggered": "a label or index out of range: labels must be 0 to the number of outputs - 1",
+    "device-side assert triggered": "a label or an index out of range: labels go from 0 to the model's outputs - 1",
     "illegal memory access": "an index out of range or a tensor of a wrong shape in a custom kernel",
     "CUDNN_STATUS_NOT_INITIALIZED": "no memory left for cuDNN's handle: fewer trials on this GPU, or smaller ones",
     "launch failure": "a kernel that read outside its tensors, or a faulty GPU",

@@ -11,6 +11,8 @@ found = importlib.util.spec_from_file_location("tiny", Path(__file__).with_name(
 tiny = importlib.util.module_from_spec(found)
 found.loader.exec_module(tiny)
 
+SETTING = {"width": tune.choice([4]), "lr": tune.choice([0.01]), "batch_size": tune.choice([16])}
+
 
 class Scarce(torch.nn.Module):
     def __init__(self, config):
@@ -25,7 +27,7 @@ class Scarce(torch.nn.Module):
 
 space = dataclasses.replace(
     tiny.space,
-    params={"width": 4, "lr": 0.01, "batch_size": 16, "most": tune.grid_search([4, 1000])},
+    params={**SETTING, "most": tune.grid_search([4, 1000])},
     task=dataclasses.replace(tiny.space.task, model=Scarce),
     num_samples=1,
     max_epochs=2,
@@ -33,5 +35,5 @@ space = dataclasses.replace(
 )
 mixed = dataclasses.replace(
     space,
-    params={**space.params, "most": 1000, "precision": tune.grid_search(["fp32", "bf16", "fp16"])},
+    params={**SETTING, "most": tune.choice([1000]), "precision": tune.grid_search(["fp32", "bf16", "fp16"])},
 )

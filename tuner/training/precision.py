@@ -2,7 +2,7 @@
 
 The parameters, the optimizer's state, the loss and the metrics stay in the model's own precision (float32) in each.
 On a CPU all three run. There fp16 is for finding out what it does to a setting, not for speed: a step of a small
-convolutional network took twice the time of fp32, bf16 0.8 of it (torch 2.15, a core with AVX-512).
+convolutional network took twice the time of fp32, bf16 0.8 of it (torch 2.15).
 """
 
 from __future__ import annotations
