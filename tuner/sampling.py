@@ -6,7 +6,7 @@ import itertools
 import logging
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -113,12 +113,9 @@ class RefineSearcher(RandomSearcher):
         self.num_settings = experiment.num_samples
         self.num_random = num_random(experiment)
         self._leaves = dict(domains.leaves(space.params))
-        self._worst = math.inf if experiment.mode == "min" else -math.inf
-        self._better: Callable[[float, float], bool] = (
-            (lambda a, b: a < b) if experiment.mode == "min" else (lambda a, b: a > b)
-        )
+        self._sign = 1 if experiment.mode == "min" else -1
         self._settings_tried: dict[str, Setting] = {}
-        self._best: dict[str, float] = {}
+        self._best: dict[str, float] = {}  # a trial's best value so far, its sign such that smaller is better
         self._running: set[str] = set()
         self._neighbours: Iterator[Setting] | None = None
 
@@ -145,7 +142,7 @@ class RefineSearcher(RandomSearcher):
         if not self._best:
             logger.warning("refine: no trial of the first half has a finite metric; the second half is random too")
             return
-        first = min(self._best, key=lambda t: self._best[t] if self.metric_is_min() else -self._best[t])
+        first = min(self._best, key=self._best.__getitem__)
         centre = dict(domains.leaves(self._settings_tried[first]))
         seen = [dict(domains.leaves(setting)) for setting in self._settings_tried.values()]
         order = random.Random(self._seed)
@@ -163,13 +160,9 @@ class RefineSearcher(RandomSearcher):
                         seen.append(flat)
                         yield nested(flat)
 
-    def metric_is_min(self) -> bool:
-        """Whether a smaller metric is better."""
-        return self._worst == math.inf
-
     def on_trial_result(self, trial_id: str, result: Setting) -> None:
-        value = result.get(str(self.metric), self._worst)
-        if math.isfinite(value) and self._better(value, self._best.get(trial_id, self._worst)):
+        value = self._sign * result.get(str(self.metric), math.inf)
+        if math.isfinite(value) and value < self._best.get(trial_id, math.inf):
             self._best[trial_id] = value
 
     def on_trial_complete(self, trial_id: str, result: Setting | None = None, error: bool = False) -> None:

@@ -16,15 +16,6 @@ from tuner.training.loop import Training
 NUM_EXAMPLES = 103  # a prime: no batch size divides it
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Threads that outnumber the free cores make steps this small a hundred times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 class ConvNet(nn.Module):
     """All that makes exactness hard: a convolution, running statistics and dropout."""
 

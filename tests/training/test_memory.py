@@ -16,14 +16,6 @@ from tuner.training.memory import Fit, gradients_in_parts
 NUM_EXAMPLES = 50
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 class Net(nn.Module):
     """Runs out of memory above `most` examples at once, while training or always."""
 

@@ -13,14 +13,6 @@ from tuner.training.precision import widened
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 class ConvNet(nn.Module):
     def __init__(self):
         super().__init__()
