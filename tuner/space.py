@@ -35,11 +35,14 @@ class Task:
         model: `model(config) -> nn.Module`, single-device and on the CPU; the service moves it.
         optimizer: `optimizer(parameters, config) -> Optimizer`.
         loss: `loss(outputs, targets) -> Tensor` (a mean over the batch); cross-entropy when None.
+        training_loss: `training_loss(outputs, targets, config) -> Tensor` (a mean over the batch), minimised in
+            the place of `loss` where that depends on the setting (label smoothing, say); `loss` is still what
+            is measured on the validation part, so that settings can be compared by it.
         metrics: name -> `metric(outputs, targets) -> Tensor`, a mean over the batch; reported on the
             validation part beside `loss`.
         schedule: `schedule(optimizer, config, max_epochs) -> LRScheduler`, stepped once an epoch.
         prepare: `prepare(inputs) -> Tensor`, from stored inputs (uint8 images, say) to what the model takes;
-            called in bulk, deterministic, the same for training and evaluation.
+            called in bulk on the trial's device, deterministic, the same for training and evaluation.
         augment: `augment(inputs) -> Tensor` on a prepared training batch, on the trial's device.
         batch_size: used where the space does not search `batch_size`.
         validation_fraction: the part of `train` held out where `data` returns no validation part, in (0, 1).
@@ -51,6 +54,7 @@ class Task:
     model: Callable[[Config], nn.Module]
     optimizer: Callable[[Iterable[nn.Parameter], Config], torch.optim.Optimizer]
     loss: Callable[[Tensor, Tensor], Tensor] | None = None
+    training_loss: Callable[[Tensor, Tensor, Config], Tensor] | None = None
     metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = field(default_factory=dict)
     schedule: Callable[[torch.optim.Optimizer, Config, int], Any] | None = None
     prepare: Callable[[Tensor], Tensor] | None = None

@@ -13,13 +13,16 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
 from tuner.space import Task
+
+if TYPE_CHECKING:
+    from tuner.training.loop import Training
 
 STATE = "state.pt"  # the file in a checkpoint's folder: a torch.save of `Training.state_dict` and what is below
 
@@ -46,8 +49,6 @@ def trial_seed(seed: int, trial_id: str) -> int:
 
 def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -> None:
     """Trains one setting of a Task space from its checkpoint, if any; a report and a checkpoint an epoch."""
-    import torch
-
     from tuner.training.loop import Training
 
     start_clean(goal)
@@ -63,11 +64,20 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -
         precision=goal.precision,
         on_oom=goal.on_oom,
     )
+    # A trial that is told to stop ends by a SystemExit in `tune.report`; its loader must not outlive it.
+    with contextlib.closing(training):
+        run_epochs(training, goal)
+
+
+def run_epochs(training: Training, goal: Goal) -> None:
+    """Goes on from the trial's checkpoint, if any, to its last epoch; a report and a checkpoint an epoch."""
+    import torch
+
     best = math.inf
     checkpoint = tune.get_checkpoint()
     if checkpoint:
         with checkpoint.as_directory() as folder:
-            saved = torch.load(Path(folder) / STATE, weights_only=True, map_location=device)
+            saved = torch.load(Path(folder) / STATE, weights_only=True, map_location=training.device)
         training.load_state_dict(saved["training"], keep=goal.mutable)
         best = saved["best"]
     sign = 1 if goal.mode == "min" else -1
@@ -116,7 +126,7 @@ def start_clean(goal: Goal) -> None:
 
 
 @contextlib.contextmanager
-def saved_state(training: Any, best: float) -> Iterator[tune.Checkpoint]:
+def saved_state(training: Training, best: float) -> Iterator[tune.Checkpoint]:
     """The trial's state in a folder that lives until Ray has copied it to the experiment's."""
     import torch
 
