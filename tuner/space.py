@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -48,6 +48,9 @@ class Task:
         validation_fraction: the part of `train` held out where `data` returns no validation part, in (0, 1).
         channels_last: the model takes 4-D inputs and never calls `view` on what a convolution returns, so the
             faster memory format may be used.
+        stages: `stages(model) -> [module, ...]`, for the strategies model and pipeline: the model's own layers in
+            parts, each a module that takes what the last one returned; a model that is an nn.Sequential needs none.
+        split_size: examples of a micro-batch of the strategy pipeline, where the space does not search `split_size`.
     """
 
     data: Callable[[Path | None], Splits]
@@ -62,6 +65,8 @@ class Task:
     batch_size: int = 32
     validation_fraction: float = 0.2
     channels_last: bool = False
+    stages: Callable[[nn.Module], Sequence[nn.Module]] | None = None
+    split_size: int = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +79,7 @@ class Space:
         train: any function that Ray Tune accepts, `train(config)` calling `ray.tune.report`.
         metric: the name in the reports that the search goes by; `mode` is "min" or "max".
         max_epochs: reports a trial makes at most (ASHA's `max_t`).
+        strategy: how a trial trains, where `--strategy` does not say.
         num_samples, grace_period, reduction_factor: the search's defaults; options of the command line go first.
         mutable: parameters that may change while a trial trains, as pbt does ("lr", "momentum", "weight_decay").
 
@@ -84,6 +90,7 @@ class Space:
     params: Mapping[str, Any]
     task: Task | None = None
     train: Callable[[dict[str, Any]], Any] | None = None
+    strategy: str = "single"
     metric: str = "loss"
     mode: str = "min"
     max_epochs: int = 10
