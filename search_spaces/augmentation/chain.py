@@ -31,10 +31,11 @@ def augment(images: Tensor, size: int, degrees: float, strengths: Strengths) -> 
         strengths: of brightness, contrast, saturation and hue, as torchvision's ColorJitter takes them.
     """
     draw_warps, draw_jitters = draws(size, degrees, strengths)
-    warps, jitters = draw_warps(images.shape), draw_jitters(images.shape)
+    warps, jitters = draw_warps(images.shape), draw_jitters(images.shape) if any(strengths) else None
     length = CPU_CHUNK if images.device.type == "cpu" else len(images)
     output = images.new_empty((len(images), 3, size, size), dtype=torch.float32)
     for start in range(0, len(images), length):
         part = slice(start, start + length)
-        output[part] = jitter(warp(images[part], warps[part], size), jitters[part])
+        warped = warp(images[part], warps[part], size)
+        output[part] = jitter(warped, jitters[part]) if jitters else warped
     return output
