@@ -4,8 +4,8 @@
 
 Both sides start from the same decoded pictures in memory, 256 x 256, as PIL images and as one uint8 tensor, and end
 with one normalised float batch of 224 x 224. Both make a random resized crop, flips, a rotation and an affine of up to
-45 degrees and colour jitter, all drawn for each image. They take turns; times are
-medians of the process's CPU time, of one thread, which other processes lengthen less than the clock's. The second table is without
+45 degrees and colour jitter, all drawn for each image. They take turns; times are medians of the CPU time of the
+process, which has one thread: other processes lengthen it less than the clock's. The second comparison is without
 jitter, which is what a `ColorJitter()` without arguments does.
 """
 
