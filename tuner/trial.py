@@ -19,7 +19,9 @@ import numpy as np
 from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
+from tuner.reports import begin_reports, own_exits
 from tuner.space import Task
+from tuner.training.share import hold_to_share
 
 if TYPE_CHECKING:
     from tuner.training.loop import Training
@@ -52,6 +54,7 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -
     from tuner.training.loop import Training
 
     start_clean(goal)
+    begin_reports()
     seed = trial_seed(goal.seed, tune.get_context().get_trial_id())
     device = "cuda" if goal.gpus else "cpu"
     training = Training(
@@ -94,16 +97,18 @@ def run_epochs(training: Training, goal: Goal) -> None:
 def train_function(config: dict[str, Any], *, function: Callable[[dict[str, Any]], Any], goal: Goal) -> Any:
     """Runs a function written for Ray Tune as it is: it may report, yield or return its metrics."""
     start_clean(goal)
+    reporter = begin_reports()
     seed = trial_seed(goal.seed, tune.get_context().get_trial_id())
     random.seed(seed)
     np.random.seed(seed)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(seed)
-    output = function(config)
-    if not inspect.isgenerator(output):
-        return output
-    for metrics in output:
-        tune.report(metrics if isinstance(metrics, dict) else {DEFAULT_METRIC: metrics})
+    with own_exits(reporter):
+        output = function(config)
+        if not inspect.isgenerator(output):
+            return output
+        for metrics in output:
+            tune.report(metrics if isinstance(metrics, dict) else {DEFAULT_METRIC: metrics})
     return None
 
 
@@ -123,6 +128,8 @@ def start_clean(goal: Goal) -> None:
         torch.set_num_threads(max(1, int(goal.cpus)))
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
+    if goal.gpus:
+        hold_to_share(goal.gpus)  # before the model is built
 
 
 @contextlib.contextmanager
