@@ -40,9 +40,10 @@ class RecoveringController(TuneController):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._silent_since: dict[Trial, float] = {}
+        # By the trials' ids: Ray's snapshot has every attribute, and a trial is no JSON.
+        self._silent_since: dict[str, float] = {}
+        self._judged_until: dict[str, int] = {}  # of trials that train epochs again
         self._looked = 0.0
-        self._judged_until: dict[Trial, int] = {}  # of trials that train epochs again
         theirs = self._actor_manager._actor_task_failed
         # Ray's actor manager ends the whole search for an error that is neither a worker's nor a task's, such as the
         # one of a worker that the node's memory monitor has killed.
@@ -56,7 +57,7 @@ class RecoveringController(TuneController):
         lost = isinstance(exception, RayActorError)
         if lost and trial.status == Trial.PENDING and trial not in self._trial_to_actor:
             return  # the second notice of one dead worker: Ray tells of the actor, then of the task that it had
-        self._silent_since.pop(trial, None)
+        self._silent_since.pop(trial.trial_id, None)
         self._resetting_trials.discard(trial)  # or Ray would wait for ever for the reset of a worker that is dead
         if trial.status not in (Trial.RUNNING, Trial.PENDING) or (lost and self._had_been_judged(trial)):
             return
@@ -67,7 +68,8 @@ class RecoveringController(TuneController):
         if lost or failure.kind == "cuda" or isinstance(exception, TrialTimeoutError):
             self.kill_worker(trial)  # asked to end, it would finish its task first, or hang in CUDA's own exit
         if failure.will_retry:
-            self._judged_until[trial] = max(self._judged_until.get(trial, 0), epoch_of(trial))
+            until = max(self._judged_until.get(trial.trial_id, 0), epoch_of(trial))
+            self._judged_until[trial.trial_id] = until
             self._try_recover(trial, exc=exception)
             tell = self._callbacks.on_trial_recover
         else:
@@ -133,19 +135,20 @@ class RecoveringController(TuneController):
     # An epoch that is trained again.
 
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> str | None:
-        self._silent_since.pop(trial, None)
-        again = RESULT_DUPLICATE not in result and result[TRAINING_ITERATION] <= self._judged_until.get(trial, 0)
-        if again:  # neither its scheduler nor its searcher, nor the journal, gets an epoch twice
+        self._silent_since.pop(trial.trial_id, None)
+        until = self._judged_until.get(trial.trial_id, 0)
+        if RESULT_DUPLICATE not in result and result[TRAINING_ITERATION] <= until:
+            # Neither its scheduler nor its searcher, nor the journal, gets an epoch twice.
             self._queue_decision(trial, TrialScheduler.CONTINUE)
             return TrialScheduler.CONTINUE
-        self._judged_until.pop(trial, None)
+        self._judged_until.pop(trial.trial_id, None)
         decision: str | None = super()._process_trial_result(trial, result)
         return decision
 
     # Silence.
 
     def _schedule_trial_train(self, trial: Trial) -> None:
-        self._silent_since[trial] = time.monotonic()
+        self._silent_since[trial.trial_id] = time.monotonic()
         super()._schedule_trial_train(trial)
 
     def on_step_end(self) -> None:
@@ -154,12 +157,10 @@ class RecoveringController(TuneController):
         if self.trial_timeout_s is None or now - self._looked < LOOK_S:
             return
         self._looked = now
-        for trial, since in list(self._silent_since.items()):
-            if trial.status != Trial.RUNNING:
-                del self._silent_since[trial]
-            elif now - since > self.trial_timeout_s:
+        for trial in list(self._running_trials):
+            if (silent_s := now - self._silent_since.get(trial.trial_id, now)) > self.trial_timeout_s:
                 allowed = f"--trial-timeout {self.trial_timeout_s:g}s"
-                silent = f"no report for {now - since:.1f} s after epoch {epoch_of(trial)} ({allowed})"
+                silent = f"no report for {silent_s:.1f} s after epoch {epoch_of(trial)} ({allowed})"
                 self._process_trial_failure(trial, TrialTimeoutError(silent))
 
 

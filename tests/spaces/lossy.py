@@ -58,4 +58,4 @@ def space_of(troubles, marks, saves=True):
     return Space(params=params, train=train, max_epochs=5, num_samples=1)
 
 
-space = space_of(os.environ["LOSSY"].split(","), os.environ["LOSSY_MARKS"], os.environ.get("LOSSY_SAVES", "1") == "1")
+space = space_of(["none"], tempfile.gettempdir())
