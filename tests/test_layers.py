@@ -33,15 +33,19 @@ ALLOWED = {
     "tuner.sampling": {"domains", "experiment", "space"},
     "tuner.searchers": {"domains", "errors", "experiment", "sampling", "space"},
     "tuner.schedulers": {"domains", "errors", "experiment", "journal", "space"},
-    "tuner.decisions": {"errors", "experiment", "explain", "halt", "journal", "sampling"},
+    "tuner.decisions": {"columns", "errors", "experiment", "explain", "halt", "journal", "sampling"},
     "tuner.proposals": {"errors", "experiment", "journal", "records", "sampling"},
+    "tuner.columns": set(),
     "tuner.nvml": set(),
+    "tuner.gpus": {"errors", "journal", "nvml"},
     "tuner.output": set(),
     "tuner.reports": {"output", "training.usage"},
     "tuner.trial": {"reports", "space", "training.loop", "training.share"},
     "tuner.callbacks": {"decisions", "halt", "journal", "retries"},
-    "tuner.answer": {"files", "journal", "records", "results", "space", "training.data", "training.loop", "trial"},
-    "tuner.console": {"answer", "domains", "experiment", "sampling", "session"},
+    "tuner.answer": {
+        "columns", "files", "journal", "records", "results", "space", "training.data", "training.loop", "trial",
+    },
+    "tuner.console": {"answer", "columns", "domains", "experiment", "records", "sampling", "session"},
     "tuner.driver": {
         "callbacks", "console", "decisions", "engine", "errors", "experiment", "halt", "journal", "proposals",
         "resources", "retries", "schedulers", "searchers", "space", "trial",
@@ -67,12 +71,16 @@ ALLOWED = {
     "tuner.run": {"console", "driver", "errors", "experiment", "session", "space", "wandb_mirror"},
 }  # fmt: skip
 TRAINING = {module for module in FILES if module.startswith("tuner.training.")}
-ALLOWED |= {module: {"errors", "nvml", "space"} | {name.removeprefix("tuner.") for name in TRAINING} for module in TRAINING}
+ALLOWED |= {
+    module: {"errors", "nvml", "space"} | {name.removeprefix("tuner.") for name in TRAINING} for module in TRAINING
+}
 WITHOUT_RAY_AND_TORCH = [
     "tuner.run", "tuner.space", "tuner.domains", "tuner.experiment", "tuner.journal", "tuner.records", "tuner.results",
-    "tuner.errors", "tuner.files", "tuner.facts", "tuner.failures", "tuner.retries", "tuner.nvml", "tuner.output", "tuner.wandb_mirror", "tuner.train",
+    "tuner.errors", "tuner.files", "tuner.facts", "tuner.failures", "tuner.wandb_mirror", "tuner.train",
     "tuner.training.data", "tuner.resources", "tuner.answer", "tuner.labels", "tuner.tables", "tuner.history",
-    "tuner.parallel", "tuner.figures", "tuner.serve.app", "tuner.serve.store", "tuner.serve.__main__",
+    "tuner.retries", "tuner.columns", "tuner.nvml", "tuner.output", "tuner.gpus", "tuner.training.usage",
+    "tuner.training.share", "tuner.parallel", "tuner.figures", "tuner.serve.app", "tuner.serve.store",
+    "tuner.serve.__main__",
 ]  # fmt: skip
 
 

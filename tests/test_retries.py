@@ -121,7 +121,7 @@ def test_what_a_trial_does_itself_is_not_tried_again(lossy):
     assert {name: trial.status for name, trial in by_trouble.items()} == {
         "a bug": "failed", "exits": "failed", "exits well": "completed", "hangs": "failed",
     }  # fmt: skip
-    assert "KeyError: \"a bug of the user's\"" in by_trouble["a bug"].reason
+    assert 'KeyError: "a bug of the user\'s"' in by_trouble["a bug"].reason
     assert "sys.exit(3)" in by_trouble["exits"].reason
     assert "no report for 3." in by_trouble["hangs"].reason and "--trial-timeout 3s" in by_trouble["hangs"].reason
     assert {(failed["kind"], failed["will_retry"]) for failed in ran.failed} == {("user", False)}

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,13 @@ class Busy:
 
     def __init__(self, uuid: str) -> None:
         self._driver = _opened()
-        self._handle = self._driver and told(lambda: self._driver.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
+        self._handle = None
+        if self._driver is not None:
+            self._handle = told(lambda: self._driver.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
 
     def percent(self) -> float | None:
-        """The share of the last sampling period (up to 1 s) in which a kernel ran, of any process; None = not told."""
-        if not self._handle:
+        """0 to 100: the share of the last sampling period (up to 1 s) with a kernel of any process; None = not told."""
+        if self._handle is None:
             return None
         return told(lambda: float(self._driver.nvmlDeviceGetUtilizationRates(self._handle).gpu))
 
@@ -69,7 +73,7 @@ def _opened() -> Any:
     return pynvml
 
 
-def told(ask: Callable[[], Any]) -> Any:
+def told(ask: Callable[[], T]) -> T | None:
     """The answer, or None where this device or driver has none."""
     import pynvml
 

@@ -140,7 +140,7 @@ class RecoveringController(TuneController):
         if RESULT_DUPLICATE not in result and result[TRAINING_ITERATION] <= until:
             # Neither its scheduler nor its searcher, nor the journal, gets an epoch twice.
             self._queue_decision(trial, TrialScheduler.CONTINUE)
-            return TrialScheduler.CONTINUE
+            return str(TrialScheduler.CONTINUE)
         self._judged_until.pop(trial.trial_id, None)
         decision: str | None = super()._process_trial_result(trial, result)
         return decision
@@ -172,11 +172,12 @@ def epoch_of(trial: Trial) -> int:
 
 def as_a_worker_or_task_error(error: Exception) -> Exception:
     """One of the two that Ray's actor manager knows: a worker that is gone, or a task that failed."""
-    if isinstance(error, (RayActorError, RayTaskError)):
-        return error
+    known: Exception = error
     if isinstance(error, OutOfMemoryError):
-        return RayActorError(error_msg=f"the host ran out of memory: {error}")
-    if isinstance(error, RayError) and not isinstance(error, RaySystemError):
-        return RayActorError(error_msg=str(error))
-    # A report that this process cannot read, of a class that it has not.
-    return RayTaskError("train", f"{type(error).__name__}: {error}", error)
+        known = RayActorError(error_msg=f"the host ran out of memory: {error}")
+    elif isinstance(error, RayError) and not isinstance(error, (RayActorError, RayTaskError, RaySystemError)):
+        known = RayActorError(error_msg=str(error))
+    elif not isinstance(error, (RayActorError, RayTaskError)):
+        # A report that this process cannot read, of a class that it has not.
+        known = RayTaskError("train", f"{type(error).__name__}: {error}", error)
+    return known

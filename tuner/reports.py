@@ -42,7 +42,7 @@ def begin_reports() -> Reporter:
     session.report = reporter = Reporter(type(session).report.__get__(session))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, Tee):  # Ray's, a new one for each trial: into the worker's log and the trial's file
-            stream.write = Bounded(stream.write)  # type: ignore[method-assign]
+            stream.write = Bounded(stream.write)
     return reporter
 
 
@@ -58,7 +58,9 @@ def own_exits(reporter: Reporter) -> Iterator[None]:
         if reporter.told_to_stop:
             raise
         if error.code not in (None, 0):
-            raise RuntimeError(f"the function called sys.exit({error.code!r}); return, or raise what is wrong") from None
+            raise RuntimeError(
+                f"the function called sys.exit({error.code!r}); return, or raise what is wrong"
+            ) from None
 
 
 def as_number(value: Any) -> Any:
