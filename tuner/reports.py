@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from ray.train._internal.session import get_session
 from ray.tune.result import RESULT_DUPLICATE
 from ray.tune.utils.util import Tee
@@ -28,7 +29,7 @@ class Reporter:
     def __call__(self, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         if RESULT_DUPLICATE not in metrics:  # Ray's own note that the function has returned
             # The trial's own go first: where it trains in other processes, it may report theirs.
-            metrics = self._usage.read() | {name: as_number(value) for name, value in metrics.items()}
+            metrics = self._usage.read() | {name: as_number(name, value) for name, value in metrics.items()}
         try:
             self._report(metrics, *args, **kwargs)
         except SystemExit:
@@ -63,9 +64,14 @@ def own_exits(reporter: Reporter) -> Iterator[None]:
             ) from None
 
 
-def as_number(value: Any) -> Any:
-    """A tensor of one element as its number, a larger one as a word of it; anything else as it is."""
+def as_number(name: str, value: Any) -> Any:
+    """A tensor or a numpy scalar as its number, anything else as it is; ValueError for a tensor of more elements."""
     torch = sys.modules.get("torch")
+    if isinstance(value, np.generic):
+        return value.item()
     if torch is None or not isinstance(value, torch.Tensor):
         return value
-    return value.item() if value.numel() == 1 else f"a tensor of shape {tuple(value.shape)}"
+    if value.numel() != 1:
+        shape = tuple(value.shape)
+        raise ValueError(f"{name!r} is reported as a tensor of shape {shape}: report a number, such as its .mean()")
+    return value.item()
