@@ -77,7 +77,8 @@ def test_a_model_whose_losses_are_kept_is_told():
             model(torch.ones(1000, 64)).sigmoid().sum() for _ in range(4)
         )  # each graph holds 2 MB and its input
         found.append(figures.read().get("rss_growth_bytes"))
-    assert 4 * 1000 * 512 * 4 < found[-1] < 2 * 4 * 1000 * 512 * 4
+    least = 4 * 1000 * 512 * 4
+    assert least < found[-1] < 3 * least
 
 
 def test_a_machine_that_tells_nothing_has_no_columns(monkeypatch, tmp_path):
