@@ -11,13 +11,16 @@ import io
 import itertools
 import sys
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from tuner.errors import RequestError, nearest
 from tuner.experiment import BEST_RULE, Experiment, option
 from tuner.space import find_space, list_spaces
+
+if TYPE_CHECKING:
+    from tuner.session import Request
 
 EXIT_CODES = "0 done, 1 no trial had a finite metric, 2 wrong request, 130 interrupted"
 
@@ -86,18 +89,10 @@ def print_spaces() -> int:
 
 def run(argv: list[str], command: Command) -> int:
     """A new search, or the rest of one."""
-    if not (command.experiment.space or command.resume):
-        raise RequestError("give --space NAME (see --list), or --resume NAME")
-    from tuner import driver  # before the space: it sets what ray reads when it is imported
-    from tuner import console, session  # isort: skip
+    request = requested(argv, command)
+    from tuner import console, driver, session
     from tuner.wandb_mirror import mirrored
 
-    if command.resume:
-        given = session.saved(command.experiment, command.resume)
-        request = session.resume(parse(argv, given.experiment).experiment, given)
-    else:
-        found = find_space(command.experiment.space)
-        request = session.begin(parse(argv, session.defaults_of(found)).experiment, found, argv)
     if command.dry_run:
         print("\n".join(console.plan(request)))
         return 0
@@ -111,6 +106,20 @@ def run(argv: list[str], command: Command) -> int:
         done = session.conduct(request, journal, cluster)
         print("\n".join(console.ending(done)), flush=True)  # before Ray and W&B take their seconds to end
     return done.exit_code
+
+
+def requested(argv: list[str], command: Command) -> Request:
+    """The command line as a checked request, over the space's own defaults or what is resumed."""
+    if not (command.experiment.space or command.resume):
+        raise RequestError("give --space NAME (see --list), or --resume NAME")
+    from tuner import driver  # noqa: F401  (before the space: it sets what ray reads when it is imported)
+    from tuner import session  # isort: skip
+
+    if command.resume:
+        given = session.saved(command.experiment, command.resume)
+        return session.resume(parse(argv, given.experiment).experiment, given)
+    found = find_space(command.experiment.space)
+    return session.begin(parse(argv, session.defaults_of(found)).experiment, found, argv)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -115,6 +116,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--all", action="store_true", help="trials of earlier sessions too, mirrored then already")
     given = parser.parse_args(argv)
     os.nice(10)  # the trials' CPUs come first
+    # A Ray job is stopped by SIGTERM to every process below it; the search's last events are still to be mirrored, and
+    # the search ends this process itself.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.environ.setdefault("WANDB_SILENT", "true")
     folder = given.folder
     experiment, _ = load_experiment(folder)
