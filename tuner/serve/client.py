@@ -1,4 +1,4 @@
-"""A client of the service: `Client("http://127.0.0.1:8800").start("cifar", num_samples=20)`. Needs nothing but Python."""
+"""A client of the service: `Client("http://127.0.0.1:8800").start("cifar", num_samples=20)`; standard library alone."""
 
 from __future__ import annotations
 

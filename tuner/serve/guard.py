@@ -27,7 +27,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 READS = ("GET", "HEAD")
-PUBLIC = ("/signin", "/page.css")  # asked for before there is a session; they tell nothing
+PUBLIC = ("/signin", "/page.css", "/control.css")  # asked for before there is a session; they tell nothing
 NO_TOKEN = (
     "sign in at /signin, or send 'Authorization: Bearer TOKEN'; the token is TUNER_TOKEN, or in .service/token of the "
     "results folder"
@@ -159,8 +159,9 @@ def signin_page(problem: str = "", status: int = 200) -> Response:
 
 def _page(body: str) -> str:
     head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>tuner: sign in</title>'
-    look = '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/page.css">'
-    return f"{head}{look}<main>{body}</main></html>"
+    view = '<meta name="viewport" content="width=device-width">'
+    look = "".join(f'<link rel="stylesheet" href="{path}">' for path in PUBLIC if path.endswith(".css"))
+    return f"{head}{view}{look}<main>{body}</main></html>"
 
 
 def refusal(status: int, message: str) -> Response:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -68,11 +70,11 @@ class RayJobs:
             return local_cluster()
         from ray.util.state import list_nodes
 
-        self._connected(start=False)
         found = {"CPU": 0.0, "GPU": 0.0}
-        for node in list_nodes(address=self._address, detail=True, filters=[("state", "=", "ALIVE")]):
-            for name in found:
-                found[name] += node.resources_total.get(name, 0.0)
+        with self._answering("which nodes it has"):
+            for node in list_nodes(address=self._address, detail=True, filters=[("state", "=", "ALIVE")]):
+                for name in found:
+                    found[name] += node.resources_total.get(name, 0.0)
         return found
 
     def submit(self, job: str, arguments: list[str]) -> None:
@@ -82,19 +84,25 @@ class RayJobs:
         # Python by its path: Ray's own PATH may lead to one without ray. `exec`: no shell between Ray's signal and it.
         command = shlex.join([sys.executable, "-m", "tuner.run", *arguments, "--address=auto"])
         wait = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S)}
-        client.submit_job(entrypoint=f"exec {command}", submission_id=job, runtime_env={"env_vars": wait})
+        with self._answering(f"whether it takes {job}"):
+            try:
+                client.submit_job(entrypoint=f"exec {command}", submission_id=job, runtime_env={"env_vars": wait})
+            except RuntimeError as error:
+                if "already exists" not in str(error):  # an answer got lost, and this is the second try
+                    raise
 
     def fate(self, job: str) -> Fate:
         """As `Jobs` says."""
         client = self._connected(start=False)
         if client is None:
             return Fate("lost")
-        try:
-            details = client.get_job_info(job)
-        except RuntimeError as error:
-            if "404" in str(error):
-                return Fate("lost")
-            raise RequestError(f"the cluster does not say what became of {job}: {_brief(error)}") from error
+        with self._answering(f"what became of {job}"):
+            try:
+                details = client.get_job_info(job)
+            except RuntimeError as error:
+                if "status code 404" in str(error):
+                    return Fate("lost")
+                raise
         if not details.status.is_terminal():
             return Fate("active")
         if details.status == "STOPPED":
@@ -106,7 +114,8 @@ class RayJobs:
         """As `Jobs` says."""
         client = self._connected(start=False)
         if client is not None:
-            client.stop_job(job)
+            with self._answering(f"whether {job} stops"):
+                client.stop_job(job)
 
     def close(self) -> None:
         """As `Jobs` says; a cluster of `--address` is not the service's to end."""
@@ -119,7 +128,7 @@ class RayJobs:
         """The client; None where the own cluster is not there and is not to be started."""
         if self._client and (self._address or (self._own and self._own.alive())):
             return self._client
-        try:
+        with self._answering("that it takes jobs"):
             from ray.job_submission import JobSubmissionClient
 
             if self._address:
@@ -130,10 +139,17 @@ class RayJobs:
                 there = self.resources()
                 self._own = clusters.start(self._state, there["CPU"], there["GPU"])
             self._client = JobSubmissionClient(self._own.url, headers=self._own.headers()) if self._own else None
-            return self._client
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            where = f"--address {self._address}" if self._address else "this machine's Ray"
-            raise RequestError(f"{where}: no Ray Jobs API answers there ({_brief(error)})") from error
+        return self._client
+
+    @contextmanager
+    def _answering(self, what: str) -> Iterator[None]:
+        """Ray's errors as one line; requests' are OSErrors."""
+        try:
+            yield
+        except (RuntimeError, ValueError, OSError) as error:
+            where = f"the cluster of --address {self._address}" if self._address else "Ray on this machine"
+            said = " ".join(str(error).split())[:300]
+            raise RequestError(f"{where} does not say {what}: {said}") from error
 
 
 def missing() -> str:
@@ -147,7 +163,3 @@ def missing() -> str:
 
 def _installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
-
-
-def _brief(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]

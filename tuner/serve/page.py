@@ -44,6 +44,14 @@ def add_page(app: FastAPI) -> None:
     def tables_js() -> FileResponse:
         return FileResponse(HERE / "tables.js", headers=again, media_type="text/javascript")
 
+    @app.get("/control.js", include_in_schema=False)
+    def control_js() -> FileResponse:
+        return FileResponse(HERE / "control.js", headers=again, media_type="text/javascript")
+
+    @app.get("/control.css", include_in_schema=False)
+    def control_css() -> FileResponse:
+        return FileResponse(HERE / "control.css", headers=again)
+
     @app.get("/plotly.min.js", include_in_schema=False)
     def plotly_js() -> FileResponse:
         return FileResponse(script, headers={"Cache-Control": "private, max-age=86400"}, media_type="text/javascript")

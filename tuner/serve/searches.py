@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,7 +28,7 @@ from tuner.serve.options import resume_arguments, start_arguments
 from tuner.serve.queue import ACTIVE, Queue, Search, TooLarge, startable
 
 PAUSE_S = 1.0  # between two looks at jobs that run or wait
-AFTER_ERROR_S = 10.0  # until a cluster that did not answer is asked again
+AFTER_ERROR_S = 3.0  # until a cluster that did not answer is asked again
 IDLE_S = 300.0  # until a cluster of the service's own is ended when nothing runs or waits: it holds about 1 GB
 MOST_WAITING = 1000
 MOST_CHECKS = 4  # at a time: each is a process that imports ray and torch
@@ -185,6 +186,10 @@ class Searches:
             except RequestError as error:
                 self._say(str(error))
                 pause_s = AFTER_ERROR_S
+            except Exception as error:  # whatever it is, the other searches are still looked after
+                traceback.print_exc()
+                self._say(f"the service failed ({type(error).__name__}); see its output")
+                pause_s = AFTER_ERROR_S
             if pause_s is not None:
                 busy = time.monotonic()
             elif time.monotonic() - busy > IDLE_S:
@@ -238,7 +243,7 @@ class Searches:
                 self._queue.put(replace(error.search, phase="failed", message=error.reason))
             return
         for search in chosen:
-            job = f"{search.name}-{int(time.time() * 1000)}"
+            job = f"{search.name}-{int(search.since * 1000)}"  # the same at a second try: Ray takes an id once
             with self._lock:
                 if self._queue.get(search.name) != search:
                     continue  # stopped meanwhile
