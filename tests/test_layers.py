@@ -60,14 +60,31 @@ ALLOWED = {
     "tuner.history": {"labels", "results"},
     "tuner.parallel": {"answer", "labels", "results"},
     "tuner.figures": {"history", "labels", "parallel", "records", "results"},
+    "tuner.serve.client": set(),
     "tuner.serve.guard": set(),
+    "tuner.serve.bounds": {"serve.guard"},
+    "tuner.serve.secret": {"errors"},
     "tuner.serve.stream": set(),
     "tuner.serve.page": set(),
     "tuner.serve.store": {"errors", "experiment", "results", "tables"},
-    "tuner.serve.app": {
-        "errors", "figures", "journal", "serve.guard", "serve.page", "serve.store", "serve.stream", "tables",
+    "tuner.serve.head": {"driver"},
+    "tuner.serve.check": {"errors", "experiment", "run"},
+    "tuner.serve.options": {"errors", "experiment", "space"},
+    "tuner.serve.queue": {"errors", "experiment", "files", "resources"},
+    "tuner.serve.cluster": {"errors", "files", "serve.secret"},
+    "tuner.serve.jobs": {"errors", "resources", "serve.cluster"},
+    "tuner.serve.searches": {"errors", "serve.jobs", "serve.options", "serve.queue"},
+    "tuner.serve.control": {
+        "experiment", "journal", "results", "serve.guard", "serve.options", "serve.queue", "serve.searches",
+        "serve.store", "space",
     },
-    "tuner.serve.__main__": {"errors", "serve.app", "serve.guard"},
+    "tuner.serve.app": {
+        "errors", "figures", "journal", "serve.bounds", "serve.control", "serve.guard", "serve.page", "serve.searches",
+        "serve.store", "serve.stream", "tables",
+    },
+    "tuner.serve.__main__": {
+        "errors", "experiment", "serve.app", "serve.guard", "serve.jobs", "serve.searches", "serve.secret",
+    },
     "tuner.run": {"console", "driver", "errors", "experiment", "session", "space", "wandb_mirror"},
 }  # fmt: skip
 TRAINING = {module for module in FILES if module.startswith("tuner.training.")}
@@ -80,7 +97,8 @@ WITHOUT_RAY_AND_TORCH = [
     "tuner.training.data", "tuner.resources", "tuner.answer", "tuner.labels", "tuner.tables", "tuner.history",
     "tuner.retries", "tuner.columns", "tuner.nvml", "tuner.output", "tuner.gpus", "tuner.training.usage",
     "tuner.training.share", "tuner.parallel", "tuner.figures", "tuner.serve.app", "tuner.serve.store",
-    "tuner.serve.__main__",
+    "tuner.serve.__main__", "tuner.serve.client", "tuner.serve.control", "tuner.serve.searches", "tuner.serve.queue",
+    "tuner.serve.jobs", "tuner.serve.cluster", "tuner.serve.check", "tuner.serve.options", "tuner.serve.secret",
 ]  # fmt: skip
 
 

@@ -45,12 +45,12 @@ function field(name, schema) {
   const types = kinds.map((kind) => kind.type);
   const input = document.createElement(choices.length ? "select" : "input");
   if (choices.length) {
-    const own = name === "space" ? [] : [["", "as the space has it"]];
+    const own = name === "space" ? [] : [["", "default"]];
     for (const [value, text] of [...own, ...choices.map((choice) => [choice, choice])]) input.add(new Option(text, value));
   } else if (types.includes("boolean")) input.type = "checkbox";
   else {
     input.type = types.includes("integer") ? "number" : "text";
-    input.placeholder = name === "name" ? "made for you" : "as the space has it";
+    input.placeholder = name === "name" ? "made for you" : "default";
   }
   input.id = `start-${name}`;
   input.name = name;

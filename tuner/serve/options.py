@@ -54,7 +54,7 @@ Start: type[BaseModel] = _model(
     "Start",
     "A search to start; what is left out is the space's own choice.",
     SETTABLE,
-    space=(str, Field(description="a name of /api/spaces", max_length=MOST_CHARS)),
+    space=(str, Field(description="a name of /api/spaces", json_schema_extra={"enum": list(list_spaces())})),
 )
 Resume: type[BaseModel] = _model("Resume", "What a resumed search may extend; nothing, to go on as it was.", ON_RESUME)
 

@@ -73,6 +73,7 @@ function draw() {
   set(at("nothing"), best ? "" : nothing(summary, trials.trials));
   at("nothing").hidden = Boolean(best);
   set(at("resume"), summary.resume);
+  at("resume").closest("section").hidden = !summary.resume;
   set(at("retrain"), summary.retrain);
   at("retrain-line").hidden = !summary.retrain;
   at("rungs-section").hidden = !rungs.rungs.length;

@@ -250,9 +250,10 @@ class Searches:
                 self._queue.put(replace(search, phase="submitted", job=job, message=""))
             try:
                 self._jobs.submit(job, search.arguments)
-            except RequestError as error:
+            except Exception as error:
                 with self._lock:
-                    self._queue.put(replace(search, message=str(error)))
+                    known = isinstance(error, RequestError)
+                    self._queue.put(replace(search, message=str(error) if known else search.message))
                 raise
 
     def _say(self, message: str) -> None:
