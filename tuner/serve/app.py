@@ -20,7 +20,7 @@ from tuner.errors import RequestError
 from tuner.figures import all_figures
 from tuner.journal import strict
 from tuner.serve.bounds import Bounds
-from tuner.serve.control import Desk, Shown, add_control
+from tuner.serve.control import REFUSALS, Desk, Shown, add_control
 from tuner.serve.guard import HEADERS, READS, Guard, Keys, is_loopback, refusal
 from tuner.serve.page import add_page
 from tuner.serve.searches import Refused, Searches
@@ -89,7 +89,9 @@ def create_app(
     """
     if not is_loopback(host) and not token:
         raise RequestError(f"--host {host} is reached from elsewhere: set TUNER_TOKEN to a secret, or use 127.0.0.1")
-    app = FastAPI(title="tuner", version="1", docs_url=None, redoc_url=None, openapi_url="/api/openapi.json")
+    app = FastAPI(
+        title="tuner", version="1", docs_url=None, redoc_url=None, openapi_url="/api/openapi.json", responses=REFUSALS
+    )
     app.state.stopping = lambda: False
     app.state.streams = 0
     app.state.keys = keys = Keys(token or secrets.token_urlsafe(32))

@@ -70,8 +70,9 @@ class Shown(Summary):
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Refusal, "description": text}
     for status, text in {
-        401: "no token", 403: "asked from elsewhere", 404: "no such experiment", 408: "too slow", 409: "not now",
-        413: "too long", 422: "wrong", 503: "too busy, or searches cannot be started here",
+        400: "no JSON", 401: "no token", 403: "asked from elsewhere", 404: "no such experiment", 408: "too slow",
+        409: "not now", 413: "too long", 422: "wrong", 500: "its files are damaged",
+        503: "too busy, or searches cannot be started here",
     }.items()
 }  # fmt: skip
 
@@ -178,29 +179,29 @@ def _pending(search: Search, root: Path) -> Summary:
 def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
     """Adds the routes that act to the app."""
 
-    @app.get("/api/session", responses={200: {"model": Session}, **_some(401, 403)})
+    @app.get("/api/session", responses={200: {"model": Session}})
     def session(request: Request) -> Response:
         """Whether this request may start, stop and resume searches."""
         return _answer(Session(request.state.signed_in, desk.problem))
 
-    @app.get("/api/spaces", responses={200: {"model": Spaces}, **_some(401, 403)})
+    @app.get("/api/spaces", responses={200: {"model": Spaces}})
     def spaces() -> Response:
         """What can be searched."""
         return _answer(Spaces([Space(*pair) for pair in list_spaces().items()]))
 
-    @app.post("/api/experiments", status_code=202, responses={202: {"model": Shown}, **_some()})
+    @app.post("/api/experiments", status_code=202, responses={202: {"model": Shown}})
     def start(asked: Start) -> Response:  # type: ignore[valid-type]  # made from Experiment's fields
         """Starts a search: it is queued, and runs as soon as there is room for one of its trials."""
         return _answer(desk.one(desk.searches.start(asked).name), 202)
 
-    @app.post("/api/experiments/{name}/stop", status_code=202, responses={202: {"model": Shown}, **_some()})
+    @app.post("/api/experiments/{name}/stop", status_code=202, responses={202: {"model": Shown}})
     def stop(name: str) -> Response:
         """Stops a search as Ctrl-C does: with everything kept, to be resumed. One that waits leaves the queue."""
         view = desk.view(name)
         search = desk.searches.stop(name)
         return _answer(shown(view.summary, search), 202)
 
-    @app.post("/api/experiments/{name}/resume", status_code=202, responses={202: {"model": Shown}, **_some()})
+    @app.post("/api/experiments/{name}/resume", status_code=202, responses={202: {"model": Shown}})
     def resume(name: str, asked: Resume = Body(default=Resume())) -> Response:  # type: ignore[valid-type]  # noqa: B008
         """Goes on with a search that was interrupted, or extends one that has ended; by --resume."""
         desk.resume(name, asked)
@@ -213,10 +214,6 @@ def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
         if not keys.is_token(given):
             return signin_page("That is not the token.", 401)
         return welcome(keys, secure=request.url.scheme == "https")
-
-
-def _some(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    return {status: REFUSALS[status] for status in statuses} if statuses else REFUSALS
 
 
 def _answer(row: Any, status: int = 200) -> Response:
