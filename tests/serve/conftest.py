@@ -18,6 +18,7 @@ from tuner.facts import facts_of
 from tuner.journal import Journal
 from tuner.serve.app import create_app
 from tuner.serve.client import Client
+from tuner.serve.cluster import find
 from tuner.serve.jobs import Fate
 from tuner.serve.searches import Searches
 from tuner.space import find_space
@@ -122,11 +123,17 @@ def real(tmp_path):
         link = process.stdout.readline().split()[-1]
         client = Client(url, (results / ".service" / "token").read_text())
         yield SimpleNamespace(url=url, link=link, client=client, results=results, process=process, command=command)
-        for row in client.experiments():
-            if "stop" in row["actions"]:
-                client.stop(row["name"])
-        for row in client.experiments():
-            client.wait(row["name"], 120)
+        if process.poll() is None:
+            for row in client.experiments():
+                if "stop" in row["actions"]:
+                    client.stop(row["name"])
+            for row in client.experiments():
+                if row["actions"]:
+                    client.wait(row["name"], 120)
     finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=90)
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=90)
+        cluster = find(results / ".service")
+        if cluster:
+            cluster.end()  # of a test that failed half way

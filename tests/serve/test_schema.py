@@ -9,7 +9,7 @@ schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not i
 from schemathesis.specs.openapi.checks import positive_data_acceptance  # noqa: E402
 
 FEW = settings(
-    max_examples=12,
+    max_examples=8,
     deadline=None,
     derandomize=True,
     database=None,
