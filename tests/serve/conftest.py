@@ -17,7 +17,7 @@ from tuner.experiment import Experiment
 from tuner.facts import facts_of
 from tuner.journal import Journal
 from tuner.serve.app import create_app
-from tuner.serve.client import Client
+from tuner.serve.client import BUSY, Client, ServiceError
 from tuner.serve.cluster import find
 from tuner.serve.jobs import Fate
 from tuner.serve.searches import Searches
@@ -110,6 +110,14 @@ def service(tmp_path):
     opened.pop().close()
 
 
+def until_gone(client, name):
+    """Waits until a search has ended; one that left the queue is gone at once."""
+    try:
+        client.wait(name, 120)
+    except ServiceError as error:
+        assert error.status == 404
+
+
 @pytest.fixture
 def real(tmp_path):
     """`python -m tuner.serve` over an empty folder: its address, its sign-in link and a client with its token."""
@@ -124,12 +132,14 @@ def real(tmp_path):
         client = Client(url, (results / ".service" / "token").read_text())
         yield SimpleNamespace(url=url, link=link, client=client, results=results, process=process, command=command)
         if process.poll() is None:
-            for row in client.experiments():
+            ours = [
+                row["name"] for row in client.experiments() if row["state"] in BUSY and row["actions"] != ["resume"]
+            ]
+            for row in map(client.get, ours):
                 if "stop" in row["actions"]:
                     client.stop(row["name"])
-            for row in client.experiments():
-                if row["actions"]:
-                    client.wait(row["name"], 120)
+            for name in ours:
+                until_gone(client, name)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)

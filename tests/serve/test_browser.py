@@ -69,12 +69,22 @@ def x_range(page):
     return page.evaluate("document.getElementById('curves').layout.xaxis.range.map(Number)")
 
 
+def place(page, epoch, value):
+    """Where in the window the curves show a point."""
+    return page.evaluate(
+        """([x, y]) => { const figure = document.getElementById('curves'), box = figure.getBoundingClientRect();
+        const { xaxis, yaxis } = figure._fullLayout;
+        return [box.left + xaxis._offset + xaxis.d2p(x), box.top + yaxis._offset + yaxis.d2p(y)]; }""",
+        [epoch, value],
+    )
+
+
 def test_curves_hover_filter_and_a_zoom_that_updates_keep(page, real):
     journal = write_experiment(real.results)
     page.goto(f"{real.url}#demo")
     sync_api.expect(rows(page, "trials")).to_have_count(6)
     page.wait_for_function("document.getElementById('curves').data?.length > 0")
-    page.evaluate("Plotly.Fx.hover('curves', [{curveNumber: 0, pointNumber: 0}])")
+    page.mouse.move(*place(page, 3, 2.0))  # trial 0 reports 2.0 at epoch 3
     sync_api.expect(page.locator("#curves .hoverlayer .hovertext").first).to_contain_text("x 0")
     page.fill("#trial-filter", "00003")
     sync_api.expect(rows(page, "trials")).to_have_count(1)

@@ -153,7 +153,9 @@ def signin_page(problem: str = "", status: int = 200) -> Response:
         "<code>.service/token</code> of the results folder.</p>"
     )
     policy = HEADERS["Content-Security-Policy"].replace("form-action 'none'", "form-action 'self'")
-    headers = {"Content-Security-Policy": policy, **({"WWW-Authenticate": "Bearer"} if status == 401 else {})}
+    # Under no-referrer a browser sends a form with `Origin: null`, even to its own page.
+    headers = {"Content-Security-Policy": policy, "Referrer-Policy": "same-origin"}
+    headers |= {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     return HTMLResponse(_page(form), status, headers)
 
 
