@@ -70,9 +70,11 @@ def start(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
     """Starts a cluster with these resources and waits until it takes jobs; RequestError where it does not."""
     token = keep_secret(state / "ray_token", secrets.token_hex(32))
     folder = tempfile.mkdtemp(prefix="tuner-")  # short: the path of a socket has 107 characters at most
-    port, client = _free_ports(2)
+    port, client, agent = _free_ports(3)
     command = [sys.executable, "-m", "tuner.serve.head", "--port=0", "--node-ip-address=127.0.0.1"]
     command += [f"--dashboard-port={port}", "--dashboard-host=127.0.0.1", f"--ray-client-server-port={client}"]
+    # Without a port of its own the agent, which starts jobs, takes 52365: beside another Ray it never answers.
+    command += [f"--dashboard-agent-listen-port={agent}"]
     command += ["--include-dashboard=true", f"--num-cpus={num_cpus:g}", f"--num-gpus={num_gpus:g}"]
     env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
