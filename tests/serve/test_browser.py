@@ -171,4 +171,10 @@ def test_a_phone_reads_and_starts(page, real, scheme):
         page.wait_for_timeout(500)
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
         wide = "[...document.querySelectorAll('main:not([hidden]) :is(input, select, button, h1, p)')]"
-        assert page.evaluate(f"{wide}.filter(e => e.getBoundingClientRect().right > 400).map(e => e.id)") == []
+        assert (
+            page.evaluate(
+                f"{wide}.filter(e => e.getBoundingClientRect().right > 400 && !e.closest('.scroll'))"
+                ".map(e => e.outerHTML.slice(0, 200))"
+            )
+            == []
+        )
