@@ -46,7 +46,8 @@ class TrialRecord:
     """One trial as the journal has it.
 
     `status` is suggested, running, completed, pruned, failed or interrupted; `reason` says why it ended; `order` is
-    the place of its first event among all; `spans` are its sessions on a worker, in unix seconds.
+    the place of its first event among all; `spans` are its sessions on a worker, in unix seconds; `repeated` are
+    reports of epochs that a restart trained again.
     """
 
     id: str
@@ -61,6 +62,7 @@ class TrialRecord:
     seconds: float = 0.0  # from its start, or its last restart, to its last event; all restarts added
     order: int = 0
     spans: tuple[tuple[float, float], ...] = ()
+    repeated: tuple[Report, ...] = ()
 
     def best(self, metric: str, mode: str, only_saved: Path | None = None) -> Report | None:
         """The report with the best finite value, the earlier of equal ones; None where there is none.
@@ -149,6 +151,7 @@ class _Building:
     def __init__(self, trial_id: str, order: int) -> None:
         self.fields: dict[str, Any] = {"id": trial_id, "config": {}, "order": order}
         self.reports: dict[int, Report] = {}
+        self.repeated: list[Report] = []
         self.decisions: list[Decision] = []
         self.errors: list[str] = []
         self.seconds, self.since = 0.0, math.nan
@@ -177,9 +180,9 @@ class _Building:
 
     def _report(self, event: Event, order: int) -> None:
         epoch = event["epoch"]
-        # By epoch: a restart that had no checkpoint reports the same epochs again, and the later one counts; it was
-        # judged when it arrived first.
-        order = self.reports[epoch].order if epoch in self.reports else order
+        # By epoch: a restart that had no checkpoint reports the same epochs again, and the later one counts.
+        if epoch in self.reports:
+            self.repeated.append(self.reports[epoch])
         # A metric's name is kept once, not once a report: half of what 100,000 reports take.
         metrics = {sys.intern(name): value for name, value in event["metrics"].items()}
         self.reports[epoch] = Report(epoch, metrics, event.get("checkpoint"), event["time"], order)
@@ -192,6 +195,7 @@ class _Building:
             errors=tuple(self.errors),
             seconds=round(self.seconds, 3),
             spans=tuple(self.spans),
+            repeated=tuple(self.repeated),
         )
 
 

@@ -8,7 +8,7 @@ ASHA, Li et al., MLSys 2020, in Ray's stopping variant (`AsyncHyperBandScheduler
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import defaultdict
 from typing import Literal, NamedTuple, Protocol
 
@@ -105,32 +105,43 @@ class Median(Fifo):
 
     def __init__(self, rules: Experiment) -> None:
         self._grace = rules.grace_period
-        self._values: dict[int, list[float]] = defaultdict(list)  # from the grace period on
-        self._best: dict[int, float] = defaultdict(lambda: math.inf)
-        self._means: dict[int, list[float]] = defaultdict(list)  # epoch -> running means of all that came to it, sorted
+        self._results: dict[int, list[tuple[int, float]]] = defaultdict(list)
+        self._own: dict[int, dict[int, float]] = defaultdict(dict)  # trial -> epoch -> its running mean there
+        self._means: dict[int, list[float]] = defaultdict(list)  # epoch -> those of all trials, in ascending order
 
     def judge(self, trial: int, epoch: int, value: float) -> Judged:
-        self._best[trial] = min(value, self._best[trial])
         if epoch < self._grace:
+            self._record(trial, epoch, value)
             return Judged()
-        means, values = self._means[epoch], self._values[trial]
+        self._forget(trial, epoch)
+        means = self._means[epoch]
         half = len(means) // 2
         cutoff = None
         if len(means) >= self.LEAST:
             cutoff = means[half] if len(means) % 2 else float(np.mean(means[half - 1 : half + 1]))
-        values.append(value)
-        insort(means, float(np.mean(values)))
-        return Judged("stop" if cutoff is not None and self._best[trial] > cutoff else "continue", epoch, cutoff)
+        self._record(trial, epoch, value)
+        best = min(value for _, value in self._results[trial])
+        return Judged("stop" if cutoff is not None and best > cutoff else "continue", epoch, cutoff)
 
     def ended(self, trial: int, epoch: int, value: float | None) -> list[tuple[int, Judged]]:
-        values, means = self._values[trial], self._means[epoch]
-        if value is not None and values:
-            # Ray appends the last result again when a trial completes, which moves its mean at that epoch.
-            before = float(np.mean(values))
-            if before in means:
-                means.remove(before)
-            insort(means, float(np.mean([*values, value])))
+        if value is not None:
+            self._record(trial, epoch, value)  # Ray takes the last result in once more when a trial completes
         return []
+
+    def _record(self, trial: int, epoch: int, value: float) -> None:
+        self._results[trial].append((epoch, value))
+        self._forget(trial, epoch)
+        if epoch >= self._grace:
+            mean = float(np.mean([v for at, v in self._results[trial] if self._grace <= at <= epoch]))
+            self._own[trial][epoch] = mean
+            insort(self._means[epoch], mean)
+
+    def _forget(self, trial: int, epoch: int) -> None:
+        """Takes a trial's means from this epoch on away: one that began anew has not come to the later ones yet."""
+        own = self._own[trial]
+        for later in [at for at in own if at >= epoch]:
+            means = self._means[later]
+            del means[bisect_left(means, own.pop(later))]
 
 
 class _Bracket:

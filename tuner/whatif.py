@@ -260,7 +260,7 @@ class _Replay:
     def _arrivals(self, place: int) -> list[_Arrival]:
         trial, metric = self._trials[place], self._experiment.metric
         found = []
-        for report in trial.reports:
+        for report in sorted((*trial.repeated, *trial.reports), key=lambda report: report.order):
             value = finite(report.metrics.get(metric))
             own = None if value is None else self._sign * value
             found.append(_Arrival(report.order, place, report.epoch, own))
