@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.experiment import Experiment
 from tuner.files import write_atomically
 from tuner.journal import strict
 from tuner.records import Report, TrialRecord
@@ -43,22 +44,7 @@ def conclude(record: ExperimentRecord, found: Found, splits: Splits | None, cpus
     trial, report = winner
     best = folder / "best"
     best.mkdir(exist_ok=True)
-    config = {
-        "space": experiment.space,
-        "config": trial.config,
-        "trial": trial.id,
-        "epoch": report.epoch,
-        "max_epochs": experiment.max_epochs,
-        "metric": experiment.metric,
-        "mode": experiment.mode,
-        "seed": experiment.seed,
-        "cpus": cpus,
-        "gpus": gpus,
-        "precision": experiment.precision,
-        "on_oom": experiment.on_oom,
-        "data_dir": experiment.data_dir,
-        "space_sha256": found.sha256,
-    }
+    config = config_of(experiment, trial, report.epoch, cpus=cpus, gpus=gpus, sha256=found.sha256)
     test = tested_before(best, config)
     if test is None and report.checkpoint and splits is not None:
         test = evaluate(found, config, folder / report.checkpoint, splits, best / "model.pt")
@@ -68,6 +54,28 @@ def conclude(record: ExperimentRecord, found: Found, splits: Splits | None, cpus
         metrics["notice"] = splits.notice
     write_atomically(best / "metrics.json", json.dumps(strict(metrics), indent=2) + "\n")
     return Answer(trial, report, test)
+
+
+def config_of(
+    experiment: Experiment, trial: TrialRecord, epoch: int, *, cpus: float, gpus: float, sha256: str
+) -> dict[str, Any]:
+    """All that training this setting again needs; `epoch` is the one whose model is meant."""
+    return {
+        "space": experiment.space,
+        "config": trial.config,
+        "trial": trial.id,
+        "epoch": epoch,
+        "max_epochs": experiment.max_epochs,
+        "metric": experiment.metric,
+        "mode": experiment.mode,
+        "seed": experiment.seed,
+        "cpus": cpus,
+        "gpus": gpus,
+        "precision": experiment.precision,
+        "on_oom": experiment.on_oom,
+        "data_dir": experiment.data_dir,
+        "space_sha256": sha256,
+    }
 
 
 def tested_before(best: Path, config: dict[str, Any]) -> dict[str, float] | None:

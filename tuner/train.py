@@ -1,4 +1,5 @@
-"""Trains one setting again, without Ray: `python -m tuner.train results/NAME/best/config.json`.
+"""Trains one setting again, without Ray: `python -m tuner.train results/NAME/best/config.json`, or any trial's:
+`python -m tuner.train results/NAME --trial 00007`.
 
 Prints the metrics of each epoch, which on a CPU are those of the search to the last digit, then those on the test
 part of the epoch that the search found best.
@@ -11,22 +12,50 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tuner.answer import figures, setting
-from tuner.errors import RequestError
+from tuner.answer import config_of, figures, setting
+from tuner.errors import RequestError, nearest
+from tuner.results import ExperimentRecord, load
 from tuner.space import find_space
 
 
 def main(argv: list[str]) -> int:
     """Runs the command line; returns the exit code."""
-    if len(argv) != 1 or argv[0] in ("-h", "--help"):
-        print(f"usage: python -m tuner.train CONFIG\n\n{__doc__}", file=sys.stdout if argv else sys.stderr)
+    if not argv or {"-h", "--help"} & set(argv):
+        usage = "usage: python -m tuner.train CONFIG | EXPERIMENT --trial ID"
+        print(f"{usage}\n\n{__doc__}", file=sys.stdout if argv else sys.stderr)
         return 0 if argv else 2
     try:
-        retrain(load_config(Path(argv[0])))
+        retrain(asked_for(argv))
     except (RequestError, ValueError) as error:
         print(f"tuner: error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def asked_for(argv: list[str]) -> dict[str, Any]:
+    """The setting that the command line names; RequestError where it names none."""
+    match argv:
+        case [path]:
+            return load_config(Path(path))
+        case [folder, "--trial", trial] | ["--trial", trial, folder]:
+            return trial_config(load(Path(folder)), trial)
+    raise RequestError("give a best/config.json, or an experiment's folder with --trial ID (see --help)")
+
+
+def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
+    """What best/config.json would hold were this trial the winner; RequestError where there is no such trial."""
+    known = {trial.id: trial for trial in record.trials}
+    if trial_id not in known:
+        ids = f"{record.trials[0].id}..{record.trials[-1].id}" if record.trials else "none"
+        raise RequestError(f"--trial {trial_id}: {record.experiment.name} has {ids}{nearest(trial_id, known)}")
+    if not record.experiment.space:
+        raise RequestError(f"{record.experiment.folder} was not made by tuner: its space is not known")
+    trial, experiment = known[trial_id], record.experiment
+    best = trial.best(experiment.metric, experiment.mode)
+    last = trial.reports[-1].epoch if trial.reports else 0
+    shares = {f"{name.lower()}s": float(trial.resources.get(name) or 0) for name in ("CPU", "GPU")}
+    sha256 = record.facts.get("space", {}).get("sha256", "")
+    return config_of(experiment, trial, best.epoch if best else last, sha256=sha256, **shares)
 
 
 def load_config(path: Path) -> dict[str, Any]:
