@@ -10,12 +10,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner.answer import config_of, figures, setting
 from tuner.errors import RequestError, nearest
 from tuner.results import ExperimentRecord, load
 from tuner.space import find_space
+
+if TYPE_CHECKING:
+    from tuner.training.data import Splits
+    from tuner.training.loop import Training
 
 
 def main(argv: list[str]) -> int:
@@ -72,6 +76,26 @@ def load_config(path: Path) -> dict[str, Any]:
 
 def retrain(given: dict[str, Any]) -> None:
     """Trains the setting for all its epochs and prints what it reaches."""
+    training, splits = training_of(given)
+    print(f"{given['space']}: {setting(given['config'])}")
+    test = None
+    while training.epoch < given["max_epochs"]:
+        report = training.run_epoch()
+        print(f"epoch {training.epoch}/{given['max_epochs']}: {figures(report)}", flush=True)
+        if training.epoch == given["epoch"] and splits.test is not None:
+            test = training.evaluate(splits.test)
+    if test:
+        print(f"test, after epoch {given['epoch']}, which the search found best: {figures(test)}")
+    if splits.notice:
+        print(f"NOTE: {splits.notice}")
+
+
+def training_of(given: dict[str, Any]) -> tuple[Training, Splits]:
+    """The setting as its trial trained it, at epoch 0, with its data.
+
+    Raises:
+        RequestError: the space is gone, or a function that only Ray Tune can call.
+    """
     found = find_space(given["space"])
     if found.space.task is None:
         raise RequestError(f"space {given['space']!r} is a function for Ray Tune: call it with {given['config']}")
@@ -97,17 +121,7 @@ def retrain(given: dict[str, Any]) -> None:
         precision=given.get("precision", "fp32"),
         on_oom=given.get("on_oom", "shrink"),
     )
-    print(f"{given['space']}: {setting(given['config'])}")
-    test = None
-    while training.epoch < given["max_epochs"]:
-        report = training.run_epoch()
-        print(f"epoch {training.epoch}/{given['max_epochs']}: {figures(report)}", flush=True)
-        if training.epoch == given["epoch"] and splits.test is not None:
-            test = training.evaluate(splits.test)
-    if test:
-        print(f"test, after epoch {given['epoch']}, which the search found best: {figures(test)}")
-    if splits.notice:
-        print(f"NOTE: {splits.notice}")
+    return training, splits
 
 
 if __name__ == "__main__":

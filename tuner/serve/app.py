@@ -17,8 +17,9 @@ from starlette.responses import Response
 from tuner import tables
 from tuner.errors import RequestError
 from tuner.figures import all_figures
-from tuner.journal import strict
+from tuner.serve.answers import answer
 from tuner.serve.guard import HEADERS, Guard, is_loopback, refusal
+from tuner.serve.insight import add_insight
 from tuner.serve.page import add_page
 from tuner.serve.store import NotThere, Store, Summary
 from tuner.serve.stream import follow
@@ -83,6 +84,7 @@ def create_app(results: Path, *, host: str = "127.0.0.1", token: str = "") -> Fa
     add_page(app)
     store = Store(results)
     _api(app, store)
+    add_insight(app, store)
     _events(app, store)
     return app
 
@@ -118,7 +120,7 @@ def _api(app: FastAPI, store: Store) -> None:
 
     @app.get("/api/experiments/{name}/figures", responses={200: {"model": dict[str, dict[str, Any]]}})
     def figures(name: str) -> Response:
-        """Figures of Plotly's schema by name: curves, history, parallel; none without a finite metric."""
+        """Figures of Plotly's schema by name, those that there is something to draw for."""
         return JSONResponse(all_figures(store.view(name).record))
 
 
@@ -144,11 +146,6 @@ async def _counted(app: FastAPI, journal: Path, after: int) -> AsyncIterator[byt
             yield frames
     finally:
         app.state.streams -= 1
-
-
-def answer(row: Any) -> Response:
-    """A dataclass as JSON, floats that JSON has not as the strings that the journal writes."""
-    return JSONResponse(strict(dataclasses.asdict(row)))
 
 
 def _errors_as_json(app: FastAPI) -> None:
