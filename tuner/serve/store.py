@@ -39,6 +39,8 @@ class Summary:
     mode: str = ""
     num_samples: int = 0
     max_epochs: int = 0
+    grace_period: int = 1
+    reduction_factor: float = 2
     seed: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     best: BestRow | None = None
@@ -172,6 +174,8 @@ def _summarise(record: results.ExperimentRecord, lines: int, took_s: float, upda
         mode=e.mode,
         num_samples=e.num_samples,
         max_epochs=e.max_epochs,
+        grace_period=e.grace_period,
+        reduction_factor=e.reduction_factor,
         seed=e.seed,
         counts=tables.counts(record.trials),
         best=tables.best_row(record),
