@@ -130,7 +130,9 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
     training, _ = training_of(trial_config(record, trial.id))
     kept = folder / STATES / f"{trial.id}.pt"
     values: dict[int, float] = {}
-    saved = next((s for r in reversed(trial.reports) if r.checkpoint and (s := folder / r.checkpoint / STATE).is_file()), None)
+    saved = next(
+        (s for r in reversed(trial.reports) if r.checkpoint and (s := folder / r.checkpoint / STATE).is_file()), None
+    )
     if kept.is_file():
         state: dict[str, Any] = torch.load(kept, weights_only=True, map_location=training.device)
         values = state["values"]

@@ -81,7 +81,7 @@ def draw_importance(data: Importance) -> dict[str, Any]:
     bars |= {"error_x": {"type": "data", "array": data.deviations[::-1]}}
     bars |= {"hovertemplate": "%{y}: %{x:.3f} ± %{error_x.array:.3f}<extra></extra>"}
     explained = 0.0 if math.isnan(data.explained) else data.explained
-    said = f"drop of R² when shuffled (the forests' R² on trials they have not seen: {explained:.2f})"
+    said = f"drop of R² when shuffled; R² on unseen trials: {explained:.2f}"
     return {
         "data": [bars],
         "layout": {"xaxis": {"title": {"text": said}}, "height": 90 + 34 * len(data.names), "showlegend": False},

@@ -103,7 +103,7 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dic
     epochs = [report.epoch for report in trial.reports]
     traces, rows = [], math.ceil(len(shown) / 2)
     layout: dict[str, Any] = {
-        "grid": {"rows": rows, "columns": min(2, len(shown)), "pattern": "independent", "ygap": 0.5},
+        "grid": {"rows": rows, "columns": min(2, len(shown)), "pattern": "independent", "ygap": 0.3},
         "showlegend": False,
         "hovermode": "closest",
         "height": 60 + 190 * rows,

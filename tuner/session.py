@@ -18,6 +18,7 @@ from tuner.experiment import EXTENDABLE, Experiment, latest_experiment, load_exp
 from tuner.facts import facts_of
 from tuner.journal import Event, Journal, read
 from tuner.records import records_of
+from tuner.report import write_report
 from tuner.resources import Resources, local_cluster, resources_of
 from tuner.results import ExperimentRecord, load
 from tuner.schedulers import check_scheduler
@@ -190,6 +191,7 @@ def conduct(request: Request, journal: Journal, cluster: dict[str, float]) -> Do
         journal.close()
     record = load(folder)
     answer = conclude(record, request.found, request.splits, resources.cpus, resources.gpus)
+    write_report(record)
     return Done(request, record, answer, outcome)
 
 

@@ -37,7 +37,10 @@ def usage_of(record: ExperimentRecord) -> Slices:
     """What trials used: the mean over a trial's reports of each column that says so, whichever are reported."""
     trials = with_value(record)
     names = dict.fromkeys(
-        name for trial in trials for name in (trial.reports[-1].metrics if trial.reports else ()) if name.startswith(USED)
+        name
+        for trial in trials
+        for name in (trial.reports[-1].metrics if trial.reports else ())
+        if name.startswith(USED)
     )
     axes = [Axis(name, [mean_of(trial, name) for trial in trials], [], []) for name in names]
     known = [axis for axis in axes if all(map(math.isfinite, axis.values)) and len(set(axis.values)) > 1]
@@ -78,7 +81,7 @@ def draw_slices(data: Slices, metric: str, columns: int = 3) -> dict[str, Any]:
     rows = math.ceil(len(data.axes) / columns)
     traces: list[dict[str, Any]] = []
     layout: dict[str, Any] = {
-        "grid": {"rows": rows, "columns": min(columns, len(data.axes)), "pattern": "independent", "ygap": 0.42},
+        "grid": {"rows": rows, "columns": min(columns, len(data.axes)), "pattern": "independent", "ygap": 0.35},
         "hovermode": "closest",
         "showlegend": False,
         "height": 60 + 230 * rows,
@@ -92,9 +95,7 @@ def draw_slices(data: Slices, metric: str, columns: int = 3) -> dict[str, Any]:
         number = str(i + 1) if i else ""
         trace = {"type": "scattergl", "mode": "markers", "x": axis.values, "y": data.values, "text": data.labels}
         hover = f"%{{text}}<br>{escaped(metric, 40)} %{{y:.5g}}<extra></extra>"
-        traces.append(
-            trace | {"xaxis": f"x{number}", "yaxis": f"y{number}", "marker": marker, "hovertemplate": hover}
-        )
+        traces.append(trace | {"xaxis": f"x{number}", "yaxis": f"y{number}", "marker": marker, "hovertemplate": hover})
         across: dict[str, Any] = {"title": {"text": escaped(axis.name, 30)}}
         if axis.ticks:
             across |= {"tickvals": axis.ticks, "ticktext": [tick(text, 12) for text in axis.texts]}

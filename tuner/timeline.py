@@ -41,8 +41,8 @@ def timeline_of(record: ExperimentRecord) -> Timeline:
     for (start, end), i in starts:
         trial = record.trials[i]
         places = busy.setdefault(trial.node, [])
-        # Half a second of grace: a trial's end is journaled a little after the next one's start.
-        place = next((n for n, until in enumerate(places) if until <= start + 0.5), len(places))
+        # 50 ms of grace: a trial's end is journaled a little after the next one's start.
+        place = next((n for n, until in enumerate(places) if until <= start + 0.05), len(places))
         places[place : place + 1] = [end]
         lane = f"{trial.node or 'node'} / {place + 1}"
         spans.append(Span(trial.id, trial.status, labels[i], lane, round(start - first, 3), round(end - first, 3)))
@@ -66,7 +66,9 @@ def draw_timeline(data: Timeline) -> dict[str, Any]:
     looks = {status: (name, color, opacity) for status, (name, color, opacity) in GROUPS.items()}
     looks["best"] = (f"best: trial {escaped(data.best, 40)}", BEST_COLOR, 1.0)
     longest = max((span.end for span in data.spans), default=0.0)
-    unit, per = next((u, s) for u, s in (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0)) if longest >= 2 * s or s == 1)
+    unit, per = next(
+        (u, s) for u, s in (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0)) if longest >= 2 * s or s == 1
+    )
     for status, (name, color, opacity) in looks.items():
         group = [s for s in data.spans if ("best" if s.trial == data.best else s.status) == status]
         if not group:
