@@ -16,6 +16,7 @@ from typing import Any
 from tuner.errors import RequestError
 
 Event = dict[str, Any]
+BEGINNINGS = ("experiment_started", "experiment_resumed")  # of a session
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -71,7 +72,7 @@ def follow(path: Path, *, once: bool = False, pause_s: float = 0.5) -> Iterator[
             for line in lines:
                 number += 1
                 try:
-                    event = _decode(json.loads(line))
+                    event = parsed(line)
                 except (ValueError, KeyError, TypeError) as error:
                     what = f"{path} is damaged at line {number} ({error}); mend or remove that line"
                     raise RequestError(what) from None
@@ -79,6 +80,11 @@ def follow(path: Path, *, once: bool = False, pause_s: float = 0.5) -> Iterator[
             if once or (lines and event["event"] == "experiment_finished"):
                 return  # one with events behind it ended an earlier session
             time.sleep(pause_s)
+
+
+def parsed(line: bytes) -> Event:
+    """One line's event; ValueError, KeyError or TypeError for what is none."""
+    return _decode(json.loads(line))
 
 
 def plain(value: Any) -> Any:

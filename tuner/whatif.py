@@ -105,7 +105,8 @@ def what_if(
         reduction_factor=reduction_factor,
         brackets=brackets,
         max_epochs=own.max_epochs,
-        same=choices == (own.scheduler, own.grace_period, own.reduction_factor, getattr(own, "brackets", 1)),
+        same=not record.facts.get("foreign")
+        and choices == (own.scheduler, own.grace_period, own.reduction_factor, getattr(own, "brackets", 1)),
         exact=unknown == 0,
         best=winner[0].id if winner else "",
         best_lost=lost.pop() if len(lost) == 1 else None,
@@ -134,7 +135,7 @@ def checked(own: Experiment, scheduler: str, grace_period: int, reduction_factor
 def reproduced(record: ExperimentRecord) -> int | None:
     """How many of the recorded stops a replay under the search's own rules gives again; None where there is none."""
     own = record.experiment
-    if own.scheduler not in REPLAYED:
+    if own.scheduler not in REPLAYED or record.facts.get("foreign"):
         return None
     fates = _Replay(record, own, getattr(own, "brackets", 1), "missing").fates()
     found = {fate.trial: (fate.epochs, fate.cutoff) for fate in fates if fate.outcome == "stopped"}
@@ -161,6 +162,8 @@ def _notes(record: ExperimentRecord, scheduler: str, unknown: int) -> list[str]:
         notes.append(f"The settings stay as recorded; {record.experiment.searcher} might have proposed others.")
     if record.experiment.scheduler == "pbt":
         notes.append("The curves are those of population based training, which changed settings on the way.")
+    if record.facts.get("foreign"):
+        notes.append("Why trials ended is not recorded: one that a scheduler stopped counts as ended by itself.")
     return notes
 
 
