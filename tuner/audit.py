@@ -1,7 +1,7 @@
 """Were trials pruned that would have won? `python -m tuner.audit NAME --trials 5` trains a sample of them to the end.
 
-Each goes on from its last checkpoint that is there, else from its start, in the code that trained it, without Ray; where
-it trains an epoch that the search has seen, its figures must be the search's. What is found is in the experiment's
+Each goes on from its last checkpoint that is there, else from its start, in the code that trained it, without Ray;
+where it trains an epoch that the search has seen, its figures must be the search's. What is found is in
 audit.json and on the dashboard. It may be interrupted, and goes on where it was when it is started again.
 """
 
@@ -23,7 +23,7 @@ from tuner.errors import RequestError
 from tuner.files import write_atomically
 from tuner.records import TrialRecord
 from tuner.results import ExperimentRecord, load
-from tuner.train import trial_config, training_of
+from tuner.train import training_of, trial_config
 
 STATES = "audit"  # the folder of what is being trained; gone when all is done
 

@@ -37,7 +37,7 @@ class AuditedTrial:
 
 @dataclass(frozen=True)
 class AuditResult:
-    """How many of `asked` sampled of `pruned` trials are trained, and how many of those beat the winner's `winner_value`.
+    """How many of `asked` sampled of `pruned` trials are trained, and how many beat the winner's `winner_value`.
 
     `low` and `high` bound the share of all pruned trials that would have, with CONFIDENCE; `matching` trials had the
     search's own figures in the epochs that it had seen. `stale` says that the winner has changed since.

@@ -101,7 +101,8 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dic
     varied = [name for name in names if name == metric or _varies(trial, name)]
     shown = sorted(varied, key=lambda name: name != metric)[:MOST_METRICS]
     epochs = [report.epoch for report in trial.reports]
-    traces, rows = [], math.ceil(len(shown) / 2)
+    traces: list[dict[str, Any]] = []
+    rows = math.ceil(len(shown) / 2)
     layout: dict[str, Any] = {
         "grid": {"rows": rows, "columns": min(2, len(shown)), "pattern": "independent", "ygap": 0.3},
         "showlegend": False,
@@ -112,7 +113,13 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dic
         number = str(i + 1) if i else ""
         values = [finite(report.metrics.get(name)) for report in trial.reports]
         marks = [BEST_COLOR if epoch == best_epoch else MAIN_COLOR for epoch in epochs]
-        trace = {"type": "scatter", "mode": "lines+markers", "x": epochs, "y": values, "name": escaped(name, 40)}
+        trace: dict[str, Any] = {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "x": epochs,
+            "y": values,
+            "name": escaped(name, 40),
+        }
         trace |= {"line": {"color": MAIN_COLOR, "width": 1.5}, "marker": {"color": marks, "size": 5}}
         traces.append(trace | {"xaxis": f"x{number}", "yaxis": f"y{number}"})
         layout[f"xaxis{number}"] = {"title": {"text": "epoch" if i >= len(shown) - 2 else ""}}
@@ -120,7 +127,14 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dic
     held = [(d.epoch, d.cutoff) for d in trial.decisions if finite(d.cutoff) is not None]
     if held:
         dash = {"symbol": "line-ew-open", "size": 14, "color": STOP_COLOR, "line": {"width": 2}}
-        cutoffs = {"type": "scatter", "mode": "markers", "name": "cutoff", "marker": dash, "xaxis": "x", "yaxis": "y"}
+        cutoffs: dict[str, Any] = {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "cutoff",
+            "marker": dash,
+            "xaxis": "x",
+            "yaxis": "y",
+        }
         traces.append(cutoffs | {"x": [epoch for epoch, _ in held], "y": [cutoff for _, cutoff in held]})
     return {"data": traces, "layout": layout}
 

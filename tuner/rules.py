@@ -1,6 +1,6 @@
 """The stopping rules of Ray's schedulers (2.60.0) as plain values in, decisions out: what a replay judges by. Pure.
 
-Each is fed values in which smaller is better, trial after trial in order of arrival, and keeps what Ray's would. Sources:
+Each is fed values in which smaller is better, in order of arrival, and keeps what Ray's would. Sources:
 ASHA, Li et al., MLSys 2020, in Ray's stopping variant (`AsyncHyperBandScheduler`); the median rule of Golovin et al.,
 "Google Vizier", KDD 2017 (`MedianStoppingRule`); HyperBand, Li et al., JMLR 2018 (`HyperBandScheduler`).
 """
@@ -156,7 +156,7 @@ class _Bracket:
 
 
 class HyperBand(Fifo):
-    """Trials wait at a rung until their whole bracket has come; then the best of it go on and the others are stopped."""
+    """Trials wait at a rung until their whole bracket has come; then the best go on and the others are stopped."""
 
     def __init__(self, rules: Experiment) -> None:
         self._factor, self._most = rules.reduction_factor, rules.max_epochs

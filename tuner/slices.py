@@ -1,4 +1,4 @@
-"""Slices: the best value of each trial against each parameter; and the same against what a trial used of its machine."""
+"""Slices: the best value of each trial against each parameter; and the same against what a trial used."""
 
 from __future__ import annotations
 

@@ -73,7 +73,12 @@ def draw_timeline(data: Timeline) -> dict[str, Any]:
         group = [s for s in data.spans if ("best" if s.trial == data.best else s.status) == status]
         if not group:
             continue
-        bars = {"type": "bar", "orientation": "h", "name": name, "marker": {"color": color, "opacity": opacity}}
+        bars: dict[str, Any] = {
+            "type": "bar",
+            "orientation": "h",
+            "name": name,
+            "marker": {"color": color, "opacity": opacity},
+        }
         bars |= {"y": [s.lane for s in group], "base": [s.start / per for s in group]}
         bars |= {"x": [max((s.end - s.start) / per, longest / per / 2000) for s in group]}
         traces.append(bars | {"text": [s.label for s in group], "textposition": "none", "width": 0.8})

@@ -51,9 +51,13 @@ class Range:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The outcome of a replay. `best_lost`: whether the winner would have been stopped before its best epoch; None =
-    not known. `exact`: nothing was unknown. `reproduced`: how many of the recorded stops the search's own rules give
-    again, at the same epoch and cutoff, of `stopped_recorded`; None where its scheduler cannot be replayed. `same`: the rules are those of the search. `notes` say what is not known."""
+    """The outcome of a replay.
+
+    `best_lost`: whether the winner would have been stopped before its best epoch; None = not known. `exact`: nothing
+    was unknown. `same`: the rules are those of the search. `reproduced`: how many of the recorded stops the search's
+    own rules give again, at the same epoch and cutoff, of `stopped_recorded`; None where that cannot be replayed.
+    `notes` say what is not known.
+    """
 
     scheduler: str
     grace_period: int

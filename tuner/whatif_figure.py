@@ -47,7 +47,7 @@ def said(fate: Fate) -> str:
 
 
 def draw_whatif(cuts: list[Cut], outcome: WhatIf, metric: str) -> dict[str, Any]:
-    """What is kept in full, what is saved dotted, each stop marked, those of an unknown end in a colour of their own."""
+    """What is kept in full, what is saved dotted, each stop marked, those of unknown end in a colour of their own."""
     best = [cut for cut in cuts if cut.fate.trial == outcome.best]
     rest = [cut for cut in cuts if cut.fate.trial != outcome.best]
     stopped = [cut for cut in rest if cut.fate.outcome == "stopped"]
@@ -76,13 +76,23 @@ def _lines(
     points = [point for _, curve in curves for point in [*curve, *gap]]
     text = [label for label, curve in curves for _ in [*curve, *gap]]
     look = {"line": {"color": color, "width": width, "dash": dash}, "marker": {"color": color, "size": 4}}
-    trace = {"type": "scatter", "mode": "lines" if dash == "dot" else "lines+markers", "name": name, "text": text}
+    trace: dict[str, Any] = {
+        "type": "scatter",
+        "mode": "lines" if dash == "dot" else "lines+markers",
+        "name": name,
+        "text": text,
+    }
     trace |= {"x": [x for x, _ in points], "y": [y for _, y in points], "opacity": opacity}
     return trace | look | {"hovertemplate": "%{text}<br>epoch %{x}: %{y:.5g}<extra></extra>"}
 
 
 def _marks(name: str, symbol: str, color: str, cuts: list[Cut]) -> dict[str, Any]:
     ends = [(cut.label, *cut.kept[-1]) for cut in cuts if cut.kept]
-    trace = {"type": "scatter", "mode": "markers", "name": name, "text": [label for label, _, _ in ends]}
+    trace: dict[str, Any] = {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "text": [label for label, _, _ in ends],
+    }
     trace |= {"x": [x for _, x, _ in ends], "y": [y for _, _, y in ends], "hovertemplate": "%{text}<extra></extra>"}
     return trace | {"marker": {"symbol": symbol, "size": 9, "color": color}}

@@ -104,7 +104,7 @@ def test_close_calls_come_first(client):
 
 
 def test_a_script_in_a_setting_never_reaches_plotly_as_markup(client):
-    assert set(get(client, "/demo/figures")) == {"curves", "history", "parallel"}
+    assert set(get(client, "/demo/figures")) == {"curves", "history", "parallel", "slices", "timeline"}
     assert "<script" not in client.get("/api/experiments/demo/figures").text
 
 
@@ -112,8 +112,8 @@ def test_what_is_appended_is_seen_and_what_is_not_is_not_read_again(client, resu
     from tuner.serve import store
 
     reads = []
-    load = store.results.load
-    monkeypatch.setattr(store.results, "load", lambda folder: reads.append(folder) or load(folder))
+    load = store.results.load_on
+    monkeypatch.setattr(store.results, "load_on", lambda *given: reads.append(given) or load(*given))
     for _ in range(3):
         get(client, "/demo")
         get(client, "")
@@ -139,7 +139,7 @@ def test_all_failed_has_no_best_and_says_the_error(client, results):
     start(journal, "0", lr=0.1)
     journal.write("trial_failed", "0", error="boom", kind="user", will_retry=False)
     journal.write("trial_ended", "0", status="failed", reason="boom")
-    assert get(client, "/broken")["best"] is None and get(client, "/broken/figures") == {}
+    assert get(client, "/broken")["best"] is None and set(get(client, "/broken/figures")) == {"timeline"}
     assert get(client, "/broken/trials")["trials"][0]["errors"] == ["boom"]
 
 
@@ -197,7 +197,7 @@ def test_nothing_but_the_page_may_run_a_script(client, path):
 
 def test_the_api_is_described(client):
     paths = client.get("/api/openapi.json").json()["paths"]
-    assert len(paths) == 7 and {method for methods in paths.values() for method in methods} == {"get"}
+    assert len(paths) == 12 and {method for methods in paths.values() for method in methods} == {"get"}
     docs = client.get("/api/docs").text
     assert all(path in docs for path in paths) and "http" not in docs and "<script" not in docs
 
