@@ -35,6 +35,13 @@ def test_the_percentile_is_numpys_to_the_bit(values, factor):
     assert percentile(sorted(values), percent) == np.nanpercentile(values, percent)
 
 
+class Named:
+    """A trial to Ray's rules, which hash it."""
+
+    def __init__(self, trial_id):
+        self.trial_id = trial_id
+
+
 def raced(seed):
     """Reports of 20 trials in a random order, each trial's own in order: (trial, epoch, value)."""
     draw = random.Random(seed)
@@ -68,16 +75,17 @@ def test_asha_decides_as_rays_does(seed, brackets):
 def test_the_median_rule_decides_as_rays_does(seed):
     theirs = MedianStoppingRule(time_attr="t", metric="m", mode="min", grace_period=2)
     nobody = SimpleNamespace(get_live_trials=list)
-    ours, stopped = Median(Experiment(max_epochs=8, grace_period=2)), set()
+    ours, stopped, trials = Median(Experiment(max_epochs=8, grace_period=2)), set(), {}
     for trial, epoch, value in raced(seed):
         if trial in stopped:
             continue
         result = {"t": epoch, "m": value}
-        wanted = theirs.on_trial_result(nobody, trial, result)
+        one = trials.setdefault(trial, Named(str(trial)))
+        wanted = theirs.on_trial_result(nobody, one, result)
         assert ours.judge(trial, epoch, value).action == wanted.lower()
         if wanted == "STOP":
             stopped.add(trial)
-            theirs.on_trial_complete(nobody, trial, result)
+            theirs.on_trial_complete(nobody, one, result)
             ours.ended(trial, epoch, value)
     assert stopped
 
@@ -96,9 +104,12 @@ def test_a_winner_that_starts_slowly_is_lost():
 
 
 def test_what_a_pruned_trial_would_have_reached_is_bounded():
-    outcome = what_if(record([[1.0] * 8, [3.0], [2.0] * 8], status="pruned", scheduler="asha"), "fifo", 1, 2)
+    given = record([[1.0] * 8, [3.0], [2.0] * 8], status="pruned", scheduler="asha")
+    outcome = what_if(given, "fifo", 1, 2)
     assert not outcome.exact and outcome.fates[1].outcome == "unknown" and "not known" in outcome.notes[0]
     assert outcome.epochs == Range(17, 24) and outcome.stopped == Range(0, 0)
+    drawn = [trace["name"] for trace in draw_whatif(cuts_of(given, outcome), outcome, "loss")["data"]]
+    assert drawn == ["trained as it was", "unknown beyond", "best: trial 00000", "record ends here"]
     assert len(
         draw_whatif(cuts_of(record([[1.0] * 8]), what_if(record([[1.0] * 8]), "fifo", 1, 2)), outcome, "loss")["data"]
     )

@@ -117,9 +117,10 @@ def _summary(record: ExperimentRecord) -> list[str]:
         lines.append(f"Replayed from the curves alone, {reproduced(record)} of {stops} stops come out as recorded.")
     audit = result_of(record)
     if audit and audit.done:
+        share = f"{100 * audit.low:.0f} to {100 * audit.high:.0f} %"
         lines.append(
             f"{audit.beat} of {audit.done} pruned trials that were trained to the end would have beaten the winner: "
-            f"with {100 * CONFIDENCE:.0f} % confidence {100 * audit.low:.0f} to {100 * audit.high:.0f} % of {audit.pruned}."
+            f"with {100 * CONFIDENCE:.0f} % confidence {share} of {audit.pruned}."
         )
     return [f"<p>{line}</p>" for line in lines] + ([f'<p class="notice">{html.escape(notice)}</p>'] if notice else [])
 
@@ -139,14 +140,16 @@ def _sections(record: ExperimentRecord, figures: dict[str, Figure]) -> list[str]
         _table("Decisions, close calls first", "trial action epoch rung value cutoff margin reason",
                decision_rows(record)[:MOST_DECISIONS]),
         *parts.values(),
-        _table("Trials", "trial status best best_epoch last epochs seconds config reason", trial_rows(record)[:MOST_TRIALS]),
+        _table("Trials", "trial status best best_epoch last epochs seconds config reason",
+               trial_rows(record)[:MOST_TRIALS]),
     ]  # fmt: skip
     return [part for part in shown if part]
 
 
 def _figure(name: str) -> str:
     wide = "wide" if name in ("parallel", "slices", "usage") else "tall" if name == "curves" else ""
-    return f'<section><h2>{TITLES[name]}</h2><div class="scroll"><div id="{name}" class="figure {wide}"></div></div></section>'
+    node = f'<div id="{name}" class="figure {wide}"></div>'
+    return f'<section><h2>{TITLES[name]}</h2><div class="scroll">{node}</div></section>'
 
 
 def _table(title: str, columns: str, rows: Sequence[Any]) -> str:
@@ -156,7 +159,8 @@ def _table(title: str, columns: str, rows: Sequence[Any]) -> str:
     head = "".join(f'<th scope="col">{name.replace("_", " ")}</th>' for name in names)
     lines = ("".join(_cell(name, getattr(row, name)) for name in names) for row in rows)
     body = _rows(lines)
-    return f'<section><h2>{title}</h2><div class="scroll high" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></section>'
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<section><h2>{title}</h2><div class="scroll high" tabindex="0">{table}</div></section>'
 
 
 def _rows(lines: Iterable[str]) -> str:
