@@ -10,14 +10,13 @@ from tuner.serve.store import Store
 from tuner.whatif import what_if
 
 
-def train(config):
-    for step in range(1, 6):
-        if config["x"] > 0.9 and step == 3:
-            raise ValueError("boom")
-        tune.report({"mean_accuracy": 1 - config["x"] / step, "other": step})
-
-
 def test_curves_and_tables_come_from_rays_own_files(one_ray, tmp_path):
+    def train(config):
+        for step in range(1, 6):
+            if config["x"] > 0.9 and step == 3:
+                raise ValueError("boom")
+            tune.report({"mean_accuracy": 1 - config["x"] / step, "other": step})
+
     tune.Tuner(
         train,
         param_space={"x": tune.grid_search([0.1, 0.5, 0.95]), "deep": {"k": tune.choice([1, 2])}},
