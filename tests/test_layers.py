@@ -18,7 +18,9 @@ ALLOWED = {
     "tuner.journal": {"errors"},
     "tuner.domains": set(),
     "tuner.failures": set(),
-    "tuner.engine": set(),
+    "tuner.retries": {"failures", "journal"},
+    "tuner.recovery": {"retries"},
+    "tuner.engine": {"recovery", "retries"},
     "tuner.halt": {"errors"},
     "tuner.experiment": {"errors", "files"},
     "tuner.space": {"domains", "errors", "training.data"},
@@ -33,17 +35,23 @@ ALLOWED = {
     "tuner.sampling": {"domains", "experiment", "space"},
     "tuner.searchers": {"domains", "errors", "experiment", "sampling", "space"},
     "tuner.schedulers": {"domains", "errors", "experiment", "journal", "space"},
-    "tuner.decisions": {"errors", "experiment", "explain", "halt", "journal", "sampling"},
+    "tuner.decisions": {"columns", "errors", "experiment", "explain", "halt", "journal", "sampling"},
     "tuner.proposals": {"errors", "experiment", "journal", "records", "sampling"},
-    "tuner.trial": {"space", "training.loop"},
-    "tuner.callbacks": {"decisions", "experiment", "failures", "halt", "journal"},
+    "tuner.columns": set(),
+    "tuner.nvml": set(),
+    "tuner.gpus": {"errors", "journal", "nvml"},
+    "tuner.output": set(),
+    "tuner.reports": {"output", "training.usage"},
+    "tuner.trial": {"reports", "space", "training.loop", "training.share"},
+    "tuner.callbacks": {"decisions", "halt", "journal", "retries"},
     "tuner.answer": {
-        "experiment", "files", "journal", "records", "results", "space", "training.data", "training.loop", "trial",
+        "columns", "experiment", "files", "journal", "records", "results", "space", "training.data", "training.loop",
+        "trial",
     },
-    "tuner.console": {"answer", "domains", "experiment", "sampling", "session"},
+    "tuner.console": {"answer", "columns", "domains", "experiment", "records", "sampling", "session"},
     "tuner.driver": {
         "callbacks", "console", "decisions", "engine", "errors", "experiment", "halt", "journal", "proposals",
-        "resources", "schedulers", "searchers", "space", "trial",
+        "resources", "retries", "schedulers", "searchers", "space", "trial",
     },
     "tuner.session": {
         "answer", "driver", "errors", "experiment", "facts", "journal", "records", "report", "resources", "results",
@@ -85,11 +93,15 @@ ALLOWED = {
     "tuner.run": {"console", "driver", "errors", "experiment", "session", "space", "wandb_mirror"},
 }  # fmt: skip
 TRAINING = {module for module in FILES if module.startswith("tuner.training.")}
-ALLOWED |= {module: {"errors", "space"} | {name.removeprefix("tuner.") for name in TRAINING} for module in TRAINING}
+ALLOWED |= {
+    module: {"errors", "nvml", "space"} | {name.removeprefix("tuner.") for name in TRAINING} for module in TRAINING
+}
 WITHOUT_RAY_AND_TORCH = [
     "tuner.run", "tuner.space", "tuner.domains", "tuner.experiment", "tuner.journal", "tuner.records", "tuner.results",
     "tuner.errors", "tuner.files", "tuner.facts", "tuner.failures", "tuner.wandb_mirror", "tuner.train",
     "tuner.training.data", "tuner.resources", "tuner.answer", "tuner.labels", "tuner.tables", "tuner.history",
+    "tuner.retries", "tuner.columns", "tuner.nvml", "tuner.output", "tuner.gpus", "tuner.training.usage",
+    "tuner.training.share",
     "tuner.parallel", "tuner.figures", "tuner.slices", "tuner.contour", "tuner.importance", "tuner.timeline",
     "tuner.rules",
     "tuner.whatif", "tuner.whatif_figure", "tuner.one_trial", "tuner.report", "tuner.audit", "tuner.audit_record",
@@ -158,7 +170,7 @@ def test_training_knows_no_ray(module):
 @pytest.mark.parametrize("module", sorted(FILES))
 def test_only_trial_session_answer_and_train_meet_training(module):
     meets = any(name.startswith("tuner.training") for name in imported(module))
-    may = {"tuner.trial", "tuner.session", "tuner.answer", "tuner.train"}
+    may = {"tuner.trial", "tuner.reports", "tuner.session", "tuner.answer", "tuner.train"}
     assert not meets or module in may | TRAINING
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.columns import USAGE
 from tuner.experiment import Experiment
 from tuner.files import write_atomically
 from tuner.journal import strict
@@ -157,7 +158,8 @@ def figures(metrics: dict[str, Any]) -> str:
     shown = {
         name: value
         for name, value in metrics.items()
-        if isinstance(value, (int, float)) and math.isfinite(value) and not name.endswith(("_s", "_size"))
+        if isinstance(value, (int, float)) and math.isfinite(value)
+        if name not in USAGE and not name.endswith(("_s", "_size"))
     }
     return ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
 

@@ -142,8 +142,9 @@ class Proposals(SearchAlgorithm):
         return self._settings[trial_id]
 
     def _finite(self, result: dict[str, Any]) -> dict[str, Any]:
-        value = result.get(self._experiment.metric, self._worst)
-        return {**result, self._experiment.metric: value if math.isfinite(value) else self._worst}
+        value = plain(result.get(self._experiment.metric))
+        known = isinstance(value, (int, float)) and math.isfinite(value)
+        return {**result, self._experiment.metric: value if known else self._worst}
 
     def _replay(self, history: list[Event]) -> None:
         """The calls that the searcher got, again, in their order."""
