@@ -27,6 +27,7 @@ ALLOWED = {
     "tuner.results": {"experiment", "journal", "records"},
     "tuner.wandb_mirror": {"experiment", "journal"},
     "tuner.resources": {"errors", "experiment"},
+    "tuner.cluster": {"errors", "experiment", "space"},
     "tuner.explain": set(),
     "tuner.sampling": {"domains", "experiment", "space"},
     "tuner.searchers": {"domains", "errors", "experiment", "sampling", "space"},
@@ -38,11 +39,11 @@ ALLOWED = {
     "tuner.answer": {"files", "journal", "records", "results", "space", "training.data", "training.loop", "trial"},
     "tuner.console": {"answer", "domains", "experiment", "sampling", "session"},
     "tuner.driver": {
-        "callbacks", "console", "decisions", "engine", "errors", "experiment", "halt", "journal", "proposals",
-        "resources", "schedulers", "searchers", "space", "trial",
+        "callbacks", "cluster", "console", "decisions", "engine", "errors", "experiment", "halt", "journal",
+        "proposals", "resources", "schedulers", "searchers", "space", "trial",
     },
     "tuner.session": {
-        "answer", "driver", "errors", "experiment", "facts", "journal", "records", "resources", "results",
+        "answer", "cluster", "driver", "errors", "experiment", "facts", "journal", "records", "resources", "results",
         "schedulers", "searchers", "space", "training.data", "wandb_mirror",
     },
     "tuner.train": {"answer", "errors", "space", "training.data", "training.loop", "trial"},

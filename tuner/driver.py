@@ -22,8 +22,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # workers inherit it, and recom
 
 import logging
 import signal
-import socket
-import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -33,10 +31,11 @@ from functools import partial
 from typing import Any
 
 import ray
-from ray import cloudpickle, tune
+from ray import tune
 from ray.tune import CheckpointConfig
 from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 
+from tuner import cluster
 from tuner import trial as trials
 from tuner.callbacks import JournalCallback
 from tuner.console import Console
@@ -138,9 +137,7 @@ def trainable(experiment: Experiment, found: Found, splits: Any, resources: Reso
         experiment.on_oom,
         space.mutable,
     )
-    if found.module.startswith("tuner_space_"):
-        # A space given as a file is no module that a worker could import: its functions travel themselves.
-        cloudpickle.register_pickle_by_value(sys.modules[found.module])
+    cluster.by_value(found)
     if space.train is not None:
         function = partial(trials.train_function, function=space.train, goal=goal)
     else:
@@ -150,44 +147,40 @@ def trainable(experiment: Experiment, found: Found, splits: Any, resources: Reso
 
 
 @contextmanager
-def ray_started(experiment: Experiment, imports: tuple[str, ...] = ()) -> Iterator[dict[str, float]]:
+def ray_started(experiment: Experiment, found: Found, imports: tuple[str, ...] = ()) -> Iterator[dict[str, float]]:
     """Ray on this machine, or the cluster of `--address`; yields its resources and leaves it afterwards.
 
     Args:
         imports: modules that workers import as soon as they start, while the driver still prepares.
+
+    Raises:
+        RequestError: a node of the cluster cannot run the search.
     """
     quiet()
     if ray.is_initialized():  # by a program that uses this module as a library: its Ray, its to end
         yield dict(ray.cluster_resources())
         return
-    local: dict[str, Any] = {}
-    if not experiment.address:
-        cluster = local_cluster()
-        local = {
-            "num_cpus": cluster["CPU"],
-            "num_gpus": cluster["GPU"],
+    options: dict[str, Any]
+    if experiment.address:
+        options = {"runtime_env": cluster.code_of(found)}
+    else:
+        here = local_cluster()
+        options = {
+            "num_cpus": here["CPU"],
+            "num_gpus": here["GPU"],
             "include_dashboard": False,
             "_system_config": {"preload_python_modules": list(imports)},
         }
     try:
-        ray.init(experiment.address or "local", logging_level=logging.ERROR, log_to_driver=False, **local)
+        ray.init(experiment.address or "local", logging_level=logging.ERROR, log_to_driver=False, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise RequestError(f"--address {experiment.address}: no Ray cluster answers there ({error})") from error
     try:
-        yield dict(ray.cluster_resources())
+        if experiment.address:
+            cluster.check_nodes(experiment, found)
+        yield cluster.capacity()
     finally:
         ray.shutdown()
-
-
-def check_reachable(address: str) -> None:
-    """RequestError where nothing listens at `host:port` or `ray://host:port`: Ray itself tries for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not (host and port.isdigit()):
-        return  # none given, or `auto`, which Ray looks up on this machine at once
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except OSError as error:
-        raise RequestError(f"--address {address}: nothing answers there ({error}); start it with `ray start`") from None
 
 
 @contextmanager

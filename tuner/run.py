@@ -106,7 +106,7 @@ def run(argv: list[str], command: Command) -> int:
     journal = session.open_journal(request)
     # A task's workers need torch, and torch's optimisers torch._dynamo: 3 s of imports, begun early.
     imports = ("ray.tune", "torch", "torch._dynamo") if request.splits else ("ray.tune",)
-    started = driver.ray_started(request.experiment, imports)
+    started = driver.ray_started(request.experiment, request.found, imports)
     with mirrored(request.experiment, request.wandb_mode), started as cluster:
         done = session.conduct(request, journal, cluster)
         print("\n".join(console.ending(done)), flush=True)  # before Ray and W&B take their seconds to end

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from tuner import driver
 from tuner.answer import Answer, conclude
+from tuner.cluster import check_head
 from tuner.errors import RequestError, nearest
 from tuner.experiment import EXTENDABLE, Experiment, latest_experiment, load_experiment, option
 from tuner.facts import facts_of
@@ -134,7 +135,8 @@ def checked(experiment: Experiment, found: Found, facts: dict[str, Any], history
             f"--metric {experiment.metric}: space {experiment.space!r} reports {', '.join(sorted(reported))}"
             f"{nearest(experiment.metric, reported)}"
         )
-    driver.check_reachable(experiment.address)
+    if experiment.address:
+        check_head(experiment.address)
     check_searcher(experiment, found.space)
     check_scheduler(experiment, found.space)
     writable(Path(experiment.results))

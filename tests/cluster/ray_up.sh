@@ -41,8 +41,9 @@ host() {
     rm -rf "$root/root/.ray"
     : >"$root/root/.bashrc"
     echo '. ~/.bashrc' >"$root/root/.profile"
-    # A host has no way out: setup.sh finds what it would fetch in the environment, and adds the code.
-    printf '#!/bin/sh\nPATH=%s exec uv --offline "$@" --no-deps\n' "$PATH" >"$root/usr/local/bin/uv"
+    # A host has no way out: what setup.sh would fetch is in the environment, but for what builds the project.
+    printf '#!/bin/sh\nPATH=%s exec uv --offline "$@" --no-deps --find-links %s\n' "$PATH" "$WORK/wheels" \
+        >"$root/usr/local/bin/uv"
     chmod +x "$root/usr/local/bin/uv"
     ln -sfn "$(dirname "$(dirname "$PYTHON")")" "$root/root/tuner/.venv"
     cp "$WORK/key.pub" "$root/root/.ssh/authorized_keys"
@@ -59,6 +60,7 @@ laptop() {
 
 step "hosts: ${HOSTS[*]}"
 mkdir -p "$WORK/storage"
+python3 -m pip download --quiet --dest "$WORK/wheels" hatchling editables
 ssh-keygen -q -t ed25519 -N '' -f "$WORK/key"
 ssh-keygen -q -t ed25519 -N '' -f "$WORK/host_key"
 ip link add "$NET" type bridge
