@@ -90,7 +90,39 @@ laptop "ray get-auth-token --generate >/dev/null && chmod 600 ~/.ray/auth_token 
 step "ray up"
 laptop "ray up -y ~/cluster.yaml"
 
-step "ray exec: three nodes, and the token's mode on each"
-laptop "ray exec ~/cluster.yaml 'until [ \$(ray list nodes | grep -c ALIVE) = 3 ]; do sleep 1; done; ray status; ls -l ~/.ray/auth_token'"
+step "ray exec: three nodes join"
+laptop "ray exec ~/cluster.yaml 'until [ \$(ray list nodes | grep -c ALIVE) = 3 ]; do sleep 1; done; ray status' | grep -A8 -- '---'"
+
+step "ray exec: a search over the three nodes; one of them has not installed the project"
 on() { laptop "ssh -q -o StrictHostKeyChecking=no root@10.77.0.1$1 '$2'"; }
-on 2 'ls -l ~/.ray/auth_token; ss -tlnp | grep -v 127.0.0.1 | head -20'
+on 3 "cd tuner && rm -rf tuner search_spaces"
+search="python -m tuner.run --address auto --results /storage/results --wandb disabled"
+laptop "ray exec ~/cluster.yaml '$search --space cifar --num-samples 12 --max-epochs 2 --scheduler fifo --name mine'"
+nodes=$(grep trial_started "$WORK/storage/results/mine/journal.jsonl" | grep -o '"node": "[^"]*"' | sort | uniq -c)
+echo "$nodes"
+[ "$(echo "$nodes" | wc -l)" = 3 ]
+test -s "$WORK/storage/results/mine/best/model.pt"
+test -s "$WORK/storage/results/mine/best/metrics.json"
+
+step "ray submit"
+laptop "ray submit ~/cluster.yaml tuner/run.py -- ${search#*run } --space quadratic --num-samples 4 --name submitted"
+
+step "ray dashboard, and ray job submit through it"
+laptop "(ray dashboard ~/cluster.yaml >~/dashboard.log 2>&1 & echo \$! >~/dashboard.pid)
+    until curl -s localhost:8265 >/dev/null; do sleep 0.3; done
+    curl -s -o /dev/null -w 'without the token: %{http_code}\n' localhost:8265/api/jobs/
+    ray job submit --address http://localhost:8265 --working-dir . -- $search --space quadratic --num-samples 4 --name job
+    kill \$(cat ~/dashboard.pid)"
+test -s "$WORK/storage/results/job/best/config.json"
+
+step "refused: results that nodes do not share, a machine that is no node, no token"
+refused() { if said=$(laptop "$1" 2>&1); then echo "was not refused: $said"; exit 1; else echo "$said" | grep 'tuner: error'; fi; }
+refused "ray exec ~/cluster.yaml '${search/\/storage/\/tmp} --space quadratic'"
+refused "$search --space quadratic" # as on a laptop without any Ray
+refused "${search/auto/10.77.0.11:6379} --space quadratic"
+refused "rm ~/.ray/auth_token; ${search/auto/10.77.0.11:6379} --space quadratic"
+
+step "ray down"
+laptop "ray get-auth-token --generate >/dev/null; ray down -y ~/cluster.yaml 2>&1 | tail -3"
+for i in 1 2 3; do echo "host $i: $(on $i 'pgrep -fc [r]aylet' || true) raylets left"; done
+step "done"

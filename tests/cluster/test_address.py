@@ -97,7 +97,10 @@ def test_a_search_runs_on_a_cluster(run, tmp_path):
         ({"RAY_AUTH_TOKEN_PATH": "HOME/other"}, "the cluster refuses this token (RAY_AUTH_MODE is token)"),
         ({"RAY_AUTH_MODE": "disabled"}, "the cluster refuses this token (RAY_AUTH_MODE is disabled)"),
         ({"RAY_AUTH_TOKEN_PATH": "HOME/gone"}, "gone: no such file; copy the cluster's token there"),
-        ({"RAY_AUTH_TOKEN_PATH": None, "RAY_AUTH_MODE": None}, "the cluster refuses this token (RAY_AUTH_MODE is unset)"),
+        (
+            {"RAY_AUTH_TOKEN_PATH": None, "RAY_AUTH_MODE": None},
+            "the cluster refuses this token (RAY_AUTH_MODE is unset)",
+        ),
     ],
 )
 def test_a_wrong_token_is_refused(run, env, tmp_path, changed, said):
