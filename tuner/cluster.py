@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import ray
@@ -83,10 +82,13 @@ def code_of(found: Found) -> dict[str, Any]:
     import search_spaces
     import tuner
 
-    own = sys.modules[found.module.partition(".")[0]]
-    travels_itself = own.__name__.startswith("tuner_space_")
-    modules: list[ModuleType] = [tuner, search_spaces, *([] if travels_itself or own is search_spaces else [own])]
-    return {"py_modules": modules, "excludes": ["**/__pycache__"]}
+    modules = {"tuner": tuner, "search_spaces": search_spaces}
+    if not _is_file(found):
+        own = found.module.partition(".")[0]
+        modules[own] = sys.modules[own]
+    # As paths: Ray copies what a job already has together with this, and modules cannot be copied.
+    paths = [str(next(iter(getattr(module, "__path__", [])), module.__file__)) for module in modules.values()]
+    return {"py_modules": paths, "excludes": ["**/__pycache__"]}
 
 
 def check_nodes(experiment: Experiment, found: Found) -> None:
@@ -148,8 +150,12 @@ def capacity() -> dict[str, float]:
 
 def by_value(found: Found) -> None:
     """A space given as a file is no module that a worker could import: its functions travel themselves."""
-    if found.module.startswith("tuner_space_"):
+    if _is_file(found):
         cloudpickle.register_pickle_by_value(sys.modules[found.module])
+
+
+def _is_file(found: Found) -> bool:
+    return found.module.startswith("tuner_space_")
 
 
 def _listening(address: str) -> str:

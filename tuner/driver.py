@@ -178,7 +178,9 @@ def ray_started(experiment: Experiment, found: Found, imports: tuple[str, ...] =
     try:
         if experiment.address:
             cluster.check_nodes(experiment, found)
-        yield cluster.capacity()
+            yield cluster.capacity()
+        else:
+            yield dict(ray.cluster_resources())
     finally:
         ray.shutdown()
 

@@ -97,7 +97,7 @@ step "ray exec: a search over the three nodes; one of them has not installed the
 on() { laptop "ssh -q -o StrictHostKeyChecking=no root@10.77.0.1$1 '$2'"; }
 on 3 "cd tuner && rm -rf tuner search_spaces"
 search="python -m tuner.run --address auto --results /storage/results --wandb disabled"
-laptop "ray exec ~/cluster.yaml '$search --space cifar --num-samples 12 --max-epochs 2 --scheduler fifo --name mine'"
+laptop "ray exec ~/cluster.yaml '$search --space cifar --num-samples 6 --max-epochs 1 --scheduler fifo --name mine'"
 nodes=$(grep trial_started "$WORK/storage/results/mine/journal.jsonl" | grep -o '"node": "[^"]*"' | sort | uniq -c)
 echo "$nodes"
 [ "$(echo "$nodes" | wc -l)" = 3 ]

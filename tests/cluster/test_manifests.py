@@ -1,5 +1,6 @@
 """The cluster's files hold what the tools that read them ask for: Ray's launcher, compose, Kubernetes, hadolint."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -75,10 +76,10 @@ def test_compose_takes_it():
     from compose_spec import PyCompose
 
     given = yaml.safe_load(text("docker/compose.yaml"))  # compose merges `<<` as YAML does
-    assert set(PyCompose.from_dict(given).services) == {"head", "worker", "serve"}
+    assert set(PyCompose.from_json(json.dumps(given)).services) == {"head", "worker", "serve"}
     given["services"]["head"]["port"] = 8265
     with pytest.raises(ValueError, match="port"):
-        PyCompose.from_dict(given)
+        PyCompose.from_json(json.dumps(given))
 
 
 def test_compose_publishes_on_loopback_alone_and_watches_every_service():
