@@ -19,7 +19,10 @@ import ray
 import yaml
 from ray import cloudpickle
 from ray._common.usage.usage_lib import get_cluster_metadata
-from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+from ray._private.authentication.authentication_token_setup import (
+    ensure_token_if_auth_enabled,
+    maybe_enable_token_auth_if_token_available,
+)
 from ray._private.services import canonicalize_bootstrap_address_or_die
 from ray._private.utils import compute_version_info
 from ray._raylet import GcsClient  # type: ignore[attr-defined]  # its stub leaves the class out
@@ -45,26 +48,7 @@ def check_head(address: str) -> None:
             f"--address {address}: a search runs inside the cluster, not through Ray's client, which cannot carry "
             f"Tune's callbacks; run it there: {SUBMIT}"
         )
-    head = _listening(address)
-    token = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    if token and not os.path.isfile(token):
-        raise RequestError(f"RAY_AUTH_TOKEN_PATH {token}: no such file; copy the cluster's token there, or unset it")
-    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
-    try:
-        client = GcsClient(address=head)
-        cluster = get_cluster_metadata(client)
-        nodes = client.get_all_node_info(timeout=10).values()
-    except AuthenticationError:
-        raise RequestError(
-            f"--address {address}: the cluster refuses this token (RAY_AUTH_MODE is "
-            f"{os.environ.get('RAY_AUTH_MODE', 'unset')}); copy what `ray get-auth-token` prints on its head to "
-            f"~/.ray/auth_token here, and set RAY_AUTH_MODE=token"
-        ) from None
-    except (RayError, RuntimeError) as error:
-        raise RequestError(
-            f"--address {address}: what listens there is no Ray head ({' '.join(str(error).split())[:100]}); give the "
-            f"port of `ray start --head`, 6379 unless chosen otherwise"
-        ) from None
+    cluster, nodes = _asked(address, _listening(address))
     theirs, ours = (cluster["ray_version"], cluster["python_version"]), tuple(compute_version_info()[:2])
     if theirs != ours:
         raise RequestError(
@@ -174,6 +158,33 @@ def _listening(address: str) -> str:
     except (OSError, ValueError) as error:
         raise RequestError(f"--address {address}: nothing answers there ({error}); start it with `ray start`") from None
     return head
+
+
+def _asked(address: str, head: str) -> tuple[dict[str, Any], list[Any]]:
+    """The cluster's metadata and nodes; RequestError where the head does not answer to this token."""
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    try:
+        ensure_token_if_auth_enabled(create_token_if_missing=False)  # without one GcsClient ends the process
+    except AuthenticationError:
+        path = os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")
+        raise RequestError(
+            f"--address {address}: RAY_AUTH_MODE=token, and no token is here; copy what `ray get-auth-token` prints on "
+            f"the cluster's head to {path}"
+        ) from None
+    try:
+        client = GcsClient(address=head)
+        return get_cluster_metadata(client), list(client.get_all_node_info(timeout=10).values())
+    except AuthenticationError:
+        raise RequestError(
+            f"--address {address}: the cluster refuses this token (RAY_AUTH_MODE is "
+            f"{os.environ.get('RAY_AUTH_MODE', 'unset')}); copy what `ray get-auth-token` prints on its head to "
+            f"~/.ray/auth_token here, and set RAY_AUTH_MODE=token"
+        ) from None
+    except (RayError, RuntimeError) as error:
+        raise RequestError(
+            f"--address {address}: what listens there is no Ray head ({' '.join(str(error).split())[:100]}); give the "
+            f"port of `ray start --head`, 6379 unless chosen otherwise"
+        ) from None
 
 
 def _is_here(host: str) -> bool:

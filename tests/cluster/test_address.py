@@ -96,7 +96,8 @@ def test_a_search_runs_on_a_cluster(run, tmp_path):
     [
         ({"RAY_AUTH_TOKEN_PATH": "HOME/other"}, "the cluster refuses this token (RAY_AUTH_MODE is token)"),
         ({"RAY_AUTH_MODE": "disabled"}, "the cluster refuses this token (RAY_AUTH_MODE is disabled)"),
-        ({"RAY_AUTH_TOKEN_PATH": "HOME/gone"}, "gone: no such file; copy the cluster's token there"),
+        ({"RAY_AUTH_TOKEN_PATH": "HOME/gone"}, "no token is here; copy what `ray get-auth-token` prints"),
+        ({"RAY_AUTH_TOKEN_PATH": None}, "head to ~/.ray/auth_token"),
         (
             {"RAY_AUTH_TOKEN_PATH": None, "RAY_AUTH_MODE": None},
             "the cluster refuses this token (RAY_AUTH_MODE is unset)",
