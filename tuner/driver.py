@@ -52,6 +52,8 @@ from tuner.searchers import build_searcher
 from tuner.space import Found
 
 logger = logging.getLogger(__name__)
+# Of what is set above, what a worker reads: another node's does not inherit it.
+SENT = ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_CHDIR_TO_TRIAL_DIR")
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def ray_started(experiment: Experiment, found: Found, imports: tuple[str, ...] =
         return
     options: dict[str, Any]
     if experiment.address:
-        options = {"runtime_env": cluster.code_of(found)}
+        options = {"runtime_env": {**cluster.code_of(found), "env_vars": {name: os.environ[name] for name in SENT}}}
     else:
         here = local_cluster()
         options = {

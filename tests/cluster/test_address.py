@@ -156,7 +156,8 @@ def test_a_module_of_the_users_travels(run, tmp_path):
     (package / "helper.py").write_text("def loss(x):\n    return x * x\n")
     (package / "space.py").write_text(
         "from ray import tune\nfrom theirs.helper import loss\nfrom tuner.space import Space\n"
-        "def train(config):\n    import theirs\n"
+        "def train(config):\n    import os, theirs\n"
+        "    assert os.environ['RAY_CHDIR_TO_TRIAL_DIR'] == '0'\n"
         "    assert 'runtime_resources' in theirs.__file__\n    tune.report({'loss': loss(config['x'])})\n"
         "space = Space(params={'x': tune.uniform(0, 1)}, train=train, max_epochs=1, num_samples=2)\n"
     )
