@@ -27,7 +27,8 @@ ALLOWED = {
     "tuner.results": {"experiment", "journal", "records"},
     "tuner.wandb_mirror": {"experiment", "journal"},
     "tuner.resources": {"errors", "experiment"},
-    "tuner.cluster": {"errors", "experiment", "space"},
+    "tuner.cluster": {"errors"},
+    "tuner.nodes": {"errors", "experiment", "space"},
     "tuner.explain": set(),
     "tuner.sampling": {"domains", "experiment", "space"},
     "tuner.searchers": {"domains", "errors", "experiment", "sampling", "space"},
@@ -40,7 +41,7 @@ ALLOWED = {
     "tuner.console": {"answer", "domains", "experiment", "sampling", "session"},
     "tuner.driver": {
         "callbacks", "cluster", "console", "decisions", "engine", "errors", "experiment", "halt", "journal",
-        "proposals", "resources", "schedulers", "searchers", "space", "trial",
+        "nodes", "proposals", "resources", "schedulers", "searchers", "space", "trial",
     },
     "tuner.session": {
         "answer", "cluster", "driver", "errors", "experiment", "facts", "journal", "records", "resources", "results",

@@ -1,23 +1,14 @@
-"""A cluster that runs already (`--address`): what would fail there is found before the first trial, and said in a line.
-
-The code travels: each node gets the packages `tuner` and `search_spaces` and the space's own, as the driver has them.
-"""
+"""A cluster that runs already (`--address`): whether a driver here may join it, and what it has."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import socket
-import sys
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import ray
 import yaml
-from ray import cloudpickle
 from ray._common.usage.usage_lib import get_cluster_metadata
 from ray._private.authentication.authentication_token_setup import (
     ensure_token_if_auth_enabled,
@@ -26,15 +17,11 @@ from ray._private.authentication.authentication_token_setup import (
 from ray._private.services import canonicalize_bootstrap_address_or_die
 from ray._private.utils import compute_version_info
 from ray._raylet import GcsClient  # type: ignore[attr-defined]  # its stub leaves the class out
-from ray.exceptions import AuthenticationError, GetTimeoutError, RayError, RuntimeEnvSetupError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.exceptions import AuthenticationError, RayError
 
 from tuner.errors import RequestError
-from tuner.experiment import Experiment
-from tuner.space import Found
 
 SUBMIT = "ray job submit --address http://HEAD:8265 -- python -m tuner.run --address auto ..."
-PATIENCE_S = 60.0  # a node's first worker: the code is fetched, Ray and the space imported; 3 to 10 s where all is well
 
 
 def check_head(address: str) -> None:
@@ -61,60 +48,6 @@ def check_head(address: str) -> None:
         )
 
 
-def code_of(found: Found) -> dict[str, Any]:
-    """The runtime environment of the search: its packages as this process has them."""
-    import search_spaces
-    import tuner
-
-    modules = {"tuner": tuner, "search_spaces": search_spaces}
-    if not _is_file(found):
-        own = found.module.partition(".")[0]
-        modules[own] = sys.modules[own]
-    # As paths: Ray copies what a job already has together with this, and modules cannot be copied.
-    paths = [str(next(iter(getattr(module, "__path__", [])), module.__file__)) for module in modules.values()]
-    return {"py_modules": paths, "excludes": ["**/__pycache__"]}
-
-
-def check_nodes(experiment: Experiment, found: Found) -> None:
-    """A task on every node: the space loads there, and the results folder is the driver's. RequestError if not."""
-    by_value(found)
-    code = cloudpickle.dumps(found.space.task or found.space.train)
-    with _mark(Path(experiment.results).absolute()) as mark:
-        task = ray.remote(num_cpus=0, max_retries=0)(visit)
-        asked = {
-            task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
-                code, str(mark)
-            ): node["NodeManagerAddress"]
-            for node in ray.nodes()
-            if node["Alive"]
-        }
-        ray.wait(list(asked), num_returns=len(asked), timeout=PATIENCE_S)
-        told: dict[str, list[str]] = {}
-        for ref, host in asked.items():
-            told.setdefault(_answer(ref), []).append(host)
-    told.pop("", None)
-    for said, hosts in told.items():
-        others = f" (and {len(hosts) - 1} more)" if len(hosts) > 1 else ""
-        raise RequestError(f"--address {experiment.address}: node {hosts[0]}{others}: {said}")
-
-
-def visit(code: bytes, mark: str) -> str:
-    """On a node: what is wrong there and what to do, or nothing."""
-    try:
-        cloudpickle.loads(code)
-    except Exception as error:
-        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return f"the space does not load ({what}); install what it imports on every node, or keep it in its own package"
-    results = os.path.dirname(mark)
-    if not os.path.isdir(mark):
-        return f"--results {results} is another folder there; give one that all nodes share"
-    try:
-        Path(mark, uuid.uuid4().hex).touch()
-    except OSError as error:
-        return f"--results {results} cannot be written to there ({error.strerror}); its user must be allowed to"
-    return ""
-
-
 def capacity() -> dict[str, float]:
     """Name -> amount of each resource: what the cluster has, or more where its autoscaler may add it.
 
@@ -132,24 +65,12 @@ def capacity() -> dict[str, float]:
     return {name: max(cluster.get(name, 0.0), most.get(name, 0.0)) for name in {**cluster, **most}}
 
 
-def by_value(found: Found) -> None:
-    """A space given as a file is no module that a worker could import: its functions travel themselves."""
-    if _is_file(found):
-        cloudpickle.register_pickle_by_value(sys.modules[found.module])
-
-
-def _is_file(found: Found) -> bool:
-    return found.module.startswith("tuner_space_")
-
-
 def _listening(address: str) -> str:
     """The head's `host:port`; RequestError where nothing listens."""
     try:
         head: str = canonicalize_bootstrap_address_or_die(address)
-    except ConnectionError:
-        raise RequestError(
-            f"--address {address}: no Ray runs on this machine; start it with `ray start --head`"
-        ) from None
+    except ConnectionError as error:  # none, or more than one
+        raise RequestError(f"--address {address}: {' '.join(str(error).split())}") from None
     except (ValueError, OSError):
         raise RequestError(f"--address {address}: must be auto or host:port") from None
     host, _, port = head.rpartition(":")
@@ -195,28 +116,3 @@ def _is_here(host: str) -> bool:
     except OSError:
         return False
     return True
-
-
-@contextmanager
-def _mark(results: Path) -> Iterator[Path]:
-    """A folder in `results` that nobody else has, gone afterwards."""
-    mark = results / f".tuner-{uuid.uuid4().hex}"
-    mark.mkdir(parents=True)
-    try:
-        yield mark
-    finally:
-        shutil.rmtree(mark, ignore_errors=True)
-
-
-def _answer(ref: Any) -> str:
-    try:
-        said: str = ray.get(ref, timeout=0)
-        return said
-    except GetTimeoutError:
-        return f"has not answered in {PATIENCE_S:.0f} s; see the Ray logs there, /tmp/ray/session_latest/logs"
-    except RuntimeEnvSetupError as error:
-        return (
-            f"cannot be given the code ({' '.join(str(error).split())[:200]}); it needs ray[default] (extra `cluster`)"
-        )
-    except RayError as error:
-        return f"cannot run a task ({' '.join(str(error).split())[:200]})"
