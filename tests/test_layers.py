@@ -28,7 +28,7 @@ ALLOWED = {
     "tuner.wandb_mirror": {"experiment", "journal"},
     "tuner.resources": {"errors", "experiment"},
     "tuner.cluster": {"errors"},
-    "tuner.nodes": {"errors", "experiment", "space"},
+    "tuner.probe": {"errors", "experiment", "space"},
     "tuner.explain": set(),
     "tuner.sampling": {"domains", "experiment", "space"},
     "tuner.searchers": {"domains", "errors", "experiment", "sampling", "space"},
@@ -41,7 +41,7 @@ ALLOWED = {
     "tuner.console": {"answer", "domains", "experiment", "sampling", "session"},
     "tuner.driver": {
         "callbacks", "cluster", "console", "decisions", "engine", "errors", "experiment", "halt", "journal",
-        "nodes", "proposals", "resources", "schedulers", "searchers", "space", "trial",
+        "probe", "proposals", "resources", "schedulers", "searchers", "space", "trial",
     },
     "tuner.session": {
         "answer", "cluster", "driver", "errors", "experiment", "facts", "journal", "records", "resources", "results",

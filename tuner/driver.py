@@ -35,7 +35,7 @@ from ray import tune
 from ray.tune import CheckpointConfig
 from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 
-from tuner import cluster, nodes
+from tuner import cluster, probe
 from tuner import trial as trials
 from tuner.callbacks import JournalCallback
 from tuner.console import Console
@@ -139,7 +139,7 @@ def trainable(experiment: Experiment, found: Found, splits: Any, resources: Reso
         experiment.on_oom,
         space.mutable,
     )
-    nodes.by_value(found)
+    probe.by_value(found)
     if space.train is not None:
         function = partial(trials.train_function, function=space.train, goal=goal)
     else:
@@ -164,7 +164,7 @@ def ray_started(experiment: Experiment, found: Found, imports: tuple[str, ...] =
         return
     options: dict[str, Any]
     if experiment.address:
-        options = {"runtime_env": {**nodes.code_of(found), "env_vars": {name: os.environ[name] for name in SENT}}}
+        options = {"runtime_env": {**probe.code_of(found), "env_vars": {name: os.environ[name] for name in SENT}}}
     else:
         here = local_cluster()
         options = {
@@ -179,7 +179,7 @@ def ray_started(experiment: Experiment, found: Found, imports: tuple[str, ...] =
         raise RequestError(f"--address {experiment.address}: no Ray cluster answers there ({error})") from error
     try:
         if experiment.address:
-            nodes.check_nodes(experiment, found)
+            probe.check_nodes(experiment, found)
             yield cluster.capacity()
         else:
             yield dict(ray.cluster_resources())
