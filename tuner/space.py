@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -48,6 +48,11 @@ class Task:
         validation_fraction: the part of `train` held out where `data` returns no validation part, in (0, 1).
         channels_last: the model takes 4-D inputs and never calls `view` on what a convolution returns, so the
             faster memory format may be used.
+        compile: compile the network for training by torch.compile (a C++ compiler is needed on a CPU). The figures
+            may then differ in their last digits from one process to the next.
+        stages: `stages(model) -> [module, ...]`, for the strategies model and pipeline: the model's own layers in
+            parts, each a module that takes what the last one returned; a model that is an nn.Sequential needs none.
+        split_size: examples of a micro-batch of the strategy pipeline, where the space does not search `split_size`.
     """
 
     data: Callable[[Path | None], Splits]
@@ -62,6 +67,9 @@ class Task:
     batch_size: int = 32
     validation_fraction: float = 0.2
     channels_last: bool = False
+    compile: bool = False
+    stages: Callable[[nn.Module], Sequence[nn.Module]] | None = None
+    split_size: int = 20
 
 
 @dataclass(frozen=True, kw_only=True)
