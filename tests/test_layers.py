@@ -33,7 +33,8 @@ ALLOWED = {
     "tuner.schedulers": {"domains", "errors", "experiment", "journal", "space"},
     "tuner.decisions": {"errors", "experiment", "explain", "halt", "journal", "sampling"},
     "tuner.proposals": {"errors", "experiment", "journal", "records", "sampling"},
-    "tuner.trial": {"space", "training.loop"},
+    "tuner.workers": {"training.group"},
+    "tuner.trial": {"space", "training.group", "training.loop", "training.parallel", "workers"},
     "tuner.callbacks": {"decisions", "experiment", "failures", "halt", "journal"},
     "tuner.answer": {"files", "journal", "records", "results", "space", "training.data", "training.loop", "trial"},
     "tuner.console": {"answer", "domains", "experiment", "sampling", "session"},
@@ -45,7 +46,10 @@ ALLOWED = {
         "answer", "driver", "errors", "experiment", "facts", "journal", "records", "resources", "results",
         "schedulers", "searchers", "space", "training.data", "wandb_mirror",
     },
-    "tuner.train": {"answer", "errors", "space", "training.data", "training.loop", "trial"},
+    "tuner.train": {
+        "answer", "errors", "space", "training.data", "training.group", "training.launch", "training.loop",
+        "training.parallel", "trial",
+    },
     "tuner.labels": {"answer", "records"},
     "tuner.tables": {"experiment", "records", "results"},
     "tuner.history": {"labels", "results"},
@@ -129,9 +133,9 @@ def test_training_knows_no_ray(module):
 
 
 @pytest.mark.parametrize("module", sorted(FILES))
-def test_only_trial_session_answer_and_train_meet_training(module):
+def test_only_trial_workers_session_answer_and_train_meet_training(module):
     meets = any(name.startswith("tuner.training") for name in imported(module))
-    may = {"tuner.trial", "tuner.session", "tuner.answer", "tuner.train"}
+    may = {"tuner.trial", "tuner.workers", "tuner.session", "tuner.answer", "tuner.train"}
     assert not meets or module in may | TRAINING
 
 

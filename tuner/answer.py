@@ -56,6 +56,8 @@ def conclude(record: ExperimentRecord, found: Found, splits: Splits | None, cpus
         "gpus": gpus,
         "precision": experiment.precision,
         "on_oom": experiment.on_oom,
+        "strategy": experiment.strategy,
+        "workers": experiment.workers_per_trial,
         "data_dir": experiment.data_dir,
         "space_sha256": found.sha256,
     }

@@ -137,16 +137,20 @@ def trainable(experiment: Experiment, found: Found, splits: Any, resources: Reso
         experiment.precision,
         experiment.on_oom,
         space.mutable,
+        experiment.strategy,
+        resources.workers,
     )
     if found.module.startswith("tuner_space_"):
         # A space given as a file is no module that a worker could import: its functions travel themselves.
         cloudpickle.register_pickle_by_value(sys.modules[found.module])
     if space.train is not None:
         function = partial(trials.train_function, function=space.train, goal=goal)
+    elif experiment.strategy == "ddp":
+        function = tune.with_parameters(trials.train_in_workers, shared=(ray.put((space.task, splits)),), goal=goal)
     else:
         # Once into the object store; every worker of a node maps the same arrays.
         function = tune.with_parameters(trials.train_task, task=space.task, splits=splits, goal=goal)
-    return tune.with_resources(function, tune.PlacementGroupFactory([resources.bundle()]))
+    return tune.with_resources(function, tune.PlacementGroupFactory(resources.bundles()))
 
 
 @contextmanager

@@ -70,9 +70,9 @@ class Experiment:
     gpus_per_trial: float | Literal["auto"] = "auto"
     """GPUs of one trial, fractions too; auto = 1 where there is a GPU, else 0"""
     workers_per_trial: int = 1
-    """processes that train one trial"""
+    """processes that train one trial; above 1 with --strategy ddp"""
     strategy: Literal["single", "dp", "ddp", "model", "pipeline"] = "single"
-    """how a trial uses its workers and devices"""
+    """how a trial uses its workers and devices; ddp = a process a device, model and pipeline = a part of it each"""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """arithmetic of the forward and backward pass; a searched parameter `precision` goes first"""
     on_oom: Literal["shrink", "fail"] = "shrink"
@@ -115,10 +115,8 @@ class Experiment:
             raise RequestError(f"--max-concurrent-trials {self.max_concurrent_trials}: must be 1 or more, or 0 = all")
         if not 0 <= self.seed < 2**32:
             raise RequestError(f"--seed {self.seed}: must be 0..{2**32 - 1}")
-        for name, only in (("strategy", "single"), ("workers_per_trial", 1)):
-            if getattr(self, name) != only:
-                raise RequestError(f"{option(name)} {getattr(self, name)}: this version trains with {only} alone")
         self._check_resources()
+        self._check_workers()
         self._check_pair()
         self._check_name()
         self.time_budget_s  # noqa: B018  (raises for a bad one)
@@ -158,6 +156,23 @@ class Experiment:
                 raise RequestError(f"{option(name)} {value}: must be {'0 or more' if zero else 'above 0'}, or auto")
             if value > 1 and value != int(value):
                 raise RequestError(f"{option(name)} {value}: must be whole above 1 (Ray places no 1.5 of a device)")
+
+    def _check_workers(self) -> None:
+        workers = self.workers_per_trial
+        if self.strategy != "ddp":
+            if workers != 1:
+                raise RequestError(
+                    f"--workers-per-trial {workers} with --strategy {self.strategy}, which is one process; "
+                    f"give --strategy ddp, or leave the workers out"
+                )
+            return
+        for name in ("cpus_per_trial", "gpus_per_trial"):
+            value = getattr(self, name)
+            if value != "auto" and value % workers:
+                raise RequestError(
+                    f"{option(name)} {value:g}: is split evenly over --workers-per-trial {workers}, whole devices each; "
+                    f"give a multiple of {workers}, or auto"
+                )
 
     def _check_pair(self) -> None:
         if self.scheduler not in PAIRS[self.searcher]:

@@ -76,6 +76,8 @@ def defaults_of(found: Found) -> Experiment:
         reduction_factor=space.reduction_factor,
         metric=space.metric,
         mode=cast(Any, space.mode),  # checked by Experiment
+        strategy=cast(Any, space.strategy),
+        workers_per_trial=space.workers_per_trial,
     )
 
 
@@ -134,12 +136,22 @@ def checked(experiment: Experiment, found: Found, facts: dict[str, Any], history
             f"--metric {experiment.metric}: space {experiment.space!r} reports {', '.join(sorted(reported))}"
             f"{nearest(experiment.metric, reported)}"
         )
+    check_strategy(experiment, found)
     driver.check_reachable(experiment.address)
     check_searcher(experiment, found.space)
     check_scheduler(experiment, found.space)
     writable(Path(experiment.results))
     resources = None if experiment.address else resources_of(experiment, local_cluster())
     return Request(experiment, found, facts, history, resources, wandb_mode(experiment.wandb))
+
+
+def check_strategy(experiment: Experiment, found: Found) -> None:
+    """RequestError where the space cannot be trained in that way."""
+    task, strategy = found.space.task, experiment.strategy
+    if task is None and strategy != "single":
+        raise RequestError(f"--strategy {strategy}: strategies need a Task, and {found.name} is a train function")
+    if task is not None and task.compile and strategy == "dp":
+        raise RequestError("--strategy dp: does not go with Task(compile=True); give --strategy ddp")
 
 
 def writable(results: Path) -> None:

@@ -83,6 +83,7 @@ class Space:
         metric: the name in the reports that the search goes by; `mode` is "min" or "max".
         max_epochs: reports a trial makes at most (ASHA's `max_t`).
         num_samples, grace_period, reduction_factor: the search's defaults; options of the command line go first.
+        strategy, workers_per_trial: how a trial of the task is trained, unless the command line says otherwise.
         mutable: parameters that may change while a trial trains, as pbt does ("lr", "momentum", "weight_decay").
 
     Raises:
@@ -98,6 +99,8 @@ class Space:
     num_samples: int = 10
     grace_period: int = 1
     reduction_factor: float = 2
+    strategy: str = "single"
+    workers_per_trial: int = 1
     mutable: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -110,7 +113,7 @@ class Space:
                 domains.check(domain)
             except ValueError as error:
                 raise ValueError(f"parameter {name!r}: {error}") from None
-        for name in ("max_epochs", "num_samples", "grace_period"):
+        for name in ("max_epochs", "num_samples", "grace_period", "workers_per_trial"):
             if type(getattr(self, name)) is not int:
                 raise ValueError(f"{name}={getattr(self, name)!r}: must be a whole number")
         names = [name for name, _ in domains.leaves(self.params)]

@@ -21,7 +21,9 @@ def compiled(network: nn.Module, device: torch.device) -> nn.Module:
         try:
             get_cpp_compiler()
         except InvalidCxxCompiler:
-            raise RuntimeError("Task.compile needs a C++ compiler on a CPU: install g++, or leave compile out") from None
+            raise RuntimeError(
+                "Task.compile needs a C++ compiler on a CPU: install g++, or leave compile out"
+            ) from None
     # A trial's CPUs are few, and processes that compile would stay beside it.
     torch._inductor.config.compile_threads = 1
     network_: nn.Module = torch.compile(network)  # type: ignore[assignment]

@@ -9,8 +9,6 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-import torch
-
 from tuner.space import Task
 from tuner.training.data import Splits
 from tuner.training.group import Answer, Group, Member, gathered
@@ -28,13 +26,15 @@ class Processes(Group):
     Args:
         source: gives the task and its data, in each process anew: a space's functions are lambdas more often than
             not, which do not travel. A module-level function, or a `functools.partial` of one.
-        num_workers: processes, each with the GPU of its rank where there is one.
+        num_workers: processes of the trial.
         num_threads: of torch, of each process.
+        use_cuda: each process has the GPU of its rank.
     """
 
-    def __init__(self, source: Source, num_workers: int, num_threads: int = 1) -> None:
+    def __init__(self, source: Source, num_workers: int, num_threads: int = 1, use_cuda: bool = False) -> None:
         super().__init__()
         self.source, self.num_workers, self.num_threads = source, num_workers, num_threads
+        self.use_cuda = use_cuda
         self.processes: list[BaseProcess] = []
         self.pipes: list[Connection] = []
         self.start()
@@ -43,7 +43,7 @@ class Processes(Group):
         context = multiprocessing.get_context("spawn")  # a forked process can use neither CUDA nor autograd's threads
         for rank in range(self.num_workers):
             pipe, theirs = context.Pipe()
-            device = f"cuda:{rank}" if torch.cuda.is_available() else "cpu"
+            device = f"cuda:{rank}" if self.use_cuda else "cpu"
             given = (theirs, self.source, rank, self.num_workers, self.num_threads, device)
             process = context.Process(target=serve, args=given, daemon=True)
             process.start()
@@ -102,7 +102,6 @@ def serve(pipe: Connection, source: Source, rank: int, num_workers: int, num_thr
     """What a process runs: calls to a member, until the pipe's other end is gone."""
     member = Member(rank, num_workers, num_threads, device)
     material: tuple[Task, Splits] | None = None
-    import faulthandler; faulthandler.dump_traceback_later(190, exit=True)
     with contextlib.suppress(EOFError):
         while True:
             method, arguments, named = pipe.recv()

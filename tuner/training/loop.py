@@ -161,9 +161,7 @@ class Training:
         if self.task.augment is not None:
             inputs = self.task.augment(inputs)
         self.streams.note()
-        work = partial(
-            gradients_in_parts, self.mean_loss, self.backward, inputs, targets, self.strategy.accumulating
-        )
+        work = partial(gradients_in_parts, self.mean_loss, self.backward, inputs, targets, self.strategy.accumulating)
         return self.train_fit(work, targets.shape[0], self.undo)  # with `note` 5 us, of a small step's 460
 
     def undo(self) -> None:

@@ -202,7 +202,9 @@ class DataParallel(Single):
 
     def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
         if self.task.compile:
-            raise ValueError("Task.compile does not go with strategy dp, which copies the model anew each batch; use ddp")
+            raise ValueError(
+                "Task.compile does not go with strategy dp, which copies the model anew each batch; use ddp"
+            )
         if self.devices[0].type != "cuda" or len(self.devices) == 1:
             return model, model
         return nn.DataParallel(model, device_ids=self.devices), model
