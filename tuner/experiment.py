@@ -170,7 +170,7 @@ class Experiment:
             value = getattr(self, name)
             if value != "auto" and value % workers:
                 raise RequestError(
-                    f"{option(name)} {value:g}: is split evenly over --workers-per-trial {workers}, whole devices each; "
+                    f"{option(name)} {value:g}: is split evenly over --workers-per-trial {workers}, in whole devices; "
                     f"give a multiple of {workers}, or auto"
                 )
 

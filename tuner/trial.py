@@ -75,7 +75,7 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -
             training.load_state_dict(saved["training"], keep=goal.mutable)
             best = saved["best"]
 
-    def save(path: Path, best: float) -> None:
+    def save(best: float, path: Path) -> None:
         torch.save({"training": training.state_dict(), "best": best}, path)
 
     # A trial that is told to stop ends by a SystemExit in `tune.report`; its loader must not outlive it.
@@ -104,7 +104,7 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], goal: Goal) 
             best = torch.load(path, weights_only=True, map_location="cpu", mmap=True)["best"]
     group = workers_for(shared[0], goal.num_workers, goal.cpus / goal.num_workers, goal.gpus / goal.num_workers)
 
-    def save(path: Path, best: float) -> None:
+    def save(best: float, path: Path) -> None:
         path.write_bytes(group.state(best=best))
 
     try:
@@ -127,11 +127,11 @@ class Epochs(Protocol):
     def run_epoch(self) -> dict[str, Any]: ...
 
 
-def run_epochs(training: Epochs, save: Callable[[Path, float], None], best: float, goal: Goal) -> None:
+def run_epochs(training: Epochs, save: Callable[[float, Path], None], best: float, goal: Goal) -> None:
     """Goes on to the last epoch; a report and a checkpoint an epoch.
 
     Args:
-        save: writes the state and the best value so far to a file.
+        save: `save(best, path)` writes the state and the best value so far to a file.
         best: the best value so far, smaller is better whatever the mode.
     """
     sign = 1 if goal.mode == "min" else -1
@@ -141,7 +141,7 @@ def run_epochs(training: Epochs, save: Callable[[Path, float], None], best: floa
         improved = value < best
         best = min(best, value) if math.isfinite(value) else best
         report |= {"training_iteration": training.epoch, "improved": training.epoch if improved else 0}
-        with saved_state(partial(save, best=best)) if math.isfinite(value) else contextlib.nullcontext() as saving:
+        with saved_state(partial(save, best)) if math.isfinite(value) else contextlib.nullcontext() as saving:
             tune.report(report, checkpoint=saving)
 
 

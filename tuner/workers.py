@@ -32,7 +32,8 @@ class WorkerActor:
 
     def begin(self, shared: Any, setting: Setting) -> int:
         """`Member.begin` with a task and splits from the object store, whose arrays all processes of a node map."""
-        return self.member.begin(*shared, setting)
+        task, splits = shared
+        return self.member.begin(task, splits, setting)
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Any other method of the member."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import TCPStore  # the module that exports it
 
 from tuner.space import Config, Task
 from tuner.training.data import Splits
@@ -78,12 +79,12 @@ class Member:
         torch.set_num_threads(num_threads)
         if torch.device(device).type == "cuda":
             torch.cuda.set_device(device)
-        self.store: dist.TCPStore | None = None
+        self.store: TCPStore | None = None
         self.training: Training | None = None
 
     def listen(self) -> int:
         """Rank 0 alone: opens the port at which the group meets, free by the system's choice, and returns it."""
-        self.store = dist.TCPStore("0.0.0.0", 0, self.num_workers, True, JOIN_TIMEOUT, wait_for_workers=False)
+        self.store = TCPStore("0.0.0.0", 0, self.num_workers, True, JOIN_TIMEOUT, wait_for_workers=False)
         return self.store.port
 
     def join(self, host: str, port: int, address: str) -> None:
@@ -98,7 +99,7 @@ class Member:
         if interface:
             os.environ.update(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=interface)
         if self.store is None:
-            self.store = dist.TCPStore(host, port, self.num_workers, False, JOIN_TIMEOUT)
+            self.store = TCPStore(host, port, self.num_workers, False, JOIN_TIMEOUT)
         backend = "nccl" if torch.device(self.device).type == "cuda" else "gloo"
         dist.init_process_group(backend, store=self.store, rank=self.rank, world_size=self.num_workers)
 
@@ -254,7 +255,7 @@ def gathered(num_workers: int, done: Callable[[float | None], list[Answer]]) -> 
     return [values[rank] for rank in range(num_workers)]
 
 
-def is_echo_another_died(error: BaseException) -> bool:
+def is_echo(error: BaseException) -> bool:
     """Whether a collective call failed because another process is gone: its own error says why."""
     text = str(error)
     marks = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo/transport", "NCCL error")

@@ -102,6 +102,7 @@ def serve(pipe: Connection, source: Source, rank: int, num_workers: int, num_thr
     """What a process runs: calls to a member, until the pipe's other end is gone."""
     member = Member(rank, num_workers, num_threads, device)
     material: tuple[Task, Splits] | None = None
+    answer: tuple[Any, Exception | None]
     with contextlib.suppress(EOFError):
         while True:
             method, arguments, named = pipe.recv()

@@ -22,7 +22,6 @@ from tuner.training.parallel import STRATEGIES, Worker
 from tuner.training.precision import precision_named
 from tuner.training.streams import Streams, reseed
 
-
 SINGLE = Worker()
 
 
@@ -95,7 +94,7 @@ class Training:
     def choose_measures(self) -> None:
         """What is minimised, and what is measured on the validation part."""
         loss, training_loss = self.task.loss or nn.functional.cross_entropy, self.task.training_loss
-        minimised = partial(training_loss, config=self.config) if training_loss else loss
+        minimised = (lambda outputs, targets: training_loss(outputs, targets, self.config)) if training_loss else loss
         self.training_loss = self.strategy.measure(minimised)
         measures = {"loss": loss, **self.task.metrics}
         self.measures = {name: self.strategy.measure(measure) for name, measure in measures.items()}
