@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import TCPStore  # the module that exports it
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from tuner.space import Config, Task
 from tuner.training.data import Splits
@@ -85,7 +85,7 @@ class Member:
     def listen(self) -> int:
         """Rank 0 alone: opens the port at which the group meets, free by the system's choice, and returns it."""
         self.store = TCPStore("0.0.0.0", 0, self.num_workers, True, JOIN_TIMEOUT, wait_for_workers=False)
-        return self.store.port
+        return int(self.store.port)
 
     def join(self, host: str, port: int, address: str) -> None:
         """Meets the others.
