@@ -107,9 +107,10 @@ def begun(folder: str, name: str) -> None:
 
 def one_side(side: str, folder: str) -> None:
     """Two trials, one after another, in a process of their own; writes seconds.json."""
-    import tuner.driver  # noqa: F401  (first: it sets what ray reads)
     import ray
     from ray import tune
+
+    import tuner.driver  # noqa: F401  (first: it sets what ray reads)
 
     preloaded = {"preload_python_modules": ["ray.tune", "torch", "torch._dynamo"]}
     ray.init("local", num_cpus=WORKERS + 1, include_dashboard=False, log_to_driver=False, _system_config=preloaded)

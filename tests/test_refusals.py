@@ -70,7 +70,7 @@ OPTIONS = [
     (["--searcher", "refine", "--scheduler", "hyperband"], "refine works with asha, median, fifo"),
     (["--searcher", "hyperopt", "--scheduler", "pbt"], "pbt works with random, grid"),
     (["--scheduler", "bohb"], "bohb works with bohb"),
-    (["--strategy", "ddp"], "--strategy ddp: this version trains with single alone"),
+    (["--strategy", "ddp", "--workers-per-trial", "2", "--cpus-per-trial", "3"], "--cpus-per-trial 3: is split"),
     (["--precision", "fp8"], "fp16"),
     (["--on-oom", "ignore"], "shrink"),
     (["--workers-per-trial", "2"], "--workers-per-trial 2"),
