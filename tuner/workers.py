@@ -58,7 +58,7 @@ class Workers(Group):
         # Without a runtime environment of their own, so that processes which Ray has started in advance are taken.
         actor = ray.remote(WorkerActor)
         group = get_current_placement_group()
-        device = "cuda" if self.gpus else "cpu"
+        device = "cuda:0" if self.gpus else "cpu"  # the first of those that Ray shows the process
         for rank in range(self.num_workers):
             place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=rank)
             options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "scheduling_strategy": place}
