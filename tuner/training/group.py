@@ -65,7 +65,7 @@ class Setting:
 
 
 class Member:
-    """One process of a group. Every method is called in all processes at once, `listen`, `state` and `test` aside.
+    """One process of a group. Every method is called in all processes at once, `listen` and `state` aside.
 
     Args:
         rank: from 0; rank 0 is where the others find the group, and reports and saves.

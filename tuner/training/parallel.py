@@ -112,6 +112,8 @@ class DistributedDataParallel(Single):
     has them, copied once an epoch instead of before each forward pass.
     """
 
+    weight = 1.0  # of the loss of this process's part of the batch at hand
+    closing = False  # the batch at hand leaves some processes without a part
     shrinks = False  # the others stand in a collective call: `tuner.training.group` starts all of them anew
 
     def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
@@ -141,10 +143,11 @@ class DistributedDataParallel(Single):
             raise ValueError(f"batch_size is {batch_size}, of all workers together: give {num_workers} workers as many")
         parts = [part[slice(*self.part_of(len(part)))] for part in torch.split(order, batch_size)]
         last_size = len(order) - batch_size * (len(parts) - 1)
-        self.ragged = last_size < num_workers  # some workers have no part of the last batch
-        last = parts.pop() if self.ragged else None
-        sizes = [batch_size] * len(parts)
-        sizes[-1:] = sizes[-1:] if self.ragged else [last_size]
+        sizes = [batch_size] * (len(parts) - 1) + [last_size]
+        last = None
+        if last_size < num_workers:  # some have no part of the last batch
+            last = parts.pop()
+            sizes.pop()
         if parts:
             read = examples.batches(torch.cat(parts), len(parts[0]), format)
             for (inputs, targets), size in zip(read, sizes, strict=True):
@@ -156,8 +159,6 @@ class DistributedDataParallel(Single):
             with self.network.no_sync():  # torch's hooks would wait for those without examples
                 yield next(examples.batches(last, len(last), format)) if len(last) else self.nothing(examples)
             self.closing = False
-
-    closing = False
 
     def nothing(self, examples: Examples) -> tuple[Tensor, Tensor]:
         """A batch without examples."""
