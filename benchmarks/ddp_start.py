@@ -35,14 +35,15 @@ def first_step(folder: str) -> None:
 
 
 def tuner_trials(folder: str) -> Any:
-    """The service's trial, noting when its function is called and its first batch is trained."""
+    """What `tuner.trial.train_in_workers` does, noting when it is called and when its first batch is trained."""
     import ray
     import torch
     from ray import tune
 
-    from tuner import trial
     from tuner.space import Task
     from tuner.training.data import Arrays, Splits
+    from tuner.training.group import Setting
+    from tuner.workers import keep, workers_for
 
     def noted(outputs: Any, targets: Any) -> Any:
         if outputs.requires_grad and torch.distributed.get_rank() == 0:
@@ -57,12 +58,14 @@ def tuner_trials(folder: str) -> Any:
         optimizer=lambda parameters, config: torch.optim.SGD(parameters, lr=0.1),
         loss=noted,
     )
-    goal = trial.Goal("loss", "min", 1, 0, float(WORKERS), 0.0, strategy="ddp", num_workers=WORKERS)
     shared = (ray.put((task, Splits(data, data))),)
 
     def run(config: dict[str, Any]) -> None:
         begun(folder, config["x"])
-        trial.train_in_workers(config, shared=shared, goal=goal)
+        group = workers_for(shared[0], WORKERS, 1.0, 0.0)
+        group.begin(Setting({}, seed=0, max_epochs=1))
+        tune.report(group.run_epoch())
+        keep(group)
 
     return tune.with_resources(run, tune.PlacementGroupFactory([{}, *[{"CPU": 1}] * WORKERS]))
 
