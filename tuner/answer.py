@@ -87,8 +87,9 @@ def evaluate(
     """Loads a checkpoint, writes its model's state_dict, and returns its figures on the test part, if there is one."""
     import torch
 
+    from tuner.checkpoints import STATE
     from tuner.training.loop import Training
-    from tuner.trial import STATE, trial_seed
+    from tuner.trial import trial_seed
 
     # As many threads as the trial had: another number adds in another order, and the last digits would differ
     # from those that `tuner.train` prints.

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import hashlib
 import json
+import logging
 import math
 import re
 from dataclasses import dataclass
@@ -18,6 +20,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from tuner.errors import RequestError, nearest
 from tuner.files import write_atomically
 
+logger = logging.getLogger(__name__)
+
+FILE, COPY = "experiment.json", ".experiment.json.copy"  # the same; the copy is read where the first is damaged
 SearcherName = Literal["random", "grid", "refine", "hyperopt", "bohb", "optuna"]
 SchedulerName = Literal["asha", "bohb", "hyperband", "median", "pbt", "fifo"]
 
@@ -34,7 +39,7 @@ PAIRS: dict[str, tuple[str, ...]] = {
 }
 # What --resume may change: how far the search goes and where it runs, never what is searched or how it is judged.
 EXTENDABLE = frozenset(
-    {"num_samples", "time_budget", "max_concurrent_trials", "results", "address", "data_dir"}
+    {"num_samples", "max_epochs", "time_budget", "max_concurrent_trials", "results", "address", "data_dir"}
     | {"wandb", "wandb_project", "cpus_per_trial", "gpus_per_trial"}
 )
 BEST_RULE = (
@@ -181,9 +186,11 @@ class Experiment:
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
     def save(self, folder: Path, facts: dict[str, Any]) -> None:
-        """Writes experiment.json: every option, and the facts that the caller knows (space, versions, data)."""
+        """Writes experiment.json, and a copy: every option, and the facts that the caller knows (space, data)."""
         document = {"options": dataclasses.asdict(self), **facts}
-        write_atomically(folder / "experiment.json", json.dumps(document, indent=2) + "\n")
+        text = json.dumps({**document, "sha256": digest(document)}, indent=2) + "\n"
+        for name in (FILE, COPY):
+            write_atomically(folder / name, text)
 
 
 def option(field: str) -> str:
@@ -197,19 +204,47 @@ def load_experiment(folder: Path) -> tuple[Experiment, dict[str, Any]]:
     Raises:
         RequestError: there is none, or it is not one that this version wrote.
     """
-    path = folder / "experiment.json"
+    path, copy = folder / FILE, folder / COPY
     try:
-        document = json.loads(path.read_text())
-        options = document.pop("options")
-        known = {field.name for field in dataclasses.fields(Experiment)}
-        return Experiment(**{name: value for name, value in options.items() if name in known}), document
+        return _read(path)
     except FileNotFoundError:
-        others = sorted(p.parent.name for p in folder.parent.glob("*/experiment.json"))
-        close = difflib.get_close_matches(folder.name, others, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else f"; there: {', '.join(others[-5:])}" if others else ""
-        raise RequestError(f"no experiment {folder.name!r} in {folder.parent}{hint}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RequestError(f"{path} is damaged ({error}); restore it from a copy, or start anew with --name") from None
+        if not copy.exists():
+            raise RequestError(_no_experiment(folder)) from None
+        what = "is gone"
+    except NotADirectoryError:
+        raise RequestError(_no_experiment(folder)) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"is damaged ({error})"
+    except RequestError as error:
+        what = f"is damaged ({error})"
+    try:
+        found = _read(copy)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RequestError):
+        wanted = "restore it from a copy, or start anew with --name"
+        raise RequestError(f"{path} {what}, and so is its copy {copy.name}; {wanted}") from None
+    logger.warning("%s %s; its copy %s is used", path, what, copy.name)
+    return found
+
+
+def digest(document: dict[str, Any]) -> str:
+    """sha256 of a document's content, whatever its layout."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def _read(path: Path) -> tuple[Experiment, dict[str, Any]]:
+    document = json.loads(path.read_text())
+    if document.pop("sha256", None) not in (None, digest(document)):  # None: of a version that wrote none
+        raise ValueError("its content is not what was written")
+    options = document.pop("options")
+    known = {field.name for field in dataclasses.fields(Experiment)}
+    return Experiment(**{name: value for name, value in options.items() if name in known}), document
+
+
+def _no_experiment(folder: Path) -> str:
+    others = sorted(path.parent.name for path in folder.parent.glob(f"*/{FILE}"))
+    close = difflib.get_close_matches(folder.name, others, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else f"; there: {', '.join(others[-5:])}" if others else ""
+    return f"no experiment {folder.name!r} in {folder.parent}{hint}"
 
 
 def latest_experiment(results: Path) -> str:

@@ -17,7 +17,6 @@ from tuner.errors import RequestError, nearest
 from tuner.experiment import EXTENDABLE, Experiment, latest_experiment, load_experiment, option
 from tuner.facts import facts_of
 from tuner.journal import Event, Journal, read
-from tuner.records import records_of
 from tuner.resources import Resources, local_cluster, resources_of
 from tuner.results import ExperimentRecord, load
 from tuner.schedulers import check_scheduler
@@ -121,8 +120,6 @@ def resume(wanted: Experiment, given: Saved) -> Request:
         listed = "; ".join(f"{name} was {old.get(name)}, now {new.get(name)}" for name in names)
         raise RequestError(f"--resume {wanted.name}: the space has changed: {listed}; start anew with --name")
     history = read(wanted.folder / "journal.jsonl")
-    if history and history[-1]["event"] == "report" and wanted.scheduler != "fifo":
-        del history[-1]  # a crash came before its decision: that epoch is trained and judged again
     return checked(wanted, found, given.facts, history)
 
 
@@ -169,13 +166,22 @@ def load_data(request: Request) -> Request:
     return replace(request, splits=splits, facts=facts)
 
 
+def make_folder(request: Request) -> None:
+    """A new experiment's folder; RequestError where another driver was faster."""
+    try:
+        request.experiment.folder.mkdir(parents=True)
+    except FileExistsError:
+        name = request.experiment.name
+        raise RequestError(f"--name {name}: {request.experiment.folder} is there already; take another") from None
+
+
 def open_journal(request: Request) -> Journal:
-    """Makes the experiment's folder with experiment.json, and begins this session in its journal."""
+    """Writes experiment.json, and begins this session in the journal."""
     experiment, folder = request.experiment, request.experiment.folder
-    folder.mkdir(parents=True, exist_ok=True)
     experiment.save(folder, request.facts)
     journal = Journal(folder / "journal.jsonl")
-    journal.write("experiment_resumed" if request.history else "experiment_started", name=experiment.name)
+    begun = "experiment_resumed" if request.history else "experiment_started"
+    journal.write(begun, name=experiment.name, num_samples=experiment.num_samples, max_epochs=experiment.max_epochs)
     return journal
 
 
@@ -183,25 +189,10 @@ def conduct(request: Request, journal: Journal, cluster: dict[str, float]) -> Do
     """Searches and concludes; RequestError where a trial does not fit the cluster."""
     resources = request.resources or resources_of(request.experiment, cluster)
     experiment, folder = request.experiment, request.experiment.folder
-    history = settled(journal, request.history, experiment.max_epochs)
     try:
-        outcome = driver.search(experiment, request.found, request.splits, journal, history, resources)
+        outcome = driver.search(experiment, request.found, request.splits, journal, request.history, resources)
     finally:
         journal.close()
     record = load(folder)
     answer = conclude(record, request.found, request.splits, resources.cpus, resources.gpus)
     return Done(request, record, answer, outcome)
-
-
-def settled(journal: Journal, history: list[Event], max_epochs: int) -> list[Event]:
-    """The history, with the ends of trials that were told to stop; a crash came before those were journaled."""
-    ends: list[Event] = []
-    for trial in records_of(history):
-        last = trial.decisions[-1] if trial.decisions else None
-        unfinished = trial.status in ("running", "interrupted")
-        if unfinished and last and last.action == "stop" and last.epoch == trial.reports[-1].epoch:
-            status = "completed" if last.epoch >= max_epochs else "pruned"
-            journal.write("trial_ended", trial.id, status=status, reason=last.reason)
-            ended = {"event": "trial_ended", "trial": trial.id, "status": status, "reason": last.reason}
-            ends.append({**ended, "time": history[-1]["time"]})
-    return [*history, *ends]

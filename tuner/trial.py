@@ -19,9 +19,8 @@ import numpy as np
 from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
+from tuner.checkpoints import STATE
 from tuner.space import Task
-
-STATE = "state.pt"  # the file in a checkpoint's folder: a torch.save of `Training.state_dict` and what is below
 
 
 @dataclass(frozen=True)
