@@ -164,3 +164,20 @@ def test_the_latest_experiment_is_the_one_last_written_to(tmp_path):
     assert latest_experiment(tmp_path) == "a"
     with pytest.raises(RequestError, match="no experiment in"):
         latest_experiment(tmp_path / "a")
+
+
+def test_an_experiment_json_cut_or_altered_at_any_byte_is_read_from_its_copy(tmp_path, caplog):
+    saved = Experiment(space="x", seed=7, name="mine")
+    saved.save(tmp_path, {"space": {"params": {"lr": "0..1"}}})
+    path = tmp_path / "experiment.json"
+    content = path.read_bytes()
+    assert load_experiment(tmp_path)[0] == saved and not caplog.text
+    for at in range(0, len(content) - 2, 3):
+        altered = bytearray(content)
+        altered[at] ^= 0x15
+        for damaged in (content[:at], bytes(altered)):
+            path.write_bytes(damaged)
+            assert load_experiment(tmp_path) == (saved, {"space": {"params": {"lr": "0..1"}}})
+    assert "experiment.json is damaged" in caplog.text and "its copy .experiment.json.copy is used" in caplog.text
+    path.unlink()
+    assert load_experiment(tmp_path)[0] == saved

@@ -15,7 +15,7 @@ FILES = {
 ALLOWED = {
     "tuner.errors": set(),
     "tuner.files": set(),
-    "tuner.journal": {"errors"},
+    "tuner.journal": {"errors", "files"},
     "tuner.domains": set(),
     "tuner.failures": set(),
     "tuner.engine": set(),
@@ -67,7 +67,7 @@ ALLOWED = {
         "errors", "figures", "journal", "serve.guard", "serve.page", "serve.store", "serve.stream", "tables",
     },
     "tuner.serve.__main__": {"errors", "serve.app", "serve.guard"},
-    "tuner.run": {"console", "driver", "errors", "experiment", "session", "space", "wandb_mirror"},
+    "tuner.run": {"console", "driver", "errors", "experiment", "lock", "session", "space", "wandb_mirror"},
 }  # fmt: skip
 TRAINING = {module for module in FILES if module.startswith("tuner.training.")}
 ALLOWED |= {module: {"errors", "space"} | {name.removeprefix("tuner.") for name in TRAINING} for module in TRAINING}

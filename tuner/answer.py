@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.checkpoints import STATE, damage
 from tuner.files import write_atomically
 from tuner.journal import strict
 from tuner.records import Report, TrialRecord
@@ -18,6 +20,8 @@ from tuner.space import Found
 
 if TYPE_CHECKING:
     from tuner.training.data import Splits
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ def conclude(record: ExperimentRecord, found: Found, splits: Splits | None, cpus
     """
     folder, experiment = record.experiment.folder, record.experiment
     write_atomically(folder / "trials.csv", trials_csv(record))
-    winner = record.best()
+    winner = whole_winner(record)
     if winner is None:
         return None
     trial, report = winner
@@ -70,6 +74,20 @@ def conclude(record: ExperimentRecord, found: Found, splits: Splits | None, cpus
     return Answer(trial, report, test)
 
 
+def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report] | None:
+    """The winner, passing over reports whose checkpoint is damaged."""
+    while (winner := record.best()) is not None:
+        trial, report = winner
+        path = record.experiment.folder / report.checkpoint if report.checkpoint else None
+        why = damage(path) if path is not None and path.exists() else ""
+        if not why:
+            break
+        logger.warning("%s is damaged (%s): the answer is the best of the others", path, why)
+        left = replace(trial, reports=tuple(each for each in trial.reports if each is not report))
+        record = replace(record, trials=tuple(left if each is trial else each for each in record.trials))
+    return winner
+
+
 def tested_before(best: Path, config: dict[str, Any]) -> dict[str, float] | None:
     """The test figures of an earlier conclusion with this same winner, so that the test part is read only once."""
     try:
@@ -87,7 +105,6 @@ def evaluate(
     """Loads a checkpoint, writes its model's state_dict, and returns its figures on the test part, if there is one."""
     import torch
 
-    from tuner.checkpoints import STATE
     from tuner.training.loop import Training
     from tuner.trial import trial_seed
 

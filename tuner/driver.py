@@ -84,6 +84,7 @@ def search(
         RequestError: the first report shows the request to be wrong.
     """
     halt = Halt(experiment.time_budget, left_s(experiment, history))
+    journal.blocked = halt.blocked
     searcher, num_settings = build_searcher(experiment, found.space)
     scheduler = build_scheduler(experiment, found.space)
     pbt = experiment.scheduler == "pbt"  # needs its whole population at once, and any of its checkpoints

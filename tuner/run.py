@@ -91,7 +91,6 @@ def run(argv: list[str], command: Command) -> int:
     """A new search, or the rest of one."""
     if not (command.experiment.space or command.resume):
         raise RequestError("give --space NAME (see --list), or --resume NAME")
-    from tuner import driver  # before the space: it sets what ray reads when it is imported
     from tuner import console, session  # isort: skip
     from tuner.lock import only_driver
 

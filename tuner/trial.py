@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import inspect
 import logging
@@ -10,6 +11,7 @@ import math
 import random
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,8 +78,7 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -
         improved = value < best
         best = min(best, value) if math.isfinite(value) else best
         report |= {"training_iteration": training.epoch, "improved": training.epoch if improved else 0}
-        with saved_state(training, best) if math.isfinite(value) else contextlib.nullcontext() as saving:
-            tune.report(report, checkpoint=saving)
+        patiently(report_of, training, best, report, save=math.isfinite(value))
 
 
 def train_function(config: dict[str, Any], *, function: Callable[[dict[str, Any]], Any], goal: Goal) -> Any:
@@ -112,6 +113,36 @@ def start_clean(goal: Goal) -> None:
         torch.set_num_threads(max(1, int(goal.cpus)))
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
+
+
+def report_of(training: Any, best: float, report: dict[str, Any], *, save: bool) -> None:
+    """Reports an epoch, with a checkpoint where `save`."""
+    with saved_state(training, best) if save else contextlib.nullcontext() as saving:
+        tune.report(report, checkpoint=saving)
+
+
+def patiently(action: Callable[..., None], *args: Any, **options: Any) -> None:
+    """Tries again while there is no room for a checkpoint, or no folder: its epoch need not be lost for that.
+
+    Ray hands a report to its driver when the checkpoint has been copied, so what failed was not reported.
+    """
+    while True:
+        try:
+            return action(*args, **options)
+        except (OSError, RuntimeError) as error:
+            if not storage_trouble(error):
+                raise
+            print(f"cannot save a checkpoint ({error}); trying again", file=sys.stderr, flush=True)
+            time.sleep(1)
+
+
+def storage_trouble(error: OSError | RuntimeError) -> bool:
+    """Whether it is the disk, not the trial: full, read-only, or without the experiment's folder."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE):
+        return True
+    # torch tells of a full disk by its writer's name, Ray of a folder that is gone by the file that it looks for.
+    said = str(error)
+    return "PytorchStreamWriter failed" in said or "Unable to set up cluster storage" in said
 
 
 @contextlib.contextmanager
