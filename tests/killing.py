@@ -25,15 +25,21 @@ def run_whole(results, name, options):
     return results / name
 
 
-def run_killed(results, name, options, kills, within_s=(4, 12), seed=0):
-    """The search, killed by SIGKILL at `kills` random moments and resumed each time; its folder and kills survived."""
+def run_killed(results, name, options, kills, most_s=1.5, seed=0):
+    """The search, killed by SIGKILL at `kills` random moments and resumed each time; its folder and kills survived.
+
+    A moment is some events after the search went on, and a part of `most_s` seconds: an epoch's length and more.
+    """
     stream, survived = random.Random(f"{name} {seed}"), 0
     given = [*COMMAND, *options, "--results", str(results), "--name", name]
+    journal = results / name / "journal.jsonl"
     for _ in range(kills):
+        events = num_lines(journal) + stream.randint(1, 12)
         process = start(given)
-        try:
-            process.wait(stream.uniform(*within_s))
-        except subprocess.TimeoutExpired:
+        while process.poll() is None and num_lines(journal) < events:
+            time.sleep(0.05)
+        time.sleep(stream.uniform(0, most_s))
+        if process.poll() is None:
             survived += 1
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
@@ -43,6 +49,11 @@ def run_killed(results, name, options, kills, within_s=(4, 12), seed=0):
     done = subprocess.run(given, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return results / name, survived
+
+
+def num_lines(journal):
+    """Whole lines of a journal that may not be there yet."""
+    return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
 
 def start(given, **options):

@@ -324,6 +324,7 @@ def test_a_damaged_experiment_without_its_copy_is_refused(refused, saved, text):
 
 def test_an_experiment_without_its_facts_is_refused(refused, saved):
     document = json.loads((saved / "experiment.json").read_text())
+    (saved / ".experiment.json.copy").unlink()
     (saved / "experiment.json").write_text(json.dumps({"options": document["options"]}))
     assert "experiment.json is damaged" in refused("--resume", "mine")
 

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 from killing import assert_same, decided, told
+from ray.tune import CheckpointConfig
 
 from tuner.journal import read
 from tuner.results import load
@@ -39,17 +40,22 @@ def test_a_search_cut_anywhere_ends_as_the_unbroken_one(search, tmp_path, search
 
 
 @pytest.fixture
-def stopped(search, tmp_path):
-    """A search of one trial at a time that has ended, and its copy cut in the middle of its second trial."""
+def stopped(search, tmp_path, monkeypatch):
+    """A search of one trial at a time that has ended, and its copy cut in the middle of its second trial.
+
+    All checkpoints are kept, so that those of the cut are there.
+    """
+    monkeypatch.setattr("tuner.driver.KEEP_BEST_AND_LATEST", CheckpointConfig())
     whole = search("tiny.py", "--num-samples", "3", "--scheduler", "fifo", *ONE_AT_A_TIME, name="whole")
     events = read(whole.folder / "journal.jsonl")
     in_second = [n for n, event in enumerate(events) if event["event"] == "report" and event["trial"] == "00001"]
-    cut(whole.folder, tmp_path / "cut", in_second[-1] + 1)
+    cut(whole.folder, tmp_path / "cut", in_second[4] + 1)
     return whole.folder, tmp_path / "cut"
 
 
 def latest_checkpoint(folder, trial):
-    return max((folder / "ray" / trial).glob("checkpoint_*"))
+    """The last that the journal names."""
+    return folder / [r.checkpoint for t in load(folder).trials if t.id == trial for r in t.reports][-1]
 
 
 def truncated(state):
@@ -58,7 +64,8 @@ def truncated(state):
 
 def altered(state):
     content = bytearray(state.read_bytes())
-    content[len(content) // 2] ^= 0xFF
+    for at in range(0, len(content), 50):  # between its records a byte may be any
+        content[at] ^= 0xFF
     state.write_bytes(content)
 
 
@@ -128,7 +135,7 @@ def test_completed_trials_go_on_to_more_epochs(search, tmp_path, space):
 def test_asha_gets_the_rungs_above(search, tmp_path):
     options = ["--num-samples", "4", "--reduction-factor", "2", *ONE_AT_A_TIME]
     search("tiny.py", "--max-epochs", "4", *options, name="part")
-    more = search("", "--resume", "part", "--max-epochs", "8", name="part")
+    more = search("", "--resume", "part", "--max-epochs", "12", name="part")
     assert more.code == 0
     assert {d.rung for trial in more.record.trials for d in trial.decisions} >= {1, 2, 8}
     again = search("", "--resume", "part", name="part")
