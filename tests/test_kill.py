@@ -1,6 +1,8 @@
 """The driver is killed without warning, or asked to stop, and `--resume` goes on as if nothing had happened."""
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -78,6 +80,52 @@ def test_a_signal_stops_the_search_and_leaves_no_process(tmp_path, number, twice
     wait_for(lambda: not in_session(process.pid), 15)
     subprocess.run([*COMMAND, "--resume", "x", "--results", str(tmp_path)], check=True, capture_output=True)
     assert {trial.status for trial in load(tmp_path / "x").trials} <= {"completed", "pruned"}
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 4 MiB, where this machine lets a test mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("freed", [True, False])
+def test_a_full_disk_is_waited_for_or_left_with_the_state_kept(small_disk, tmp_path, freed):
+    said = tmp_path / "said"
+    with said.open("w") as file:
+        process = start([*COMMAND, *SLOW, "--results", str(small_disk), "--name", "x"], stderr=file)
+    folder = small_disk / "x"
+    wait_for(lambda: (folder / "journal.jsonl").exists() and reports(folder) >= 2)
+    fill(small_disk / "filler")
+    wait_for(lambda: "No space left on device; the search waits until it can be written to" in said.read_text())
+    events = len(read(folder / "journal.jsonl"))
+    time.sleep(3)
+    assert process.poll() is None and len(read(folder / "journal.jsonl")) == events
+    if not freed:
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(15) == 130
+        wait_for(lambda: not in_session(process.pid), 15)
+    (small_disk / "filler").unlink()
+    if not freed:
+        process = start([*COMMAND, "--resume", "x", "--results", str(small_disk)])
+    assert process.wait(120) == 0
+    assert {trial.status for trial in load(folder).trials} <= {"completed", "pruned"}
+    assert "Traceback" not in said.read_text()
+
+
+def fill(path):
+    """Takes all the room there is."""
+    with path.open("wb", buffering=0) as file:
+        for size in (2**16, 2**12, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(b"x" * size)
 
 
 def reports(folder):

@@ -48,8 +48,10 @@ class Replay:
         self._stopped: set[str] = set()  # told to stop, and not ended yet
         self._failed: set[str] = set()  # ended by an exception or a lost worker
         self._completed: dict[str, int] = {}  # trained all their epochs, and how many those were
+        self._extended: set[str] = set()  # were given more, and have no worker yet
         self._started: dict[str, None] = {}  # have a worker, in the order in which they got it
         self._actions = recorded_actions(history)
+        self._last_start = {e["trial"]: n for n, e in enumerate(history) if e["event"] == "trial_started"}
 
     def run(self) -> list[Trial]:
         """Every trial of the history: ended, paused, or pending from its last whole checkpoint."""
@@ -63,7 +65,7 @@ class Replay:
                 step(number, event)
         self._ledger.unmute([])
         self._settle()
-        self._extend(self._experiment.max_epochs)
+        self._extend(self._experiment.max_epochs, len(self._history))
         trials = self._stage.get_trials()
         for trial in trials:
             if not trial.is_finished():
@@ -78,7 +80,8 @@ class Replay:
         self._judge.max_epochs = event.get("max_epochs", self._judge.max_epochs)
 
     def _on_experiment_resumed(self, number: int, event: Event) -> None:
-        self._extend(event.get("max_epochs", self._judge.max_epochs))
+        self._settle()  # as the session that began here did; what it wrote of it comes next
+        self._extend(event.get("max_epochs", self._judge.max_epochs), number)
 
     def _on_trial_suggested(self, number: int, event: Event) -> None:
         trial = self._source.again(event["trial"], event["config"])
@@ -91,6 +94,7 @@ class Replay:
             self._look_around()
         trial.status = Trial.RUNNING
         self._started[trial.trial_id] = None
+        self._extended.discard(trial.trial_id)
 
     def _on_report(self, number: int, event: Event) -> None:
         trial = self._stage.trials[event["trial"]]
@@ -144,10 +148,9 @@ class Replay:
         if not event["will_retry"]:
             self._failed.add(trial.trial_id)
             return
-        self._judge.on_trial_error(self._stage, trial)
+        # Its scheduler and its searcher hear nothing of a trial that is tried again; Ray puts it last.
         trial.status = Trial.PENDING
-        self._stage.trials[trial.trial_id] = self._stage.trials.pop(trial.trial_id)  # Ray too puts it last
-        self._judge.on_trial_add(self._stage, trial)
+        self._stage.trials[trial.trial_id] = self._stage.trials.pop(trial.trial_id)
 
     def _on_trial_ended(self, number: int, event: Event) -> None:
         trial = self._stage.trials[event["trial"]]
@@ -157,16 +160,20 @@ class Replay:
             return
         self._started.pop(trial.trial_id, None)
         self._stopped.discard(trial.trial_id)
-        if event["status"] == "completed" and trial.last_result.get("training_iteration") == self._judge.max_epochs:
-            self._completed[trial.trial_id] = self._judge.max_epochs
-        if trial.is_finished():
-            return  # by the scheduler, on the stage
+        if trial.is_finished() or trial.trial_id in self._extended:
+            return  # it ended on the stage
         if trial.trial_id in self._failed:
             self._judge.on_trial_error(self._stage, trial)
             self._source.on_trial_complete(trial.trial_id, error=True)
             trial.status = Trial.ERROR
             return
         self._judge.verdicts.setdefault(trial.trial_id, Verdict(event["status"], event["reason"]))
+        self._end(trial)
+
+    def _end(self, trial: Trial) -> None:
+        verdict = self._judge.verdicts.get(trial.trial_id)
+        if verdict and verdict.status == "completed" and trial.last_result.get("training_iteration") is not None:
+            self._completed[trial.trial_id] = trial.last_result["training_iteration"]
         self._stage.stop_trial(trial)
 
     def _settle(self) -> None:
@@ -174,21 +181,22 @@ class Replay:
         for trial in self._stage.get_trials():
             if trial.trial_id in self._stopped:
                 self._started.pop(trial.trial_id, None)
-                self._stage.stop_trial(trial)
+                self._end(trial)
             elif trial.status == Trial.RUNNING:
                 trial.status = Trial.PENDING
         self._stopped.clear()
 
-    def _extend(self, max_epochs: int) -> None:
-        """Trials that had trained all their epochs go on where there are more of them now.
+    def _extend(self, max_epochs: int, number: int) -> None:
+        """Trials that had trained all their epochs go on where there are more of them from event `number` on.
 
         The scheduler gets them back; its searcher was told their value and is not told again.
         """
         before, self._judge.max_epochs = self._judge.max_epochs, max_epochs
         for trial_id in [t for t, epochs in self._completed.items() if before == epochs < max_epochs]:
             trial = self._stage.trials[trial_id]
-            if self._saves.reaches(trial_id, before):
+            if self._last_start.get(trial_id, -1) > number or self._saves.reaches(trial_id, before):
                 del self._completed[trial_id]
+                self._extended.add(trial_id)
                 trial.status = Trial.PENDING
                 self._judge.on_trial_add(self._stage, trial)
             else:

@@ -132,7 +132,8 @@ def patiently(action: Callable[..., None], *args: Any, **options: Any) -> None:
         except (OSError, RuntimeError) as error:
             if not storage_trouble(error):
                 raise
-            print(f"cannot save a checkpoint ({error}); trying again", file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):  # its log may lie on the same disk
+                print(f"cannot save a checkpoint ({error}); trying again", file=sys.stderr, flush=True)
             time.sleep(1)
 
 
