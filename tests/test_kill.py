@@ -23,6 +23,7 @@ from killing import (
 from tuner.journal import read
 from tuner.results import load
 
+pytestmark = pytest.mark.timeout(900)  # several searches each
 SLOW = ["--space", str(SPACES / "slow.py")]
 KILLS = {
     ("random", "asha"): 4, ("hyperopt", "asha"): 4, ("bohb", "bohb"): 4, ("refine", "asha"): 3, ("optuna", "asha"): 2,
