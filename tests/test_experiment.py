@@ -31,6 +31,8 @@ WRONG = [
     ("time_budget", "1h30m"), ("time_budget", "90 s"), ("time_budget", "infm"), ("time_budget", "1e3s"),
     ("name", "../x"), ("name", "a/b"), ("name", " "), ("name", ".hidden"), ("name", "-x"), ("name", "x" * 101),
     ("name", "x\n"), ("results", "s3://bucket/path"), ("results", "gs://b"),
+    ("trial_timeout", "10"), ("trial_timeout", "0s"), ("trial_timeout", "1d"), ("trial_timeout", "-1s"),
+    ("max_failures", -1),
 ]  # fmt: skip
 
 
@@ -51,6 +53,7 @@ RIGHT = [
     ("cpus_per_trial", 0.5), ("cpus_per_trial", 2), ("cpus_per_trial", 4.0), ("gpus_per_trial", 0),
     ("gpus_per_trial", 0.25), ("gpus_per_trial", 2), ("gpus_per_trial", "auto"), ("seed", 2**32 - 1),
     ("reduction_factor", 1.5), ("name", "a.b_c-1"), ("name", "x" * 100), ("time_budget", "1.5h"), ("max_epochs", 1),
+    ("trial_timeout", "0.5s"), ("trial_timeout", "30m"), ("max_failures", 0), ("max_failures", 100),
 ]  # fmt: skip
 
 

@@ -18,7 +18,9 @@ ALLOWED = {
     "tuner.journal": {"errors", "files"},
     "tuner.domains": set(),
     "tuner.failures": set(),
-    "tuner.engine": set(),
+    "tuner.retries": {"failures", "journal"},
+    "tuner.recovery": {"retries"},
+    "tuner.engine": {"recovery", "retries"},
     "tuner.halt": {"errors"},
     "tuner.checkpoints": set(),
     "tuner.lock": {"errors"},
@@ -34,20 +36,26 @@ ALLOWED = {
     "tuner.sampling": {"domains", "experiment", "space"},
     "tuner.searchers": {"domains", "errors", "experiment", "sampling", "space"},
     "tuner.schedulers": {"domains", "errors", "experiment", "space"},
-    "tuner.decisions": {"errors", "experiment", "explain", "halt", "journal", "ledger", "sampling"},
+    "tuner.columns": set(),
+    "tuner.decisions": {"columns", "errors", "experiment", "explain", "halt", "journal", "ledger", "sampling"},
     "tuner.stage": {"decisions", "ledger"},
     "tuner.saves": {"checkpoints", "experiment", "journal"},
     "tuner.replay": {"decisions", "experiment", "journal", "ledger", "saves", "stage"},
     "tuner.proposals": {"errors", "experiment", "journal", "ledger", "sampling"},
-    "tuner.trial": {"checkpoints", "space", "training.loop"},
-    "tuner.callbacks": {"decisions", "experiment", "failures", "halt", "journal"},
+    "tuner.nvml": set(),
+    "tuner.gpus": {"errors", "journal", "nvml"},
+    "tuner.output": set(),
+    "tuner.reports": {"output", "training.usage"},
+    "tuner.trial": {"checkpoints", "reports", "space", "training.loop", "training.share"},
+    "tuner.callbacks": {"decisions", "halt", "journal", "retries"},
     "tuner.answer": {
-        "checkpoints", "files", "journal", "records", "results", "space", "training.data", "training.loop", "trial",
+        "checkpoints", "columns", "files", "journal", "records", "results", "space", "training.data", "training.loop",
+        "trial",
     },
-    "tuner.console": {"answer", "domains", "experiment", "sampling", "session"},
+    "tuner.console": {"answer", "columns", "domains", "experiment", "records", "sampling", "session"},
     "tuner.driver": {
         "callbacks", "console", "decisions", "engine", "errors", "experiment", "halt", "journal", "ledger", "proposals",
-        "replay", "resources", "schedulers", "searchers", "space", "trial",
+        "replay", "resources", "retries", "schedulers", "searchers", "space", "trial",
     },
     "tuner.session": {
         "answer", "driver", "errors", "experiment", "facts", "journal", "resources", "results",
@@ -70,13 +78,17 @@ ALLOWED = {
     "tuner.run": {"console", "driver", "errors", "experiment", "lock", "session", "space", "wandb_mirror"},
 }  # fmt: skip
 TRAINING = {module for module in FILES if module.startswith("tuner.training.")}
-ALLOWED |= {module: {"errors", "space"} | {name.removeprefix("tuner.") for name in TRAINING} for module in TRAINING}
+ALLOWED |= {
+    module: {"errors", "nvml", "space"} | {name.removeprefix("tuner.") for name in TRAINING} for module in TRAINING
+}
 WITHOUT_RAY_AND_TORCH = [
     "tuner.run", "tuner.space", "tuner.domains", "tuner.experiment", "tuner.journal", "tuner.records", "tuner.results",
     "tuner.errors", "tuner.files", "tuner.facts", "tuner.checkpoints", "tuner.ledger", "tuner.lock", "tuner.failures",
     "tuner.wandb_mirror", "tuner.train",
     "tuner.training.data", "tuner.resources", "tuner.answer", "tuner.labels", "tuner.tables", "tuner.history",
-    "tuner.parallel", "tuner.figures", "tuner.serve.app", "tuner.serve.store", "tuner.serve.__main__",
+    "tuner.retries", "tuner.columns", "tuner.nvml", "tuner.output", "tuner.gpus", "tuner.training.usage",
+    "tuner.training.share", "tuner.parallel", "tuner.figures", "tuner.serve.app", "tuner.serve.store",
+    "tuner.serve.__main__",
 ]  # fmt: skip
 
 
@@ -140,7 +152,7 @@ def test_training_knows_no_ray(module):
 @pytest.mark.parametrize("module", sorted(FILES))
 def test_only_trial_session_answer_and_train_meet_training(module):
     meets = any(name.startswith("tuner.training") for name in imported(module))
-    may = {"tuner.trial", "tuner.session", "tuner.answer", "tuner.train"}
+    may = {"tuner.trial", "tuner.reports", "tuner.session", "tuner.answer", "tuner.train"}
     assert not meets or module in may | TRAINING
 
 

@@ -138,7 +138,7 @@ def test_what_the_parser_refuses_is_told_without_its_box(argv, said, encoding, m
 SPACE_NAMES = [
     ([], "give --space NAME (see --list), or --resume NAME"),
     (["--space", "cifra"], "no space named 'cifra'; did you mean 'cifar'?"),
-    (["--space", "zzz"], "known: cifar, quadratic"),
+    (["--space", "zzz"], "known: cifar, imagefolder, mobilenet, quadratic, "),
     (["--space", "nowhere.py"], "--space nowhere.py: no such file"),
     (["--space", "TMP"], "no such file"),
     (["--space", "no.such.module"], "No module named"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.checkpoints import STATE, damage
+from tuner.columns import USAGE
 from tuner.files import write_atomically
 from tuner.journal import strict
 from tuner.records import Report, TrialRecord
@@ -167,7 +168,8 @@ def figures(metrics: dict[str, Any]) -> str:
     shown = {
         name: value
         for name, value in metrics.items()
-        if isinstance(value, (int, float)) and math.isfinite(value) and not name.endswith(("_s", "_size"))
+        if isinstance(value, (int, float)) and math.isfinite(value)
+        if name not in USAGE and not name.endswith(("_s", "_size"))
     }
     return ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
 

@@ -14,6 +14,7 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
+from tuner.columns import USAGE
 from tuner.errors import RequestError, nearest
 from tuner.experiment import Experiment
 from tuner.explain import Comparison, Explainer
@@ -176,7 +177,7 @@ class JournalingScheduler(TrialScheduler):
         """Why the report cannot be judged, or nothing. The first report of a search is asked for in the plain."""
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return ""
-        names = ", ".join(sorted(metrics)) or "nothing"
+        names = ", ".join(sorted(metrics.keys() - USAGE)) or "nothing"
         if self.metric not in metrics:
             what = f"reports no {self.metric!r} at epoch {epoch}; it reports {names}"
         else:

@@ -51,6 +51,7 @@ from tuner.ledger import Ledger
 from tuner.proposals import KEEP_BEST_AND_LATEST, Proposals
 from tuner.replay import Replay
 from tuner.resources import Resources, local_cluster
+from tuner.retries import Retries
 from tuner.schedulers import build_scheduler
 from tuner.searchers import build_searcher
 from tuner.space import Found
@@ -115,6 +116,7 @@ def search(
         keep=keep,
         replayed=replayed,
     )
+    retries = Retries(experiment.max_failures, history)
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str((num_settings if pbt else resources.concurrent) + 1)
     loggers = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
     tuner = tune.Tuner(
@@ -130,12 +132,13 @@ def search(
             name="ray",
             storage_path=str(experiment.folder.absolute()),
             stop=halt,
-            callbacks=[JournalCallback(journal, judge, halt), *loggers],
+            callbacks=[JournalCallback(journal, judge, halt, retries), *loggers],
             progress_reporter=Console(experiment, num_settings, halt.left_s),
             verbose=1,
         ),
     )
-    with signals_to(halt), installed(resources.concurrent, not experiment.address):
+    controller = installed(resources.concurrent, not experiment.address, retries, experiment.trial_timeout_s)
+    with signals_to(halt), controller:
         tuner.fit()
     state = "interrupted" if halt.interrupted else "finished"
     journal.write("experiment_finished", state=state, reason=halt.reason)

@@ -41,7 +41,9 @@ PAIRS: dict[str, tuple[str, ...]] = {
 EXTENDABLE = frozenset(
     {"num_samples", "max_epochs", "time_budget", "max_concurrent_trials", "results", "address", "data_dir"}
     | {"wandb", "wandb_project", "cpus_per_trial", "gpus_per_trial"}
+    | {"trial_timeout", "max_failures"}
 )
+AT_LEAST_ONE = ("num_samples", "max_epochs", "grace_period", "workers_per_trial")
 BEST_RULE = (
     "the best trial is the one whose best epoch has the best finite value of the metric, among epochs that a "
     "checkpoint exists for (among all epochs where no trial saved one); ties go to the earlier report"
@@ -86,6 +88,10 @@ class Experiment:
     """trials at a time at most; 0 = as many as fit"""
     time_budget: str = ""
     """stop the search after this long: 90s, 30m, 2h; empty = no limit"""
+    trial_timeout: str = ""
+    """fail a trial that reports nothing for this long: 90s, 30m, 2h; empty = no limit"""
+    max_failures: int = 2
+    """lost workers (killed, node gone) that a trial survives, going on from its last checkpoint; 0 = none"""
     seed: int = 0
     """every random stream comes from it: same seed, same settings, same figures"""
     name: str = ""
@@ -104,7 +110,7 @@ class Experiment:
     """also write TensorBoard files, by Ray's own logger"""
 
     def __post_init__(self) -> None:
-        for name, least in (("num_samples", 1), ("max_epochs", 1), ("grace_period", 1), ("workers_per_trial", 1)):
+        for name, least in (*((name, 1) for name in AT_LEAST_ONE), ("max_failures", 0)):
             if getattr(self, name) < least:
                 raise RequestError(f"{option(name)} {getattr(self, name)}: must be {least} or more")
         for field in dataclasses.fields(self):
@@ -126,17 +132,17 @@ class Experiment:
         self._check_resources()
         self._check_pair()
         self._check_name()
-        self.time_budget_s  # noqa: B018  (raises for a bad one)
+        self.time_budget_s, self.trial_timeout_s  # noqa: B018  (raise for a bad one)
 
     @property
     def time_budget_s(self) -> float | None:
         """The time budget in seconds; None = no limit."""
-        if not self.time_budget:
-            return None
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", self.time_budget)
-        if not found or float(found[1]) == 0:
-            raise RequestError(f"--time-budget {self.time_budget}: write it as 90s, 30m or 2h, above zero")
-        return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+        return self._seconds("time_budget")
+
+    @property
+    def trial_timeout_s(self) -> float | None:
+        """Seconds that a trial may be without a report; None = no limit."""
+        return self._seconds("trial_timeout")
 
     @property
     def folder(self) -> Path:
@@ -179,6 +185,15 @@ class Experiment:
             )
         if re.match(r"[a-z0-9]+://", self.results):
             raise RequestError(f"--results {self.results}: only folders are supported; mount the store, give its path")
+
+    def _seconds(self, name: str) -> float | None:
+        text = getattr(self, name)
+        if not text:
+            return None
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
+        if not found or float(found[1]) == 0:
+            raise RequestError(f"{option(name)} {text}: write it as 90s, 30m or 2h, above zero")
+        return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
     def differences(self, other: Experiment) -> dict[str, tuple[Any, Any]]:
         """Field -> (here, there), for the fields that differ."""

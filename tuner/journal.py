@@ -181,9 +181,9 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
-    if getattr(value, "shape", None) == () or list(getattr(value, "shape", ())) == [1]:
-        return plain(value.item())
-    return repr(value)
+    if (shape := getattr(value, "shape", None)) is None:
+        return repr(value)
+    return plain(value.item()) if math.prod(shape) == 1 else f"{type(value).__name__} of shape {tuple(shape)}"
 
 
 def strict(value: Any) -> Any:

@@ -144,8 +144,9 @@ class Proposals(SearchAlgorithm):
         return python_values(setting)
 
     def _finite(self, result: dict[str, Any]) -> dict[str, Any]:
-        value = result.get(self._experiment.metric, self._worst)
-        return {**result, self._experiment.metric: value if math.isfinite(value) else self._worst}
+        value = plain(result.get(self._experiment.metric))
+        known = isinstance(value, (int, float)) and math.isfinite(value)
+        return {**result, self._experiment.metric: value if known else self._worst}
 
     def again(self, trial_id: str, recorded: dict[str, Any]) -> Trial:
         """The trial of the searcher's next setting; RequestError where that is not the recorded one."""

@@ -15,14 +15,19 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
 from tuner.checkpoints import STATE
+from tuner.reports import begin_reports, own_exits
 from tuner.space import Task
+from tuner.training.share import hold_to_share
+
+if TYPE_CHECKING:
+    from tuner.training.loop import Training
 
 
 @dataclass(frozen=True)
@@ -47,11 +52,10 @@ def trial_seed(seed: int, trial_id: str) -> int:
 
 def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -> None:
     """Trains one setting of a Task space from its checkpoint, if any; a report and a checkpoint an epoch."""
-    import torch
-
     from tuner.training.loop import Training
 
     start_clean(goal)
+    begin_reports()
     seed = trial_seed(goal.seed, tune.get_context().get_trial_id())
     device = "cuda" if goal.gpus else "cpu"
     training = Training(
@@ -64,11 +68,20 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -
         precision=goal.precision,
         on_oom=goal.on_oom,
     )
+    # A trial that is told to stop ends by a SystemExit in `tune.report`; its loader must not outlive it.
+    with contextlib.closing(training):
+        run_epochs(training, goal)
+
+
+def run_epochs(training: Training, goal: Goal) -> None:
+    """Goes on from the trial's checkpoint, if any, to its last epoch; a report and a checkpoint an epoch."""
+    import torch
+
     best = math.inf
     checkpoint = tune.get_checkpoint()
     if checkpoint:
         with checkpoint.as_directory() as folder:
-            saved = torch.load(Path(folder) / STATE, weights_only=True, map_location=device)
+            saved = torch.load(Path(folder) / STATE, weights_only=True, map_location=training.device)
         training.load_state_dict(saved["training"], keep=goal.mutable)
         best = saved["best"]
     sign = 1 if goal.mode == "min" else -1
@@ -84,16 +97,18 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -
 def train_function(config: dict[str, Any], *, function: Callable[[dict[str, Any]], Any], goal: Goal) -> Any:
     """Runs a function written for Ray Tune as it is: it may report, yield or return its metrics."""
     start_clean(goal)
+    reporter = begin_reports()
     seed = trial_seed(goal.seed, tune.get_context().get_trial_id())
     random.seed(seed)
     np.random.seed(seed)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(seed)
-    output = function(config)
-    if not inspect.isgenerator(output):
-        return output
-    for metrics in output:
-        tune.report(metrics if isinstance(metrics, dict) else {DEFAULT_METRIC: metrics})
+    with own_exits(reporter):
+        output = function(config)
+        if not inspect.isgenerator(output):
+            return output
+        for metrics in output:
+            tune.report(metrics if isinstance(metrics, dict) else {DEFAULT_METRIC: metrics})
     return None
 
 
@@ -113,6 +128,8 @@ def start_clean(goal: Goal) -> None:
         torch.set_num_threads(max(1, int(goal.cpus)))
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
+    if goal.gpus:
+        hold_to_share(goal.gpus)  # before the model is built
 
 
 def report_of(training: Any, best: float, report: dict[str, Any], *, save: bool) -> None:
@@ -147,7 +164,7 @@ def storage_trouble(error: OSError | RuntimeError) -> bool:
 
 
 @contextlib.contextmanager
-def saved_state(training: Any, best: float) -> Iterator[tune.Checkpoint]:
+def saved_state(training: Training, best: float) -> Iterator[tune.Checkpoint]:
     """The trial's state in a folder that lives until Ray has copied it to the experiment's."""
     import torch
 

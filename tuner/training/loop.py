@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
 import warnings
@@ -15,8 +16,8 @@ from torch import Tensor, nn
 
 from tuner.space import Config, Task
 from tuner.training.backend import onednn, small_convolutions
-from tuner.training.batches import Examples
-from tuner.training.data import Arrays, Splits
+from tuner.training.batches import Examples, examples_of
+from tuner.training.data import Arrays, Files, Splits
 from tuner.training.memory import Fit, gradients_in_parts, sums_in_parts, warn_of_batch_norm
 from tuner.training.precision import precision_named
 from tuner.training.streams import Streams, reseed
@@ -63,14 +64,15 @@ class Training:
         self.seed = seed
         self.device = torch.device(device)
         self.epoch = 0  # epochs done
+        self.config = config = {**splits.constants, **config}
         self.batch_size = checked_batch_size(config.get("batch_size", task.batch_size))
         self.precision = precision_named(config.get("precision", precision), self.device)
         self.streams = Streams(self.device)
         self.train_fit = Fit("training", shrink=on_oom == "shrink")
         self.evaluate_fit = Fit("evaluation", shrink=on_oom == "shrink")
         self.loss = task.loss or nn.functional.cross_entropy
-        self.train_examples = Examples.of(splits.train, task, self.device)
-        self.validation_examples = Examples.of(splits.validation, task, self.device)
+        self.train_examples = examples_of(splits.train, task, self.device)
+        self.validation_examples = examples_of(splits.validation, task, self.device)
         reseed(seed, epoch=0)
         self.model = task.model(config)
         self.choose_backend()
@@ -142,15 +144,24 @@ class Training:
 
     def mean_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of examples that go through the model at once, with its graph."""
-        return self.loss(self.precision.forward(self.model, inputs), targets)
+        outputs = self.precision.forward(self.model, inputs)
+        if self.task.training_loss is not None:
+            return self.task.training_loss(outputs, targets, self.config)
+        return self.loss(outputs, targets)
 
     def drop_gradients(self) -> None:
         for parameter in self.parameters:  # zero_grad does the same in 10 us more, of a small step's 460
             parameter.grad = None
 
-    def evaluate(self, arrays: Arrays) -> dict[str, float]:
-        """`loss` and each of the task's metrics, means over the examples of `arrays`."""
-        return self.evaluate_examples(Examples.of(arrays, self.task, self.device))
+    def evaluate(self, part: Arrays | Files) -> dict[str, float]:
+        """`loss` and each of the task's metrics, means over the examples of `part`."""
+        with contextlib.closing(examples_of(part, self.task, self.device)) as examples:
+            return self.evaluate_examples(examples)
+
+    def close(self) -> None:
+        """Ends the processes that load examples; the model stays usable."""
+        self.train_examples.close()
+        self.validation_examples.close()
 
     @torch.inference_mode()
     def evaluate_examples(self, examples: Examples) -> dict[str, float]:
