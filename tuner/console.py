@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ray.tune import CLIReporter
@@ -17,7 +17,9 @@ from ray.tune.experiment import Trial
 
 from tuner import domains
 from tuner.answer import figures, setting
+from tuner.columns import GROWTH
 from tuner.experiment import Experiment
+from tuner.records import TrialRecord
 from tuner.sampling import GridSearcher, num_random
 
 if TYPE_CHECKING:
@@ -196,6 +198,7 @@ def ending(done: Done) -> list[str]:
     for trial in failed[:5]:
         lines += [f"failed: trial {trial.id}: {trial.reason}"]
     lines += [f"... and {len(failed) - 5} more, in trials.csv"] if len(failed) > 5 else []
+    lines += growing(done.record.trials)
     lines += [f"NOTE: {done.outcome.reason}"] if done.outcome.reason else []
     if done.answer:
         report, trial = done.answer.report, done.answer.trial
@@ -217,6 +220,24 @@ def ending(done: Done) -> list[str]:
     more = "" if done.outcome.state == "interrupted" else f" --num-samples {e.num_samples * 2}"
     goes_on = "resume     " if done.outcome.state == "interrupted" else "extend     "
     return [*lines, f"{goes_on} python -m tuner.run --resume {e.name}{results}{more}"]
+
+
+def growing(trials: Iterable[TrialRecord]) -> list[str]:
+    """A line for each kind of memory that grew from epoch to epoch: in how many trials, and the fastest of them."""
+    lines = []
+    for name, memory in GROWTH.items():
+        grown = [
+            (most, trial.id)
+            for trial in trials
+            if (most := max((r.metrics.get(name, 0) for r in trial.reports), default=0))
+        ]
+        if grown:
+            most, trial = max(grown)
+            lines += [
+                f"NOTE: {memory} grew from epoch to epoch in {len(grown)} trials, by {most / 2**20:.1f} MiB an epoch "
+                f"in trial {trial} ({name} in the journal); usually losses kept with their graphs: .item() or .detach()"
+            ]
+    return lines
 
 
 def settings(request: Request) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import inspect
 import logging
@@ -10,6 +11,7 @@ import math
 import random
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,9 +22,10 @@ import numpy as np
 from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
+from tuner.checkpoints import STATE
+from tuner.reports import begin_reports, own_exits
 from tuner.space import Task
-
-STATE = "state.pt"  # the file in a checkpoint's folder: a torch.save of `Training.state_dict` and what is below
+from tuner.training.share import hold_to_share
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -
     from tuner.training.parallel import Worker
 
     start_clean(goal)
+    begin_reports()
     seed = trial_seed(goal.seed, tune.get_context().get_trial_id())
     device = "cuda" if goal.gpus else "cpu"
     training = Training(
@@ -94,7 +98,8 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], goal: Goal) 
     from tuner.training.group import Setting
     from tuner.workers import keep, workers_for
 
-    start_clean(goal)
+    start_clean(replace(goal, cpus=1, gpus=0))  # this process waits; what the trial has, its workers have
+    begin_reports()
     seed = trial_seed(goal.seed, tune.get_context().get_trial_id())
     setting = Setting(config, seed, goal.max_epochs, goal.precision, goal.on_oom, keep=goal.mutable)
     best = math.inf
@@ -141,23 +146,24 @@ def run_epochs(training: Epochs, save: Callable[[float, Path], None], best: floa
         improved = value < best
         best = min(best, value) if math.isfinite(value) else best
         report |= {"training_iteration": training.epoch, "improved": training.epoch if improved else 0}
-        with saved_state(partial(save, best)) if math.isfinite(value) else contextlib.nullcontext() as saving:
-            tune.report(report, checkpoint=saving)
+        patiently(report_of, report, partial(save, best) if math.isfinite(value) else None)
 
 
 def train_function(config: dict[str, Any], *, function: Callable[[dict[str, Any]], Any], goal: Goal) -> Any:
     """Runs a function written for Ray Tune as it is: it may report, yield or return its metrics."""
     start_clean(goal)
+    reporter = begin_reports()
     seed = trial_seed(goal.seed, tune.get_context().get_trial_id())
     random.seed(seed)
     np.random.seed(seed)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(seed)
-    output = function(config)
-    if not inspect.isgenerator(output):
-        return output
-    for metrics in output:
-        tune.report(metrics if isinstance(metrics, dict) else {DEFAULT_METRIC: metrics})
+    with own_exits(reporter):
+        output = function(config)
+        if not inspect.isgenerator(output):
+            return output
+        for metrics in output:
+            tune.report(metrics if isinstance(metrics, dict) else {DEFAULT_METRIC: metrics})
     return None
 
 
@@ -177,6 +183,39 @@ def start_clean(goal: Goal) -> None:
         torch.set_num_threads(max(1, int(goal.cpus)))
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
+    if goal.gpus:
+        hold_to_share(goal.gpus)  # before the model is built
+
+
+def report_of(report: dict[str, Any], save: Callable[[Path], None] | None) -> None:
+    """Reports an epoch; with a checkpoint, if there is something to save."""
+    with saved_state(save) if save else contextlib.nullcontext() as saving:
+        tune.report(report, checkpoint=saving)
+
+
+def patiently(action: Callable[..., None], *args: Any, **options: Any) -> None:
+    """Tries again while there is no room for a checkpoint, or no folder: its epoch need not be lost for that.
+
+    Ray hands a report to its driver when the checkpoint has been copied, so what failed was not reported.
+    """
+    while True:
+        try:
+            return action(*args, **options)
+        except (OSError, RuntimeError) as error:
+            if not storage_trouble(error):
+                raise
+            with contextlib.suppress(OSError):  # its log may lie on the same disk
+                print(f"cannot save a checkpoint ({error}); trying again", file=sys.stderr, flush=True)
+            time.sleep(1)
+
+
+def storage_trouble(error: OSError | RuntimeError) -> bool:
+    """Whether it is the disk, not the trial: full, read-only, or without the experiment's folder."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE):
+        return True
+    # torch tells of a full disk by its writer's name, Ray of a folder that is gone by the file that it looks for.
+    said = str(error)
+    return "PytorchStreamWriter failed" in said or "Unable to set up cluster storage" in said
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from tuner.training.data import Splits
 from tuner.training.loop import Training
 from tuner.training.memory import is_out_of_memory, release
 from tuner.training.parallel import Worker
+from tuner.training.usage import Usage, of_workers
 
 logger = logging.getLogger(__name__)
 Answer = tuple[int, Any, BaseException | None]  # rank, value, error
@@ -123,10 +124,11 @@ class Member:
         if setting.limit is not None:
             self.training.train_fit.limit = setting.limit
         self.shrinks = setting.on_oom == "shrink"
+        self.usage = Usage()
         return self.training.epoch
 
-    def run_epoch(self) -> dict[str, Any]:
-        """Trains and validates an epoch; the report is that of all processes.
+    def run_epoch(self) -> tuple[dict[str, Any], dict[str, float]]:
+        """Trains and validates an epoch; gives the report of all processes, and this one's usage of its machine.
 
         Raises:
             GroupOutOfMemoryError: a part of a batch did not fit here. The others wait in a collective call for this
@@ -135,7 +137,7 @@ class Member:
         assert self.training is not None
         fit = self.training.train_fit
         try:
-            return self.training.run_epoch()
+            return self.training.run_epoch(), self.usage.read()
         except RuntimeError as error:
             size = fit.size(self.training.strategy.share_of(self.training.batch_size))
             if size == 1 or not self.shrinks or not is_out_of_memory(error):
@@ -177,7 +179,7 @@ class Group:
         self.epoch = self.call("begin", setting)[0]
 
     def run_epoch(self) -> dict[str, Any]:
-        """As `Training.run_epoch`, over all processes.
+        """As `Training.run_epoch`, over all processes, with what they used of their machines.
 
         Where a part of a batch does not fit, the processes are started anew, with half of the examples at once, from
         the state that was saved last.
@@ -186,7 +188,8 @@ class Group:
         until = self.epoch + 1
         while self.epoch < until:
             try:
-                report = self.call("run_epoch")[0]
+                reports, usage = zip(*self.call("run_epoch"), strict=True)
+                report = reports[0] | of_workers(usage)
                 self.epoch += 1
             except GroupOutOfMemoryError as error:
                 logger.warning("a worker with %d examples at once: %s", error.size, str(error).partition("\n")[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
+import warnings
 from collections.abc import Collection
 from functools import partial
 from numbers import Integral
@@ -90,6 +91,7 @@ class Training:
         self.parameters = list(self.model.parameters())
         self.optimizer = task.optimizer(self.parameters, config)
         self.schedule = task.schedule(self.optimizer, config, max_epochs) if task.schedule else None
+        self.max_epochs = max_epochs
 
     def choose_measures(self) -> None:
         """What is minimised, and what is measured on the validation part."""
@@ -204,12 +206,22 @@ class Training:
         """All that `load_state_dict` needs to go on bit-equal; as in torch its tensors are the live ones."""
         return {
             "epoch": self.epoch,
+            "max_epochs": self.max_epochs,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "precision": self.precision.state_dict(),
             "fits": {"train": self.train_fit.limit, "evaluate": self.evaluate_fit.limit},
         }
+
+    def rates_after(self, epochs: int) -> list[float]:
+        """Steps the new schedule, on the untouched optimizer, to where it is after `epochs`; its learning rates."""
+        assert self.schedule is not None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # torch: the optimizer has not stepped
+            for _ in range(epochs):
+                self.schedule.step()
+        return [group["lr"] for group in self.optimizer.param_groups]
 
     def load_state_dict(self, state: dict[str, Any], keep: Collection[str] = ()) -> None:
         """Goes on from `state`, which must come from the same task and the same shapes; it is not aliased.
@@ -218,6 +230,10 @@ class Training:
         copies another trial's state and changes its learning rate.
         """
         groups = self.optimizer.param_groups
+        # A schedule is laid over all epochs. Where there are more of them now, it is where it would be by this epoch,
+        # had there been as many from the start; one that only counts (a step every 10) is where it was.
+        laid_anew = self.schedule is not None and state["max_epochs"] != self.max_epochs
+        rates = self.rates_after(state["epoch"]) if laid_anew else []
         kept = [{name: group[name] for name in keep if name in group} for group in groups]
         self.epoch = state["epoch"]
         self.model.load_state_dict(state["model"])
@@ -225,7 +241,9 @@ class Training:
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         for group, options in zip(self.optimizer.param_groups, kept, strict=True):
             group.update(options)
-        if self.schedule is not None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
+            group["lr"] = rate
+        if self.schedule is not None and not laid_anew:
             self.schedule.load_state_dict(copy.deepcopy(state["schedule"]))
         self.precision.load_state_dict(state["precision"])
         self.train_fit.limit, self.evaluate_fit.limit = state["fits"]["train"], state["fits"]["evaluate"]
