@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tuner.columns import USAGE
 from tuner.space import Task
 from tuner.training.batches import examples_of
 from tuner.training.data import Arrays, Splits
@@ -87,7 +88,7 @@ def training(config=None, *, strategy="single", made=None, **options):
 
 
 def figures(report):
-    return {name: value for name, value in report.items() if not name.endswith(("_s", "_size"))}
+    return {name: value for name, value in report.items() if not name.endswith(("_s", "_size")) and name not in USAGE}
 
 
 def assert_close(found, expected, tolerance=1e-12):
