@@ -9,6 +9,7 @@ from ray import tune
 
 from tuner import console, run, session
 from tuner.experiment import CHOICES, PAIRS, Experiment
+from tuner.records import Report, TrialRecord
 from tuner.space import find_space
 
 TINY = str(Path(__file__).parent / "spaces" / "tiny.py")
@@ -137,7 +138,7 @@ def test_the_first_lines_name_the_data_and_its_notice(tmp_path):
 @pytest.mark.parametrize(("state", "more"), [("finished", "--num-samples 12"), ("interrupted", "resume")])
 def test_the_last_lines_say_how_to_go_on(tmp_path, state, more):
     request = request_of(tmp_path)
-    record = SimpleNamespace(trials=[SimpleNamespace(id="00003", status="failed", reason="ValueError: wrong")])
+    record = SimpleNamespace(trials=[TrialRecord("00003", {}, status="failed", reason="ValueError: wrong")])
     outcome = SimpleNamespace(state=state, reason="the time budget of 30m is over")
     done = SimpleNamespace(request=request, record=record, answer=None, outcome=outcome)
     said = "\n".join(console.ending(done))
@@ -151,3 +152,17 @@ def test_a_column_is_left_out_of_a_table_that_is_too_wide():
     left = ["+-----+------+", "| n   | loss |", "|-----+------|", "| 0   | 2.0  |"]
     assert console.without_column([*table, "..."], "loc") == [*left, "..."]
     assert console.without_column(left, "loc") == left
+
+
+def test_memory_that_grew_is_told_of_the_trial_where_it_grew_fastest():
+    def grown(number, *sizes):
+        reports = tuple(
+            Report(i + 1, {"rss_growth_bytes": size} if size else {}, None, 0.0) for i, size in enumerate(sizes)
+        )
+        return TrialRecord(f"{number:05d}", {}, reports=reports)
+
+    assert console.growing([grown(0, 0, 0), TrialRecord("00001", {})]) == []
+    (said,) = console.growing([grown(0, 0, 2 << 20), grown(1, 0, 5 << 20, 3 << 20), grown(2, 0)])
+    assert said.startswith(
+        "NOTE: resident memory grew from epoch to epoch in 2 trials, by 5.0 MiB an epoch in trial 00001"
+    )

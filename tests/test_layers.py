@@ -15,11 +15,16 @@ FILES = {
 ALLOWED = {
     "tuner.errors": set(),
     "tuner.files": set(),
-    "tuner.journal": {"errors"},
+    "tuner.journal": {"errors", "files"},
     "tuner.domains": set(),
     "tuner.failures": set(),
-    "tuner.engine": set(),
+    "tuner.retries": {"failures", "journal"},
+    "tuner.recovery": {"retries"},
+    "tuner.engine": {"recovery", "retries"},
     "tuner.halt": {"errors"},
+    "tuner.checkpoints": set(),
+    "tuner.lock": {"errors"},
+    "tuner.ledger": {"journal"},
     "tuner.experiment": {"errors", "files"},
     "tuner.space": {"domains", "errors", "training.data"},
     "tuner.facts": {"domains", "experiment", "space"},
@@ -32,22 +37,40 @@ ALLOWED = {
     "tuner.explain": set(),
     "tuner.sampling": {"domains", "experiment", "space"},
     "tuner.searchers": {"domains", "errors", "experiment", "sampling", "space"},
-    "tuner.schedulers": {"domains", "errors", "experiment", "journal", "space"},
-    "tuner.decisions": {"errors", "experiment", "explain", "halt", "journal", "sampling"},
-    "tuner.proposals": {"errors", "experiment", "journal", "records", "sampling"},
-    "tuner.trial": {"space", "training.loop"},
-    "tuner.callbacks": {"decisions", "experiment", "failures", "halt", "journal"},
-    "tuner.answer": {"files", "journal", "records", "results", "space", "training.data", "training.loop", "trial"},
-    "tuner.console": {"answer", "domains", "experiment", "sampling", "session"},
+    "tuner.schedulers": {"domains", "errors", "experiment", "space"},
+    "tuner.columns": set(),
+    "tuner.decisions": {"columns", "errors", "experiment", "explain", "halt", "journal", "ledger", "sampling"},
+    "tuner.stage": {"decisions", "ledger"},
+    "tuner.saves": {"checkpoints", "experiment", "journal"},
+    "tuner.replay": {"decisions", "experiment", "journal", "ledger", "saves", "stage"},
+    "tuner.proposals": {"errors", "experiment", "journal", "ledger", "sampling"},
+    "tuner.nvml": set(),
+    "tuner.gpus": {"errors", "journal", "nvml"},
+    "tuner.output": set(),
+    "tuner.reports": {"output", "training.usage"},
+    "tuner.workers": {"training.group"},
+    "tuner.trial": {
+        "checkpoints", "reports", "space", "training.group", "training.loop", "training.parallel", "training.share",
+        "workers",
+    },
+    "tuner.callbacks": {"decisions", "halt", "journal", "retries"},
+    "tuner.answer": {
+        "checkpoints", "columns", "files", "journal", "records", "results", "space", "training.data", "training.loop",
+        "trial",
+    },
+    "tuner.console": {"answer", "columns", "domains", "experiment", "records", "sampling", "session"},
     "tuner.driver": {
-        "callbacks", "cluster", "console", "decisions", "engine", "errors", "experiment", "halt", "journal",
-        "probe", "proposals", "resources", "schedulers", "searchers", "space", "trial",
+        "callbacks", "cluster", "console", "decisions", "engine", "errors", "experiment", "halt", "journal", "ledger",
+        "probe", "proposals", "replay", "resources", "retries", "schedulers", "searchers", "space", "trial",
     },
     "tuner.session": {
-        "answer", "cluster", "driver", "errors", "experiment", "facts", "journal", "records", "resources", "results",
+        "answer", "cluster", "driver", "errors", "experiment", "facts", "journal", "resources", "results",
         "schedulers", "searchers", "space", "training.data", "wandb_mirror",
     },
-    "tuner.train": {"answer", "errors", "space", "training.data", "training.loop", "trial"},
+    "tuner.train": {
+        "answer", "errors", "space", "training.data", "training.group", "training.launch", "training.loop",
+        "training.parallel", "trial",
+    },
     "tuner.labels": {"answer", "records"},
     "tuner.tables": {"experiment", "records", "results"},
     "tuner.history": {"labels", "results"},
@@ -61,15 +84,20 @@ ALLOWED = {
         "errors", "figures", "journal", "serve.guard", "serve.page", "serve.store", "serve.stream", "tables",
     },
     "tuner.serve.__main__": {"errors", "serve.app", "serve.guard"},
-    "tuner.run": {"console", "driver", "errors", "experiment", "session", "space", "wandb_mirror"},
+    "tuner.run": {"console", "driver", "errors", "experiment", "lock", "session", "space", "wandb_mirror"},
 }  # fmt: skip
 TRAINING = {module for module in FILES if module.startswith("tuner.training.")}
-ALLOWED |= {module: {"errors", "space"} | {name.removeprefix("tuner.") for name in TRAINING} for module in TRAINING}
+ALLOWED |= {
+    module: {"errors", "nvml", "space"} | {name.removeprefix("tuner.") for name in TRAINING} for module in TRAINING
+}
 WITHOUT_RAY_AND_TORCH = [
     "tuner.run", "tuner.space", "tuner.domains", "tuner.experiment", "tuner.journal", "tuner.records", "tuner.results",
-    "tuner.errors", "tuner.files", "tuner.facts", "tuner.failures", "tuner.wandb_mirror", "tuner.train",
+    "tuner.errors", "tuner.files", "tuner.facts", "tuner.checkpoints", "tuner.ledger", "tuner.lock", "tuner.failures",
+    "tuner.wandb_mirror", "tuner.train",
     "tuner.training.data", "tuner.resources", "tuner.answer", "tuner.labels", "tuner.tables", "tuner.history",
-    "tuner.parallel", "tuner.figures", "tuner.serve.app", "tuner.serve.store", "tuner.serve.__main__",
+    "tuner.retries", "tuner.columns", "tuner.nvml", "tuner.output", "tuner.gpus", "tuner.training.usage",
+    "tuner.training.share", "tuner.parallel", "tuner.figures", "tuner.serve.app", "tuner.serve.store",
+    "tuner.serve.__main__",
 ]  # fmt: skip
 
 
@@ -131,9 +159,9 @@ def test_training_knows_no_ray(module):
 
 
 @pytest.mark.parametrize("module", sorted(FILES))
-def test_only_trial_session_answer_and_train_meet_training(module):
+def test_only_trial_workers_session_answer_and_train_meet_training(module):
     meets = any(name.startswith("tuner.training") for name in imported(module))
-    may = {"tuner.trial", "tuner.session", "tuner.answer", "tuner.train"}
+    may = {"tuner.trial", "tuner.workers", "tuner.reports", "tuner.session", "tuner.answer", "tuner.train"}
     assert not meets or module in may | TRAINING
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tuner import run
+from tuner.columns import USAGE
 from tuner.experiment import PAIRS
 from tuner.journal import read
 
@@ -147,13 +148,15 @@ def curve(trial):
 
 
 def timeless(folder):
-    """The journal without times, seconds and rates."""
+    """The journal without times, seconds and rates, and without what tells of the machine: processes and usage."""
     events = read(folder / "journal.jsonl")
     for event in events:
         del event["time"]
-        event.pop("name", None)
+        for name in ("name", "pid"):
+            event.pop(name, None)
         if "metrics" in event:
-            event["metrics"] = {k: v for k, v in event["metrics"].items() if not k.endswith("_s")}
+            kept = event["metrics"].keys() - USAGE
+            event["metrics"] = {k: v for k, v in event["metrics"].items() if k in kept and not k.endswith("_s")}
     return events
 
 

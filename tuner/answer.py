@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.checkpoints import STATE, damage
+from tuner.columns import USAGE
 from tuner.files import write_atomically
 from tuner.journal import strict
 from tuner.records import Report, TrialRecord
@@ -18,6 +21,8 @@ from tuner.space import Found
 
 if TYPE_CHECKING:
     from tuner.training.data import Splits
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ def conclude(record: ExperimentRecord, found: Found, splits: Splits | None, cpus
     """
     folder, experiment = record.experiment.folder, record.experiment
     write_atomically(folder / "trials.csv", trials_csv(record))
-    winner = record.best()
+    winner = whole_winner(record)
     if winner is None:
         return None
     trial, report = winner
@@ -56,6 +61,8 @@ def conclude(record: ExperimentRecord, found: Found, splits: Splits | None, cpus
         "gpus": gpus,
         "precision": experiment.precision,
         "on_oom": experiment.on_oom,
+        "strategy": experiment.strategy,
+        "workers": experiment.workers_per_trial,
         "data_dir": experiment.data_dir,
         "space_sha256": found.sha256,
     }
@@ -68,6 +75,20 @@ def conclude(record: ExperimentRecord, found: Found, splits: Splits | None, cpus
         metrics["notice"] = splits.notice
     write_atomically(best / "metrics.json", json.dumps(strict(metrics), indent=2) + "\n")
     return Answer(trial, report, test)
+
+
+def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report] | None:
+    """The winner, passing over reports whose checkpoint is damaged."""
+    while (winner := record.best()) is not None:
+        trial, report = winner
+        path = record.experiment.folder / report.checkpoint if report.checkpoint else None
+        why = damage(path) if path is not None and path.exists() else ""
+        if not why:
+            break
+        logger.warning("%s is damaged (%s): the answer is the best of the others", path, why)
+        left = replace(trial, reports=tuple(each for each in trial.reports if each is not report))
+        record = replace(record, trials=tuple(left if each is trial else each for each in record.trials))
+    return winner
 
 
 def tested_before(best: Path, config: dict[str, Any]) -> dict[str, float] | None:
@@ -88,7 +109,7 @@ def evaluate(
     import torch
 
     from tuner.training.loop import Training
-    from tuner.trial import STATE, trial_seed
+    from tuner.trial import trial_seed
 
     # As many threads as the trial had: another number adds in another order, and the last digits would differ
     # from those that `tuner.train` prints.
@@ -149,7 +170,8 @@ def figures(metrics: dict[str, Any]) -> str:
     shown = {
         name: value
         for name, value in metrics.items()
-        if isinstance(value, (int, float)) and math.isfinite(value) and not name.endswith(("_s", "_size"))
+        if isinstance(value, (int, float)) and math.isfinite(value)
+        if name not in USAGE and not name.endswith(("_s", "_size"))
     }
     return ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
 

@@ -2,51 +2,61 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from ray import cloudpickle
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 
 from tuner.decisions import JournalingScheduler, Verdict
-from tuner.failures import kind_of
 from tuner.halt import Halt
 from tuner.journal import Journal
+from tuner.retries import Failure, Retries
 
 
 class JournalCallback(Callback):
     """Journals when trials start, fail and end; reports and decisions are journaled where they are judged."""
 
-    def __init__(self, journal: Journal, scheduler: JournalingScheduler, halt: Halt) -> None:
-        self._journal, self._scheduler, self._halt = journal, scheduler, halt
+    def __init__(self, journal: Journal, scheduler: JournalingScheduler, halt: Halt, retries: Retries) -> None:
+        self._journal, self._scheduler, self._halt, self._retries = journal, scheduler, halt, retries
         self._running: set[str] = set()
-        self._nodes: dict[Any, str] = {}
+        self._places: dict[Any, tuple[str, int | None]] = {}
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         self._running.add(trial.trial_id)
         resources = trial.placement_group_factory.required_resources
+        node, pid = self._place(trial)
         self._journal.write(
-            "trial_started", trial.trial_id, config=trial.config, resources=resources, node=self._node(trial)
+            "trial_started", trial.trial_id, config=trial.config, resources=resources, node=node, pid=pid
         )
 
-    def _node(self, trial: Trial) -> str:
+    def _place(self, trial: Trial) -> tuple[str, int | None]:
+        """The node and the process of a trial's worker."""
         actor = trial.temporary_state.ray_actor
-        if actor not in self._nodes:  # asked once a worker: the answer is a call to it
-            self._nodes[actor] = trial.get_ray_actor_ip() or ""
-        return self._nodes[actor]
+        if actor not in self._places:  # asked once a worker: the answer is a call to it
+            node = trial.get_ray_actor_ip() or ""
+            self._places[actor] = node, trial.temporary_state.location.pid
+        return self._places[actor]
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        self._failed(trial, will_retry=True)
+        self._failed(trial)
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        error = self._failed(trial, will_retry=False)
-        self._ended(trial, Verdict("failed", error))
+        self._ended(trial, Verdict("failed", self._failed(trial).error))
 
-    def _failed(self, trial: Trial, will_retry: bool) -> str:
-        kind, text = kind_of(recorded_error(trial))
-        self._journal.write("trial_failed", trial.trial_id, error=text, kind=kind, will_retry=will_retry)
-        return text
+    def _failed(self, trial: Trial) -> Failure:
+        failure = self._retries.last[trial.trial_id]
+        # A trial that goes on says after which epoch: 0 where it saves no checkpoint and begins anew, and what it
+        # had reported by then is not journaled again.
+        going_on = {"from_epoch": failure.from_epoch} if failure.will_retry else {}
+        self._journal.write(
+            "trial_failed",
+            trial.trial_id,
+            error=failure.error,
+            kind=failure.kind,
+            will_retry=failure.will_retry,
+            **going_on,
+        )
+        return failure
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         ended = Verdict("completed", "its function returned")
@@ -62,10 +72,3 @@ class JournalCallback(Callback):
         for trial_id in sorted(self._running):
             reason = self._halt.reason or "the search was interrupted"
             self._journal.write("trial_ended", trial_id, status="interrupted", reason=reason)
-
-
-def recorded_error(trial: Trial) -> Any:
-    """The exception that Ray wrote down for a trial. `Trial.get_pickled_error` looks where it is copied later."""
-    if trial.pickled_error_file and Path(trial.pickled_error_file).exists():
-        return cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
-    return Path(trial.error_file).read_text() if trial.error_file else None

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ray.tune import CLIReporter
@@ -17,10 +17,13 @@ from ray.tune.experiment import Trial
 
 from tuner import domains
 from tuner.answer import figures, setting
+from tuner.columns import GROWTH
 from tuner.experiment import Experiment
+from tuner.records import TrialRecord
 from tuner.sampling import GridSearcher, num_random
 
 if TYPE_CHECKING:
+    from tuner.resources import Resources
     from tuner.session import Done, Request
 
 
@@ -151,12 +154,27 @@ def plan(request: Request) -> list[str]:
     return lines
 
 
+DP = "--strategy dp copies the model to each GPU for each batch: --strategy ddp with as many workers is faster"
+
+
+def notes_on_strategy(e: Experiment, resources: Resources | None) -> list[str]:
+    """What is to be known of the strategy before it starts."""
+    gpus = resources.gpus if resources else None
+    if e.strategy == "dp":
+        alone = "; with one device, as here, it trains as single does" if gpus is not None and gpus < 2 else ""
+        return [f"NOTE: {DP}{alone}"]
+    if e.strategy in ("model", "pipeline") and gpus is not None and gpus < 2:
+        return [f"NOTE: --strategy {e.strategy} has one device here: its stages take turns on it"]
+    return []
+
+
 def heading(request: Request) -> list[str]:
     """The first lines of a search."""
     e = request.experiment
     r = request.resources
     resources = f"; {per_trial(r)}, {r.concurrent} at a time" if r else ""
     lines = [f"{e.name}: {settings(request)}; {schedule(e)}{resources}"]
+    lines += notes_on_strategy(e, r)
     if request.splits:
         sizes = ", ".join(
             f"{len(part):,} {name}"
@@ -180,6 +198,7 @@ def ending(done: Done) -> list[str]:
     for trial in failed[:5]:
         lines += [f"failed: trial {trial.id}: {trial.reason}"]
     lines += [f"... and {len(failed) - 5} more, in trials.csv"] if len(failed) > 5 else []
+    lines += growing(done.record.trials)
     lines += [f"NOTE: {done.outcome.reason}"] if done.outcome.reason else []
     if done.answer:
         report, trial = done.answer.report, done.answer.trial
@@ -201,6 +220,24 @@ def ending(done: Done) -> list[str]:
     more = "" if done.outcome.state == "interrupted" else f" --num-samples {e.num_samples * 2}"
     goes_on = "resume     " if done.outcome.state == "interrupted" else "extend     "
     return [*lines, f"{goes_on} python -m tuner.run --resume {e.name}{results}{more}"]
+
+
+def growing(trials: Iterable[TrialRecord]) -> list[str]:
+    """A line for each kind of memory that grew from epoch to epoch: in how many trials, and the fastest of them."""
+    lines = []
+    for name, memory in GROWTH.items():
+        grown = [
+            (most, trial.id)
+            for trial in trials
+            if (most := max((r.metrics.get(name, 0) for r in trial.reports), default=0))
+        ]
+        if grown:
+            most, trial = max(grown)
+            lines += [
+                f"NOTE: {memory} grew from epoch to epoch in {len(grown)} trials, by {most / 2**20:.1f} MiB an epoch "
+                f"in trial {trial} ({name} in the journal); usually losses kept with their graphs: .item() or .detach()"
+            ]
+    return lines
 
 
 def settings(request: Request) -> str:
@@ -242,10 +279,11 @@ def domain(declared: Any) -> str:
     return f"{told['kind']}({bounds})"
 
 
-def per_trial(resources: Any) -> str:
-    """`1 CPU, 0.5 GPU a trial`"""
+def per_trial(resources: Resources) -> str:
+    """`1 CPU, 0.5 GPU a trial`, `2 CPU a trial in 2 workers`"""
     gpus = f", {resources.gpus:g} GPU" if resources.gpus else ""
-    return f"{resources.cpus:g} CPU{gpus} a trial"
+    workers = f" in {resources.workers} workers" if resources.workers > 1 else ""
+    return f"{resources.cpus:g} CPU{gpus} a trial{workers}"
 
 
 def banner(notice: str) -> str:

@@ -33,6 +33,7 @@ from typing import Any
 import ray
 from ray import tune
 from ray.tune import CheckpointConfig
+from ray.tune.experiment import Trial
 from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 
 from tuner import cluster, probe
@@ -45,8 +46,11 @@ from tuner.errors import RequestError
 from tuner.experiment import Experiment
 from tuner.halt import Halt
 from tuner.journal import Event, Journal
+from tuner.ledger import Ledger
 from tuner.proposals import KEEP_BEST_AND_LATEST, Proposals
+from tuner.replay import Replay
 from tuner.resources import Resources, local_cluster
+from tuner.retries import Retries
 from tuner.schedulers import build_scheduler
 from tuner.searchers import build_searcher
 from tuner.space import Found
@@ -82,21 +86,39 @@ def search(
         RequestError: the first report shows the request to be wrong.
     """
     halt = Halt(experiment.time_budget, left_s(experiment, history))
+    journal.blocked = halt.blocked
     searcher, num_settings = build_searcher(experiment, found.space)
-    scheduler = build_scheduler(experiment, found.space, history)
-    judge = JournalingScheduler(scheduler, experiment, journal, halt, found.space.mutable, bool(history))
+    scheduler = build_scheduler(experiment, found.space)
     pbt = experiment.scheduler == "pbt"  # needs its whole population at once, and any of its checkpoints
+    ledger = Ledger(journal)
+    judge = JournalingScheduler(
+        scheduler,
+        experiment,
+        ledger,
+        halt,
+        found.space.mutable,
+        resumed=bool(history),
+        concurrent=0 if pbt else resources.concurrent,
+    )
+
+    def replayed(source: Proposals) -> list[Trial]:
+        replay = Replay(source, judge, ledger, experiment, history)
+        trials = replay.run()
+        judge.restored(trials, replay.started())
+        return trials
+
     keep = KEEP_BEST_AND_LATEST if found.space.task and not pbt else CheckpointConfig()
     proposals = Proposals(
         searcher,
         num_settings,
         experiment,
-        journal,
+        ledger,
         concurrent=num_settings if pbt else resources.concurrent,
         keep=keep,
-        history=history,
+        replayed=replayed,
     )
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(resources.concurrent + 1)
+    retries = Retries(experiment.max_failures, history)
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str((num_settings if pbt else resources.concurrent) + 1)
     loggers = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
     tuner = tune.Tuner(
         trainable(experiment, found, splits, resources),
@@ -111,12 +133,13 @@ def search(
             name="ray",
             storage_path=str(experiment.folder.absolute()),
             stop=halt,
-            callbacks=[JournalCallback(journal, judge, halt), *loggers],
+            callbacks=[JournalCallback(journal, judge, halt, retries), *loggers],
             progress_reporter=Console(experiment, num_settings, halt.left_s),
             verbose=1,
         ),
     )
-    with signals_to(halt), installed(resources.concurrent, not experiment.address):
+    controller = installed(resources.concurrent, not experiment.address, retries, experiment.trial_timeout_s)
+    with signals_to(halt), controller:
         tuner.fit()
     state = "interrupted" if halt.interrupted else "finished"
     journal.write("experiment_finished", state=state, reason=halt.reason)
@@ -138,14 +161,18 @@ def trainable(experiment: Experiment, found: Found, splits: Any, resources: Reso
         experiment.precision,
         experiment.on_oom,
         space.mutable,
+        experiment.strategy,
+        resources.workers,
     )
     probe.by_value(found)
     if space.train is not None:
         function = partial(trials.train_function, function=space.train, goal=goal)
+    elif experiment.strategy == "ddp":
+        function = tune.with_parameters(trials.train_in_workers, shared=(ray.put((space.task, splits)),), goal=goal)
     else:
         # Once into the object store; every worker of a node maps the same arrays.
         function = tune.with_parameters(trials.train_task, task=space.task, splits=splits, goal=goal)
-    return tune.with_resources(function, tune.PlacementGroupFactory([resources.bundle()]))
+    return tune.with_resources(function, tune.PlacementGroupFactory(resources.bundles()))
 
 
 @contextmanager

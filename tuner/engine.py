@@ -1,6 +1,7 @@
-"""Ray Tune's controller with three of its holes closed. Written for ray 2.60.0, which pyproject.toml pins.
+"""Ray Tune's controller with its holes closed. Written for ray 2.60.0, which pyproject.toml pins.
 
 `ray.tune.Tuner` builds its controller by a name in `ray.tune.tune`; `installed` puts this one there for a search.
+Warm workers stay warm here; `tuner.recovery` has what happens when one fails.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from typing import Any
 
 import ray
 import ray.tune.tune
-from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
+
+from tuner.recovery import RecoveringController
+from tuner.retries import Retries
 
 
 class ActorClasses:
@@ -33,7 +36,7 @@ class ActorClasses:
         return self._made[trainable]
 
 
-class Controller(TuneController):
+class Controller(RecoveringController):
     """As Ray's, but warm workers stay warm, no trial fails for the last one's sake, and no snapshots on the way.
 
     Args:
@@ -66,13 +69,7 @@ class Controller(TuneController):
             super()._on_trial_reset(trial, success)
             return
         self._resetting_trials.remove(trial)
-        actor = self._trial_to_actor.pop(trial)
-        self._actor_to_trial.pop(actor)
-        trial.set_ray_actor(None)
-        for forget in (actor.set_on_stop, actor.set_on_error):
-            forget(None)
-        self._started_actors.discard(actor)
-        self._actor_manager.remove_actor(actor, kill=True)
+        self.kill_worker(trial)
         self._schedule_trial_actor(trial)
 
     def checkpoint(self, force: bool = False, wait: bool = False) -> None:
@@ -82,12 +79,18 @@ class Controller(TuneController):
 
 
 @contextmanager
-def installed(concurrent: int, on_this_machine: bool) -> Iterator[None]:
+def installed(
+    concurrent: int, on_this_machine: bool, retries: Retries, trial_timeout_s: float | None
+) -> Iterator[None]:
     """Ray's Tuner uses `Controller` inside."""
     theirs = ray.tune.tune.TuneController
-    ray.tune.tune.TuneController = type(
-        "Controller", (Controller,), {"concurrent": concurrent, "on_this_machine": on_this_machine}
-    )
+    choices = {
+        "concurrent": concurrent,
+        "on_this_machine": on_this_machine,
+        "retries": retries,
+        "trial_timeout_s": trial_timeout_s,
+    }
+    ray.tune.tune.TuneController = type("Controller", (Controller,), choices)
     try:
         yield
     finally:

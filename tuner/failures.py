@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator")
@@ -25,12 +26,15 @@ def kind_of(error: Any) -> tuple[str, str]:
     """
     from ray.exceptions import RayActorError, RayTaskError
 
-    if isinstance(error, RayActorError):
-        return "worker_lost", f"its worker died: {first_line(error)}"
     if error is None:
         return "user", "unknown"
     # The exception itself: the traceback's last line is, with a message of several lines as CUDA's, not its first.
-    cause = error.cause if isinstance(error, RayTaskError) else error
+    # It lies two deep where a trial's own worker raised it, as in ddp, and a worker lost there is the trial's.
+    cause = error
+    while isinstance(cause, RayTaskError):
+        cause = cause.cause
+    if isinstance(cause, RayActorError):
+        return "worker_lost", f"its worker died: {how_it_died(cause)}"
     text = f"{type(cause).__name__}: {first_line(cause)}"
     kind, usual = recognised(cause)
     return kind, f"{text}; usually {usual}" if usual else text
@@ -46,6 +50,12 @@ def recognised(error: Any) -> tuple[str, str]:
     if any(mark in said for mark in MEMORY):
         return "oom", ""
     return next((("cuda", usual) for mark, usual in CUDA.items() if mark in said), ("user", ""))
+
+
+def how_it_died(error: Any) -> str:
+    """What the raylet knows of a dead worker's end, without the list of guesses behind it; else Ray's first line."""
+    found = re.search(r"exit detail: *(.+)", str(error), re.IGNORECASE)
+    return re.split(r" (?:Some common causes|There are some potential)", found[1])[0] if found else first_line(error)
 
 
 def first_line(error: Any) -> str:

@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -35,22 +35,31 @@ class Task:
         model: `model(config) -> nn.Module`, single-device and on the CPU; the service moves it.
         optimizer: `optimizer(parameters, config) -> Optimizer`.
         loss: `loss(outputs, targets) -> Tensor` (a mean over the batch); cross-entropy when None.
+        training_loss: `training_loss(outputs, targets, config) -> Tensor` (a mean over the batch), minimised in
+            the place of `loss` where that depends on the setting (label smoothing, say); `loss` is still what
+            is measured on the validation part, so that settings can be compared by it.
         metrics: name -> `metric(outputs, targets) -> Tensor`, a mean over the batch; reported on the
             validation part beside `loss`.
         schedule: `schedule(optimizer, config, max_epochs) -> LRScheduler`, stepped once an epoch.
         prepare: `prepare(inputs) -> Tensor`, from stored inputs (uint8 images, say) to what the model takes;
-            called in bulk, deterministic, the same for training and evaluation.
+            called in bulk on the trial's device, deterministic, the same for training and evaluation.
         augment: `augment(inputs) -> Tensor` on a prepared training batch, on the trial's device.
         batch_size: used where the space does not search `batch_size`.
         validation_fraction: the part of `train` held out where `data` returns no validation part, in (0, 1).
         channels_last: the model takes 4-D inputs and never calls `view` on what a convolution returns, so the
             faster memory format may be used.
+        compile: compile the network for training by torch.compile (a C++ compiler is needed on a CPU). The figures
+            may then differ in their last digits from one process to the next.
+        stages: `stages(model) -> [module, ...]`, for the strategies model and pipeline: the model's own layers in
+            parts, each a module that takes what the last one returned; a model that is an nn.Sequential needs none.
+        split_size: examples of a micro-batch of the strategy pipeline, where the space does not search `split_size`.
     """
 
     data: Callable[[Path | None], Splits]
     model: Callable[[Config], nn.Module]
     optimizer: Callable[[Iterable[nn.Parameter], Config], torch.optim.Optimizer]
     loss: Callable[[Tensor, Tensor], Tensor] | None = None
+    training_loss: Callable[[Tensor, Tensor, Config], Tensor] | None = None
     metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = field(default_factory=dict)
     schedule: Callable[[torch.optim.Optimizer, Config, int], Any] | None = None
     prepare: Callable[[Tensor], Tensor] | None = None
@@ -58,6 +67,9 @@ class Task:
     batch_size: int = 32
     validation_fraction: float = 0.2
     channels_last: bool = False
+    compile: bool = False
+    stages: Callable[[nn.Module], Sequence[nn.Module]] | None = None
+    split_size: int = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +83,7 @@ class Space:
         metric: the name in the reports that the search goes by; `mode` is "min" or "max".
         max_epochs: reports a trial makes at most (ASHA's `max_t`).
         num_samples, grace_period, reduction_factor: the search's defaults; options of the command line go first.
+        strategy, workers_per_trial: how a trial of the task is trained, unless the command line says otherwise.
         mutable: parameters that may change while a trial trains, as pbt does ("lr", "momentum", "weight_decay").
 
     Raises:
@@ -86,6 +99,8 @@ class Space:
     num_samples: int = 10
     grace_period: int = 1
     reduction_factor: float = 2
+    strategy: str = "single"
+    workers_per_trial: int = 1
     mutable: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -98,7 +113,7 @@ class Space:
                 domains.check(domain)
             except ValueError as error:
                 raise ValueError(f"parameter {name!r}: {error}") from None
-        for name in ("max_epochs", "num_samples", "grace_period"):
+        for name in ("max_epochs", "num_samples", "grace_period", "workers_per_trial"):
             if type(getattr(self, name)) is not int:
                 raise ValueError(f"{name}={getattr(self, name)!r}: must be a whole number")
         names = [name for name, _ in domains.leaves(self.params)]

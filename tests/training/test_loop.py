@@ -196,7 +196,8 @@ def test_every_example_once_an_epoch_whatever_the_chunks(monkeypatch, batch_size
 
 def test_inputs_and_targets_stay_together():
     pixels = np.random.default_rng(0).integers(0, 256, (NUM_EXAMPLES, 3, 8, 8), dtype=np.uint8)
-    examples = batches.Examples.of(Arrays(pixels, np.arange(NUM_EXAMPLES)), Task(**TASK), torch.device("cpu"))
+    part = Arrays(pixels, np.arange(NUM_EXAMPLES))
+    examples = batches.examples_of(part, Task(**TASK), torch.device("cpu"))
     for inputs, targets in examples.batches(torch.randperm(NUM_EXAMPLES), 4, torch.channels_last):
         assert torch.equal(inputs, torch.from_numpy(pixels[targets.numpy()]).float() / 255 - 0.5)
 

@@ -35,7 +35,7 @@ def small_convolutions(model: nn.Module, examples: Examples, batch_size: int) ->
     if hooks:
         model.eval()
         with torch.no_grad():
-            model(next(examples.chunks(torch.zeros(1, dtype=torch.int64), 1))[0])
+            model(examples.sample)
     for hook in hooks:
         hook.remove()
     return bool(work) and batch_size * max(work) <= SMALL_CONVOLUTION

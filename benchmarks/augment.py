@@ -1,0 +1,122 @@
+"""Augmentation in batches against torchvision's transforms image by image, on one core.
+
+    python benchmarks/augment.py [--num-images 64] [--repeats 9]
+
+Both sides start from the same decoded pictures in memory, 256 x 256, as PIL images and as one uint8 tensor, and end
+with one normalised float batch of 224 x 224. Both make a random resized crop, flips, a rotation and an affine of up to
+45 degrees and colour jitter, all drawn for each image. They take turns; times are medians of the CPU time of the
+process, which has one thread: other processes lengthen it less than the clock's. The second comparison is without
+jitter, which is what a `ColorJitter()` without arguments does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision import transforms
+
+sys.path.append(str(Path(__file__).parents[1]))  # started as a file, not as a module, in a plain checkout
+
+from search_spaces.augmentation.chain import Strengths, augment
+from search_spaces.augmentation.jitter import CHANGES, JitterDraws, jitter
+from search_spaces.augmentation.warp import WarpDraws, resized_crops, warp
+from search_spaces.datasets.cifar10 import load_sample
+from search_spaces.imagefolder import STRENGTHS, Normalize
+
+CANVAS, SIZE, DEGREES = 256, 224, 45.0
+
+
+def pictures(num_images: int) -> list[Image.Image]:
+    """Photographs of the shipped sample, enlarged: how long a hue takes PIL depends on the colours."""
+    inputs = load_sample("").train.inputs[:num_images].transpose(0, 2, 3, 1)
+    return [Image.fromarray(np.ascontiguousarray(pixels)).resize((CANVAS, CANVAS)) for pixels in inputs]
+
+
+def by_image(images: list[Image.Image], strengths: Strengths) -> Callable[[], Tensor]:
+    """The transforms that a torchvision ImageFolder is given, and a loader's collation."""
+    chain = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(SIZE),
+            transforms.RandomHorizontalFlip(),
+            transforms.RandomVerticalFlip(),
+            transforms.RandomRotation(DEGREES),
+            transforms.RandomAffine(DEGREES),
+            transforms.ColorJitter(*strengths),
+            transforms.ToTensor(),
+            transforms.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225]),
+        ]
+    )
+    return lambda: torch.stack([chain(image) for image in images])
+
+
+def in_batch(stored: Tensor, strengths: Strengths) -> Callable[[], Tensor]:
+    """What a trial of `imagefolder` does with a batch from its loader."""
+    normalize = Normalize()
+    return lambda: normalize(augment(stored, SIZE, DEGREES, strengths))
+
+
+def seconds(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def compare(sides: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median seconds of each side, after one turn to warm up."""
+    turns = [{name: seconds(work) for name, work in sides.items()} for _ in range(1 + repeats)][1:]
+    return {name: statistics.median(turn[name] for turn in turns) for name in sides}
+
+
+def parts(stored: Tensor) -> dict[str, Callable[[], object]]:
+    """Where the batched side's time goes, two images at a time as on a CPU."""
+    draw_warps, draw_jitters = WarpDraws(SIZE, DEGREES), JitterDraws(*STRENGTHS)
+    warps, jitters = draw_warps(stored.shape), draw_jitters(stored.shape)
+    slices = [slice(start, start + 2) for start in range(0, len(stored), 2)]
+    warped = [warp(stored[part], warps[part], SIZE) for part in slices]
+    factors = torch.tensor([0.9, 0.9, 0.9, 0.05])[:, None, None, None]
+    changes = {
+        change.__name__: (lambda change=change, at=at: [change(w, factors[at : at + 1]) for w in warped])
+        for at, change in enumerate(CHANGES)
+    }
+    return {
+        "draws": lambda: (draw_warps(stored.shape), draw_jitters(stored.shape)),
+        "resized crop": lambda: [resized_crops(stored[part], warps.crop[part], SIZE) for part in slices],
+        "crop, flips, rotation, affine": lambda: [warp(stored[part], warps[part], SIZE) for part in slices],
+        "jitter": lambda: [jitter(w, jitters[part]) for w, part in zip(warped, slices, strict=True)],
+        **{f"  {name}": work for name, work in changes.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--num-images", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=9)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    images = pictures(options.num_images)
+    # Channels last, as the loader's processes leave a batch.
+    stored = torch.from_numpy(np.stack([np.asarray(image) for image in images])).permute(0, 3, 1, 2)
+    for title, strengths in (("colour jitter", STRENGTHS), ("no colour jitter", (0.0, 0.0, 0.0, 0.0))):
+        sides = {"image by image (PIL)": by_image(images, strengths), "in batches": in_batch(stored, strengths)}
+        times = compare(sides, options.repeats)
+        slow, fast = times.values()
+        print(f"{title}: {slow / fast:.2f} times as many images a second in batches")
+        for name, took in times.items():
+            print(f"  {name:<24}{len(images) / took:>8,.0f} images/s {took / len(images) * 1e3:>7.3f} ms an image")
+    print("of the batched side, ms an image")
+    for name, took in compare(parts(stored), options.repeats).items():
+        print(f"  {name:<32}{took / len(images) * 1e3:>7.3f}")
+
+
+if __name__ == "__main__":
+    main()

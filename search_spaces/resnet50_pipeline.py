@@ -1,0 +1,58 @@
+"""ResNet-50 in two stages, on CIFAR-10 enlarged to 128 x 128: each stage on a device of its own, both at work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from ray import tune
+from torch import nn
+
+from search_spaces.datasets.cifar10 import NUM_CLASSES, cifar10
+from search_spaces.shared.classifiers import accuracy, cosine, enlarged, sgd
+from tuner.space import Config, Space, Task
+
+
+def resnet50(config: Config) -> nn.Module:
+    """(N, 3, H, W) images to (N, 10) scores, untrained."""
+    # Importing torchvision takes seconds, which neither the command line nor Ray's start has to wait for.
+    from torchvision import models
+
+    return models.resnet50(num_classes=NUM_CLASSES)
+
+
+def two_stages(model: nn.Module) -> Sequence[nn.Module]:
+    """The layers up to the second group of blocks, which take two thirds of the time at most, and the rest."""
+    first = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2")
+    second = [getattr(model, name) for name in ("layer3", "layer4", "avgpool")]
+    return [
+        nn.Sequential(*(getattr(model, name) for name in first)),
+        nn.Sequential(*second, nn.Flatten(), model.fc),
+    ]
+
+
+space = Space(
+    params={
+        "lr": tune.loguniform(1e-3, 0.3),
+        "weight_decay": tune.loguniform(1e-6, 1e-3),
+        "batch_size": tune.choice([60, 120]),
+        "split_size": tune.choice([10, 20, 30]),
+    },
+    task=Task(
+        data=cifar10,
+        model=resnet50,
+        stages=two_stages,
+        optimizer=sgd,
+        metrics={"accuracy": accuracy},
+        schedule=cosine,
+        prepare=partial(enlarged, size=128),
+        batch_size=120,
+        validation_fraction=0.1,
+        channels_last=True,
+    ),
+    strategy="pipeline",
+    metric="accuracy",
+    mode="max",
+    max_epochs=5,
+    mutable=("lr", "weight_decay"),
+)

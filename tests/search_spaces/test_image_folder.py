@@ -1,0 +1,133 @@
+"""A folder of images a class: both layouts, and every mistake named in one line."""
+
+import contextlib
+import os
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from search_spaces.datasets import image_folder as module
+from search_spaces.datasets.image_folder import decoded, image_folder
+from tuner import run
+from tuner.training.data import DataError, hold_out
+
+
+def add(folder, name="0.jpg", size=(30, 20)):
+    folder.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(folder / name)
+    return folder / name
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for split in ("train", "val", "test"):
+        for label in ("cat", "dog"):
+            add(tmp_path / "tree" / split / label)
+            add(tmp_path / "tree" / split / label / "more", "1.PNG")
+    return tmp_path / "tree"
+
+
+def test_parts_in_folders(tree):
+    splits = image_folder(tree, canvas=16)
+    assert [len(part) for part in (splits.train, splits.validation, splits.test)] == [4, 4, 4]
+    assert splits.constants == {"num_classes": 2} and str(tree) in splits.source
+    assert splits.train.targets.tolist() == [0, 0, 1, 1]
+    assert [os.fsdecode(path) for path in splits.test.paths[:2]] == [
+        str(tree / "test" / "cat" / "0.jpg"),
+        str(tree / "test" / "cat" / "more" / "1.PNG"),
+    ]
+    assert splits.train.decode(str(tree / "train" / "cat" / "0.jpg")).shape == (3, 16, 16)
+
+
+def test_classes_alone_are_training_data_from_which_a_part_is_held_out(tree):
+    splits = image_folder(tree / "train", canvas=16)
+    assert splits.validation is None and splits.test is None
+    held = hold_out(splits, fraction=0.5, seed=0)
+    assert sorted([*held.train.paths, *held.validation.paths]) == sorted(splits.train.paths)
+    assert len(held.validation) == 2
+
+
+def test_pictures_are_cut_to_their_middle_square(tmp_path):
+    pixels = np.zeros((20, 40, 3), np.uint8)
+    pixels[:, 10:30] = 200
+    Image.fromarray(pixels).save(tmp_path / "wide.png")
+    assert (decoded(str(tmp_path / "wide.png"), canvas=20) == 200).all()
+    Image.fromarray(pixels[..., 0]).save(tmp_path / "grey.png")
+    assert decoded(str(tmp_path / "grey.png"), canvas=8).shape == (3, 8, 8)
+
+
+def spoil(tree, what):
+    """Makes one mistake in a tree; returns what the message must name."""
+    if what == "empty class":
+        (tree / "train" / "emu").mkdir()
+        return tree / "train" / "emu"
+    if what == "missing class":
+        for split in ("train", "val"):
+            add(tree / split / "emu")
+        return tree / "test" / "emu"
+    if what == "unknown class":
+        return add(tree / "val" / "emu").parent
+    if what == "text":
+        path = tree / "train" / "dog" / "1.jpg"
+        path.write_text("no picture")
+        return path
+    path = tree / "test" / "cat" / "2.jpg"
+    path.write_bytes(b"")
+    return path
+
+
+@pytest.mark.parametrize("what", ["empty class", "missing class", "unknown class", "text", "empty file"])
+def test_a_mistake_is_named_in_one_line(tree, what):
+    named = spoil(tree, what)
+    with pytest.raises(DataError) as raised:
+        image_folder(tree, canvas=16)
+    assert str(raised.value).startswith(f"{named}: ") and "\n" not in str(raised.value)
+
+
+def test_headers_are_checked_evenly_where_there_are_many(tree, monkeypatch):
+    monkeypatch.setattr(module, "MOST_CHECKED", 2)
+    (tree / "train" / "cat" / "zzz.jpg").write_text("skipped")
+    asked = []
+    monkeypatch.setattr(module, "header_error", lambda path: asked.append(path) or "")
+    image_folder(tree / "train", canvas=16)
+    assert len(asked) == 2
+
+
+def test_a_truncated_picture_shows_when_it_is_decoded(tmp_path):
+    path = add(tmp_path, size=(200, 200))
+    path.write_bytes(path.read_bytes()[:-2000])
+    module.check_headers([os.fsencode(path)])
+    with pytest.raises(OSError, match="truncated"):
+        decoded(str(path), canvas=64)
+
+
+@pytest.mark.parametrize("given", [[], ["--data-dir", "no/such"], ["--data-dir", "."]])
+def test_the_command_says_what_it_needs(given, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code = run.main(["--space", "imagefolder", "--results", str(tmp_path / "results"), *given])
+    said = capsys.readouterr().err
+    assert code == 2 and said.count("\n") == 1 and "DIR/train/CLASS" in said
+
+
+def test_a_missing_extra_is_said_before_anything_starts(tmp_path, monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "search_spaces.imagefolder", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    code = run.main(["--space", "imagefolder", "--data-dir", ".", "--results", str(tmp_path / "results")])
+    said = capsys.readouterr().err
+    assert code == 2 and said.count("\n") == 1 and "pip install -e '.[images]'" in said
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_trial_that_meets_a_broken_picture_fails_with_its_path_and_leaves_no_process(search, tree):
+    path = add(tree / "train" / "dog", "2.jpg", size=(200, 200))
+    path.write_bytes(path.read_bytes()[:-2000])
+    options = ["--data-dir", str(tree), "--num-samples", "1", "--max-epochs", "1"]
+    ran = search("imagefolder:space64", *options)
+    (trial,) = ran.trials.values()
+    assert ran.code == 1 and trial.status == "failed"
+    assert str(path) in trial.errors[-1] and "truncated" in trial.errors[-1]
+    with contextlib.suppress(FileNotFoundError):
+        assert not (ran.folder / "best").exists()

@@ -1,0 +1,147 @@
+"""The table of devices and trials, from recorded answers of NVML and from journals."""
+
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tuner import gpus, nvml
+from tuner.journal import Journal
+
+
+class NVMLError(Exception):
+    pass
+
+
+class Recorded:
+    """NVML's answers for two devices: one that tells all, and a MIG slice that tells neither use nor power."""
+
+    NVMLError = NVMLError
+    NVML_TEMPERATURE_GPU = 0
+
+    def __init__(self, pids):
+        self.pids, self.open = pids, 0
+
+    def nvmlInit(self):
+        self.open += 1
+
+    def nvmlShutdown(self):
+        self.open -= 1
+
+    def nvmlDeviceGetCount(self):
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        if uuid != "GPU-5f3a":
+            raise NVMLError("Not Found")
+        return 0
+
+    def nvmlDeviceGetName(self, handle):
+        return "NVIDIA H100 80GB HBM3"
+
+    def nvmlDeviceGetUtilizationRates(self, handle):
+        if handle == 1:
+            raise NVMLError("Not Supported")
+        return SimpleNamespace(gpu=97, memory=41)
+
+    def nvmlDeviceGetMemoryInfo(self, handle):
+        return SimpleNamespace(total=85520809984, free=64035840000, used=21484969984)
+
+    def nvmlDeviceGetTemperature(self, handle, sensor):
+        return 54
+
+    def nvmlDeviceGetPowerUsage(self, handle):
+        if handle == 1:
+            raise NVMLError("Not Supported")
+        return 412345
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):
+        return [SimpleNamespace(pid=pid) for pid in self.pids] if handle == 0 else []
+
+
+class Without:
+    """A machine without NVIDIA's driver."""
+
+    NVMLError = NVMLError
+
+    def nvmlInit(self):
+        raise NVMLError("NVML Shared Library Not Found")
+
+
+@pytest.fixture
+def results(tmp_path):
+    (tmp_path / "mine").mkdir()
+    journal = Journal(tmp_path / "mine" / "journal.jsonl")
+    journal.write("experiment_started", name="mine")
+    here = {"node": "127.0.0.1", "resources": {"CPU": 1, "GPU": 0.25}, "config": {}}
+    journal.write("trial_started", "00000", **here, pid=os.getpid())
+    journal.write("report", "00000", epoch=3, metrics={"loss": 1.0})
+    journal.write("trial_started", "00001", **here, pid=2**22 + 1)  # above the kernel's largest: a killed search's
+    journal.write("trial_started", "00002", **here, pid=os.getpid())
+    journal.write("trial_ended", "00002", status="pruned", reason="")
+    journal.close()
+    return tmp_path
+
+
+def said(monkeypatch, capsys, driver, *options):
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    assert gpus.main(list(options)) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_every_device_is_told_with_its_trials(monkeypatch, capsys, results):
+    driver = Recorded([os.getpid(), 77])
+    lines = said(monkeypatch, capsys, driver, "--results", str(results))
+    assert lines[0].split() == ["gpu", "name", "busy", "memory", "temperature", "power", "trials"]
+    told = "0    NVIDIA H100 80GB HBM3  97 %  20.0 of 79.6 GiB  54 C         412 W  mine/00000, 1 other process"
+    assert lines[1] == told
+    assert lines[2] == "1    NVIDIA H100 80GB HBM3  -     20.0 of 79.6 GiB  54 C         -      -"
+    assert lines[4].split() == ["experiment", "trial", "pid", "node", "cpus", "gpus", "epoch"]
+    assert lines[5].split() == ["mine", "00000", str(os.getpid()), "127.0.0.1", "1", "0.25", "3"] and len(lines) == 6
+    assert driver.open == 0
+
+
+def test_without_a_gpu_it_says_so_and_tells_of_the_machine(monkeypatch, capsys, results):
+    lines = said(monkeypatch, capsys, Without(), "--results", str(results))
+    assert lines[0] == "no NVIDIA GPU was found (NVML tells of none)"
+    assert "CPU" in lines[1] and "load" in lines[1] and lines[1].endswith("GiB")
+    assert lines[-1].startswith("mine")
+
+
+def test_no_experiment_is_no_error(monkeypatch, capsys, tmp_path):
+    assert said(monkeypatch, capsys, Without(), "--results", str(tmp_path / "none"))[-1] == "no trial is running"
+
+
+def test_a_search_that_has_ended_has_no_running_trial(results):
+    journal = Journal(results / "mine" / "journal.jsonl")
+    journal.write("experiment_finished", state="interrupted", reason="")
+    journal.close()
+    assert gpus.running_in(results) == []
+
+
+def test_watching_goes_on_until_interrupted(monkeypatch, capsys, tmp_path):
+    naps = iter([None, None])
+
+    def nap(seconds):
+        if next(naps, "over") == "over":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(gpus.time, "sleep", nap)
+    lines = said(monkeypatch, capsys, Without(), "--watch", "--results", str(tmp_path))
+    assert lines.count("no trial is running") == 3
+
+
+def test_a_wrong_option_is_refused_in_one_line(capsys):
+    assert gpus.main(["--wach"]) == 2
+    assert capsys.readouterr().err == "tuner: error: unrecognized arguments: --wach (see --help)\n"
+
+
+def test_a_device_is_found_by_its_uuid_and_one_that_is_not_there_tells_nothing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", Recorded([]))
+    assert nvml.Busy("5f3a").percent() == 97 and nvml.Busy("other").percent() is None
+    monkeypatch.setitem(sys.modules, "pynvml", Without())
+    assert nvml.Busy("5f3a").percent() is None

@@ -1,0 +1,24 @@
+"""A trial's output is cut at a limit, with a line that says so."""
+
+from tuner.output import Bounded
+
+
+def kept(texts, most):
+    parts = []
+    write = Bounded(parts.append, most)
+    assert [write(text) for text in texts] == [len(text) for text in texts]
+    return "".join(parts)
+
+
+def test_what_fits_is_kept_as_it_is():
+    assert kept(["one\n", "two\n"], 100) == "one\ntwo\n"
+
+
+def test_beyond_the_limit_is_said_once_and_dropped():
+    said = kept(["12345678"] * 1000, 20)
+    assert said.startswith("1234567812345678123") and said.count("not kept") == 1 and len(said) < 200
+    assert "cut after 20 bytes" in said
+
+
+def test_one_text_above_the_limit_is_cut():
+    assert kept(["x" * 1000], 10).startswith("x" * 10 + "\n[what follows")

@@ -1,0 +1,247 @@
+"""What is tried again and how often; and that a trial that was has every epoch once."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import ray.exceptions
+from pyarrow.fs import LocalFileSystem
+
+from tuner import run
+from tuner.journal import read
+from tuner.output import MOST_BYTES
+from tuner.recovery import RecoveringController, as_a_worker_or_task_error
+from tuner.retries import Retries
+
+LOST = ray.exceptions.RayActorError(error_msg="killed")
+POISONED = RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def decisions(retries, *errors):
+    return [retries.judge("00001", error, 0).will_retry for error in errors]
+
+
+def test_a_lost_worker_is_tried_again_so_often_and_a_poisoned_one_once_each_by_its_own_count():
+    assert decisions(Retries(2), LOST, POISONED, LOST, POISONED, LOST) == [True, True, True, False, False]
+    assert decisions(Retries(0), LOST) == [False]
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), MemoryError("x"), RuntimeError("CUDA out of memory"), None])
+def test_what_would_fail_again_is_not_tried_again(error):
+    assert decisions(Retries(9), error) == [False]
+
+
+def test_each_trial_has_its_own_count():
+    retries = Retries(1)
+    assert retries.judge("00001", LOST, 3).will_retry and retries.judge("00002", LOST, 0).will_retry
+
+
+def test_retries_of_earlier_sessions_count():
+    history = [
+        {"event": "trial_failed", "trial": "00001", "kind": "worker_lost", "will_retry": True},
+        {"event": "trial_failed", "trial": "00002", "kind": "worker_lost", "will_retry": False},
+    ]
+    assert decisions(Retries(2, history), LOST, LOST) == [True, False]
+
+
+def test_the_last_failure_says_how_often_it_was_tried():
+    retries = Retries(1)
+    assert retries.judge("00001", LOST, 4).from_epoch == 4
+    last = retries.judge("00001", LOST, 4)
+    assert last.error == "its worker died: killed (tried again once before)" and last.from_epoch == 0
+
+
+def test_a_worker_lost_inside_a_trial_is_the_trials():
+    inner = ray.exceptions.RayTaskError("epoch", "", LOST)
+    for error in (inner, ray.exceptions.RayTaskError("train", "", inner)):
+        assert Retries(1).judge("00001", error, 0).kind == "worker_lost"
+
+
+@pytest.fixture
+def lossy(search, tmp_path):
+    def run(*troubles, saves=True, options=()):
+        marks = tmp_path / "marks"
+        marks.mkdir(exist_ok=True)
+        space = tmp_path / "lossy.py"
+        choice = f"space = space_of({list(troubles)}, {str(marks)!r}, {saves})\n"
+        space.write_text((Path(__file__).parent / "spaces" / "lossy.py").read_text() + choice)
+        ran = search(str(space), *options)
+        ran.trained = lambda epoch, trial="00000": len(list(marks.glob(f"{trial}-{epoch}-*")))
+        ran.events = read(ran.folder / "journal.jsonl")
+        ran.failed = [event for event in ran.events if event["event"] == "trial_failed"]
+        return ran
+
+    return run
+
+
+def epochs(ran, trial="00000"):
+    return [event["epoch"] for event in ran.events if event["event"] == "report" and event["trial"] == trial]
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "hyperband"])
+def test_a_lost_worker_costs_an_epoch_at_most(lossy, scheduler):
+    options = ["--scheduler", scheduler, "--max-concurrent-trials", "1"]
+    ran = lossy("killed once", "none", options=options)
+    assert ran.code == 0 and ran.trials["00000"].status == "completed"
+    assert epochs(ran) == [1, 2, 3, 4, 5] and [ran.trained(epoch) for epoch in (1, 2, 3, 4, 5)] == [1, 1, 2, 1, 1]
+    (failed,) = ran.failed
+    assert (failed["kind"], failed["will_retry"], failed["from_epoch"]) == ("worker_lost", True, 2)
+    rungs = [(d["trial"], d["rung"]) for d in ran.events if d["event"] == "decision" and d["rung"]]
+    assert len(rungs) == len(set(rungs))
+
+
+def test_a_function_without_checkpoints_begins_anew_and_reports_no_epoch_twice(lossy):
+    ran = lossy("killed once", saves=False)
+    assert ran.trials["00000"].status == "completed"
+    assert epochs(ran) == [1, 2, 3, 4, 5] and [ran.trained(epoch) for epoch in (1, 2, 3, 4, 5)] == [2, 2, 2, 1, 1]
+    assert ran.failed[0]["from_epoch"] == 0
+
+
+def test_a_trial_that_always_loses_its_worker_ends(lossy):
+    ran = lossy("killed always", options=["--max-failures", "1"])
+    assert [failed["will_retry"] for failed in ran.failed] == [True, False]
+    assert ran.trials["00000"].status == "failed" and "(tried again once before)" in ran.trials["00000"].reason
+    assert epochs(ran) == [1, 2] and ran.code == 0
+
+
+def test_a_poisoned_worker_is_replaced_once(lossy):
+    ran = lossy("poisoned once", "poisoned always", "none", options=["--max-concurrent-trials", "1"])
+    once, always, none = (ran.trials[f"{number:05d}"] for number in range(3))
+    assert [trial.status for trial in (once, always, none)] == ["completed", "failed", "completed"]
+    assert [(failed["trial"], failed["kind"], failed["will_retry"]) for failed in ran.failed] == [
+        ("00000", "cuda", True),
+        ("00001", "cuda", True),
+        ("00001", "cuda", False),
+    ]
+    assert all("usually a label or an index out of range" in failed["error"] for failed in ran.failed)
+    processes = [[report.metrics["process"] for report in trial.reports] for trial in (once, always, none)]
+    before, after = processes[0][:2], processes[0][2:]
+    assert len(set(before)) == len(set(after)) == 1 and not set(before) & {*after, *processes[1], *processes[2]}
+    assert ran.trained(3, "00001") == 2
+
+
+def test_what_a_trial_does_itself_is_not_tried_again(lossy):
+    ran = lossy("a bug", "exits", "exits well", "hangs", options=["--trial-timeout", "3s", "--scheduler", "fifo"])
+    by_trouble = {trial.config["trouble"]: trial for trial in ran.record.trials}
+    assert {name: trial.status for name, trial in by_trouble.items()} == {
+        "a bug": "failed", "exits": "failed", "exits well": "completed", "hangs": "failed",
+    }  # fmt: skip
+    assert 'KeyError: "a bug of the user\'s"' in by_trouble["a bug"].reason
+    assert "sys.exit(3)" in by_trouble["exits"].reason
+    assert "no report for 3." in by_trouble["hangs"].reason and "--trial-timeout 3s" in by_trouble["hangs"].reason
+    assert {(failed["kind"], failed["will_retry"]) for failed in ran.failed} == {("user", False)}
+    assert all(len(trial.reports) == 2 for trial in by_trouble.values())
+
+
+def test_what_ray_knows_of_a_dead_worker_is_told_without_its_guesses():
+    said = (
+        "The actor died unexpectedly before finishing this task.\n\tactor_id: 1f\nThe actor is dead because its worker "
+    )
+    said += "process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a "
+    said += (
+        "connection error code 2. End of file. Some common causes include: (1) the process was killed by the OOM killer"
+    )
+    text = Retries(0).judge("00001", ray.exceptions.RayActorError(error_msg=said), 0).error
+    assert text == "its worker died: Worker unexpectedly exits with a connection error code 2. End of file."
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ray.exceptions.OutOfMemoryError("2 workers killed"), "worker_lost"),
+        (ray.exceptions.NodeDiedError("gone"), "worker_lost"),
+        (ray.exceptions.RaySystemError("No module named x"), "user"),
+        (ModuleNotFoundError("x"), "user"),
+    ],
+)
+def test_errors_that_would_end_rays_search_are_one_trials(error, kind):
+    known = as_a_worker_or_task_error(error)
+    assert isinstance(known, (ray.exceptions.RayActorError, ray.exceptions.RayTaskError))
+    failure = Retries(0).judge("00001", known, 0)
+    assert failure.kind == kind and str(error) in failure.error
+
+
+@pytest.mark.parametrize(("decision", "status"), [("STOP", "completed"), ("PAUSE", "paused"), ("CONTINUE", "")])
+def test_a_worker_that_dies_after_its_report_was_judged_takes_nothing_with_it(tmp_path, decision, status):
+    controller = Controlled()
+    trial = SavingTrial(tmp_path)
+    controller._cached_trial_decisions[trial.trial_id] = decision
+    assert RecoveringController._had_been_judged(controller, trial) == bool(status)
+    assert controller.done == ([status] if status else []) and trial.temporary_state.saving_to is None
+    assert trial.noted == [str(tmp_path / "checkpoint_000003")]
+
+
+class Controlled:
+    """What `_had_been_judged` asks of Ray's controller."""
+
+    def __init__(self):
+        self._cached_trial_decisions, self.done = {}, []
+
+    def stop_trial(self, trial):
+        self.done.append("completed")
+
+    def _schedule_trial_stop(self, trial):
+        pass
+
+    def _set_trial_status(self, trial, status):
+        self.done.append(status.lower())
+
+
+class SavingTrial:
+    """A trial whose third report is judged and whose checkpoint Ray has not noted yet."""
+
+    trial_id, is_saving, checkpoint = "00000", True, None
+
+    def __init__(self, folder):
+        self.last_result = {"training_iteration": 3, "checkpoint_dir_name": "checkpoint_000003"}
+        self.temporary_state, self.noted = SimpleNamespace(saving_to="there"), []
+        self.storage = SimpleNamespace(
+            build_checkpoint_path_from_name=lambda name: str(folder / name), storage_filesystem=LocalFileSystem()
+        )
+
+    def on_checkpoint(self, saved):
+        self.noted.append(saved.checkpoint.path)
+
+
+def test_a_trial_that_is_resumed_keeps_its_count(lossy):
+    """Killed at epoch 3 as often as it comes there; the search ends in between, and goes on."""
+    first = lossy("killed always", options=["--max-failures", "0"])
+    assert [failed["will_retry"] for failed in first.failed] == [False]
+    again = run.main(["--resume", "test", "--results", str(first.folder.parent), "--max-failures", "5"])
+    failed = [event for event in read(first.folder / "journal.jsonl") if event["event"] == "trial_failed"]
+    assert again == 0 and len(failed) == 1  # a trial that has ended is not begun again
+
+
+def test_reports_carry_the_figures_and_tensors_are_numbers(search, tmp_path):
+    space = tmp_path / "tensors.py"
+    space.write_text(TENSORS)
+    ran = search(str(space), "--scheduler", "fifo")
+    by_kind = {trial.config["kind"]: trial for trial in ran.record.trials}
+    for kind in ("scalar", "one", "numpy"):
+        assert [report.metrics["loss"] for report in by_kind[kind].reports] == [1.0, 0.5], kind
+    assert by_kind["many"].status == "failed"
+    assert by_kind["many"].reason.startswith(
+        "ValueError: 'loss' is reported as a tensor of shape (2,): report a number"
+    )
+    assert {"cpu_percent", "rss_bytes"} <= set(by_kind["one"].reports[0].metrics)
+    printed = tmp_path / "test" / "ray" / by_kind["prints"].id / "stdout"
+    assert printed.stat().st_size < MOST_BYTES + 1000 and "what follows was not kept" in printed.read_text()[-200:]
+    assert by_kind["prints"].status == "completed"
+    assert "rss_bytes" not in ran.out
+
+
+TENSORS = '''"""Reports what is no plain number, and prints 30 MB."""
+import numpy as np
+import torch
+from ray import tune
+from tuner.space import Space
+AS = {"scalar": torch.tensor, "one": lambda value: torch.tensor([value], requires_grad=True), "numpy": np.float32,
+      "many": lambda value: torch.tensor([value, value]), "prints": float}
+def train(config):
+    for epoch in (1, 2):
+        if config["kind"] == "prints":
+            for _ in range(300):
+                print("x" * 50_000)
+        tune.report({"loss": AS[config["kind"]](1.0 / epoch)})
+space = Space(params={"kind": tune.grid_search(list(AS))}, train=train, max_epochs=2, num_samples=1)
+'''

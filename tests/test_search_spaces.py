@@ -1,0 +1,134 @@
+"""Every space that ships: found by its file, sampled, trained for a moment, saved and restored."""
+
+import contextlib
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from ray import tune
+from ray.tune.search.sample import Domain
+
+from search_spaces.datasets.cifar10 import load_sample
+from tuner.domains import leaves
+from tuner.space import find_space, list_spaces
+from tuner.training.data import Splits, hold_out
+from tuner.training.loop import Training
+
+SPACES = sorted(list_spaces())
+# Smaller images of the same space, where it has them, so that a test takes a second.
+SMALL = {"imagefolder": "imagefolder:space64"}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """Four images of each of two classes in each part."""
+    rng = np.random.default_rng(0)
+    for split in ("train", "val", "test"):
+        for name in ("cat", "dog"):
+            (tmp_path / "tree" / split / name).mkdir(parents=True)
+            for number in range(4):
+                pixels = rng.integers(0, 256, (30, 40, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / "tree" / split / name / f"{number}.jpg")
+    return tmp_path / "tree"
+
+
+def data_of(space, tree):
+    """Eight training and four validation examples of the space's own data: the tree, or a few of CIFAR-10's sample."""
+    if "cifar10" in space.task.data.__name__:
+        sample = load_sample("a test").train
+        return Splits(sample.take(np.arange(8)), sample.take(np.arange(8, 12)))
+    return hold_out(space.task.data(tree), fraction=0.5, seed=0)
+
+
+def settings(space, number):
+    """That many settings, drawn as the searcher random draws them."""
+    return [
+        {name: domain.sample() if isinstance(domain, Domain) else domain for name, domain in leaves(space.params)}
+        for _ in range(number)
+    ]
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_a_space_says_what_it_is(name):
+    assert 20 < len(list_spaces()[name]) < 120
+    space = find_space(name).space
+    assert space.reported() is None or space.metric in space.reported()
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_settings_are_numbers_within_their_domains(name):
+    space = find_space(name).space
+    random.seed(0), np.random.seed(0)
+    drawn = settings(space, 50)
+    domains = dict(leaves(space.params))
+    for config in drawn:
+        for parameter, value in config.items():
+            assert domains[parameter].is_valid(value)
+    assert all(len({str(config[parameter]) for config in drawn}) > 1 for parameter in domains)
+
+
+@pytest.mark.parametrize("name", [name for name in SPACES if find_space(name).space.task])
+def test_a_task_trains_reports_and_goes_on_from_a_saved_state(name, tree, tmp_path):
+    space = find_space(SMALL.get(name, name)).space
+    splits = data_of(space, tree)
+    # Two steps an epoch; a rate at which the few steps of a deep network stay finite.
+    config = settings(space, 1)[0] | {"lr": 1e-3, "batch_size": 4}
+
+    def training():
+        return contextlib.closing(Training(space.task, config, splits, seed=0, max_epochs=2))
+
+    with training() as trial:
+        report = trial.run_epoch()
+        assert np.isfinite(report[space.metric]) and space.reported() <= set(report)
+        torch.save(trial.state_dict(), tmp_path / "state.pt")
+        expected = trial.run_epoch()
+    with training() as resumed:
+        resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+        again = resumed.run_epoch()
+    same = [name for name in expected if not name.endswith("_s")]
+    assert [again[name] for name in same] == [expected[name] for name in same]
+
+
+def test_the_loss_that_settings_are_compared_by_knows_no_smoothing(tree):
+    space = find_space("imagefolder:space64").space
+    splits = data_of(space, tree)
+    base = {"lr": 0.0, "weight_decay": 0.0, "batch_size": 4}
+    reports = []
+    for smoothing in (0.0, 0.2):
+        config = base | {"label_smoothing": smoothing}
+        with contextlib.closing(Training(space.task, config, splits, seed=0, max_epochs=1)) as trial:
+            reports.append(trial.run_epoch())
+    plain, smoothed = reports
+    assert plain["loss"] == smoothed["loss"] and plain["train_loss"] != smoothed["train_loss"]
+
+
+def test_two_stages_are_the_whole_model():
+    space = find_space("resnet50_pipeline").space
+    torch.manual_seed(0)
+    model = space.task.model({}).eval()
+    first, second = space.task.stages(model)
+    images = torch.rand(2, 3, 32, 32)
+    assert torch.equal(second(first(images)), model(images))
+    assert sum(p.numel() for part in (first, second) for p in part.parameters()) == sum(
+        p.numel() for p in model.parameters()
+    )
+
+
+def test_the_larger_mobilenet_is_the_same_search():
+    small, large = find_space("mobilenet").space, find_space("mobilenet:space224").space
+    images = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+    assert small.task.prepare(images).shape == (1, 3, 112, 112) and large.task.prepare(images).shape == (1, 3, 224, 224)
+    assert small.params.keys() == large.params.keys()
+    assert replace(large, task=small.task, params=small.params) == small
+    assert isinstance(small.params["lr"], type(tune.loguniform(1, 2)))

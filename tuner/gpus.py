@@ -1,0 +1,169 @@
+"""What the GPUs do and which trials are on them: `python -m tuner.gpus [--watch] [--results DIR]`.
+
+One table of the devices, from NVML, and one of the trials that train, from the journals of running experiments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+from tuner.errors import RequestError
+from tuner.journal import Event, read
+from tuner.nvml import Device, devices
+
+WATCH_S = 2.0
+MEMINFO = Path("/proc/meminfo")
+
+
+@dataclass(frozen=True)
+class Running:
+    """A trial that trains now; `gpus` is its share, `pid` None where its journal does not have it."""
+
+    experiment: str
+    trial: str
+    pid: int | None
+    node: str
+    cpus: float
+    gpus: float
+    epoch: int
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RequestError(f"{message} (see --help)")
+
+
+def main(argv: list[str]) -> int:
+    """Prints the tables, once or every `WATCH_S` seconds until interrupted; returns 0, or 2 for a wrong request."""
+    parser = Parser(prog="python -m tuner.gpus", description=__doc__)
+    parser.add_argument("--results", default="results", help="the folder that searches write to (default: results)")
+    parser.add_argument("--watch", action="store_true", help=f"again every {WATCH_S:g} s, until Ctrl-C")
+    try:
+        given = parser.parse_args(argv)
+        while True:
+            text = "\n".join(lines(devices(), running_in(Path(given.results))))
+            print(f"\x1b[H\x1b[J{text}" if given.watch and sys.stdout.isatty() else text, flush=True)
+            if not given.watch:
+                return 0
+            time.sleep(WATCH_S)
+    except RequestError as error:
+        print(f"tuner: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 0
+
+
+def lines(found: list[Device], trials: list[Running]) -> list[str]:
+    """Both tables; without a device this machine's CPUs and memory."""
+    if not found:
+        told = ["no NVIDIA GPU was found (NVML tells of none)", machine()]
+    else:
+        head = ("gpu", "name", "busy", "memory", "temperature", "power", "trials")
+        told = table(head, [device_row(device, trials) for device in found])
+    if not trials:
+        return [*told, "", "no trial is running"]
+    head = ("experiment", "trial", "pid", "node", "cpus", "gpus", "epoch")
+    rows = [
+        (t.experiment, t.trial, known(t.pid, "d"), t.node, f"{t.cpus:g}", f"{t.gpus:g}", str(t.epoch)) for t in trials
+    ]
+    return [*told, "", *table(head, rows)]
+
+
+def device_row(device: Device, trials: list[Running]) -> tuple[str, ...]:
+    """One device with the trials whose processes the driver sees there."""
+    memory = "-"
+    if device.memory_used_bytes is not None and device.memory_total_bytes:
+        memory = f"{device.memory_used_bytes / 2**30:.1f} of {device.memory_total_bytes / 2**30:.1f} GiB"
+    here = [f"{trial.experiment}/{trial.trial}" for trial in trials if trial.pid in device.pids]
+    others = len(set(device.pids) - {trial.pid for trial in trials})
+    here += [f"{others} other process{'es' if others > 1 else ''}"] if others else []
+    return (
+        str(device.index),
+        device.name,
+        known(device.percent, ".0f", " %"),
+        memory,
+        known(device.celsius, ".0f", " C"),
+        known(device.watts, ".0f", " W"),
+        ", ".join(here) or "-",
+    )
+
+
+def known(value: float | None, form: str, unit: str = "") -> str:
+    """A figure with its unit, `-` where it is not told."""
+    return "-" if value is None else f"{value:{form}}{unit}"
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """Aligned columns under their names."""
+    cells = [head, *rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def machine() -> str:
+    """`2 CPUs, load 1.50; memory 3.1 of 24.0 GiB`"""
+    cpus = len(os.sched_getaffinity(0))
+    told = f"{cpus} CPU{'s' if cpus > 1 else ''}, load {os.getloadavg()[0]:.2f}"
+    if not MEMINFO.exists():
+        return told
+    sizes = {name: int(size.split()[0]) for name, _, size in (row.partition(":") for row in MEMINFO.open())}
+    used, total = sizes["MemTotal"] - sizes["MemAvailable"], sizes["MemTotal"]
+    return f"{told}; memory {used / 2**20:.1f} of {total / 2**20:.1f} GiB"
+
+
+def running_in(results: Path) -> list[Running]:
+    """The trials that train now, of every experiment in a folder; RequestError where a journal is damaged."""
+    return [
+        trial
+        for path in sorted(results.glob("*/journal.jsonl"))
+        for trial in running_of(path.parent.name, read(path))
+        if alive(trial)
+    ]
+
+
+def running_of(experiment: str, events: Iterable[Event]) -> list[Running]:
+    """The trials that have started and, by the journal, not ended; none once the search has."""
+    running: dict[str, Running] = {}
+    for event in events:
+        kind, trial = event["event"], event.get("trial", "")
+        if kind == "trial_started":
+            asked = event["resources"]
+            cpus, gpus = asked.get("CPU", 0), asked.get("GPU", 0)
+            epoch = running[trial].epoch if trial in running else 0
+            running[trial] = Running(experiment, trial, event.get("pid"), event["node"], cpus, gpus, epoch)
+        elif kind == "report" and trial in running:
+            running[trial] = replace(running[trial], epoch=event["epoch"])
+        elif kind in ("trial_failed", "trial_ended") or (kind == "decision" and event["action"] == "pause"):
+            running.pop(trial, None)
+        elif kind.startswith("experiment_"):
+            running.clear()
+    return list(running.values())
+
+
+def alive(trial: Running) -> bool:
+    """Whether its process is there; of another node it cannot be told. A killed search leaves its journal open."""
+    if trial.pid is None or trial.node not in own_addresses():
+        return True
+    return Path(f"/proc/{trial.pid}").exists()
+
+
+def own_addresses() -> set[str]:
+    """The addresses by which Ray may know this machine."""
+    try:
+        return {"127.0.0.1", *socket.gethostbyname_ex(socket.gethostname())[2]}
+    except OSError:
+        return {"127.0.0.1"}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

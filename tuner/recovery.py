@@ -1,0 +1,183 @@
+"""What Ray's controller does when a trial fails, loses its worker or falls silent. Written for ray 2.60.0.
+
+`tuner.retries` decides whether the trial goes on; here it is done, so that a scheduler and a searcher notice nothing:
+the trial keeps its place at its rung and in its bracket, and every epoch is judged and journaled once.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RaySystemError, RayTaskError
+from ray.train._internal.checkpoint_manager import _TrainingResult
+from ray.train.constants import CHECKPOINT_DIR_NAME
+from ray.tune import Checkpoint
+from ray.tune.execution.tune_controller import TuneController
+from ray.tune.experiment import Trial
+from ray.tune.result import RESULT_DUPLICATE, TRAINING_ITERATION
+from ray.tune.schedulers import TrialScheduler
+
+from tuner.retries import Retries
+
+LOOK_S = 0.5  # between two looks for trials that report nothing
+
+
+class TrialTimeoutError(Exception):
+    """A trial has reported nothing for longer than it may."""
+
+
+class RecoveringController(TuneController):
+    """As Ray's, but for failures.
+
+    Args:
+        retries: says whether a failed trial goes on.
+        trial_timeout_s: seconds that a running trial may be without a report; None = no limit.
+    """
+
+    retries: Retries
+    trial_timeout_s: float | None = None
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # By the trials' ids: Ray's snapshot has every attribute, and a trial is no JSON.
+        self._silent_since: dict[str, float] = {}
+        self._judged_until: dict[str, int] = {}  # of trials that train epochs again
+        self._looked = 0.0
+        theirs = self._actor_manager._actor_task_failed
+        # Ray's actor manager ends the whole search for an error that is neither a worker's nor a task's, such as the
+        # one of a worker that the node's memory monitor has killed.
+        self._actor_manager._actor_task_failed = lambda tracked_actor_task, exception: theirs(
+            tracked_actor_task, as_a_worker_or_task_error(exception)
+        )
+
+    # A failure.
+
+    def _process_trial_failure(self, trial: Trial, exception: Exception) -> None:
+        lost = isinstance(exception, RayActorError)
+        if lost and trial.status == Trial.PENDING and trial not in self._trial_to_actor:
+            return  # the second notice of one dead worker: Ray tells of the actor, then of the task that it had
+        self._silent_since.pop(trial.trial_id, None)
+        self._resetting_trials.discard(trial)  # or Ray would wait for ever for the reset of a worker that is dead
+        if trial.status not in (Trial.RUNNING, Trial.PENDING) or (lost and self._had_been_judged(trial)):
+            return
+        trial.handle_error(exception)
+        saved = trial.latest_checkpoint_result
+        from_epoch = saved.metrics[TRAINING_ITERATION] if saved else 0
+        failure = self.retries.judge(trial.trial_id, exception, from_epoch)
+        if lost or failure.kind == "cuda" or isinstance(exception, TrialTimeoutError):
+            self.kill_worker(trial)  # asked to end, it would finish its task first, or hang in CUDA's own exit
+        if failure.will_retry:
+            until = max(self._judged_until.get(trial.trial_id, 0), epoch_of(trial))
+            self._judged_until[trial.trial_id] = until
+            self._try_recover(trial, exc=exception)
+            tell = self._callbacks.on_trial_recover
+        else:
+            self._scheduler_alg.on_trial_error(self, trial)
+            self._search_alg.on_trial_complete(trial.trial_id, error=True)
+            self._schedule_trial_stop(trial, exception=exception)
+            tell = self._callbacks.on_trial_error
+        tell(iteration=self._iteration, trials=self._trials, trial=trial)
+
+    def _had_been_judged(self, trial: Trial) -> bool:
+        """A worker that dies between its report and Ray's note of its checkpoint takes neither with it.
+
+        The checkpoint is whole, because `tune.report` copies it first; where the report was the trial's last, its
+        stop or pause stands, and the trial needs its worker no more.
+        """
+        decision = self._cached_trial_decisions.pop(trial.trial_id, None)
+        name = (trial.last_result or {}).get(CHECKPOINT_DIR_NAME)
+        if not trial.is_saving or not name:
+            return False
+        trial.temporary_state.saving_to = None
+        path, noted = trial.storage.build_checkpoint_path_from_name(name), trial.checkpoint
+        if noted is None or noted.path != path:
+            checkpoint = Checkpoint(path, filesystem=trial.storage.storage_filesystem)
+            trial.on_checkpoint(_TrainingResult(checkpoint, trial.last_result))
+        if decision == TrialScheduler.STOP:
+            self.stop_trial(trial)
+        elif decision == TrialScheduler.PAUSE:
+            self._schedule_trial_stop(trial)
+            self._set_trial_status(trial, Trial.PAUSED)
+        return decision in (TrialScheduler.STOP, TrialScheduler.PAUSE)
+
+    def _requeue_trial(self, trial: Trial) -> None:
+        """Back into the queue; Ray would take the trial from its scheduler and give it as a new one.
+
+        HyperBand would halve its bracket without it and put it into another, population based training forget
+        when it was last changed.
+        """
+        self._set_trial_status(trial, Trial.PENDING)
+        self._trials.remove(trial)
+        self._trials.append(trial)
+        self._live_trials.add(trial)
+
+    def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
+        failure = self.retries.last.get(trial.trial_id)
+        if failure and failure.kind == "cuda" and trial not in self._resetting_trials:
+            return False  # a new process, not one that shared the device with the poisoned one
+        reused: bool = super()._maybe_reuse_cached_actor(trial)
+        return reused
+
+    def kill_worker(self, trial: Trial) -> None:
+        """Ends a trial's worker now, without the callbacks of an actor that is asked to end."""
+        actor = self._trial_to_actor.pop(trial, None)
+        if actor is None:
+            return
+        self._actor_to_trial.pop(actor)
+        trial.set_ray_actor(None)
+        for forget in (actor.set_on_stop, actor.set_on_error):
+            forget(None)
+        self._started_actors.discard(actor)
+        self._actor_manager.clear_actor_task_futures(actor)
+        self._actor_manager.remove_actor(actor, kill=True)
+
+    # An epoch that is trained again.
+
+    def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> str | None:
+        self._silent_since.pop(trial.trial_id, None)
+        until = self._judged_until.get(trial.trial_id, 0)
+        if RESULT_DUPLICATE not in result and result[TRAINING_ITERATION] <= until:
+            # Neither its scheduler nor its searcher, nor the journal, gets an epoch twice.
+            self._queue_decision(trial, TrialScheduler.CONTINUE)
+            return str(TrialScheduler.CONTINUE)
+        self._judged_until.pop(trial.trial_id, None)
+        decision: str | None = super()._process_trial_result(trial, result)
+        return decision
+
+    # Silence.
+
+    def _schedule_trial_train(self, trial: Trial) -> None:
+        self._silent_since[trial.trial_id] = time.monotonic()
+        super()._schedule_trial_train(trial)
+
+    def on_step_end(self) -> None:
+        super().on_step_end()
+        now = time.monotonic()
+        if self.trial_timeout_s is None or now - self._looked < LOOK_S:
+            return
+        self._looked = now
+        for trial in list(self._running_trials):
+            if (silent_s := now - self._silent_since.get(trial.trial_id, now)) > self.trial_timeout_s:
+                allowed = f"--trial-timeout {self.trial_timeout_s:g}s"
+                silent = f"no report for {silent_s:.1f} s after epoch {epoch_of(trial)} ({allowed})"
+                self._process_trial_failure(trial, TrialTimeoutError(silent))
+
+
+def epoch_of(trial: Trial) -> int:
+    """The epoch of a trial's last report, 0 before its first."""
+    epoch: int = (trial.last_result or {}).get(TRAINING_ITERATION, 0)
+    return epoch
+
+
+def as_a_worker_or_task_error(error: Exception) -> Exception:
+    """One of the two that Ray's actor manager knows: a worker that is gone, or a task that failed."""
+    known: Exception = error
+    if isinstance(error, OutOfMemoryError):
+        known = RayActorError(error_msg=f"the host ran out of memory: {error}")
+    elif isinstance(error, RayError) and not isinstance(error, (RayActorError, RayTaskError, RaySystemError)):
+        known = RayActorError(error_msg=str(error))
+    elif not isinstance(error, (RayActorError, RayTaskError)):
+        # A report that this process cannot read, of a class that it has not.
+        known = RayTaskError("train", f"{type(error).__name__}: {error}", error)
+    return known
