@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.checkpoints import STATE, damage
 from tuner.columns import USAGE
 from tuner.experiment import Experiment
 from tuner.files import write_atomically
@@ -20,6 +22,8 @@ from tuner.space import Found
 
 if TYPE_CHECKING:
     from tuner.training.data import Splits
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ def conclude(record: ExperimentRecord, found: Found, splits: Splits | None, cpus
     """
     folder, experiment = record.experiment.folder, record.experiment
     write_atomically(folder / "trials.csv", trials_csv(record))
-    winner = record.best()
+    winner = whole_winner(record)
     if winner is None:
         return None
     trial, report = winner
@@ -74,9 +78,25 @@ def config_of(
         "gpus": gpus,
         "precision": experiment.precision,
         "on_oom": experiment.on_oom,
+        "strategy": experiment.strategy,
+        "workers": experiment.workers_per_trial,
         "data_dir": experiment.data_dir,
         "space_sha256": sha256,
     }
+
+
+def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report] | None:
+    """The winner, passing over reports whose checkpoint is damaged."""
+    while (winner := record.best()) is not None:
+        trial, report = winner
+        path = record.experiment.folder / report.checkpoint if report.checkpoint else None
+        why = damage(path) if path is not None and path.exists() else ""
+        if not why:
+            break
+        logger.warning("%s is damaged (%s): the answer is the best of the others", path, why)
+        left = replace(trial, reports=tuple(each for each in trial.reports if each is not report))
+        record = replace(record, trials=tuple(left if each is trial else each for each in record.trials))
+    return winner
 
 
 def tested_before(best: Path, config: dict[str, Any]) -> dict[str, float] | None:
@@ -97,7 +117,7 @@ def evaluate(
     import torch
 
     from tuner.training.loop import Training
-    from tuner.trial import STATE, trial_seed
+    from tuner.trial import trial_seed
 
     # As many threads as the trial had: another number adds in another order, and the last digits would differ
     # from those that `tuner.train` prints.

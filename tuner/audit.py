@@ -16,14 +16,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from tuner.audit_record import CONFIDENCE, FILE, AuditedTrial, AuditResult, prunable, read_audit, result_of
+from tuner.checkpoints import STATE, damage
 from tuner.errors import RequestError
 from tuner.files import write_atomically
 from tuner.records import TrialRecord
 from tuner.results import ExperimentRecord, load
-from tuner.train import training_of, trial_config
+from tuner.train import state_of, training_of, trial_config
 
 STATES = "audit"  # the folder of what is being trained; gone when all is done
 
@@ -124,31 +125,24 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
     """Epoch and value of each epoch that is trained here, the ones of an interrupted audit first."""
     import torch
 
-    from tuner.trial import STATE
-
     folder, experiment = record.experiment.folder, record.experiment
-    training, _ = training_of(trial_config(record, trial.id))
     kept = folder / STATES / f"{trial.id}.pt"
-    values: dict[int, float] = {}
-    saved = next(
-        (s for r in reversed(trial.reports) if r.checkpoint and (s := folder / r.checkpoint / STATE).is_file()), None
-    )
-    if kept.is_file():
-        state: dict[str, Any] = torch.load(kept, weights_only=True, map_location=training.device)
-        values = state["values"]
-        training.load_state_dict(state["training"])
-    elif saved:
-        training.load_state_dict(torch.load(saved, weights_only=True, map_location=training.device)["training"])
-    yield from values.items()
     kept.parent.mkdir(exist_ok=True)
-    while training.epoch < experiment.max_epochs:
-        value = training.run_epoch()[experiment.metric]
-        values[training.epoch] = value
-        print(f"  epoch {training.epoch}/{experiment.max_epochs}: {experiment.metric} {value:.6g}", flush=True)
-        partial = kept.with_suffix(".tmp")
-        torch.save({"training": training.state_dict(), "values": values}, partial)
-        partial.replace(kept)
-        yield training.epoch, value
+    state, values = None, {}
+    if kept.is_file():
+        state = kept.read_bytes()
+        values = torch.load(kept, weights_only=True, map_location="cpu")["values"]
+    else:
+        saved = [folder / r.checkpoint for r in reversed(trial.reports) if r.checkpoint]
+        state = next((path.joinpath(STATE).read_bytes() for path in saved if path.is_dir() and not damage(path)), None)
+    with training_of(trial_config(record, trial.id), state) as (training, _):
+        yield from values.items()
+        while training.epoch < experiment.max_epochs:
+            value = training.run_epoch()[experiment.metric]
+            values[training.epoch] = value
+            print(f"  epoch {training.epoch}/{experiment.max_epochs}: {experiment.metric} {value:.6g}", flush=True)
+            write_atomically(kept, state_of(training, values=values))
+            yield training.epoch, value
     kept.unlink(missing_ok=True)
     if not any(kept.parent.iterdir()):
         kept.parent.rmdir()

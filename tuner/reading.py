@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tuner.errors import RequestError
-from tuner.journal import BEGINNINGS, Event, parsed
+from tuner.journal import BEGINNINGS, SEAL, Event, opened
 from tuner.records import Folding, TrialRecord
 
 CHUNK_BYTES = 1 << 20  # at a time: 10,000 trials are 30 MB of journal, which need not be in memory with their records
@@ -22,7 +22,7 @@ class Reading:
         self.state, self.lines, self.took_s = "running", 0, 0.0
         self.updated: float | None = None
         self._folding = Folding()
-        self._offset, self._inode = 0, 0
+        self._offset, self._inode, self._is_sealed = 0, 0, False
 
     def read_on(self) -> list[TrialRecord]:
         """Takes in what was appended since, a torn last line left out; gives the records of all trials.
@@ -49,14 +49,16 @@ class Reading:
 
     def _take(self, lines: list[bytes]) -> None:
         for line in lines:
+            if self.lines == 0:
+                self._is_sealed = SEAL.search(line) is not None
             try:
-                event = parsed(line)
+                event = opened(line, self._is_sealed)
                 self._folding.add(event)
                 self._note(event)
             except (ValueError, KeyError, TypeError) as error:
                 number = self.lines + 1
                 self._begin_anew()  # half of an event may have been taken in
-                what = f"{self._path} is damaged at line {number} ({error}); mend or remove that line"
+                what = f"{self._path} is damaged at line {number} ({error}); --resume goes on from the lines before it"
                 raise RequestError(what) from None
             self.lines += 1
             self._offset += len(line) + 1

@@ -11,13 +11,16 @@ import io
 import itertools
 import sys
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from tuner.errors import RequestError, nearest
 from tuner.experiment import BEST_RULE, Experiment, option
 from tuner.space import find_space, list_spaces
+
+if TYPE_CHECKING:
+    from tuner.session import Request
 
 EXIT_CODES = "0 done, 1 no trial had a finite metric, 2 wrong request, 130 interrupted"
 
@@ -88,25 +91,38 @@ def run(argv: list[str], command: Command) -> int:
     """A new search, or the rest of one."""
     if not (command.experiment.space or command.resume):
         raise RequestError("give --space NAME (see --list), or --resume NAME")
-    from tuner import driver  # before the space: it sets what ray reads when it is imported
     from tuner import console, session  # isort: skip
+    from tuner.lock import only_driver
+
+    with contextlib.ExitStack() as held:
+        if command.resume:
+            given = session.saved(command.experiment, command.resume)
+            if not command.dry_run:
+                held.enter_context(only_driver(given.experiment.folder))
+            request = session.resume(parse(argv, given.experiment).experiment, given)
+        else:
+            found = find_space(command.experiment.space)
+            request = session.begin(parse(argv, session.defaults_of(found)).experiment, found, argv)
+        if command.dry_run:
+            print("\n".join(console.plan(request)))
+            return 0
+        request = session.load_data(request)
+        print("\n".join(console.heading(request)), flush=True)
+        if not command.resume:
+            session.make_folder(request)
+            held.enter_context(only_driver(request.experiment.folder))
+        return search(request)
+
+
+def search(request: Request) -> int:
+    """Runs a request whose folder is held, and prints its answer."""
+    from tuner import console, driver, session
     from tuner.wandb_mirror import mirrored
 
-    if command.resume:
-        given = session.saved(command.experiment, command.resume)
-        request = session.resume(parse(argv, given.experiment).experiment, given)
-    else:
-        found = find_space(command.experiment.space)
-        request = session.begin(parse(argv, session.defaults_of(found)).experiment, found, argv)
-    if command.dry_run:
-        print("\n".join(console.plan(request)))
-        return 0
-    request = session.load_data(request)
-    print("\n".join(console.heading(request)), flush=True)
     journal = session.open_journal(request)
     # A task's workers need torch, and torch's optimisers torch._dynamo: 3 s of imports, begun early.
     imports = ("ray.tune", "torch", "torch._dynamo") if request.splits else ("ray.tune",)
-    started = driver.ray_started(request.experiment, imports)
+    started = driver.ray_started(request.experiment, request.found, imports)
     with mirrored(request.experiment, request.wandb_mode), started as cluster:
         done = session.conduct(request, journal, cluster)
         print("\n".join(console.ending(done)), flush=True)  # before Ray and W&B take their seconds to end

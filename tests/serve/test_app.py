@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
-from tuner.journal import Journal
+from tuner.journal import Journal, sealed
 from tuner.serve.app import create_app
 from tuner.serve.guard import is_loopback
 from tuner.serve.stream import Place, read_on
@@ -164,8 +164,8 @@ def test_a_thousand_trials_answer_fast(client, results):
         start_of = {"event": "trial_started", "config": {"lr": n / 1e3}, "resources": {}, "node": "n"}
         lines += [{**trial, **start_of}]
         lines += [{**trial, "event": "report", "epoch": e, "metrics": {"loss": n / e}} for e in range(1, 11)]
-    with open(results / "large" / "journal.jsonl", "a") as file:
-        file.writelines(json.dumps(line) + "\n" for line in lines)
+    with open(results / "large" / "journal.jsonl", "ab") as file:
+        file.writelines(sealed(json.dumps(line).encode()) for line in lines)
     journal.close()
     get(client, "/large")
     began = time.perf_counter()
