@@ -14,6 +14,8 @@ from tuner.experiment import Experiment
 from tuner.explain import Comparison, Explainer
 from tuner.halt import Halt
 from tuner.journal import Journal, read
+from tuner.ledger import Ledger
+from tuner.replay import Replay
 from tuner.schedulers import build_scheduler
 from tuner.space import Space
 
@@ -35,8 +37,12 @@ class StandIn:
     checkpoint: object = None
     status: str = "RUNNING"
 
+    @property
+    def run_metadata(self):
+        return self
+
     def is_finished(self):
-        return False
+        return self.status == "TERMINATED"
 
 
 class Search:
@@ -44,11 +50,23 @@ class Search:
 
     def __init__(self, path, history=(), **choices):
         self.experiment = Experiment(**choices)
-        self.path, self.journal, self.halt = path, Journal(path), Halt()
-        inner = build_scheduler(self.experiment, SPACE, list(history))
-        self.inner = inner
-        self.scheduler = JournalingScheduler(inner, self.experiment, self.journal, self.halt, SPACE.mutable)
-        self.trials = {}
+        self.path, self.journal, self.halt = path, Ledger(Journal(path)), Halt()
+        self.inner = build_scheduler(self.experiment, SPACE)
+        self.scheduler = JournalingScheduler(self.inner, self.experiment, self.journal, self.halt, SPACE.mutable)
+        self.searcher_heard = []
+        replay = Replay(self, self.scheduler, self.journal, self.experiment, list(history))
+        self.trials = {trial.trial_id: trial for trial in replay.run()}
+
+    # What a replay asks of `Proposals`.
+
+    def again(self, trial_id, recorded):
+        return StandIn(trial_id, status="PENDING")
+
+    def on_trial_result(self, trial_id, result):
+        self.searcher_heard.append((trial_id, result["training_iteration"]))
+
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        self.searcher_heard.append((trial_id, "end"))
 
     def report(self, trial_id, epoch, /, **metrics):
         trial = self.trials.get(trial_id)
@@ -83,7 +101,7 @@ def reports(seed, num_trials=14, most=8, num=4):
 
 def ray_alone(experiment, kind=AsyncHyperBandScheduler):
     if kind is MedianStoppingRule:
-        options = {"grace_period": experiment.grace_period}
+        options = {"grace_period": experiment.grace_period, "min_time_slice": math.inf}
     else:
         options = {
             "max_t": experiment.max_epochs,
@@ -218,6 +236,20 @@ def test_every_decision_follows_from_the_cutoff_it_names(tmp_path, mode, seed):
         assert (decision["cutoff"] is None) == (decision["recorded"] == 0)
 
 
+def with_trials(events):
+    """The events with those of the trials' beginnings and ends, which are not the scheduler's to write."""
+    known, history = set(), []
+    for event in events:
+        if event["trial"] not in known:
+            known.add(event["trial"])
+            history.append({"time": 0, "event": "trial_suggested", "trial": event["trial"], "config": {}})
+        history.append(event)
+        if event.get("action") == "stop":
+            ended = {"event": "trial_ended", "status": "pruned", "reason": event["reason"]}
+            history.append({"time": 0, "trial": event["trial"], **ended})
+    return history
+
+
 @pytest.mark.parametrize("mode", ["min", "max"])
 @pytest.mark.parametrize("shape", [(8, 1, 2), (9, 1, 1.5)])
 def test_a_resumed_search_decides_as_an_unbroken_one_wherever_it_was_cut(tmp_path, mode, shape):
@@ -233,11 +265,12 @@ def test_a_resumed_search_decides_as_an_unbroken_one_wherever_it_was_cut(tmp_pat
     events = read(whole.path)
     assert STOP in [action for *_, action, _ in made]
     for cut in range(0, len(made), 3):
-        history = events[: made[cut][-1]]
+        history = with_trials(events[: made[cut][-1]])
         resumed = Search(tmp_path / f"cut{cut}", history=history, **choices)
         for trial_id, epoch, loss, action, _ in made[cut + 1 :]:
             assert resumed.report(trial_id, epoch, loss=loss) == action, (cut, trial_id, epoch)
         rest = [{k: v for k, v in d.items() if k != "time"} for d in resumed.decisions()]
+        assert len(resumed.searcher_heard) == len(set(resumed.searcher_heard))
         after = [d for d in events[made[cut][-1] :] if d["event"] == "decision"]
         assert rest == [{k: v for k, v in d.items() if k != "time"} for d in after]
 
@@ -283,16 +316,26 @@ def test_what_population_based_training_changed_is_told_for_words_too():
     assert "lr 0.1 -> 0.12" in said and "act relu -> tanh" in said
 
 
-def test_a_trial_of_an_earlier_session_is_not_added_again(tmp_path):
+def test_a_replayed_trial_is_not_added_again_when_ray_adds_it(tmp_path):
     search = Search(tmp_path / "j")
-    ended = StandIn("00000")
-    ended.is_finished = lambda: True
-    search.scheduler.on_trial_add(None, ended)
+    trial = StandIn("00000", status="TERMINATED")
+    search.scheduler.restored([trial], [])
+    search.scheduler.on_trial_add(None, trial)
     assert "00000" not in search.inner._trial_info
+    search.scheduler.on_trial_add(None, trial)  # Ray's way of a retry
+    assert "00000" in search.inner._trial_info
+
+
+def test_epochs_trained_again_from_an_earlier_checkpoint_are_not_judged_again(tmp_path):
+    search = Search(tmp_path / "j", max_epochs=8)
+    for epoch in (1, 2, 1, 2):
+        assert search.report("00000", epoch, loss=0.5) == CONTINUE
+    assert [decision["epoch"] for decision in search.decisions()] == [1, 2]
+    assert len(read(search.path)) == 6
 
 
 def test_pbt_needs_a_parameter_that_may_change():
     from tuner.errors import RequestError
 
     with pytest.raises(RequestError, match="marks none as changeable"):
-        build_scheduler(Experiment(scheduler="pbt"), Space(params=SPACE.params, train=print), [])
+        build_scheduler(Experiment(scheduler="pbt"), Space(params=SPACE.params, train=print))

@@ -22,8 +22,8 @@ WRONG = [
     ("num_samples", 0), ("num_samples", -3), ("max_epochs", 0), ("grace_period", 0), ("workers_per_trial", 0),
     ("grace_period", 11), ("reduction_factor", 1), ("reduction_factor", 0.5), ("reduction_factor", -2),
     ("reduction_factor", math.inf), ("reduction_factor", math.nan), ("searcher", "hyperotp"), ("searcher", ""),
-    ("scheduler", "ahsa"), ("mode", "maximum"), ("mode", "MIN"), ("strategy", "dpp"), ("strategy", "ddp"),
-    ("strategy", "model"), ("precision", "fp8"), ("on_oom", "shrnk"), ("workers_per_trial", 2), ("wandb", "on"),
+    ("scheduler", "ahsa"), ("mode", "maximum"), ("mode", "MIN"), ("strategy", "dpp"),
+    ("precision", "fp8"), ("on_oom", "shrnk"), ("workers_per_trial", 2), ("wandb", "on"),
     ("cpus_per_trial", 0), ("cpus_per_trial", -1), ("cpus_per_trial", 1.5), ("cpus_per_trial", math.nan),
     ("cpus_per_trial", math.inf), ("cpus_per_trial", "all"), ("gpus_per_trial", -0.5), ("gpus_per_trial", 1.5),
     ("gpus_per_trial", math.nan), ("gpus_per_trial", "one"), ("max_concurrent_trials", -1), ("seed", -1),
@@ -167,3 +167,44 @@ def test_the_latest_experiment_is_the_one_last_written_to(tmp_path):
     assert latest_experiment(tmp_path) == "a"
     with pytest.raises(RequestError, match="no experiment in"):
         latest_experiment(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"workers_per_trial": 2}, "--workers-per-trial 2 with --strategy single, which is one process"),
+        ({"strategy": "dp", "workers_per_trial": 2}, "--workers-per-trial 2 with --strategy dp"),
+        ({"strategy": "pipeline", "workers_per_trial": 3}, "give --strategy ddp, or leave the workers out"),
+        ({"strategy": "ddp", "workers_per_trial": 2, "cpus_per_trial": 3}, "--cpus-per-trial 3: is split evenly"),
+        ({"strategy": "ddp", "workers_per_trial": 2, "gpus_per_trial": 1}, "give a multiple of 2, or auto"),
+        ({"strategy": "ddp", "gpus_per_trial": 0.5}, "--gpus-per-trial 0.5: is split evenly"),
+    ],
+)
+def test_workers_that_a_strategy_cannot_use_are_refused(given, said):
+    with pytest.raises(RequestError) as refused:
+        Experiment(**given)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("strategy", CHOICES["strategy"])
+def test_every_strategy_can_be_asked_for(strategy):
+    assert Experiment(strategy=strategy).strategy == strategy
+    ddp = Experiment(strategy="ddp", workers_per_trial=2, cpus_per_trial=4, gpus_per_trial=0)
+    assert ddp.workers_per_trial == 2
+
+
+def test_an_experiment_json_cut_or_altered_at_any_byte_is_read_from_its_copy(tmp_path, caplog):
+    saved = Experiment(space="x", seed=7, name="mine")
+    saved.save(tmp_path, {"space": {"params": {"lr": "0..1"}}})
+    path = tmp_path / "experiment.json"
+    content = path.read_bytes()
+    assert load_experiment(tmp_path)[0] == saved and not caplog.text
+    for at in range(0, len(content) - 2, 3):
+        altered = bytearray(content)
+        altered[at] ^= 0x15
+        for damaged in (content[:at], bytes(altered)):
+            path.write_bytes(damaged)
+            assert load_experiment(tmp_path) == (saved, {"space": {"params": {"lr": "0..1"}}})
+    assert "experiment.json is damaged" in caplog.text and "its copy .experiment.json.copy is used" in caplog.text
+    path.unlink()
+    assert load_experiment(tmp_path)[0] == saved

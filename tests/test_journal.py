@@ -1,15 +1,21 @@
 """The journal: any prefix of its bytes reads as a prefix of its events, and every line is strict JSON."""
 
+import errno
 import json
 import math
 import pickle
+import shutil
+import subprocess
 import threading
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tuner import journal
-from tuner.journal import Journal, follow, plain, read
+from tuner.errors import RequestError
+from tuner.journal import Journal, follow, plain, read, scan
 
 
 def write_some(path):
@@ -159,3 +165,135 @@ def test_numpys_numbers_are_written_as_numbers(tmp_path):
     (event,) = read(tmp_path / "j")
     assert event["epoch"] == 1 and math.isnan(event["metrics"]["loss"]) and event["metrics"]["n"] == 4
     assert journal._NON_FINITE.keys() == {"nan", "inf", "-inf"}
+
+
+WORDS = st.text(max_size=8)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats() | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    max_leaves=6,
+)
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["report", "decision", "trial_suggested"]), st.dictionaries(WORDS, VALUES, max_size=3)),
+    min_size=1,
+    max_size=6,
+)
+
+
+def written(folder, events):
+    path = folder / "journal.jsonl"
+    path.unlink(missing_ok=True)
+    book = Journal(path)
+    for number, (kind, fields) in enumerate(events):
+        book.write(kind, f"{number:05d}", epoch=number, metrics=fields, config=fields)
+    book.close()
+    return path.read_bytes()
+
+
+@settings(max_examples=60, deadline=None)
+@given(events=EVENTS, data=st.data())
+def test_any_prefix_of_bytes_reads_to_a_prefix_of_events(tmp_path_factory, events, data):
+    content = written(tmp_path_factory.mktemp("j"), events)
+    whole = scan(content)
+    assert len(whole.events) == len(events) and not whole.damage and whole.size == len(content)
+    length = data.draw(st.integers(0, 10**6)) % (len(content) + 1)
+    found = scan(content[:length])
+    assert not found.damage and same(found.events, whole.events[: content[:length].count(b"\n")])
+
+
+@settings(max_examples=200, deadline=None)
+@given(events=EVENTS, data=st.data())
+def test_an_altered_byte_ends_the_reading_at_its_line(tmp_path_factory, events, data):
+    content = bytearray(written(tmp_path_factory.mktemp("j"), events))
+    whole = scan(bytes(content))
+    at = data.draw(st.integers(0, 10**6)) % len(content)
+    content[at] ^= data.draw(st.integers(1, 255))
+    found = scan(bytes(content))
+    line = content[:at].count(b"\n")
+    assert len(found.events) <= len(whole.events)
+    # A journal of one line that has lost its seal is one of the times before seals, and reads as it says.
+    if not (line == 0 and not found.damage):
+        assert same(found.events, whole.events[: len(found.events)]) and len(found.events) in (line, line + 1)
+
+
+def test_a_damaged_journal_is_copied_and_cut_when_it_is_opened(tmp_path):
+    path = tmp_path / "j"
+    write_some(path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[2] = lines[2].replace(b"0.5", b"0.6")
+    path.write_bytes(b"".join(lines))
+    assert "line 3 (its checksum does not agree)" == scan(path.read_bytes()).damage
+    with pytest.raises(RequestError, match="line 3"):
+        read(path)
+    Journal(path).close()
+    assert path.read_bytes() == b"".join(lines[:2])
+    assert [copy.read_bytes() for copy in tmp_path.glob("j.damaged-*")] == [b"".join(lines)]
+
+
+def test_a_journal_without_checksums_is_read_and_goes_on(tmp_path):
+    path = tmp_path / "j"
+    path.write_text('{"time": 1, "event": "experiment_started"}\n')
+    book = Journal(path)
+    book.write("experiment_resumed", name="x")
+    book.close()
+    assert [event["event"] for event in read(path)] == ["experiment_started", "experiment_resumed"]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 64 KiB, where this machine lets a test mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_is_waited_for_and_no_line_is_torn(small_disk):
+    asked = []
+
+    def blocked(error, path):
+        asked.append(error.errno)
+        (small_disk / "filler").unlink(missing_ok=True)
+        return True
+
+    (small_disk / "filler").write_bytes(b"x" * 40 * 1024)
+    book = Journal(small_disk / "j")
+    book.blocked = blocked
+    for epoch in range(250):
+        book.write("report", "00000", epoch=epoch, metrics={"loss": 0.5})
+    book.close()
+    assert asked == [errno.ENOSPC]
+    assert [event["epoch"] for event in read(small_disk / "j")] == list(range(250))
+
+
+def test_who_gives_up_on_a_full_disk_leaves_a_beginning(small_disk):
+    book = Journal(small_disk / "j")
+    book.blocked = lambda error, path: False
+    for epoch in range(2000):
+        book.write("report", "00000", epoch=epoch, metrics={"loss": 0.5})
+    assert book.lost
+    book.close()
+    found = read(small_disk / "j")
+    assert [event["epoch"] for event in found] == list(range(len(found))) and 100 < len(found) < 2000
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_a_folder_that_is_gone_is_seen(tmp_path, back):
+    folder, away = tmp_path / "here", tmp_path / "away"
+    folder.mkdir()
+    book = Journal(folder / "j")
+
+    def blocked(error, path):
+        if back:
+            away.rename(folder)
+        return back
+
+    book.blocked = blocked
+    folder.rename(away)
+    book.write("report", "00000", epoch=1, metrics={})
+    book.close()
+    assert book.lost == (not back)
+    assert len(read((folder if back else away) / "j")) == back

@@ -15,58 +15,95 @@ FILES = {
 ALLOWED = {
     "tuner.errors": set(),
     "tuner.files": set(),
-    "tuner.journal": {"errors"},
+    "tuner.journal": {"errors", "files"},
     "tuner.domains": set(),
     "tuner.failures": set(),
     "tuner.retries": {"failures", "journal"},
     "tuner.recovery": {"retries"},
     "tuner.engine": {"recovery", "retries"},
     "tuner.halt": {"errors"},
+    "tuner.checkpoints": set(),
+    "tuner.lock": {"errors"},
+    "tuner.ledger": {"journal"},
     "tuner.experiment": {"errors", "files"},
     "tuner.space": {"domains", "errors", "training.data"},
     "tuner.facts": {"domains", "experiment", "space"},
     "tuner.records": {"experiment", "journal"},
-    "tuner.results": {"experiment", "journal", "records"},
+    "tuner.foreign": {"errors", "experiment", "records"},
+    "tuner.reading": {"errors", "journal", "records"},
+    "tuner.results": {"experiment", "foreign", "reading", "records"},
     "tuner.wandb_mirror": {"experiment", "journal"},
     "tuner.resources": {"errors", "experiment"},
+    "tuner.cluster": {"errors"},
+    "tuner.probe": {"errors", "experiment", "space"},
     "tuner.explain": set(),
     "tuner.sampling": {"domains", "experiment", "space"},
     "tuner.searchers": {"domains", "errors", "experiment", "sampling", "space"},
-    "tuner.schedulers": {"domains", "errors", "experiment", "journal", "space"},
-    "tuner.decisions": {"columns", "errors", "experiment", "explain", "halt", "journal", "sampling"},
-    "tuner.proposals": {"errors", "experiment", "journal", "records", "sampling"},
+    "tuner.schedulers": {"domains", "errors", "experiment", "space"},
     "tuner.columns": set(),
+    "tuner.decisions": {"columns", "errors", "experiment", "explain", "halt", "journal", "ledger", "sampling"},
+    "tuner.stage": {"decisions", "ledger"},
+    "tuner.saves": {"checkpoints", "experiment", "journal"},
+    "tuner.replay": {"decisions", "experiment", "journal", "ledger", "saves", "stage"},
+    "tuner.proposals": {"errors", "experiment", "journal", "ledger", "sampling"},
     "tuner.nvml": set(),
     "tuner.gpus": {"errors", "journal", "nvml"},
     "tuner.output": set(),
     "tuner.reports": {"output", "training.usage"},
-    "tuner.trial": {"reports", "space", "training.loop", "training.share"},
+    "tuner.workers": {"training.group"},
+    "tuner.trial": {
+        "checkpoints", "reports", "space", "training.group", "training.loop", "training.parallel", "training.share",
+        "workers",
+    },
     "tuner.callbacks": {"decisions", "halt", "journal", "retries"},
     "tuner.answer": {
-        "columns", "files", "journal", "records", "results", "space", "training.data", "training.loop", "trial",
+        "checkpoints", "columns", "experiment", "files", "journal", "records", "results", "space", "training.data",
+        "training.loop",
+        "trial",
     },
     "tuner.console": {"answer", "columns", "domains", "experiment", "records", "sampling", "session"},
     "tuner.driver": {
-        "callbacks", "console", "decisions", "engine", "errors", "experiment", "halt", "journal", "proposals",
-        "resources", "retries", "schedulers", "searchers", "space", "trial",
+        "callbacks", "cluster", "console", "decisions", "engine", "errors", "experiment", "halt", "journal", "ledger",
+        "probe", "proposals", "replay", "resources", "retries", "schedulers", "searchers", "space", "trial",
     },
     "tuner.session": {
-        "answer", "driver", "errors", "experiment", "facts", "journal", "records", "resources", "results",
+        "answer", "cluster", "driver", "errors", "experiment", "facts", "journal", "report", "resources", "results",
         "schedulers", "searchers", "space", "training.data", "wandb_mirror",
     },
-    "tuner.train": {"answer", "errors", "space", "training.data", "training.loop", "trial"},
+    "tuner.train": {
+        "answer", "checkpoints", "errors", "results", "space", "training.data", "training.group", "training.launch",
+        "training.loop", "training.parallel", "trial",
+    },
+    "tuner.audit_record": {"errors", "records", "results"},
+    "tuner.audit": {"audit_record", "checkpoints", "errors", "files", "records", "results", "train"},
     "tuner.labels": {"answer", "records"},
     "tuner.tables": {"experiment", "records", "results"},
     "tuner.history": {"labels", "results"},
     "tuner.parallel": {"answer", "labels", "results"},
-    "tuner.figures": {"history", "labels", "parallel", "records", "results"},
     "tuner.serve.client": set(),
+    "tuner.slices": {"labels", "parallel", "records", "results"},
+    "tuner.contour": {"errors", "labels", "parallel", "results", "slices"},
+    "tuner.importance": {"errors", "labels", "parallel", "results"},
+    "tuner.timeline": {"labels", "records", "results"},
+    "tuner.rules": {"experiment"},
+    "tuner.whatif": {"errors", "experiment", "labels", "records", "results", "rules"},
+    "tuner.whatif_figure": {"labels", "records", "results", "whatif"},
+    "tuner.one_trial": {"labels", "records", "results", "tables", "timeline"},
+    "tuner.figures": {"history", "labels", "parallel", "records", "results", "slices", "timeline"},
+    "tuner.report": {
+        "answer", "audit_record", "errors", "figures", "files", "labels", "results", "tables", "whatif",
+    },
     "tuner.serve.guard": set(),
     "tuner.serve.bounds": {"serve.guard"},
     "tuner.serve.secret": {"errors"},
     "tuner.serve.stream": set(),
     "tuner.serve.page": set(),
-    "tuner.serve.store": {"errors", "experiment", "results", "tables"},
+    "tuner.serve.store": {"errors", "experiment", "foreign", "reading", "results", "tables"},
+    "tuner.serve.answers": {"journal"},
+    "tuner.serve.insight": {
+        "audit_record", "contour", "errors", "importance", "one_trial", "results", "serve.answers", "serve.control",
+        "serve.guard", "serve.store", "whatif", "whatif_figure",
+    },
     "tuner.serve.head": {"driver"},
     "tuner.serve.check": {"errors", "experiment", "run"},
     "tuner.serve.options": {"errors", "experiment", "space"},
@@ -75,17 +112,17 @@ ALLOWED = {
     "tuner.serve.jobs": {"errors", "resources", "serve.cluster"},
     "tuner.serve.searches": {"errors", "serve.jobs", "serve.options", "serve.queue"},
     "tuner.serve.control": {
-        "experiment", "journal", "results", "serve.guard", "serve.options", "serve.queue", "serve.searches",
-        "serve.store", "space",
+        "experiment", "lock", "results", "serve.answers", "serve.guard", "serve.options", "serve.queue",
+        "serve.searches", "serve.store", "space",
     },
     "tuner.serve.app": {
-        "errors", "figures", "journal", "serve.bounds", "serve.control", "serve.guard", "serve.page", "serve.searches",
-        "serve.store", "serve.stream", "tables",
+        "errors", "figures", "serve.answers", "serve.bounds", "serve.control", "serve.guard", "serve.insight",
+        "serve.page", "serve.searches", "serve.store", "serve.stream", "tables",
     },
     "tuner.serve.__main__": {
         "errors", "experiment", "serve.app", "serve.guard", "serve.jobs", "serve.searches", "serve.secret",
     },
-    "tuner.run": {"console", "driver", "errors", "experiment", "session", "space", "wandb_mirror"},
+    "tuner.run": {"console", "driver", "errors", "experiment", "lock", "session", "space", "wandb_mirror"},
 }  # fmt: skip
 TRAINING = {module for module in FILES if module.startswith("tuner.training.")}
 ALLOWED |= {
@@ -93,12 +130,18 @@ ALLOWED |= {
 }
 WITHOUT_RAY_AND_TORCH = [
     "tuner.run", "tuner.space", "tuner.domains", "tuner.experiment", "tuner.journal", "tuner.records", "tuner.results",
-    "tuner.errors", "tuner.files", "tuner.facts", "tuner.failures", "tuner.wandb_mirror", "tuner.train",
+    "tuner.errors", "tuner.files", "tuner.facts", "tuner.checkpoints", "tuner.ledger", "tuner.lock", "tuner.failures",
+    "tuner.wandb_mirror", "tuner.train",
     "tuner.training.data", "tuner.resources", "tuner.answer", "tuner.labels", "tuner.tables", "tuner.history",
     "tuner.retries", "tuner.columns", "tuner.nvml", "tuner.output", "tuner.gpus", "tuner.training.usage",
-    "tuner.training.share", "tuner.parallel", "tuner.figures", "tuner.serve.app", "tuner.serve.store",
-    "tuner.serve.__main__", "tuner.serve.client", "tuner.serve.control", "tuner.serve.searches", "tuner.serve.queue",
-    "tuner.serve.jobs", "tuner.serve.cluster", "tuner.serve.check", "tuner.serve.options", "tuner.serve.secret",
+    "tuner.training.share",
+    "tuner.parallel", "tuner.figures", "tuner.slices", "tuner.contour", "tuner.importance", "tuner.timeline",
+    "tuner.rules",
+    "tuner.whatif", "tuner.whatif_figure", "tuner.one_trial", "tuner.report", "tuner.audit", "tuner.audit_record",
+    "tuner.foreign", "tuner.reading", "tuner.serve.insight", "tuner.serve.app", "tuner.serve.store",
+    "tuner.serve.__main__",
+    "tuner.serve.client", "tuner.serve.control", "tuner.serve.searches", "tuner.serve.queue", "tuner.serve.jobs",
+    "tuner.serve.cluster", "tuner.serve.check", "tuner.serve.options", "tuner.serve.secret",
 ]  # fmt: skip
 
 
@@ -160,9 +203,9 @@ def test_training_knows_no_ray(module):
 
 
 @pytest.mark.parametrize("module", sorted(FILES))
-def test_only_trial_session_answer_and_train_meet_training(module):
+def test_only_trial_workers_session_answer_and_train_meet_training(module):
     meets = any(name.startswith("tuner.training") for name in imported(module))
-    may = {"tuner.trial", "tuner.reports", "tuner.session", "tuner.answer", "tuner.train"}
+    may = {"tuner.trial", "tuner.workers", "tuner.reports", "tuner.session", "tuner.answer", "tuner.train"}
     assert not meets or module in may | TRAINING
 
 

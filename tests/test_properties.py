@@ -7,7 +7,7 @@ from pathlib import Path
 
 import hypothesis.strategies as some
 from hypothesis import given, settings
-from test_decisions import CONTINUE, STOP, Search
+from test_decisions import CONTINUE, STOP, Search, with_trials
 
 from tuner.errors import RequestError
 from tuner.experiment import CHOICES, PAIRS, Experiment, load_experiment, option
@@ -89,7 +89,6 @@ def test_what_diverged_leaves_no_trace_at_the_rungs(made):
 @given(searches(), some.integers(0, 39))
 def test_a_search_cut_anywhere_goes_on_as_an_unbroken_one(made, cut):
     choices, turns = made
-    choices |= {"scheduler": "asha"}
     cut = min(cut, len(turns) - 1)
     with tempfile.TemporaryDirectory() as folder:
         whole = Search(Path(folder) / "whole", **choices)
@@ -100,9 +99,9 @@ def test_a_search_cut_anywhere_goes_on_as_an_unbroken_one(made, cut):
             lengths.append(len(read(whole.path)))
         events = read(whole.path)
         alive, epochs, num_begun = states[cut]
-        resumed = Search(Path(folder) / "resumed", history=events[: lengths[cut]], **choices)
+        resumed = Search(Path(folder) / "resumed", history=with_trials(events[: lengths[cut]]), **choices)
         after = [action for action, _ in played(resumed, turns[cut + 1 :], alive, epochs, num_begun)]
-        rest = untimed(read(resumed.path))
+        rest = untimed(event for event in read(resumed.path) if event["event"] != "trial_ended")
     assert after == actions[cut + 1 :]
     assert rest == untimed(events[lengths[cut] :])
 

@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -70,7 +72,7 @@ OPTIONS = [
     (["--searcher", "refine", "--scheduler", "hyperband"], "refine works with asha, median, fifo"),
     (["--searcher", "hyperopt", "--scheduler", "pbt"], "pbt works with random, grid"),
     (["--scheduler", "bohb"], "bohb works with bohb"),
-    (["--strategy", "ddp"], "--strategy ddp: this version trains with single alone"),
+    (["--strategy", "ddp", "--workers-per-trial", "2", "--cpus-per-trial", "3"], "--cpus-per-trial 3: is split"),
     (["--precision", "fp8"], "fp16"),
     (["--on-oom", "ignore"], "shrink"),
     (["--workers-per-trial", "2"], "--workers-per-trial 2"),
@@ -136,7 +138,7 @@ def test_what_the_parser_refuses_is_told_without_its_box(argv, said, encoding, m
 SPACE_NAMES = [
     ([], "give --space NAME (see --list), or --resume NAME"),
     (["--space", "cifra"], "no space named 'cifra'; did you mean 'cifar'?"),
-    (["--space", "zzz"], "known: cifar, quadratic"),
+    (["--space", "zzz"], "known: cifar, imagefolder, mobilenet, quadratic, "),
     (["--space", "nowhere.py"], "--space nowhere.py: no such file"),
     (["--space", "TMP"], "no such file"),
     (["--space", "no.such.module"], "No module named"),
@@ -245,6 +247,8 @@ def saved(tmp_path, monkeypatch, capsys):
     request = session.begin(run.parse(argv, session.defaults_of(found)).experiment, found, argv)
     folder = request.experiment.folder
     folder.mkdir(parents=True)
+    for name in (".lock", ".driver"):
+        (folder / name).touch()
     request.experiment.save(folder, request.facts)
     book = Journal(folder / "journal.jsonl")
     book.write("experiment_started", name="mine")
@@ -274,6 +278,7 @@ def test_what_was_saved_can_be_resumed(saved, capsys):
         (["--resume", "mine", "--searcher", "grid"], "--searcher was 'random', now 'grid'"),
         (["--resume", "mine", "--scheduler", "fifo", "--seed", "1"], "--scheduler was 'asha', now 'fifo'"),
         (["--resume", "mine", "--metric", "accuracy"], "--metric was 'loss', now 'accuracy'"),
+        (["--resume", "mine", "--max-epochs", "7"], "--max-epochs 7 is below the 8 of before"),
         (["--resume", "mine", "--max-epochs", "0"], "--max-epochs 0: must be 1 or more"),
         (["--resume", "mine", "--cpus-per-trial", "4096"], "--cpus-per-trial 4096"),
         (["--resume", "mine", "--name", "other"], "--name was 'mine', now 'other'"),
@@ -310,22 +315,55 @@ def test_a_space_that_is_gone_is_refused(refused, saved, tmp_path):
         '{"options": {"searcher": "gone"}}',
     ],
 )
-def test_a_damaged_experiment_is_refused(refused, saved, text):
+def test_a_damaged_experiment_without_its_copy_is_refused(refused, saved, text):
     (saved / "experiment.json").write_text(text)
-    assert "experiment.json" in refused("--resume", "mine") or "searcher" in refused("--resume", "mine")
+    (saved / ".experiment.json.copy").write_text(text)
+    said = refused("--resume", "mine")
+    assert "experiment.json is damaged" in said and "start anew with --name" in said
 
 
 def test_an_experiment_without_its_facts_is_refused(refused, saved):
     document = json.loads((saved / "experiment.json").read_text())
+    (saved / ".experiment.json.copy").unlink()
     (saved / "experiment.json").write_text(json.dumps({"options": document["options"]}))
     assert "experiment.json is damaged" in refused("--resume", "mine")
 
 
-def test_a_damaged_journal_is_refused_with_its_line(refused, saved):
-    with open(saved / "journal.jsonl", "a") as file:
-        file.write('{"time": 1, "event": "repo\n{"time": 2, "event": "experiment_resumed"}\n')
+def test_a_journal_whose_first_line_is_damaged_is_refused(refused, saved):
+    (saved / "journal.jsonl").write_text('{"time": 1, "event": "repo\n')
+    assert "journal.jsonl is damaged at line 1" in refused("--resume", "mine")
+
+
+def test_a_journal_that_is_gone_is_refused_where_there_are_trials(refused, saved):
+    (saved / "ray" / "00000" / "checkpoint_000000").mkdir(parents=True)
+    (saved / "journal.jsonl").unlink()
     said = refused("--resume", "mine")
-    assert "journal.jsonl" in said and "line 2" in said
+    assert "journal.jsonl is gone or empty: nothing is known of its trials" in said
+
+
+@pytest.mark.parametrize("foreign", ["a folder of something else", "a file"])
+def test_a_foreign_folder_is_refused(refused, saved, foreign):
+    other = saved.parent / "other"
+    if foreign == "a file":
+        other.write_text("hello")
+    else:
+        other.mkdir()
+        (other / "notes.txt").write_text("hello")
+    assert "no experiment 'other' in results" in refused("--resume", "other")
+
+
+def test_a_folder_with_another_programs_experiment_json_is_refused(refused, saved):
+    other = saved.parent / "other"
+    other.mkdir()
+    (other / "experiment.json").write_text('{"name": "of another program"}')
+    assert "experiment.json is damaged" in refused("--resume", "other")
+
+
+def test_a_second_driver_is_refused_and_told_which_is_the_first(refused, saved):
+    from tuner.lock import only_driver
+
+    with only_driver(saved):
+        assert f"process {os.getpid()} on {socket.gethostname()} is running this" in refused("--resume", "mine")
 
 
 def test_a_cluster_that_does_not_answer_is_refused_at_once(capsys, tmp_path):

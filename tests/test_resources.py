@@ -70,11 +70,40 @@ def test_of_a_cluster_it_says_so():
 
 
 def test_a_bundle_leaves_a_gpu_out_where_none_is_asked_for():
-    assert resources_of(Experiment(), {"CPU": 1}).bundle() == {"CPU": 1}
-    assert resources_of(Experiment(gpus_per_trial=0.5), {"CPU": 1, "GPU": 1}).bundle() == {
-        "CPU": 1,
-        "GPU": 0.5,
-    }
+    assert resources_of(Experiment(), {"CPU": 1}).bundles() == [{"CPU": 1}]
+    assert resources_of(Experiment(gpus_per_trial=0.5), {"CPU": 1, "GPU": 1}).bundles() == [{"CPU": 1, "GPU": 0.5}]
+
+
+def workers(num, cluster, **others):
+    return resources_of(Experiment(strategy="ddp", workers_per_trial=num, **others), cluster)
+
+
+def test_a_trial_in_workers_has_a_bundle_each_and_none_for_its_own_process():
+    assert workers(2, {"CPU": 2}).bundles() == [{}, {"CPU": 1}, {"CPU": 1}]
+    assert workers(2, {"CPU": 8, "GPU": 4}).bundles() == [{}, {"CPU": 1, "GPU": 1}, {"CPU": 1, "GPU": 1}]
+    assert workers(2, {"CPU": 8}, cpus_per_trial=4).bundles() == [{}, {"CPU": 2}, {"CPU": 2}]
+    assert workers(2, {"CPU": 8, "GPU": 4}).concurrent == 2
+    assert workers(1, {"CPU": 8}).bundles() == [{}, {"CPU": 1}]
+
+
+@pytest.mark.parametrize(
+    ("num", "cluster", "others", "said"),
+    [
+        (4, {"CPU": 2}, {}, "--workers-per-trial 4: 4 workers x 1 CPU per trial, there are 2; ask for fewer workers"),
+        (2, {"CPU": 2, "GPU": 1}, {}, "2 workers x 1 GPU per trial, there is 1; ask for fewer workers, or for --gpus"),
+        (2, {"CPU": 2}, {"cpus_per_trial": 4}, "2 workers x 2 CPU per trial, there are 2"),
+    ],
+)
+def test_more_workers_than_there_is_room_for_are_refused(num, cluster, others, said):
+    with pytest.raises(RequestError) as refused:
+        workers(num, cluster, **others)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(0, 0), (1, 1), (2, 2), (8, 2)])
+def test_strategies_of_one_process_take_two_gpus_where_there_are_two(gpus, expected):
+    for strategy in ("dp", "model", "pipeline"):
+        assert resources_of(Experiment(strategy=strategy), {"CPU": 8, "GPU": gpus}).gpus == expected
 
 
 def test_this_machine_has_a_cpu_and_starts_no_ray_to_tell():

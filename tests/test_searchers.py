@@ -13,7 +13,7 @@ from ray.tune.search import Searcher
 from tuner import domains
 from tuner.errors import RequestError
 from tuner.experiment import CHOICES, PAIRS, Experiment
-from tuner.proposals import Proposals, python_values
+from tuner.proposals import python_values
 from tuner.sampling import grid_of, nested, num_random, seeded
 from tuner.searchers import build_searcher, check_searcher
 from tuner.space import Space
@@ -203,33 +203,6 @@ def test_a_model_based_searcher_learns_from_what_it_is_told(searcher):
         scores = [close(setting) for setting in drive(built, seed=seed, num=num, score=close)]
         better += np.median(scores[-15:]) < np.median(scores[:5])
     assert better >= 2
-
-
-def test_a_resumed_bohb_knows_what_it_was_told_at_the_rungs(monkeypatch):
-    monkeypatch.setattr(Proposals, "_same", lambda self, trial_id, setting, recorded: None)
-    experiment, space = experiment_of("bohb"), space_of(x=tune.uniform(0, 1))
-    history = []
-    for trial in (f"{i:05d}" for i in range(4)):
-        history.append({"event": "trial_suggested", "trial": trial, "time": 0, "config": {}})
-        history.append({"event": "report", "trial": trial, "time": 1, "epoch": 1, "metrics": {"loss": 0.5}})
-        history.append(
-            {
-                "event": "decision",
-                "trial": trial,
-                "time": 1,
-                "epoch": 1,
-                "rung": 1,
-                "bracket": 0,
-                "value": 0.5,
-                "cutoff": None,
-                "recorded": 0,
-                "action": "pause",
-                "reason": "waits",
-            }
-        )
-    built, num = build_searcher(experiment, space)
-    Proposals(built, num, experiment, None, concurrent=2, keep=None, history=history)
-    assert len(built.bohber.configs.get(1, ())) == 4
 
 
 # random

@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.checkpoints import STATE, damage
 from tuner.columns import USAGE
+from tuner.experiment import Experiment
 from tuner.files import write_atomically
 from tuner.journal import strict
 from tuner.records import Report, TrialRecord
@@ -19,6 +22,8 @@ from tuner.space import Found
 
 if TYPE_CHECKING:
     from tuner.training.data import Splits
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -38,28 +43,13 @@ def conclude(record: ExperimentRecord, found: Found, splits: Splits | None, cpus
     """
     folder, experiment = record.experiment.folder, record.experiment
     write_atomically(folder / "trials.csv", trials_csv(record))
-    winner = record.best()
+    winner = whole_winner(record)
     if winner is None:
         return None
     trial, report = winner
     best = folder / "best"
     best.mkdir(exist_ok=True)
-    config = {
-        "space": experiment.space,
-        "config": trial.config,
-        "trial": trial.id,
-        "epoch": report.epoch,
-        "max_epochs": experiment.max_epochs,
-        "metric": experiment.metric,
-        "mode": experiment.mode,
-        "seed": experiment.seed,
-        "cpus": cpus,
-        "gpus": gpus,
-        "precision": experiment.precision,
-        "on_oom": experiment.on_oom,
-        "data_dir": experiment.data_dir,
-        "space_sha256": found.sha256,
-    }
+    config = config_of(experiment, trial, report.epoch, cpus=cpus, gpus=gpus, sha256=found.sha256)
     test = tested_before(best, config)
     if test is None and report.checkpoint and splits is not None:
         test = evaluate(found, config, folder / report.checkpoint, splits, best / "model.pt")
@@ -69,6 +59,44 @@ def conclude(record: ExperimentRecord, found: Found, splits: Splits | None, cpus
         metrics["notice"] = splits.notice
     write_atomically(best / "metrics.json", json.dumps(strict(metrics), indent=2) + "\n")
     return Answer(trial, report, test)
+
+
+def config_of(
+    experiment: Experiment, trial: TrialRecord, epoch: int, *, cpus: float, gpus: float, sha256: str
+) -> dict[str, Any]:
+    """All that training this setting again needs; `epoch` is the one whose model is meant."""
+    return {
+        "space": experiment.space,
+        "config": trial.config,
+        "trial": trial.id,
+        "epoch": epoch,
+        "max_epochs": experiment.max_epochs,
+        "metric": experiment.metric,
+        "mode": experiment.mode,
+        "seed": experiment.seed,
+        "cpus": cpus,
+        "gpus": gpus,
+        "precision": experiment.precision,
+        "on_oom": experiment.on_oom,
+        "strategy": experiment.strategy,
+        "workers": experiment.workers_per_trial,
+        "data_dir": experiment.data_dir,
+        "space_sha256": sha256,
+    }
+
+
+def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report] | None:
+    """The winner, passing over reports whose checkpoint is damaged."""
+    while (winner := record.best()) is not None:
+        trial, report = winner
+        path = record.experiment.folder / report.checkpoint if report.checkpoint else None
+        why = damage(path) if path is not None and path.exists() else ""
+        if not why:
+            break
+        logger.warning("%s is damaged (%s): the answer is the best of the others", path, why)
+        left = replace(trial, reports=tuple(each for each in trial.reports if each is not report))
+        record = replace(record, trials=tuple(left if each is trial else each for each in record.trials))
+    return winner
 
 
 def tested_before(best: Path, config: dict[str, Any]) -> dict[str, float] | None:
@@ -89,7 +117,7 @@ def evaluate(
     import torch
 
     from tuner.training.loop import Training
-    from tuner.trial import STATE, trial_seed
+    from tuner.trial import trial_seed
 
     # As many threads as the trial had: another number adds in another order, and the last digits would differ
     # from those that `tuner.train` prints.

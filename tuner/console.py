@@ -23,6 +23,7 @@ from tuner.records import TrialRecord
 from tuner.sampling import GridSearcher, num_random
 
 if TYPE_CHECKING:
+    from tuner.resources import Resources
     from tuner.session import Done, Request
 
 
@@ -153,12 +154,27 @@ def plan(request: Request) -> list[str]:
     return lines
 
 
+DP = "--strategy dp copies the model to each GPU for each batch: --strategy ddp with as many workers is faster"
+
+
+def notes_on_strategy(e: Experiment, resources: Resources | None) -> list[str]:
+    """What is to be known of the strategy before it starts."""
+    gpus = resources.gpus if resources else None
+    if e.strategy == "dp":
+        alone = "; with one device, as here, it trains as single does" if gpus is not None and gpus < 2 else ""
+        return [f"NOTE: {DP}{alone}"]
+    if e.strategy in ("model", "pipeline") and gpus is not None and gpus < 2:
+        return [f"NOTE: --strategy {e.strategy} has one device here: its stages take turns on it"]
+    return []
+
+
 def heading(request: Request) -> list[str]:
     """The first lines of a search."""
     e = request.experiment
     r = request.resources
     resources = f"; {per_trial(r)}, {r.concurrent} at a time" if r else ""
     lines = [f"{e.name}: {settings(request)}; {schedule(e)}{resources}"]
+    lines += notes_on_strategy(e, r)
     if request.splits:
         sizes = ", ".join(
             f"{len(part):,} {name}"
@@ -263,10 +279,11 @@ def domain(declared: Any) -> str:
     return f"{told['kind']}({bounds})"
 
 
-def per_trial(resources: Any) -> str:
-    """`1 CPU, 0.5 GPU a trial`"""
+def per_trial(resources: Resources) -> str:
+    """`1 CPU, 0.5 GPU a trial`, `2 CPU a trial in 2 workers`"""
     gpus = f", {resources.gpus:g} GPU" if resources.gpus else ""
-    return f"{resources.cpus:g} CPU{gpus} a trial"
+    workers = f" in {resources.workers} workers" if resources.workers > 1 else ""
+    return f"{resources.cpus:g} CPU{gpus} a trial{workers}"
 
 
 def banner(notice: str) -> str:

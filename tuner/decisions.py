@@ -19,15 +19,14 @@ from tuner.errors import RequestError, nearest
 from tuner.experiment import Experiment
 from tuner.explain import Comparison, Explainer
 from tuner.halt import Halt
-from tuner.journal import Journal, plain
+from tuner.journal import plain
+from tuner.ledger import Ledger
 from tuner.sampling import seeded
 
-CONTINUE, STOP, PAUSE, NOOP = (
-    TrialScheduler.CONTINUE,
-    TrialScheduler.STOP,
-    TrialScheduler.PAUSE,
-    TrialScheduler.NOOP,
-)
+CONTINUE: str = TrialScheduler.CONTINUE
+STOP: str = TrialScheduler.STOP
+PAUSE: str = TrialScheduler.PAUSE
+NOOP: str = TrialScheduler.NOOP
 ACTIONS = {CONTINUE: "continue", STOP: "stop", PAUSE: "pause", NOOP: "pause"}
 # What Ray adds to a report; the journal keeps what the trial said.
 RAY_KEYS = frozenset(
@@ -52,16 +51,22 @@ class JournalingScheduler(TrialScheduler):
         self,
         inner: TrialScheduler,
         experiment: Experiment,
-        journal: Journal,
+        journal: Ledger,
         halt: Halt,
         mutable: tuple[str, ...],
         resumed: bool = False,
+        concurrent: int = 0,
     ) -> None:
         super().__init__()
         self._inner, self._experiment, self._journal, self._halt = inner, experiment, journal, halt
         self._mutable = mutable
         self._explain = Explainer(inner, experiment.metric, experiment.mode)
         self._judged_any = resumed
+        self._judged: dict[str, int] = {}  # trial -> its last judged epoch
+        self._concurrent = concurrent
+        self._added: set[str] = set()  # by the replay, before Ray knows them
+        self._first: list[Trial] = []
+        self.max_epochs = experiment.max_epochs
         self.verdicts: dict[str, Verdict] = {}
 
     @property
@@ -76,10 +81,15 @@ class JournalingScheduler(TrialScheduler):
         return True  # set when the inner scheduler was built
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        if trial.is_finished():
-            return  # of an earlier session: what it left is at the rungs already
+        if trial.trial_id in self._added:
+            self._added.discard(trial.trial_id)
+            return
         with seeded(self._experiment.seed, 4, int(trial.trial_id)):
             self._inner.on_trial_add(tune_controller, trial)
+
+    def restored(self, trials: list[Trial], first: list[Trial]) -> None:
+        """The replay is over: Ray will add its trials, which are known here; those that ran are to run first."""
+        self._added, self._first = {trial.trial_id for trial in trials}, first
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         self._inner.on_trial_error(tune_controller, trial)
@@ -90,6 +100,10 @@ class JournalingScheduler(TrialScheduler):
         saved = result.get("checkpoint_dir_name")
         where = {"checkpoint": f"ray/{trial_id}/{saved}"} if saved else {}
         self._journal.write("report", trial_id, epoch=epoch, metrics=metrics, **where)
+        if epoch <= self._judged.get(trial_id, 0):
+            return CONTINUE  # it went back to an earlier checkpoint: its scheduler and the journal's decisions stand
+        if self._experiment.scheduler != "pbt":  # which itself puts trials back to earlier epochs
+            self._judged[trial_id] = epoch
         value = metrics.get(self.metric)
         refused = self._refuse(trial_id, epoch, value, metrics)
         if refused:
@@ -100,8 +114,8 @@ class JournalingScheduler(TrialScheduler):
             # The metric alone is not compared anywhere: recorded as the worst, it would bend a rung's percentile.
             reason = f"{self.metric} is {value} at epoch {epoch}: the training diverged"
             return self._decide(trial_id, epoch, value, STOP, reason, Comparison(), "pruned")
-        if epoch >= self._experiment.max_epochs:
-            reason = f"trained its {self._experiment.max_epochs} epochs"
+        if epoch >= self.max_epochs:
+            reason = f"trained its {self.max_epochs} epochs"
             return self._decide(trial_id, epoch, value, STOP, reason, Comparison(), "completed")
         result[self.metric] = value
         return self._ask(tune_controller, trial, result, value)
@@ -145,7 +159,16 @@ class JournalingScheduler(TrialScheduler):
         self._inner.on_trial_remove(tune_controller, trial)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        return self._inner.choose_trial_to_run(tune_controller)
+        while self._first:
+            if self._first[0].status == Trial.PENDING:
+                return self._first[0]
+            del self._first[0]
+        chosen = self._inner.choose_trial_to_run(tune_controller)
+        if chosen is None or chosen.status != Trial.PAUSED or not self._concurrent:
+            return chosen
+        # Ray would resume as many as there are CPUs for.
+        busy = sum(trial.status in (Trial.PENDING, Trial.RUNNING) for trial in tune_controller.get_live_trials())
+        return chosen if busy < self._concurrent else None
 
     def debug_string(self) -> str:
         return str(self._inner.debug_string())

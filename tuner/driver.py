@@ -22,8 +22,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # workers inherit it, and recom
 
 import logging
 import signal
-import socket
-import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -33,10 +31,12 @@ from functools import partial
 from typing import Any
 
 import ray
-from ray import cloudpickle, tune
+from ray import tune
 from ray.tune import CheckpointConfig
+from ray.tune.experiment import Trial
 from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 
+from tuner import cluster, probe
 from tuner import trial as trials
 from tuner.callbacks import JournalCallback
 from tuner.console import Console
@@ -46,7 +46,9 @@ from tuner.errors import RequestError
 from tuner.experiment import Experiment
 from tuner.halt import Halt
 from tuner.journal import Event, Journal
+from tuner.ledger import Ledger
 from tuner.proposals import KEEP_BEST_AND_LATEST, Proposals
+from tuner.replay import Replay
 from tuner.resources import Resources, local_cluster
 from tuner.retries import Retries
 from tuner.schedulers import build_scheduler
@@ -54,6 +56,8 @@ from tuner.searchers import build_searcher
 from tuner.space import Found
 
 logger = logging.getLogger(__name__)
+# Of what is set above, what a worker reads: another node's does not inherit it.
+SENT = ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_CHDIR_TO_TRIAL_DIR")
 
 
 @dataclass(frozen=True)
@@ -82,22 +86,39 @@ def search(
         RequestError: the first report shows the request to be wrong.
     """
     halt = Halt(experiment.time_budget, left_s(experiment, history))
+    journal.blocked = halt.blocked
     searcher, num_settings = build_searcher(experiment, found.space)
-    scheduler = build_scheduler(experiment, found.space, history)
-    judge = JournalingScheduler(scheduler, experiment, journal, halt, found.space.mutable, bool(history))
+    scheduler = build_scheduler(experiment, found.space)
     pbt = experiment.scheduler == "pbt"  # needs its whole population at once, and any of its checkpoints
+    ledger = Ledger(journal)
+    judge = JournalingScheduler(
+        scheduler,
+        experiment,
+        ledger,
+        halt,
+        found.space.mutable,
+        resumed=bool(history),
+        concurrent=0 if pbt else resources.concurrent,
+    )
+
+    def replayed(source: Proposals) -> list[Trial]:
+        replay = Replay(source, judge, ledger, experiment, history)
+        trials = replay.run()
+        judge.restored(trials, replay.started())
+        return trials
+
     keep = KEEP_BEST_AND_LATEST if found.space.task and not pbt else CheckpointConfig()
     proposals = Proposals(
         searcher,
         num_settings,
         experiment,
-        journal,
+        ledger,
         concurrent=num_settings if pbt else resources.concurrent,
         keep=keep,
-        history=history,
+        replayed=replayed,
     )
     retries = Retries(experiment.max_failures, history)
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(resources.concurrent + 1)
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str((num_settings if pbt else resources.concurrent) + 1)
     loggers = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
     tuner = tune.Tuner(
         trainable(experiment, found, splits, resources),
@@ -140,57 +161,57 @@ def trainable(experiment: Experiment, found: Found, splits: Any, resources: Reso
         experiment.precision,
         experiment.on_oom,
         space.mutable,
+        experiment.strategy,
+        resources.workers,
     )
-    if found.module.startswith("tuner_space_"):
-        # A space given as a file is no module that a worker could import: its functions travel themselves.
-        cloudpickle.register_pickle_by_value(sys.modules[found.module])
+    probe.by_value(found)
     if space.train is not None:
         function = partial(trials.train_function, function=space.train, goal=goal)
+    elif experiment.strategy == "ddp":
+        function = tune.with_parameters(trials.train_in_workers, shared=(ray.put((space.task, splits)),), goal=goal)
     else:
         # Once into the object store; every worker of a node maps the same arrays.
         function = tune.with_parameters(trials.train_task, task=space.task, splits=splits, goal=goal)
-    return tune.with_resources(function, tune.PlacementGroupFactory([resources.bundle()]))
+    return tune.with_resources(function, tune.PlacementGroupFactory(resources.bundles()))
 
 
 @contextmanager
-def ray_started(experiment: Experiment, imports: tuple[str, ...] = ()) -> Iterator[dict[str, float]]:
+def ray_started(experiment: Experiment, found: Found, imports: tuple[str, ...] = ()) -> Iterator[dict[str, float]]:
     """Ray on this machine, or the cluster of `--address`; yields its resources and leaves it afterwards.
 
     Args:
         imports: modules that workers import as soon as they start, while the driver still prepares.
+
+    Raises:
+        RequestError: a node of the cluster cannot run the search.
     """
     quiet()
     if ray.is_initialized():  # by a program that uses this module as a library: its Ray, its to end
         yield dict(ray.cluster_resources())
         return
-    local: dict[str, Any] = {}
-    if not experiment.address:
-        cluster = local_cluster()
-        local = {
-            "num_cpus": cluster["CPU"],
-            "num_gpus": cluster["GPU"],
+    options: dict[str, Any]
+    if experiment.address:
+        options = {"runtime_env": {**probe.code_of(found), "env_vars": {name: os.environ[name] for name in SENT}}}
+    else:
+        here = local_cluster()
+        options = {
+            "num_cpus": here["CPU"],
+            "num_gpus": here["GPU"],
             "include_dashboard": False,
             "_system_config": {"preload_python_modules": list(imports)},
         }
     try:
-        ray.init(experiment.address or "local", logging_level=logging.ERROR, log_to_driver=False, **local)
+        ray.init(experiment.address or "local", logging_level=logging.ERROR, log_to_driver=False, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise RequestError(f"--address {experiment.address}: no Ray cluster answers there ({error})") from error
     try:
-        yield dict(ray.cluster_resources())
+        if experiment.address:
+            probe.check_nodes(experiment, found)
+            yield cluster.capacity()
+        else:
+            yield dict(ray.cluster_resources())
     finally:
         ray.shutdown()
-
-
-def check_reachable(address: str) -> None:
-    """RequestError where nothing listens at `host:port` or `ray://host:port`: Ray itself tries for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not (host and port.isdigit()):
-        return  # none given, or `auto`, which Ray looks up on this machine at once
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except OSError as error:
-        raise RequestError(f"--address {address}: nothing answers there ({error}); start it with `ray start`") from None
 
 
 @contextmanager

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import hashlib
 import json
+import logging
 import math
 import re
 from dataclasses import dataclass
@@ -18,6 +20,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from tuner.errors import RequestError, nearest
 from tuner.files import write_atomically
 
+logger = logging.getLogger(__name__)
+
+FILE, COPY = "experiment.json", ".experiment.json.copy"  # the same; the copy is read where the first is damaged
 SearcherName = Literal["random", "grid", "refine", "hyperopt", "bohb", "optuna"]
 SchedulerName = Literal["asha", "bohb", "hyperband", "median", "pbt", "fifo"]
 
@@ -34,7 +39,7 @@ PAIRS: dict[str, tuple[str, ...]] = {
 }
 # What --resume may change: how far the search goes and where it runs, never what is searched or how it is judged.
 EXTENDABLE = frozenset(
-    {"num_samples", "time_budget", "max_concurrent_trials", "results", "address", "data_dir"}
+    {"num_samples", "max_epochs", "time_budget", "max_concurrent_trials", "results", "address", "data_dir"}
     | {"wandb", "wandb_project", "cpus_per_trial", "gpus_per_trial"}
     | {"trial_timeout", "max_failures"}
 )
@@ -72,9 +77,9 @@ class Experiment:
     gpus_per_trial: float | Literal["auto"] = "auto"
     """GPUs of one trial, fractions too; auto = 1 where there is a GPU, else 0"""
     workers_per_trial: int = 1
-    """processes that train one trial"""
+    """processes that train one trial; above 1 with --strategy ddp"""
     strategy: Literal["single", "dp", "ddp", "model", "pipeline"] = "single"
-    """how a trial uses its workers and devices"""
+    """how a trial uses its workers and devices; ddp = a process a device, model and pipeline = a part of it each"""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """arithmetic of the forward and backward pass; a searched parameter `precision` goes first"""
     on_oom: Literal["shrink", "fail"] = "shrink"
@@ -121,10 +126,8 @@ class Experiment:
             raise RequestError(f"--max-concurrent-trials {self.max_concurrent_trials}: must be 1 or more, or 0 = all")
         if not 0 <= self.seed < 2**32:
             raise RequestError(f"--seed {self.seed}: must be 0..{2**32 - 1}")
-        for name, only in (("strategy", "single"), ("workers_per_trial", 1)):
-            if getattr(self, name) != only:
-                raise RequestError(f"{option(name)} {getattr(self, name)}: this version trains with {only} alone")
         self._check_resources()
+        self._check_workers()
         self._check_pair()
         self._check_name()
         self.time_budget_s, self.trial_timeout_s  # noqa: B018  (raise for a bad one)
@@ -165,6 +168,23 @@ class Experiment:
             if value > 1 and value != int(value):
                 raise RequestError(f"{option(name)} {value}: must be whole above 1 (Ray places no 1.5 of a device)")
 
+    def _check_workers(self) -> None:
+        workers = self.workers_per_trial
+        if self.strategy != "ddp":
+            if workers != 1:
+                raise RequestError(
+                    f"--workers-per-trial {workers} with --strategy {self.strategy}, which is one process; "
+                    f"give --strategy ddp, or leave the workers out"
+                )
+            return
+        for name in ("cpus_per_trial", "gpus_per_trial"):
+            value = getattr(self, name)
+            if value != "auto" and value % workers:
+                raise RequestError(
+                    f"{option(name)} {value:g}: is split evenly over --workers-per-trial {workers}, in whole devices; "
+                    f"give a multiple of {workers}, or auto"
+                )
+
     def _check_pair(self) -> None:
         if self.scheduler not in PAIRS[self.searcher]:
             other = [name for name, schedulers in PAIRS.items() if self.scheduler in schedulers]
@@ -196,9 +216,11 @@ class Experiment:
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
     def save(self, folder: Path, facts: dict[str, Any]) -> None:
-        """Writes experiment.json: every option, and the facts that the caller knows (space, versions, data)."""
+        """Writes experiment.json, and a copy: every option, and the facts that the caller knows (space, data)."""
         document = {"options": dataclasses.asdict(self), **facts}
-        write_atomically(folder / "experiment.json", json.dumps(document, indent=2) + "\n")
+        text = json.dumps({**document, "sha256": digest(document)}, indent=2) + "\n"
+        for name in (FILE, COPY):
+            write_atomically(folder / name, text)
 
 
 def option(field: str) -> str:
@@ -212,19 +234,48 @@ def load_experiment(folder: Path) -> tuple[Experiment, dict[str, Any]]:
     Raises:
         RequestError: there is none, or it is not one that this version wrote.
     """
-    path = folder / "experiment.json"
+    path, copy = folder / FILE, folder / COPY
     try:
-        document = json.loads(path.read_text())
-        options = document.pop("options")
-        known = {field.name for field in dataclasses.fields(Experiment)}
-        return Experiment(**{name: value for name, value in options.items() if name in known}), document
+        return _read(path)
     except FileNotFoundError:
-        others = sorted(p.parent.name for p in folder.parent.glob("*/experiment.json"))
-        close = difflib.get_close_matches(folder.name, others, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else f"; there: {', '.join(others[-5:])}" if others else ""
-        raise RequestError(f"no experiment {folder.name!r} in {folder.parent}{hint}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RequestError(f"{path} is damaged ({error}); restore it from a copy, or start anew with --name") from None
+        if not copy.exists():
+            raise RequestError(_no_experiment(folder)) from None
+        what = "is gone"
+    except NotADirectoryError:
+        raise RequestError(_no_experiment(folder)) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"is damaged ({error})"
+    except RequestError as error:
+        what = f"is damaged ({error})"
+    try:
+        found = _read(copy)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RequestError):
+        wanted = "restore it from a copy, or start anew with --name"
+        raise RequestError(f"{path} {what}, and so is its copy {copy.name}; {wanted}") from None
+    logger.warning("%s %s; its copy %s is used", path, what, copy.name)
+    return found
+
+
+def digest(document: dict[str, Any]) -> str:
+    """sha256 of a document's content, whatever its layout."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def _read(path: Path) -> tuple[Experiment, dict[str, Any]]:
+    document = json.loads(path.read_text())
+    written = document.pop("sha256", None)
+    if written != digest(document) and (written or path.with_name(COPY).exists()):  # older ones have neither
+        raise ValueError("its content is not what was written")
+    options = document.pop("options")
+    known = {field.name for field in dataclasses.fields(Experiment)}
+    return Experiment(**{name: value for name, value in options.items() if name in known}), document
+
+
+def _no_experiment(folder: Path) -> str:
+    others = sorted(path.parent.name for path in folder.parent.glob(f"*/{FILE}"))
+    close = difflib.get_close_matches(folder.name, others, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else f"; there: {', '.join(others[-5:])}" if others else ""
+    return f"no experiment {folder.name!r} in {folder.parent}{hint}"
 
 
 def latest_experiment(results: Path) -> str:

@@ -10,20 +10,15 @@ import math
 from typing import Any, NamedTuple
 
 from tuner.history import draw_history, history_of
-from tuner.labels import BEST_COLOR, escaped, finite, label_of
+from tuner.labels import BEST_COLOR, GROUPS, escaped, finite, label_of
 from tuner.parallel import draw_parallel, parallel_of
 from tuner.records import TrialRecord
 from tuner.results import ExperimentRecord
+from tuner.slices import draw_slices, slices_of, usage_of
+from tuner.timeline import draw_timeline, timeline_of
 
 Figure = dict[str, Any]
 MAX_POINTS = 20_000  # of all curves together: what a browser draws and receives in well under a second
-GROUPS = {  # status -> name in the legend, colour, opacity; drawn in this order, the last on top
-    "pruned": ("pruned", "#8b93a7", 0.45),
-    "failed": ("failed", "#d9534f", 0.8),
-    "interrupted": ("interrupted", "#b58900", 0.8),
-    "running": ("running", "#2aa198", 0.9),
-    "completed": ("trained to the end", "#4c8bf5", 0.85),
-}
 
 
 class Curve(NamedTuple):
@@ -165,10 +160,17 @@ def _rung_name(rung: int, first: bool) -> Figure:
 
 
 def all_figures(record: ExperimentRecord) -> dict[str, Figure]:
-    """`curves`, `history` and `parallel`, those that there is a finite value to draw for."""
+    """Those by name that there is something to draw for: `curves`, `history`, `parallel`, `slices`, `usage`,
+    `timeline`. What takes a choice or long is drawn when it is asked for: contour, importance, what if."""
     history = history_of(record)
+    metric = record.experiment.metric
+    timeline = timeline_of(record)
+    drawn = {"timeline": draw_timeline(timeline)} if timeline.spans else {}
     if not history.values:
-        return {}
-    drawn = {"curves": draw_curves(curves_of(record)), "history": draw_history(history)}
+        return drawn
+    drawn |= {"curves": draw_curves(curves_of(record)), "history": draw_history(history)}
     parallel = parallel_of(record)
-    return drawn | ({"parallel": draw_parallel(parallel)} if len(parallel.axes) > 1 else {})
+    if len(parallel.axes) > 1:
+        drawn |= {"parallel": draw_parallel(parallel), "slices": draw_slices(slices_of(record), metric)}
+    usage = usage_of(record)
+    return drawn | ({"usage": draw_slices(usage, metric)} if usage.axes else {})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from ray.tune import Stopper
@@ -21,6 +23,7 @@ class Halt(Stopper):
         self.reason = ""
         self.interrupted = False
         self.error: RequestError | None = None
+        self._told = False
         self._budget = budget
         self._deadline = None if left_s is None else time.monotonic() + left_s
 
@@ -36,6 +39,18 @@ class Halt(Stopper):
     def left_s(self) -> float | None:
         """Seconds of the budget left; None = no limit."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def blocked(self, error: OSError, path: Path) -> bool:
+        """The disk is full, read-only or gone: waits, and says whether to try again.
+
+        While it waits the search stands still; trials wait for the answers to their reports.
+        """
+        if not self._told:
+            what = f"{path.parent}: {error.strerror or error}"
+            print(f"\ntuner: {what}; the search waits until it can be written to; Ctrl-C stops it", file=sys.stderr)
+        self._told = True
+        time.sleep(1)
+        return not self.interrupted
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False

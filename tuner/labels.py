@@ -10,6 +10,14 @@ from tuner.answer import flat
 from tuner.records import TrialRecord
 
 BEST_COLOR = "#f08c00"  # the winner, in every figure; seen on a light and on a dark page
+MAIN_COLOR, GRAY, STOP_COLOR = "#4c8bf5", "#8b93a7", "#d9534f"
+GROUPS = {  # status -> name in the legend, colour, opacity; drawn in this order, the last on top
+    "pruned": ("pruned", GRAY, 0.45),
+    "failed": ("failed", STOP_COLOR, 0.8),
+    "interrupted": ("interrupted", "#b58900", 0.8),
+    "running": ("running", "#2aa198", 0.9),
+    "completed": ("trained to the end", MAIN_COLOR, 0.85),
+}
 MOST_PARAMETERS = 12  # a hover box with more covers the curves
 
 

@@ -1,26 +1,25 @@
 """Settings become Ray trials here: numbered, journaled, at most so many at a time; and recorded ones come back.
 
 Ray's own SearchGenerator names trials at random, starts one at a time where a searcher is used, and restores from a
-snapshot that may be 10 s old. This one is brought to where a search stopped by replaying the journal through the
-searcher: the same calls in the same order give the same state, whichever searcher it is.
+snapshot that may be 10 s old. This one is brought to where a search stopped by `replay`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from ray.train._internal.checkpoint_manager import _TrainingResult
-from ray.tune import Checkpoint, CheckpointConfig
+from ray.tune import CheckpointConfig
 from ray.tune.experiment import Experiment as RayExperiment
 from ray.tune.experiment import Trial
 from ray.tune.search import SearchAlgorithm, Searcher
 
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
-from tuner.journal import Event, Journal, plain
-from tuner.records import TrialRecord, records_of
+from tuner.journal import plain
+from tuner.ledger import Ledger
 from tuner.sampling import seeded
 
 # Every report carries `improved`: its epoch where it is its trial's best so far, else 0. Keeping the checkpoint of the
@@ -36,7 +35,7 @@ class Proposals(SearchAlgorithm):
     Args:
         searcher: proposes; `num_settings` of it are tried.
         concurrent: trials that may be alive at a time; paused ones do not count.
-        history: the events of the search so far, where it is resumed.
+        replayed: gives the trials of a search that is resumed; asked once, when Ray has said where trials live.
     """
 
     def __init__(
@@ -44,11 +43,11 @@ class Proposals(SearchAlgorithm):
         searcher: Searcher,
         num_settings: int,
         experiment: Experiment,
-        journal: Journal,
+        journal: Ledger,
         *,
         concurrent: int,
         keep: CheckpointConfig,
-        history: list[Event],
+        replayed: Callable[[Proposals], list[Trial]],
     ) -> None:
         self.searcher = searcher
         self._num_settings, self._experiment, self._journal = num_settings, experiment, journal
@@ -56,11 +55,10 @@ class Proposals(SearchAlgorithm):
         self._alive: dict[str, Trial] = {}
         self._num_proposed = 0
         self._finished = False
-        self._settings: dict[str, dict[str, Any]] = {}
-        self._unfinished: list[TrialRecord] = []
-        self._done: list[TrialRecord] = []
+        self._told: set[str] = set()  # trials whose end the searcher knows
+        self._replayed = replayed
+        self._recorded: list[Trial] = []
         self._worst = math.inf if experiment.mode == "min" else -math.inf
-        self._replay(history)
 
     # What Ray asks of a SearchAlgorithm.
 
@@ -69,18 +67,21 @@ class Proposals(SearchAlgorithm):
 
     def add_configurations(self, experiments: Any) -> None:
         (self._ray_experiment,) = [experiments] if isinstance(experiments, RayExperiment) else experiments
+        self._recorded = self._replayed(self)
 
     @property
     def total_samples(self) -> int:
         return self._num_settings
 
     def next_trial(self) -> Trial | None:
-        if self._done:
-            return self._finished_trial(self._done.pop(0))
-        if sum(trial.status != Trial.PAUSED for trial in self._alive.values()) >= self._concurrent:
+        busy = sum(trial.status != Trial.PAUSED for trial in self._alive.values()) >= self._concurrent
+        for place, trial in enumerate(self._recorded):
+            if trial.status != Trial.PENDING:
+                return self._recorded.pop(place)
+            if not busy:
+                return self._live(self._recorded.pop(place))
+        if busy:
             return None
-        if self._unfinished:
-            return self._live(self._restored_trial(self._unfinished.pop(0)))
         if self.is_finished():
             return None
         trial_id = f"{self._num_proposed:05d}"
@@ -91,13 +92,16 @@ class Proposals(SearchAlgorithm):
         return self._live(self._trial(trial_id, setting))
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        if self._experiment.searcher in ("random", "grid"):
-            return  # they learn nothing, and seeding takes 0.06 ms a report
+        if trial_id in self._told or self._experiment.searcher in ("random", "grid"):
+            return  # these two learn nothing, and seeding takes 0.06 ms a report
         with seeded(self._experiment.seed, 2, int(trial_id), result["training_iteration"]):
             self.searcher.on_trial_result(trial_id, self._finite(result))
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         self._alive.pop(trial_id, None)
+        if trial_id in self._told:
+            return  # it went on, when the search was given more epochs
+        self._told.add(trial_id)
         # A failed trial is told as the worst value: told as an error, or as NaN, it draws TPE towards it (9 of 10
         # later settings in the failing region against 1 in 7 with infinity, measured with hyperopt 0.3).
         result = {"training_iteration": 0, self._experiment.metric: self._worst} if error or not result else result
@@ -105,14 +109,13 @@ class Proposals(SearchAlgorithm):
             self.searcher.on_trial_complete(trial_id, self._finite(result))
 
     def is_finished(self) -> bool:
-        if self._done or self._unfinished:
+        if self._recorded:
             return False
         return self._finished or self._num_proposed >= self._num_settings
 
     def set_finished(self) -> None:
         self._finished = True
-        self._done.clear()
-        self._unfinished.clear()
+        self._recorded.clear()
 
     # Ray's snapshots leave this out: the journal has it.
 
@@ -138,39 +141,19 @@ class Proposals(SearchAlgorithm):
         if setting is None:
             return None
         self._num_proposed += 1
-        self._settings[trial_id] = python_values(setting)
-        return self._settings[trial_id]
+        return python_values(setting)
 
     def _finite(self, result: dict[str, Any]) -> dict[str, Any]:
         value = plain(result.get(self._experiment.metric))
         known = isinstance(value, (int, float)) and math.isfinite(value)
         return {**result, self._experiment.metric: value if known else self._worst}
 
-    def _replay(self, history: list[Event]) -> None:
-        """The calls that the searcher got, again, in their order."""
-        stopped = {(e["trial"], e["epoch"]) for e in history if e["event"] == "decision" and e["action"] == "stop"}
-        # What HyperBandForBOHB puts into a report that has come to a rung, and the journal leaves out.
-        budgets = {
-            (e["trial"], e["epoch"]): e["rung"] for e in history if e["event"] == "decision" and e["rung"] is not None
-        }
-        last: dict[str, dict[str, Any]] = {}
-        ended: set[str] = set()
-        for event in history:
-            trial_id = event.get("trial", "")
-            if event["event"] == "trial_suggested":
-                self._same(trial_id, self._suggest(trial_id), event["config"])
-            elif event["event"] == "report":
-                result = {**event["metrics"], "training_iteration": event["epoch"]}
-                budget = budgets.get((trial_id, event["epoch"]))
-                result["hyperband_info"] = {} if budget is None else {"budget": budget}
-                last[trial_id] = result
-                if (trial_id, event["epoch"]) not in stopped:
-                    self.on_trial_result(trial_id, result)
-            elif event["event"] == "trial_ended" and event["status"] != "interrupted":
-                self.on_trial_complete(trial_id, last.get(trial_id), error=event["status"] == "failed")
-                ended.add(trial_id)
-        for record in records_of(history):
-            (self._done if record.id in ended else self._unfinished).append(record)
+    def again(self, trial_id: str, recorded: dict[str, Any]) -> Trial:
+        """The trial of the searcher's next setting; RequestError where that is not the recorded one."""
+        setting = self._suggest(trial_id)
+        self._same(trial_id, setting, recorded)
+        assert setting is not None  # `_same` said so
+        return self._trial(trial_id, setting)
 
     def _same(self, trial_id: str, setting: dict[str, Any] | None, recorded: dict[str, Any]) -> None:
         if plain(setting) != recorded:
@@ -204,30 +187,6 @@ class Proposals(SearchAlgorithm):
         folder = (self._experiment.folder / "ray" / trial_id).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         return str(folder / "stdout"), str(folder / "stderr")
-
-    def _finished_trial(self, record: TrialRecord) -> Trial:
-        """A trial of the journal that has ended: in Ray's table, but not run again."""
-        trial = self._trial(record.id, self._settings[record.id])
-        if record.reports:
-            epoch, metrics = record.reports[-1].epoch, record.reports[-1].metrics
-            trial.run_metadata.last_result = {**metrics, "training_iteration": epoch, "config": trial.config}
-        trial.status = Trial.ERROR if record.status == "failed" else Trial.TERMINATED
-        return trial
-
-    def _restored_trial(self, record: TrialRecord) -> Trial:
-        """A trial of the journal that has not ended: from its last checkpoint, or from its start."""
-        trial = self._trial(record.id, self._settings[record.id])
-        sign, best = (1 if self._experiment.mode == "min" else -1), math.inf
-        for report in record.reports:
-            value = sign * report.metrics.get(self._experiment.metric, math.nan)
-            improved, best = (report.epoch, value) if value < best else (0, best)
-            path = self._experiment.folder / report.checkpoint if report.checkpoint else None
-            if path is not None and path.is_dir():
-                metrics = {**report.metrics, "training_iteration": report.epoch, "improved": improved}
-                saved = _TrainingResult(Checkpoint.from_directory(path.absolute()), metrics)
-                trial.run_metadata.checkpoint_manager.register_checkpoint(saved)
-                trial.storage.current_checkpoint_index = int(path.name.rpartition("_")[2])
-        return trial
 
 
 def str_id(trial: Trial) -> str:

@@ -12,19 +12,33 @@ from tuner.experiment import Experiment
 
 @dataclass(frozen=True)
 class Resources:
-    """CPUs and GPUs (fractions too) of one trial, and trials at a time."""
+    """CPUs and GPUs (fractions too) of one trial, trials at a time, and processes that a trial has for its training.
+
+    Those of a trial with workers are split evenly over them.
+    """
 
     cpus: float
     gpus: float
     concurrent: int
+    workers: int = 1
+    split: bool = False  # into processes of their own, which the trial's waits for
 
-    def bundle(self) -> dict[str, float]:
-        """As a Ray placement group's bundle."""
-        return {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
+    def bundles(self) -> list[dict[str, float]]:
+        """As a Ray placement group's bundles, the trial's own process first: it needs nothing where it only waits."""
+        if not self.split:
+            return [bundle(self.cpus, self.gpus)]
+        return [{}, *[bundle(self.cpus / self.workers, self.gpus / self.workers)] * self.workers]
+
+
+def bundle(cpus: float, gpus: float) -> dict[str, float]:
+    """CPUs and GPUs that belong together, on one node."""
+    return {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
 
 
 def resources_of(experiment: Experiment, cluster: dict[str, float]) -> Resources:
-    """The resources of a trial on a cluster; `auto` is one GPU where there is one, and one CPU.
+    """The resources of a trial on a cluster; `auto` is one CPU, and one GPU where there is one, for each worker.
+
+    The strategies that use several devices in one process get two GPUs by `auto`, where there are two.
 
     Args:
         cluster: name -> amount, as `ray.cluster_resources()` gives it.
@@ -32,10 +46,22 @@ def resources_of(experiment: Experiment, cluster: dict[str, float]) -> Resources
     Raises:
         RequestError: one trial needs more than there is. Ray would leave it pending without a word.
     """
-    cpus = 1.0 if experiment.cpus_per_trial == "auto" else float(experiment.cpus_per_trial)
+    workers, ddp = experiment.workers_per_trial, experiment.strategy == "ddp"
+    cpus = float(workers) if experiment.cpus_per_trial == "auto" else float(experiment.cpus_per_trial)
     there = {"CPU": float(cluster.get("CPU", 0)), "GPU": float(cluster.get("GPU", 0))}
-    gpus = float(min(1.0, there["GPU"])) if experiment.gpus_per_trial == "auto" else float(experiment.gpus_per_trial)
+    if experiment.gpus_per_trial != "auto":
+        gpus = float(experiment.gpus_per_trial)
+    elif ddp:
+        gpus = float(workers) if there["GPU"] else 0.0
+    else:
+        gpus = min(1.0 if experiment.strategy == "single" else 2.0, there["GPU"])
     for name, flag, wanted in (("CPU", "--cpus-per-trial", cpus), ("GPU", "--gpus-per-trial", gpus)):
+        if wanted > there[name] and ddp:
+            raise RequestError(
+                f"--workers-per-trial {workers}: {workers} workers x {wanted / workers:g} {name} per trial, there "
+                f"{'is' if there[name] == 1 else 'are'} {there[name]:g}; ask for fewer workers"
+                + (", or for --gpus-per-trial 0" if name == "GPU" else "")
+            )
         if wanted > there[name]:
             raise RequestError(
                 f"{flag} {wanted:g}: there {'is' if there[name] == 1 else 'are'} {there[name]:g} {name}"
@@ -46,7 +72,7 @@ def resources_of(experiment: Experiment, cluster: dict[str, float]) -> Resources
     if gpus:
         # A fraction does not span two devices: 0.4 of a GPU fits twice into each.
         fit = min(fit, int(there["GPU"] // gpus if gpus >= 1 else there["GPU"] * math.floor(1 / gpus + 1e-9)))
-    return Resources(cpus, gpus, min(fit, experiment.max_concurrent_trials or fit))
+    return Resources(cpus, gpus, min(fit, experiment.max_concurrent_trials or fit), workers, ddp)
 
 
 def local_cluster() -> dict[str, float]:

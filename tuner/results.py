@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tuner.experiment import Experiment, load_experiment
-from tuner.journal import read
-from tuner.records import Report, TrialRecord, best_of, records_of
+from tuner.foreign import is_ray_folder, read_ray
+from tuner.reading import Reading
+from tuner.records import Report, TrialRecord, best_of
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,15 @@ class ExperimentRecord:
 
 
 def load(folder: Path) -> ExperimentRecord:
-    """Reads one experiment's folder; RequestError where it is none."""
+    """Reads one experiment's folder, also one that plain Ray Tune wrote; RequestError where it is none."""
+    return load_on(folder, Reading(folder / "journal.jsonl"))
+
+
+def load_on(folder: Path, reading: Reading) -> ExperimentRecord:
+    """As `load`, with a journal that may have been read up to a place before."""
+    if not (folder / "experiment.json").exists() and is_ray_folder(folder):
+        return ExperimentRecord(*read_ray(folder))
     experiment, facts = load_experiment(folder)
     experiment = replace(experiment, results=str(folder.parent), name=folder.name)
-    events = read(folder / "journal.jsonl")
-    states = {"experiment_started": "running", "experiment_resumed": "running"}
-    state = "running"
-    for event in events:
-        if event["event"] == "experiment_finished":
-            state = event["state"]
-        state = states.get(event["event"], state)
-    return ExperimentRecord(experiment, facts, tuple(records_of(events)), state)
+    trials = tuple(reading.read_on())
+    return ExperimentRecord(experiment, facts, trials, reading.state)

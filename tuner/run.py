@@ -89,19 +89,33 @@ def print_spaces() -> int:
 
 def run(argv: list[str], command: Command) -> int:
     """A new search, or the rest of one."""
-    request = requested(argv, command)
+    from tuner import console, session
+    from tuner.lock import only_driver
+
+    with contextlib.ExitStack() as held:
+        if command.resume and not command.dry_run:
+            held.enter_context(only_driver(session.saved(command.experiment, command.resume).experiment.folder))
+        request = requested(argv, command)
+        if command.dry_run:
+            print("\n".join(console.plan(request)))
+            return 0
+        request = session.load_data(request)
+        print("\n".join(console.heading(request)), flush=True)
+        if not command.resume:
+            session.make_folder(request)
+            held.enter_context(only_driver(request.experiment.folder))
+        return search(request)
+
+
+def search(request: Request) -> int:
+    """Runs a request whose folder is held, and prints its answer."""
     from tuner import console, driver, session
     from tuner.wandb_mirror import mirrored
 
-    if command.dry_run:
-        print("\n".join(console.plan(request)))
-        return 0
-    request = session.load_data(request)
-    print("\n".join(console.heading(request)), flush=True)
     journal = session.open_journal(request)
     # A task's workers need torch, and torch's optimisers torch._dynamo: 3 s of imports, begun early.
     imports = ("ray.tune", "torch", "torch._dynamo") if request.splits else ("ray.tune",)
-    started = driver.ray_started(request.experiment, imports)
+    started = driver.ray_started(request.experiment, request.found, imports)
     with mirrored(request.experiment, request.wandb_mode), started as cluster:
         done = session.conduct(request, journal, cluster)
         print("\n".join(console.ending(done)), flush=True)  # before Ray and W&B take their seconds to end

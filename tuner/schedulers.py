@@ -1,7 +1,8 @@
-"""Schedulers: name -> Ray scheduler, with what was recorded at its rungs put back where a search is resumed."""
+"""Schedulers: name -> Ray scheduler."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,14 +19,13 @@ from ray.tune.schedulers import (
 from tuner import domains
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
-from tuner.journal import Event
 from tuner.space import Space
 
 BY_EPOCH = {"time_attr": "training_iteration"}
 
 
-def build_scheduler(experiment: Experiment, space: Space, history: list[Event]) -> TrialScheduler:
-    """The scheduler of an experiment in the state that the history's decisions left it in.
+def build_scheduler(experiment: Experiment, space: Space) -> TrialScheduler:
+    """The scheduler of an experiment, which has seen nothing yet.
 
     Raises:
         RequestError: the space does not fit the scheduler (`check_scheduler`).
@@ -33,8 +33,6 @@ def build_scheduler(experiment: Experiment, space: Space, history: list[Event]) 
     check_scheduler(experiment, space)
     scheduler = BUILDERS[experiment.scheduler](experiment, space)
     scheduler.set_search_properties(experiment.metric, experiment.mode)
-    if isinstance(scheduler, AsyncHyperBandScheduler):
-        restore_rungs(scheduler, history)
     return scheduler
 
 
@@ -45,15 +43,6 @@ def check_scheduler(experiment: Experiment, space: Space) -> None:
             f"--scheduler pbt changes parameters while a trial trains, and space {experiment.space!r} marks none as "
             f'changeable; add mutable=("lr",) to it, or use another scheduler'
         )
-
-
-def restore_rungs(scheduler: AsyncHyperBandScheduler, history: list[Event]) -> None:
-    """Puts recorded values back at their rungs: Ray saves no scheduler, so its restored search prunes anew."""
-    for event in history:
-        if event["event"] == "decision" and event["rung"] is not None:
-            rungs = dict(scheduler._brackets[event["bracket"]]._rungs)
-            if event["rung"] in rungs and event["value"] is not None:
-                rungs[event["rung"]][event["trial"]] = scheduler._metric_op * event["value"]
 
 
 def _asha(experiment: Experiment, space: Space) -> TrialScheduler:
@@ -74,7 +63,9 @@ def _bohb(experiment: Experiment, space: Space) -> TrialScheduler:
 
 
 def _median(experiment: Experiment, space: Space) -> TrialScheduler:
-    return MedianStoppingRule(grace_period=experiment.grace_period, **BY_EPOCH)
+    # A trial with too few others to compare with trains on. As Ray has it, it would be paused after each epoch for as
+    # long as others wait, which costs a restart an epoch, and all its epochs where it saves no checkpoint.
+    return MedianStoppingRule(grace_period=experiment.grace_period, min_time_slice=math.inf, **BY_EPOCH)
 
 
 def _pbt(experiment: Experiment, space: Space) -> TrialScheduler:
@@ -82,6 +73,7 @@ def _pbt(experiment: Experiment, space: Space) -> TrialScheduler:
     return PopulationBasedTraining(
         perturbation_interval=experiment.grace_period,
         hyperparam_mutations={name: _mutation(flat[name]) for name in space.mutable},
+        log_config=False,  # the journal has it; Ray's file would get a line again at every replay
         **BY_EPOCH,
     )
 

@@ -5,6 +5,7 @@ A search may take several sessions: the first, and one for each `--resume`.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from dataclasses import dataclass, replace
@@ -13,11 +14,12 @@ from typing import Any, cast
 
 from tuner import driver
 from tuner.answer import Answer, conclude
+from tuner.cluster import check_head
 from tuner.errors import RequestError, nearest
 from tuner.experiment import EXTENDABLE, Experiment, latest_experiment, load_experiment, option
 from tuner.facts import facts_of
-from tuner.journal import Event, Journal, read
-from tuner.records import records_of
+from tuner.journal import Event, Journal, Scan, scan
+from tuner.report import write_report
 from tuner.resources import Resources, local_cluster, resources_of
 from tuner.results import ExperimentRecord, load
 from tuner.schedulers import check_scheduler
@@ -25,6 +27,8 @@ from tuner.searchers import check_searcher
 from tuner.space import Found, find_space
 from tuner.training.data import DataError, Splits, hold_out
 from tuner.wandb_mirror import wandb_mode
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,8 @@ def defaults_of(found: Found) -> Experiment:
         reduction_factor=space.reduction_factor,
         metric=space.metric,
         mode=cast(Any, space.mode),  # checked by Experiment
+        strategy=cast(Any, space.strategy),
+        workers_per_trial=space.workers_per_trial,
     )
 
 
@@ -120,10 +126,35 @@ def resume(wanted: Experiment, given: Saved) -> Request:
         names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
         listed = "; ".join(f"{name} was {old.get(name)}, now {new.get(name)}" for name in names)
         raise RequestError(f"--resume {wanted.name}: the space has changed: {listed}; start anew with --name")
-    history = read(wanted.folder / "journal.jsonl")
-    if history and history[-1]["event"] == "report" and wanted.scheduler != "fifo":
-        del history[-1]  # a crash came before its decision: that epoch is trained and judged again
+    if wanted.max_epochs != given.experiment.max_epochs:
+        check_more_epochs(given.experiment, wanted)
+    history = history_of(wanted.folder)
     return checked(wanted, found, given.facts, history)
+
+
+def check_more_epochs(given: Experiment, wanted: Experiment) -> None:
+    """RequestError where a search cannot get another number of epochs."""
+    said = f"--resume {wanted.name}: --max-epochs {wanted.max_epochs}"
+    if wanted.max_epochs < given.max_epochs:
+        raise RequestError(f"{said} is below the {given.max_epochs} of before; give more, or leave it out")
+    if wanted.scheduler in ("hyperband", "bohb"):
+        raise RequestError(
+            f"{said}: the brackets of --scheduler {wanted.scheduler} are laid out for {given.max_epochs}; "
+            f"leave it out, or start anew with --name"
+        )
+
+
+def history_of(folder: Path) -> list[Event]:
+    """The events to go on from; RequestError where a journal is lost that had some."""
+    path = folder / "journal.jsonl"
+    found = scan(path.read_bytes()) if path.exists() else Scan([], 0, "")
+    if found.events and found.damage:
+        before = f"the {len(found.events)} events before it; a copy of the whole is kept"
+        logger.warning("%s is damaged at %s; the search goes on from %s", path, found.damage, before)
+    if not found.events and (found.damage or any((folder / "ray").glob("*/checkpoint_*"))):
+        what = f"is damaged at {found.damage}" if found.damage else "is gone or empty"
+        raise RequestError(f"{path} {what}: nothing is known of its trials; restore it, or start anew with --name")
+    return found.events
 
 
 def checked(experiment: Experiment, found: Found, facts: dict[str, Any], history: list[Event]) -> Request:
@@ -134,12 +165,23 @@ def checked(experiment: Experiment, found: Found, facts: dict[str, Any], history
             f"--metric {experiment.metric}: space {experiment.space!r} reports {', '.join(sorted(reported))}"
             f"{nearest(experiment.metric, reported)}"
         )
-    driver.check_reachable(experiment.address)
+    check_strategy(experiment, found)
+    if experiment.address:
+        check_head(experiment.address)
     check_searcher(experiment, found.space)
     check_scheduler(experiment, found.space)
     writable(Path(experiment.results))
     resources = None if experiment.address else resources_of(experiment, local_cluster())
     return Request(experiment, found, facts, history, resources, wandb_mode(experiment.wandb))
+
+
+def check_strategy(experiment: Experiment, found: Found) -> None:
+    """RequestError where the space cannot be trained in that way."""
+    task, strategy = found.space.task, experiment.strategy
+    if task is None and strategy != "single":
+        raise RequestError(f"--strategy {strategy}: strategies need a Task, and {found.name} is a train function")
+    if task is not None and task.compile and strategy == "dp":
+        raise RequestError("--strategy dp: does not go with Task(compile=True); give --strategy ddp")
 
 
 def writable(results: Path) -> None:
@@ -169,13 +211,22 @@ def load_data(request: Request) -> Request:
     return replace(request, splits=splits, facts=facts)
 
 
+def make_folder(request: Request) -> None:
+    """A new experiment's folder; RequestError where another driver was faster."""
+    try:
+        request.experiment.folder.mkdir(parents=True)
+    except FileExistsError:
+        name = request.experiment.name
+        raise RequestError(f"--name {name}: {request.experiment.folder} is there already; take another") from None
+
+
 def open_journal(request: Request) -> Journal:
-    """Makes the experiment's folder with experiment.json, and begins this session in its journal."""
+    """Writes experiment.json, and begins this session in the journal."""
     experiment, folder = request.experiment, request.experiment.folder
-    folder.mkdir(parents=True, exist_ok=True)
     experiment.save(folder, request.facts)
     journal = Journal(folder / "journal.jsonl")
-    journal.write("experiment_resumed" if request.history else "experiment_started", name=experiment.name)
+    begun = "experiment_resumed" if request.history else "experiment_started"
+    journal.write(begun, name=experiment.name, num_samples=experiment.num_samples, max_epochs=experiment.max_epochs)
     return journal
 
 
@@ -183,25 +234,17 @@ def conduct(request: Request, journal: Journal, cluster: dict[str, float]) -> Do
     """Searches and concludes; RequestError where a trial does not fit the cluster."""
     resources = request.resources or resources_of(request.experiment, cluster)
     experiment, folder = request.experiment, request.experiment.folder
-    history = settled(journal, request.history, experiment.max_epochs)
     try:
-        outcome = driver.search(experiment, request.found, request.splits, journal, history, resources)
+        outcome = driver.search(experiment, request.found, request.splits, journal, request.history, resources)
     finally:
         journal.close()
     record = load(folder)
-    answer = conclude(record, request.found, request.splits, resources.cpus, resources.gpus)
+    try:
+        answer = None
+        if not journal.lost:
+            answer = conclude(record, request.found, request.splits, resources.cpus, resources.gpus)
+            write_report(record)
+    except OSError as error:
+        again = f"the search itself is kept: --resume {experiment.name} writes it once there is room"
+        raise RequestError(f"{folder}: the answer cannot be written ({error}); {again}") from None
     return Done(request, record, answer, outcome)
-
-
-def settled(journal: Journal, history: list[Event], max_epochs: int) -> list[Event]:
-    """The history, with the ends of trials that were told to stop; a crash came before those were journaled."""
-    ends: list[Event] = []
-    for trial in records_of(history):
-        last = trial.decisions[-1] if trial.decisions else None
-        unfinished = trial.status in ("running", "interrupted")
-        if unfinished and last and last.action == "stop" and last.epoch == trial.reports[-1].epoch:
-            status = "completed" if last.epoch >= max_epochs else "pruned"
-            journal.write("trial_ended", trial.id, status=status, reason=last.reason)
-            ended = {"event": "trial_ended", "trial": trial.id, "status": status, "reason": last.reason}
-            ends.append({**ended, "time": history[-1]["time"]})
-    return [*history, *ends]

@@ -48,6 +48,8 @@ class Task:
         validation_fraction: the part of `train` held out where `data` returns no validation part, in (0, 1).
         channels_last: the model takes 4-D inputs and never calls `view` on what a convolution returns, so the
             faster memory format may be used.
+        compile: compile the network for training by torch.compile (a C++ compiler is needed on a CPU). The figures
+            may then differ in their last digits from one process to the next.
         stages: `stages(model) -> [module, ...]`, for the strategies model and pipeline: the model's own layers in
             parts, each a module that takes what the last one returned; a model that is an nn.Sequential needs none.
         split_size: examples of a micro-batch of the strategy pipeline, where the space does not search `split_size`.
@@ -65,6 +67,7 @@ class Task:
     batch_size: int = 32
     validation_fraction: float = 0.2
     channels_last: bool = False
+    compile: bool = False
     stages: Callable[[nn.Module], Sequence[nn.Module]] | None = None
     split_size: int = 20
 
@@ -79,8 +82,8 @@ class Space:
         train: any function that Ray Tune accepts, `train(config)` calling `ray.tune.report`.
         metric: the name in the reports that the search goes by; `mode` is "min" or "max".
         max_epochs: reports a trial makes at most (ASHA's `max_t`).
-        strategy: how a trial trains, where `--strategy` does not say.
         num_samples, grace_period, reduction_factor: the search's defaults; options of the command line go first.
+        strategy, workers_per_trial: how a trial of the task is trained, unless the command line says otherwise.
         mutable: parameters that may change while a trial trains, as pbt does ("lr", "momentum", "weight_decay").
 
     Raises:
@@ -90,13 +93,14 @@ class Space:
     params: Mapping[str, Any]
     task: Task | None = None
     train: Callable[[dict[str, Any]], Any] | None = None
-    strategy: str = "single"
     metric: str = "loss"
     mode: str = "min"
     max_epochs: int = 10
     num_samples: int = 10
     grace_period: int = 1
     reduction_factor: float = 2
+    strategy: str = "single"
+    workers_per_trial: int = 1
     mutable: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -109,7 +113,7 @@ class Space:
                 domains.check(domain)
             except ValueError as error:
                 raise ValueError(f"parameter {name!r}: {error}") from None
-        for name in ("max_epochs", "num_samples", "grace_period"):
+        for name in ("max_epochs", "num_samples", "grace_period", "workers_per_trial"):
             if type(getattr(self, name)) is not int:
                 raise ValueError(f"{name}={getattr(self, name)!r}: must be a whole number")
         names = [name for name, _ in domains.leaves(self.params)]

@@ -103,10 +103,11 @@ def best_row(record: ExperimentRecord) -> BestRow | None:
 def trial_rows(record: ExperimentRecord) -> list[TrialRow]:
     """One row a trial, in the order in which they were suggested."""
     metric, mode = record.experiment.metric, record.experiment.mode
-    return [_trial_row(trial, metric, mode) for trial in record.trials]
+    return [trial_row(trial, metric, mode) for trial in record.trials]
 
 
-def _trial_row(trial: TrialRecord, metric: str, mode: str) -> TrialRow:
+def trial_row(trial: TrialRecord, metric: str, mode: str) -> TrialRow:
+    """One trial's row."""
     best = trial.best(metric, mode)
     stops = [decision for decision in trial.decisions if decision.action == "stop"]
     return TrialRow(
@@ -174,11 +175,12 @@ def cutoff_of(values: list[float], experiment: Experiment) -> float | None:
 
 def decision_rows(record: ExperimentRecord) -> list[DecisionRow]:
     """Every decision, close calls first; those that compared nothing come last, in the order of the trials."""
-    rows = [_decision_row(trial.id, decision) for trial in record.trials for decision in trial.decisions]
+    rows = [decision_row(trial.id, decision) for trial in record.trials for decision in trial.decisions]
     return sorted(rows, key=lambda row: math.inf if row.margin is None else row.margin)
 
 
-def _decision_row(trial: str, d: Decision) -> DecisionRow:
+def decision_row(trial: str, d: Decision) -> DecisionRow:
+    """One decision's row."""
     known = d.value is not None and d.cutoff is not None and math.isfinite(d.value) and math.isfinite(d.cutoff)
     margin = abs(d.value - d.cutoff) if known else None  # type: ignore[operator]
     return DecisionRow(trial, d.epoch, d.rung, d.bracket, d.value, d.cutoff, margin, d.recorded, d.action, d.reason)

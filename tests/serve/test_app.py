@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
-from tuner.journal import Journal
+from tuner.journal import Journal, sealed
 from tuner.serve.app import create_app
 from tuner.serve.guard import is_loopback
 from tuner.serve.stream import Place, read_on
@@ -104,7 +104,7 @@ def test_close_calls_come_first(client):
 
 
 def test_a_script_in_a_setting_never_reaches_plotly_as_markup(client):
-    assert set(get(client, "/demo/figures")) == {"curves", "history", "parallel"}
+    assert set(get(client, "/demo/figures")) == {"curves", "history", "parallel", "slices", "timeline"}
     assert "<script" not in client.get("/api/experiments/demo/figures").text
 
 
@@ -112,8 +112,8 @@ def test_what_is_appended_is_seen_and_what_is_not_is_not_read_again(client, resu
     from tuner.serve import store
 
     reads = []
-    load = store.results.load
-    monkeypatch.setattr(store.results, "load", lambda folder: reads.append(folder) or load(folder))
+    load = store.results.load_on
+    monkeypatch.setattr(store.results, "load_on", lambda *given: reads.append(given) or load(*given))
     for _ in range(3):
         get(client, "/demo")
         get(client, "")
@@ -139,7 +139,7 @@ def test_all_failed_has_no_best_and_says_the_error(client, results):
     start(journal, "0", lr=0.1)
     journal.write("trial_failed", "0", error="boom", kind="user", will_retry=False)
     journal.write("trial_ended", "0", status="failed", reason="boom")
-    assert get(client, "/broken")["best"] is None and get(client, "/broken/figures") == {}
+    assert get(client, "/broken")["best"] is None and set(get(client, "/broken/figures")) == {"timeline"}
     assert get(client, "/broken/trials")["trials"][0]["errors"] == ["boom"]
 
 
@@ -164,8 +164,8 @@ def test_a_thousand_trials_answer_fast(client, results):
         start_of = {"event": "trial_started", "config": {"lr": n / 1e3}, "resources": {}, "node": "n"}
         lines += [{**trial, **start_of}]
         lines += [{**trial, "event": "report", "epoch": e, "metrics": {"loss": n / e}} for e in range(1, 11)]
-    with open(results / "large" / "journal.jsonl", "a") as file:
-        file.writelines(json.dumps(line) + "\n" for line in lines)
+    with open(results / "large" / "journal.jsonl", "ab") as file:
+        file.writelines(sealed(json.dumps(line).encode()) for line in lines)
     journal.close()
     get(client, "/large")
     began = time.perf_counter()

@@ -1,5 +1,6 @@
 """Starting, stopping and resuming by the API: what is refused, what waits, what a restart finds again."""
 
+import os
 import threading
 import time
 
@@ -7,6 +8,7 @@ import pytest
 import uvicorn
 
 from tuner.experiment import Experiment
+from tuner.lock import only_driver
 from tuner.serve.client import Client, ServiceError
 from tuner.serve.jobs import Fate
 from tuner.serve.options import ON_RESUME, SETTABLE, WITHHELD
@@ -239,8 +241,9 @@ def test_resume_refuses_what_the_command_line_refuses(service, asked, status):
 
 def test_what_runs_elsewhere_is_not_resumed(service):
     service.begin("a").close()
-    answer = service.owner.post(f"{ALL}/a/resume")
-    assert answer.status_code == 409 and "its last event is" in answer.json()["error"]
+    with only_driver(service.results / "a"):
+        answer = service.owner.post(f"{ALL}/a/resume")
+    assert answer.status_code == 409 and f"a is run by process {os.getpid()}" in answer.json()["error"]
 
 
 def test_a_service_that_only_reads_says_so(service):

@@ -43,10 +43,10 @@ def test_every_answer_is_one_that_the_schema_describes(schema, service, name):
     def ask(case):
         if name and "name" in case.path_parameters:
             case.path_parameters["name"] = name
-        # Which choices go together (bohb with bohb, a grace period below the epochs) no schema can say.
-        case.call_and_validate(
-            headers=headers, excluded_checks=[positive_data_acceptance] if case.method == "POST" else []
-        )
+        # Which choices go together (bohb with bohb, a grace period below the epochs), and which parameters an
+        # experiment has, no schema can say.
+        asks = case.method == "POST" or case.path.endswith(("/what-if", "/contour", "/importance"))
+        case.call_and_validate(headers=headers, excluded_checks=[positive_data_acceptance] if asks else [])
 
     for found in schema.get_all_operations():
         operation = found.ok()

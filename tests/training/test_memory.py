@@ -2,6 +2,7 @@
 
 import gc
 import logging
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -72,7 +73,7 @@ def test_gradients_in_parts_are_those_of_the_whole(dtype, tolerance, size, num_e
         model.zero_grad()
         loss = gradients_in_parts(
             lambda some, labels: nn.functional.cross_entropy(model(some), labels),
-            torch.Tensor.backward, inputs, targets, parts,
+            torch.Tensor.backward, inputs, targets, nullcontext, parts,
         )  # fmt: skip
         assert loss.shape == () and not loss.requires_grad
         found.append([loss, *(parameter.grad.clone() for parameter in model.parameters())])

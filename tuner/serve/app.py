@@ -18,10 +18,11 @@ from starlette.responses import Response
 from tuner import tables
 from tuner.errors import RequestError
 from tuner.figures import all_figures
-from tuner.journal import strict
+from tuner.serve.answers import answer
 from tuner.serve.bounds import Bounds
 from tuner.serve.control import REFUSALS, Desk, Shown, add_control
 from tuner.serve.guard import HEADERS, READS, Guard, Keys, is_loopback, refusal
+from tuner.serve.insight import add_insight
 from tuner.serve.page import add_page
 from tuner.serve.searches import Refused, Searches
 from tuner.serve.store import NotThere, Store
@@ -103,6 +104,7 @@ def create_app(
     add_page(app)
     desk = Desk(Store(results), searches, "" if searches else problem)
     _api(app, desk)
+    add_insight(app, desk)
     _events(app, desk)
     add_control(app, desk, keys)
     return app
@@ -140,7 +142,7 @@ def _api(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/api/experiments/{name}/figures", responses={200: {"model": dict[str, dict[str, Any]]}})
     def figures(name: str) -> Response:
-        """Figures of Plotly's schema by name: curves, history, parallel; none without a finite metric."""
+        """Figures of Plotly's schema by name, those that there is something to draw for."""
         return JSONResponse(all_figures(desk.view(name).record))
 
 
@@ -166,11 +168,6 @@ async def _counted(app: FastAPI, journal: Path, after: int) -> AsyncIterator[byt
             yield frames
     finally:
         app.state.streams -= 1
-
-
-def answer(row: Any) -> Response:
-    """A dataclass as JSON, floats that JSON has not as the strings that the journal writes."""
-    return JSONResponse(strict(dataclasses.asdict(row)))
 
 
 def _errors_as_json(app: FastAPI) -> None:

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
 from fastapi import Body, FastAPI, Request
-from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
 from tuner.experiment import Experiment
-from tuner.journal import strict
+from tuner.lock import driver_of
 from tuner.results import ExperimentRecord
+from tuner.serve.answers import answer
 from tuner.serve.guard import Keys, signin_page, welcome
 from tuner.serve.options import Resume, Start
 from tuner.serve.queue import ACTIVE, Search
 from tuner.serve.searches import Refused, Searches
 from tuner.serve.store import NotThere, Store, Summary, View
 from tuner.space import list_spaces
-
-ELSEWHERE_S = 120.0  # a journal written to this lately belongs to a search that runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,11 +125,8 @@ class Desk:
 
     def resume(self, name: str, asked: Any) -> None:
         """Queues the rest of a search; Refused while it runs elsewhere."""
-        summary = self.store.view(name).summary
-        search = self.searches.get(name)
-        silent = time.time() - (summary.updated or 0)
-        if summary.state == "running" and silent < ELSEWHERE_S and not (search and search.phase not in ACTIVE):
-            raise Refused(409, f"{name} runs: its last event is {silent:.0f} s old; stop it first")
+        if driver := driver_of(self.store.journal(name).parent):
+            raise Refused(409, f"{name} is run by {driver}; stop it first")
         self.searches.resume(name, asked)
 
 
@@ -182,30 +176,30 @@ def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
     @app.get("/api/session", responses={200: {"model": Session}})
     def session(request: Request) -> Response:
         """Whether this request may start, stop and resume searches."""
-        return _answer(Session(request.state.signed_in, desk.problem))
+        return answer(Session(request.state.signed_in, desk.problem))
 
     @app.get("/api/spaces", responses={200: {"model": Spaces}})
     def spaces() -> Response:
         """What can be searched."""
-        return _answer(Spaces([Space(*pair) for pair in list_spaces().items()]))
+        return answer(Spaces([Space(*pair) for pair in list_spaces().items()]))
 
     @app.post("/api/experiments", status_code=202, responses={202: {"model": Shown}})
     def start(asked: Start) -> Response:  # type: ignore[valid-type]  # made from Experiment's fields
         """Starts a search: it is queued, and runs as soon as there is room for one of its trials."""
-        return _answer(desk.one(desk.searches.start(asked).name), 202)
+        return answer(desk.one(desk.searches.start(asked).name), 202)
 
     @app.post("/api/experiments/{name}/stop", status_code=202, responses={202: {"model": Shown}})
     def stop(name: str) -> Response:
         """Stops a search as Ctrl-C does: with everything kept, to be resumed. One that waits leaves the queue."""
         view = desk.view(name)
         search = desk.searches.stop(name)
-        return _answer(shown(view.summary, search), 202)
+        return answer(shown(view.summary, search), 202)
 
     @app.post("/api/experiments/{name}/resume", status_code=202, responses={202: {"model": Shown}})
     def resume(name: str, asked: Resume = Body(default=Resume())) -> Response:  # type: ignore[valid-type]  # noqa: B008
         """Goes on with a search that was interrupted, or extends one that has ended; by --resume."""
         desk.resume(name, asked)
-        return _answer(desk.one(name), 202)
+        return answer(desk.one(name), 202)
 
     @app.post("/signin", include_in_schema=False)
     async def signin(request: Request) -> Response:
@@ -214,7 +208,3 @@ def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
         if not keys.is_token(given):
             return signin_page("That is not the token.", 401)
         return welcome(keys, secure=request.url.scheme == "https")
-
-
-def _answer(row: Any, status: int = 200) -> Response:
-    return JSONResponse(strict(dataclasses.asdict(row)), status)

@@ -2,9 +2,6 @@
 // One page, two views: the list of experiments (#) and one experiment (#name), kept up to date by its journal.
 
 const at = (id) => document.getElementById(id);
-// Plotly's own button that uploads a chart is left out: nothing of an experiment leaves the page.
-const MODE_BAR = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
-  modeBarButtonsToRemove: ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"] };
 let open = null; // the experiment shown: {name, stream, summary, trials, rungs, figures}
 
 // --- the list --------------------------------------------------------------------------------------------------------
@@ -80,10 +77,11 @@ function draw() {
   at("decisions-section").hidden = !rungs.decisions.length;
   fill(at("rungs"), RUNGS, rungs.rungs);
   drawTables();
-  for (const name of ["curves", "history", "parallel"]) {
+  for (const name of ["curves", "history", "parallel", "slices", "timeline", "usage"]) {
     at(`${name}-section`).hidden = !figures[name];
     if (figures[name]) drawFigure(name, figures[name]);
   }
+  drawInsight(summary, figures);
 }
 
 function nothing(summary, trials) {
@@ -100,34 +98,19 @@ function drawTables() {
 }
 
 function drawFigure(name, figure) {
-  const style = getComputedStyle(document.documentElement);
-  const [text, line, muted] = ["--text", "--line", "--muted"].map((name) => style.getPropertyValue(name));
-  const axis = { gridcolor: line, zerolinecolor: line, linecolor: muted, automargin: true };
+  if (name !== "curves") return drawInto(at(name), figure, open.name);
   const logs = { xaxis: at("log-epoch").checked, yaxis: at("log-metric").checked };
-  const clear = "rgba(0,0,0,0)";
-  const look = { paper_bgcolor: clear, plot_bgcolor: clear, font: { color: text, family: "system-ui, sans-serif" },
-    modebar: { bgcolor: clear, color: muted, activecolor: text } };
-  const layout = { margin: { l: 60, r: 16, t: name === "curves" ? 40 : 12, b: 44 }, ...figure.layout, ...look, uirevision: open.name };
-  for (const side of ["xaxis", "yaxis"]) {
-    if (!figure.layout[side]) continue;
-    layout[side] = { ...axis, ...figure.layout[side] };
-    if (name !== "curves" || !logs[side]) continue;
-    // A zoom made on one scale means nothing on the other.
-    Object.assign(layout[side], { type: "log", uirevision: "log", rangemode: "normal" });
-  }
-  if (name === "curves" && logs.xaxis) {
-    layout.annotations = layout.annotations.map((a) => ({ ...a, x: Math.log10(a.x) })); // Plotly's way with annotations
-  }
-  const hidden = !at("show-pruned").checked;
-  const flat = !webgl();
-  const data = figure.data.map((trace) => ({ ...trace, visible: !(hidden && trace.meta === "pruned"),
-    type: flat && trace.type === "scattergl" ? "scatter" : trace.type }));
-  Plotly.react(at(name), data, layout, MODE_BAR);
-}
-
-function webgl() {
-  webgl.known ??= Boolean(document.createElement("canvas").getContext("webgl"));
-  return webgl.known;
+  drawInto(at(name), figure, open.name, (layout, data) => {
+    layout.margin.t = 40;
+    for (const side of ["xaxis", "yaxis"]) {
+      // A zoom made on one scale means nothing on the other.
+      if (logs[side]) Object.assign(layout[side], { type: "log", uirevision: "log", rangemode: "normal" });
+    }
+    if (logs.xaxis) {
+      layout.annotations = layout.annotations.map((a) => ({ ...a, x: Math.log10(a.x) })); // Plotly's way with annotations
+    }
+    for (const trace of data) trace.visible = at("show-pruned").checked || trace.meta !== "pruned";
+  });
 }
 
 // --- which view ------------------------------------------------------------------------------------------------------
@@ -143,10 +126,18 @@ async function attempt(work) {
 }
 
 async function route() {
+  const [name, trial = ""] = location.hash.slice(1).split("/").map(decodeURIComponent);
+  if (open?.name !== name || !open?.summary) await show(name);
+  if (!open || open.name !== name) return;
+  open.trial = trial;
+  if (trial && open.summary) await attempt(() => showTrial(trial));
+  if (!trial && at("trial").open) at("trial").close();
+}
+
+async function show(name) {
   open?.stream?.close();
   clearTimeout(open?.timer);
   clearTimeout(open?.again);
-  const name = location.hash.slice(1); // no name has a character that a browser would encode
   const shown = open = name ? { name } : null;
   document.title = name ? `${name}: tuner` : "tuner";
   set(at("live"), "");

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from fastapi.responses import FileResponse, HTMLResponse
 
 HERE = Path(__file__).parent
+SCRIPTS = ("page.js", "tables.js", "look.js", "insight.js", "control.js")
 # Only this page runs scripts, none but its own files, none inline. Plotly compiles its WebGL drawing by `new Function`,
 # from texts of its own; without 'unsafe-eval' it draws neither scattergl nor parcoords. The hash is that of an empty
 # text: Plotly adds an empty <style> and fills it through the DOM.
@@ -36,17 +37,13 @@ def add_page(app: FastAPI) -> None:
     def css() -> FileResponse:
         return FileResponse(HERE / "page.css", headers=again)
 
-    @app.get("/page.js", include_in_schema=False)
-    def js() -> FileResponse:
-        return FileResponse(HERE / "page.js", headers=again, media_type="text/javascript")
+    def add_script(name: str) -> None:
+        @app.get(f"/{name}", include_in_schema=False)
+        def js() -> FileResponse:
+            return FileResponse(HERE / name, headers=again, media_type="text/javascript")
 
-    @app.get("/tables.js", include_in_schema=False)
-    def tables_js() -> FileResponse:
-        return FileResponse(HERE / "tables.js", headers=again, media_type="text/javascript")
-
-    @app.get("/control.js", include_in_schema=False)
-    def control_js() -> FileResponse:
-        return FileResponse(HERE / "control.js", headers=again, media_type="text/javascript")
+    for name in SCRIPTS:
+        add_script(name)
 
     @app.get("/control.css", include_in_schema=False)
     def control_css() -> FileResponse:

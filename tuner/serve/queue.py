@@ -96,7 +96,7 @@ def startable(waiting: Sequence[Search], running: Sequence[Search], cluster: Map
             needed = resources_of(search.experiment, dict(cluster))
         except RequestError as error:
             raise TooLarge(search, str(error)) from error
-        if any(free[name] + 1e-9 < amount for name, amount in needed.bundle().items()):
+        if any(free[name] + 1e-9 < amount for name, amount in _of_a_trial(needed).items()):
             break
         _take(free, needed)
         chosen.append(search)
@@ -112,8 +112,12 @@ class TooLarge(Exception):
 
 
 def _take(free: dict[str, float], needed: Resources) -> None:
-    for name, amount in needed.bundle().items():
+    for name, amount in _of_a_trial(needed).items():
         free[name] -= amount * needed.concurrent
+
+
+def _of_a_trial(needed: Resources) -> dict[str, float]:
+    return {"CPU": needed.cpus, "GPU": needed.gpus}
 
 
 def _read(path: Path) -> Search:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import threading
 from collections import OrderedDict
@@ -12,6 +11,8 @@ from pathlib import Path
 from tuner import results, tables
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
+from tuner.foreign import files_of, is_ray_folder
+from tuner.reading import Reading
 from tuner.tables import BestRow
 
 KEPT = 8  # experiments whose records stay in memory: 1,000 trials of 10 reports are about 20 MB
@@ -39,6 +40,8 @@ class Summary:
     mode: str = ""
     num_samples: int = 0
     max_epochs: int = 0
+    grace_period: int = 1
+    reduction_factor: float = 2
     seed: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     best: BestRow | None = None
@@ -66,11 +69,12 @@ class Store:
         self.root = folder.absolute()
         self._lock = threading.Lock()
         self._views: OrderedDict[str, tuple[object, View]] = OrderedDict()
+        self._readings: dict[str, Reading] = {}
         self._summaries: dict[str, tuple[object, Summary]] = {}
 
     def summaries(self) -> list[Summary]:
         """Every experiment, the one that was started last first; one that cannot be read has its `error` said."""
-        found = [self._summary(path.parent.name) for path in self.root.glob("*/experiment.json")]
+        found = [self._summary(path.name) for path in self.root.iterdir() if _is_experiment(path)]
         return sorted((s for s in found if s), key=lambda s: (s.started or 0, s.name), reverse=True)
 
     def view(self, name: str) -> View:
@@ -80,12 +84,13 @@ class Store:
             stamp = _stamp(folder)
             kept = self._views.get(name)
             if kept is None or kept[0] != stamp:
-                kept = (stamp, _read(folder))
+                reading = self._readings.setdefault(name, Reading(folder / "journal.jsonl"))
+                kept = (stamp, _read(folder, reading))
             self._views[name] = kept
             self._views.move_to_end(name)
             self._summaries[name] = (stamp, kept[1].summary)
             if len(self._views) > KEPT:
-                self._views.popitem(last=False)
+                self._readings.pop(self._views.popitem(last=False)[0], None)
             return kept[1]
 
     def journal(self, name: str) -> Path:
@@ -95,7 +100,7 @@ class Store:
     def _folder(self, name: str) -> Path:
         """The experiment's folder, surely inside the results folder: its name is one, and nothing there is a link."""
         folder = self.root / name if _is_name(name) else None
-        if folder is None or not (folder / "experiment.json").is_file():
+        if folder is None or not _is_experiment(folder):
             raise NotThere(f"no experiment of that name in {self.root}")
         if any(path.is_symlink() for path in (folder, folder / "experiment.json", folder / "journal.jsonl")):
             raise NotThere("that experiment is a link, and links are not followed")
@@ -119,10 +124,14 @@ def _is_name(name: str) -> bool:
         return False
 
 
+def _is_experiment(folder: Path) -> bool:
+    return (folder / "experiment.json").is_file() or is_ray_folder(folder)
+
+
 def _stamp(folder: Path) -> object:
     """Changes whenever a file that `_read` reads does."""
-    files = (folder / "experiment.json", folder / "journal.jsonl", folder / "best" / "config.json")
-    return [_stat(path) for path in files]
+    files = [folder / "experiment.json", folder / "journal.jsonl", folder / "best" / "config.json"]
+    return [_stat(path) for path in (files if files[0].exists() else files_of(folder))]
 
 
 def _stat(path: Path) -> tuple[int, int, int] | None:
@@ -133,53 +142,46 @@ def _stat(path: Path) -> tuple[int, int, int] | None:
         return None
 
 
-def _read(folder: Path) -> View:
+def _read(folder: Path, reading: Reading) -> View:
     try:
-        # The lines first: what is appended in between is then sent as news too, and none is missed.
-        lines, took_s, updated = _sessions(folder / "journal.jsonl")
-        record = results.load(folder)
-        return View(record, _summarise(record, lines, took_s, updated))
+        # The events that are sent as news are those behind the lines that this record holds.
+        record = results.load_on(folder, reading)
+        return View(record, _summarise(record, reading))
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         raise RequestError(f"{folder.name} cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _sessions(journal: Path) -> tuple[int, float, float | None]:
-    """Number of complete lines, seconds from each session's first event to its last added up, time of the last."""
-    if not journal.exists():
-        return 0, 0.0, None
-    lines = journal.read_bytes().split(b"\n")[:-1]
-    if not lines:
-        return 0, 0.0, None
-    marks = (b'"experiment_started"', b'"experiment_resumed"')
-    starts = [i for i, line in enumerate(lines) if any(mark in line[:80] for mark in marks)]
-    ends = [start - 1 for start in starts[1:]] + [len(lines) - 1]
-    times = [float(json.loads(lines[i])["time"]) for i in (*starts, *ends[: len(starts)])]
-    took_s = sum(times[len(starts) :]) - sum(times[: len(starts)])
-    return len(lines), took_s, float(json.loads(lines[-1])["time"])
-
-
-def _summarise(record: results.ExperimentRecord, lines: int, took_s: float, updated: float | None) -> Summary:
+def _summarise(record: results.ExperimentRecord, reading: Reading) -> Summary:
     e, facts = record.experiment, record.facts
+    ours = not facts.get("foreign")
     winner = e.folder / "best" / "config.json"
     more = "" if record.state in ("interrupted", "running") else f" --num-samples {e.num_samples * 2}"
     return Summary(
         name=e.name,
-        space=e.space,
+        space=e.space if ours else "a folder of Ray Tune",
         state=record.state,
-        searcher=e.searcher,
-        scheduler=e.scheduler,
+        searcher=e.searcher if ours else "not recorded",
+        scheduler=e.scheduler if ours else "not recorded",
         metric=e.metric,
         mode=e.mode,
         num_samples=e.num_samples,
         max_epochs=e.max_epochs,
+        grace_period=e.grace_period,
+        reduction_factor=e.reduction_factor,
         seed=e.seed,
         counts=tables.counts(record.trials),
         best=tables.best_row(record),
         started=facts.get("created"),
-        updated=updated,
-        took_s=round(took_s, 1),
-        lines=lines,
+        updated=reading.updated if ours else max((t.spans[-1][1] for t in record.trials if t.spans), default=None),
+        took_s=round(reading.took_s if ours else _took_s(record), 1),
+        lines=reading.lines,
         notice=(facts.get("data") or {}).get("notice") or "",
-        resume=f"python -m tuner.run --resume {e.name} --results {shlex.quote(e.results)}{more}",
+        resume=f"python -m tuner.run --resume {e.name} --results {shlex.quote(e.results)}{more}" if ours else "",
         retrain=f"python -m tuner.train {shlex.quote(str(winner))}" if winner.is_file() else "",
     )
+
+
+def _took_s(record: results.ExperimentRecord) -> float:
+    """From the first start to the last report of a folder that has no journal."""
+    spans = [span for trial in record.trials for span in trial.spans]
+    return max(end for _, end in spans) - min(start for start, _ in spans) if spans else 0.0

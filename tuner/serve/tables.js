@@ -26,9 +26,9 @@ function state(summary) {
 
 // --- tables ----------------------------------------------------------------------------------------------------------
 
-// A column: [head, row -> text, class of its cells or row -> class]
+// A column: [head, row -> text, class of its cells or row -> class, row -> address where it is a link]
 const EXPERIMENTS = [
-  ["name", (e) => e.name, "link"],
+  ["name", (e) => e.name, "link", (e) => `#${encodeURIComponent(e.name)}`],
   ["space", (e) => e.error || `${e.space}, ${e.searcher}, ${e.scheduler}`, "text"],
   ["state", (e) => (e.error ? "unreadable" : state(e)), (e) => (e.error ? "failed" : e.state)],
   ["done", (e) => e.counts.completed ?? "", "number"],
@@ -47,14 +47,14 @@ const RUNGS = [
   ["would pass now", (r) => r.would_pass_now, "number"],
 ];
 const DECISIONS = [
-  ["trial", (d) => d.trial, ""], ["action", (d) => d.action, (d) => d.action],
+  ["trial", (d) => d.trial, "link", (d) => trialLink(d.trial)], ["action", (d) => d.action, (d) => d.action],
   ["epoch", (d) => d.epoch, "number"], ["rung", (d) => d.rung, "number"], ["bracket", (d) => d.bracket, "number"],
   ["value", (d) => number(d.value), "number"], ["cutoff", (d) => number(d.cutoff), "number"],
   ["margin", (d) => number(d.margin), "number"], ["arrived", (d) => (d.rung === null ? "" : d.recorded + 1), "number"],
   ["reason", (d) => d.reason, "text"],
 ];
 const TRIALS = [
-  ["trial", (t) => t.trial, ""], ["status", (t) => t.status, (t) => t.status],
+  ["trial", (t) => t.trial, "link", (t) => trialLink(t.trial)], ["status", (t) => t.status, (t) => t.status],
   ["best", (t) => number(t.best), "number"], ["at epoch", (t) => t.best_epoch, "number"],
   ["last", (t) => number(t.last), "number"], ["epochs", (t) => t.epochs, "number"],
   ["took", (t) => duration(t.seconds), "number"], ["setting", (t) => setting(t.config), "text"],
@@ -66,9 +66,9 @@ function fill(table, columns, rows) {
     const head = table.createTHead().insertRow();
     for (const [name, , look] of columns) {
       const cell = head.appendChild(document.createElement("th"));
-      cell.textContent = name;
       cell.scope = "col";
       if (look === "number") cell.className = look;
+      if (table.resort) cell.appendChild(sorter(table, name)); else cell.textContent = name;
     }
     table.createTBody();
   }
@@ -76,14 +76,39 @@ function fill(table, columns, rows) {
   while (body.rows.length > rows.length) body.deleteRow(-1);
   rows.forEach((row, i) => {
     const line = body.rows[i] ?? body.insertRow();
-    columns.forEach(([, text, look], j) => {
+    columns.forEach(([, text, look, address], j) => {
       const cell = line.cells[j] ?? line.insertCell();
       const target = look === "link" ? cell.firstChild ?? cell.appendChild(document.createElement("a")) : cell;
       set(target, text(row));
-      if (look === "link") target.href = `#${encodeURIComponent(row.name)}`;
+      if (look === "link") target.href = address(row);
       else cell.className = typeof look === "function" ? look(row) : look;
     });
   });
+}
+
+// A head that sorts: up, down, and back to the order in which rows come.
+function sorter(table, name) {
+  const button = document.createElement("button");
+  button.textContent = name;
+  button.addEventListener("click", () => {
+    const [last, down] = table.order ?? [];
+    table.order = last !== name ? [name, false] : down ? null : [name, true];
+    for (const head of table.tHead.rows[0].cells) {
+      const own = table.order && head.textContent === name;
+      head.ariaSort = own ? (table.order[1] ? "descending" : "ascending") : null;
+    }
+    table.resort();
+  });
+  return button;
+}
+
+function sorted(rows, columns, order) {
+  if (!order) return rows;
+  const of = columns.find(([name]) => name === order[0])[1];
+  const key = (row) => { const text = of(row) ?? ""; return text === "" || Number.isNaN(Number(text)) ? text : Number(text); };
+  const compare = (a, b) => (a === "") - (b === "") || (order[1] ? -1 : 1) * (typeof a === "number" && typeof b === "number"
+    ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true }));
+  return rows.map((row) => [key(row), row]).sort(([a], [b]) => compare(a, b)).map(([, row]) => row);
 }
 
 function set(node, text) {
@@ -98,7 +123,8 @@ function filtered(table, columns, rows, box, count) {
   const whole = words.join(" ");
   const fits = (row) => text(row).includes(whole) || words.every((word) => text(row).includes(word));
   const found = whole ? rows.filter(fits) : rows;
-  fill(table, columns, found.slice(0, MOST_ROWS));
+  table.resort ??= () => box.dispatchEvent(new Event("input"));
+  fill(table, columns, sorted(found, columns, table.order).slice(0, MOST_ROWS));
   const cut = found.length > MOST_ROWS ? `, the first ${MOST_ROWS} shown` : "";
   set(count, `${found.length} of ${rows.length}${cut}`);
 }

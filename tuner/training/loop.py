@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
+import warnings
 from collections.abc import Collection
 from functools import partial
 from numbers import Integral
@@ -18,8 +19,11 @@ from tuner.training.backend import onednn, small_convolutions
 from tuner.training.batches import Examples, examples_of
 from tuner.training.data import Arrays, Files, Splits
 from tuner.training.memory import Fit, gradients_in_parts, sums_in_parts, warn_of_batch_norm
+from tuner.training.parallel import STRATEGIES, Worker
 from tuner.training.precision import precision_named
 from tuner.training.streams import Streams, reseed
+
+SINGLE = Worker()
 
 
 class Training:
@@ -34,9 +38,11 @@ class Training:
         splits: with a validation part (see `hold_out`); read, never written, so shared memory will do.
         seed: at least 0.
         max_epochs: passed on to the task's schedule; `run_epoch` does not stop there.
-        device: where the model lives, as torch names it.
+        device: where the model lives, as torch names it; with several devices, the kind of all of them.
         precision: fp32, bf16 or fp16, of training and evaluation (see `tuner.training.precision`).
         on_oom: shrink computes a batch that does not fit in parts (see `tuner.training.memory`); fail raises.
+        worker: the strategy, and which process of it this one is (see `tuner.training.parallel`). All processes of
+            a trial are built alike, their process group before them, and call the same methods in the same order.
 
     Raises:
         ValueError: the batch size is no integer above 0, the precision or `on_oom` is none of those above, or the
@@ -54,6 +60,7 @@ class Training:
         device: str = "cpu",
         precision: str = "fp32",
         on_oom: str = "shrink",
+        worker: Worker = SINGLE,
     ) -> None:
         if splits.validation is None:
             raise ValueError("the splits have no validation part: take one with hold_out first")
@@ -61,31 +68,46 @@ class Training:
             raise ValueError(f"on_oom is {on_oom!r}: give shrink or fail")
         self.task = task
         self.seed = seed
-        self.device = torch.device(device)
+        self.worker = worker
+        devices = worker.devices(device)
+        self.device = devices[0]
         self.epoch = 0  # epochs done
         self.config = config = {**splits.constants, **config}
         self.batch_size = checked_batch_size(config.get("batch_size", task.batch_size))
         self.precision = precision_named(config.get("precision", precision), self.device)
-        self.streams = Streams(self.device)
-        self.train_fit = Fit("training", shrink=on_oom == "shrink")
+        self.streams = Streams(devices)
+        self.strategy = STRATEGIES[worker.strategy](worker, devices, task, config)
+        self.train_fit = Fit("training", shrink=on_oom == "shrink" and self.strategy.shrinks)
         self.evaluate_fit = Fit("evaluation", shrink=on_oom == "shrink")
-        self.loss = task.loss or nn.functional.cross_entropy
         self.train_examples = examples_of(splits.train, task, self.device)
         self.validation_examples = examples_of(splits.validation, task, self.device)
         reseed(seed, epoch=0)
         self.model = task.model(config)
         self.choose_backend()
-        self.model.to(self.device).to(memory_format=self.train_format)
+        self.strategy.place(self.model)
+        self.model.to(memory_format=self.train_format)
+        self.network, self.evaluated = self.strategy.networks(self.model)
+        self.choose_measures()
         self.parameters = list(self.model.parameters())
         self.optimizer = task.optimizer(self.parameters, config)
         self.schedule = task.schedule(self.optimizer, config, max_epochs) if task.schedule else None
+        self.max_epochs = max_epochs
+
+    def choose_measures(self) -> None:
+        """What is minimised, and what is measured on the validation part."""
+        loss, training_loss = self.task.loss or nn.functional.cross_entropy, self.task.training_loss
+        minimised = (lambda outputs, targets: training_loss(outputs, targets, self.config)) if training_loss else loss
+        self.training_loss = self.strategy.measure(minimised)
+        measures = {"loss": loss, **self.task.metrics}
+        self.measures = {name: self.strategy.measure(measure) for name, measure in measures.items()}
+        self.backward = self.strategy.weighing(self.precision.backward)
 
     def choose_backend(self) -> None:
         """oneDNN or torch's own convolutions, and the memory formats of training and of evaluation."""
-        on_cpu = self.device.type == "cpu"
+        on_cpu, share = self.device.type == "cpu", self.strategy.share_of(self.batch_size)
         # Channels last halves a step of 16 CIFAR images or more against torch's default, on a CPU.
         fast = torch.channels_last if on_cpu and self.task.channels_last else torch.contiguous_format
-        self.onednn = not (on_cpu and small_convolutions(self.model, self.train_examples, self.batch_size))
+        self.onednn = not (on_cpu and small_convolutions(self.model, self.train_examples, share))
         self.train_format = fast if self.onednn else torch.contiguous_format
         self.evaluate_format = fast
 
@@ -94,15 +116,16 @@ class Training:
 
         Returns:
             `loss` and each of the task's metrics on the validation part, `train_loss` (all of them means over
-            examples), `micro_batch_size` (examples that go through the model at once; the batch size unless
-            memory ran out), `train_s` and `validate_s` (seconds), `images_per_s` (training alone).
+            examples, of all processes), `micro_batch_size` (examples that go through the model of one process at
+            once; its part of the batch unless memory ran out), `train_s` and `validate_s` (seconds),
+            `images_per_s` (training alone, of all processes together).
         """
         started = time.perf_counter()
         train_loss = self.train_epoch()
         trained = time.perf_counter()
         report = self.evaluate_examples(self.validation_examples)
         report["train_loss"] = train_loss
-        report["micro_batch_size"] = self.train_fit.size(self.batch_size)
+        report["micro_batch_size"] = self.train_fit.size(self.strategy.share_of(self.batch_size))
         report["train_s"] = train_s = trained - started
         report["validate_s"] = time.perf_counter() - trained
         report["images_per_s"] = len(self.train_examples) / train_s
@@ -111,27 +134,36 @@ class Training:
     def train_epoch(self) -> float:
         """Trains on every example once and counts the epoch; returns the mean loss over examples."""
         reseed(self.seed, epoch=self.epoch + 1)
-        order = torch.randperm(len(self.train_examples))
+        order = torch.randperm(len(self.train_examples))  # the same in every process
+        if self.worker.rank:
+            reseed(self.seed, epoch=self.epoch + 1, rank=self.worker.rank)  # dropout and augmentation of its own
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        self.model.train()
+        self.network.train()
+        batches = self.strategy.batches(self.train_examples, order, self.batch_size, self.train_format)
         with onednn(self.onednn):
-            for inputs, targets in self.train_examples.batches(order, self.batch_size, self.train_format):
-                if self.task.augment is not None:
-                    inputs = self.task.augment(inputs)
+            for inputs, targets in batches:
                 total.add_(self.train_step(inputs, targets), alpha=targets.shape[0])
         if self.schedule is not None:
             self.schedule.step()
         self.epoch += 1
-        return float(total) / len(self.train_examples)  # the epoch's one wait for the device
+        self.strategy.equalise(self.model)
+        return float(self.strategy.total(total)) / len(self.train_examples)  # the epoch's one wait for the device
 
     def train_step(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """One update of the parameters; returns the batch's mean loss, still on the device."""
-        self.streams.note()
-        gradients = partial(gradients_in_parts, self.mean_loss, self.precision.backward, inputs, targets)
-        loss = self.train_fit(gradients, targets.shape[0], self.undo)  # with `note` 5 us, of a small step's 460
+        """One update of the parameters; returns the mean loss of the batch given, still on the device."""
+        loss = self.gradients(inputs, targets) if targets.shape[0] else torch.zeros((), device=self.device)
+        self.strategy.complete_gradients(self.parameters)
         self.precision.step(self.optimizer)
         self.drop_gradients()
         return loss
+
+    def gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Computes the gradients of the mean loss, in parts where the whole does not fit; returns the loss."""
+        if self.task.augment is not None:
+            inputs = self.task.augment(inputs)
+        self.streams.note()
+        work = partial(gradients_in_parts, self.mean_loss, self.backward, inputs, targets, self.strategy.accumulating)
+        return self.train_fit(work, targets.shape[0], self.undo)  # with `note` 5 us, of a small step's 460
 
     def undo(self) -> None:
         """Leaves nothing of an attempt to compute gradients, what it wrote into buffers aside."""
@@ -142,10 +174,7 @@ class Training:
 
     def mean_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of examples that go through the model at once, with its graph."""
-        outputs = self.precision.forward(self.model, inputs)
-        if self.task.training_loss is not None:
-            return self.task.training_loss(outputs, targets, self.config)
-        return self.loss(outputs, targets)
+        return self.training_loss(self.precision.forward(self.network, inputs), targets)
 
     def drop_gradients(self) -> None:
         for parameter in self.parameters:  # zero_grad does the same in 10 us more, of a small step's 460
@@ -163,26 +192,36 @@ class Training:
 
     @torch.inference_mode()
     def evaluate_examples(self, examples: Examples) -> dict[str, float]:
-        self.model.eval()
-        measures = {"loss": self.loss, **self.task.metrics}
-        totals = torch.zeros(len(measures), dtype=torch.float64, device=self.device)
+        self.evaluated.eval()
+        totals = torch.zeros(len(self.measures), dtype=torch.float64, device=self.device)
         batch_size = max(self.batch_size, examples.chunk_length)
-        forward, order = partial(self.precision.forward, self.model), torch.arange(len(examples))
-        for inputs, targets in examples.batches(order, batch_size, self.evaluate_format):
-            sums = partial(sums_in_parts, forward, measures.values(), inputs, targets)
+        forward, rows = partial(self.precision.forward, self.evaluated), self.strategy.rows(len(examples))
+        for inputs, targets in examples.batches(rows, batch_size, self.evaluate_format) if len(rows) else ():
+            sums = partial(sums_in_parts, forward, self.measures.values(), inputs, targets)
             totals += self.evaluate_fit(sums, len(targets))
-        return dict(zip(measures, (totals / len(examples)).tolist(), strict=True))
+        means = self.strategy.total(totals) / len(examples)
+        return dict(zip(self.measures, means.tolist(), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs to go on bit-equal; as in torch its tensors are the live ones."""
         return {
             "epoch": self.epoch,
+            "max_epochs": self.max_epochs,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "precision": self.precision.state_dict(),
             "fits": {"train": self.train_fit.limit, "evaluate": self.evaluate_fit.limit},
         }
+
+    def rates_after(self, epochs: int) -> list[float]:
+        """Steps the new schedule, on the untouched optimizer, to where it is after `epochs`; its learning rates."""
+        assert self.schedule is not None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # torch: the optimizer has not stepped
+            for _ in range(epochs):
+                self.schedule.step()
+        return [group["lr"] for group in self.optimizer.param_groups]
 
     def load_state_dict(self, state: dict[str, Any], keep: Collection[str] = ()) -> None:
         """Goes on from `state`, which must come from the same task and the same shapes; it is not aliased.
@@ -191,6 +230,10 @@ class Training:
         copies another trial's state and changes its learning rate.
         """
         groups = self.optimizer.param_groups
+        # A schedule is laid over all epochs. Where there are more of them now, it is where it would be by this epoch,
+        # had there been as many from the start; one that only counts (a step every 10) is where it was.
+        laid_anew = self.schedule is not None and state["max_epochs"] != self.max_epochs
+        rates = self.rates_after(state["epoch"]) if laid_anew else []
         kept = [{name: group[name] for name in keep if name in group} for group in groups]
         self.epoch = state["epoch"]
         self.model.load_state_dict(state["model"])
@@ -198,7 +241,9 @@ class Training:
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         for group, options in zip(self.optimizer.param_groups, kept, strict=True):
             group.update(options)
-        if self.schedule is not None:
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=False):
+            group["lr"] = rate
+        if self.schedule is not None and not laid_anew:
             self.schedule.load_state_dict(copy.deepcopy(state["schedule"]))
         self.precision.load_state_dict(state["precision"])
         self.train_fit.limit, self.evaluate_fit.limit = state["fits"]["train"], state["fits"]["evaluate"]

@@ -19,6 +19,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -73,11 +74,13 @@ def gradients_in_parts(
     backward: Callable[[Tensor], None],
     inputs: Tensor,
     targets: Tensor,
+    accumulating: Callable[[], AbstractContextManager[Any]],
     size: int,
 ) -> Tensor:
     """Adds up the gradients of a batch's mean loss, `size` examples at a time; returns that loss, detached.
 
-    A part's loss counts by its share of the examples, so a last part that is smaller weighs less.
+    A part's loss counts by its share of the examples, so a last part that is smaller weighs less. All but the last
+    are computed inside `accumulating()`.
     """
     num_examples = targets.shape[0]  # len() takes 4 times as long
     if num_examples <= size:
@@ -85,9 +88,11 @@ def gradients_in_parts(
         backward(loss)
         return loss.detach()
     total: Tensor | None = None
-    for some, their_targets in zip(torch.split(inputs, size), torch.split(targets, size), strict=True):
-        loss = mean_loss(some, their_targets) * (len(their_targets) / num_examples)
-        backward(loss)
+    *parts, last = zip(torch.split(inputs, size), torch.split(targets, size), strict=True)
+    for some, their_targets in (*parts, last):
+        with nullcontext() if their_targets is last[1] else accumulating():
+            loss = mean_loss(some, their_targets) * (len(their_targets) / num_examples)
+            backward(loss)
         total = loss.detach() if total is None else total + loss.detach()
     assert total is not None
     return total

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import numpy as np
 import torch
 
 
-def reseed(seed: int, *, epoch: int) -> None:
-    """Starts every random stream from (seed, epoch); epoch 0 is the model's construction."""
-    words = np.random.SeedSequence(seed, spawn_key=(epoch,)).generate_state(3)
+def reseed(seed: int, *, epoch: int, rank: int = 0) -> None:
+    """Starts every random stream from (seed, epoch), and those of further processes of a trial from their rank too.
+
+    Epoch 0 is the model's construction.
+    """
+    words = np.random.SeedSequence(seed, spawn_key=(epoch, rank) if rank else (epoch,)).generate_state(3)
     random.seed(int(words[0]))
     np.random.seed(int(words[1]))
     torch.manual_seed(int(words[2]))  # every CUDA device's stream too
 
 
 class Streams:
-    """Torch's random streams, the CPU's and the device's, as they were when last noted; noting takes 1 us each."""
+    """Torch's random streams, the CPU's and the devices', as they were when last noted; noting takes 1 us each."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, devices: Iterable[torch.device]) -> None:
         self.generators = [torch.default_generator]
-        if device.type == "cuda":
-            index = torch.cuda.current_device() if device.index is None else device.index
-            self.generators.append(torch.cuda.default_generators[index])
+        for device in devices:
+            if device.type == "cuda":
+                index = torch.cuda.current_device() if device.index is None else device.index
+                self.generators.append(torch.cuda.default_generators[index])
         self.note()
 
     def note(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -52,6 +53,13 @@ class Usage:
         figures |= {"gpu_memory_bytes": allocated, "gpu_memory_peak_bytes": torch.cuda.max_memory_allocated()}
         torch.cuda.reset_peak_memory_stats()
         return figures | self._allocated.named("gpu_memory_growth_bytes", allocated)
+
+
+def of_workers(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The figures of a trial in several processes: percentages of GPUs as their mean, all else added up."""
+    names = list(dict.fromkeys(name for each in figures for name in each))
+    totals = {name: sum(each.get(name, 0) for each in figures) for name in names}
+    return {name: total / len(figures) if name == "gpu_percent" else total for name, total in totals.items()}
 
 
 class Growth:

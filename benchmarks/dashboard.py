@@ -1,0 +1,184 @@
+"""The dashboard over a large journal: `python benchmarks/dashboard.py [--trials 10000] [--reports 10]`.
+
+Prints how long the server takes for a first page (every request that the page makes), for an update after new events,
+how large the answers are, and its memory; each is the median of `--repeats`, in a server process of its own.
+With `--search` also how long a search takes with the page open, against the same search alone, in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import httpx
+
+from tuner.experiment import Experiment
+
+PARTS = ("", "/trials", "/rungs", "/figures")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=10_000)
+    parser.add_argument("--reports", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--search", action="store_true", help="measure a search with the page open too")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder)
+        journal = write_journal(results, args.trials, args.reports)
+        print(f"{args.trials} trials x {args.reports} reports: {journal.stat().st_size / 1e6:.1f} MB of journal")
+        pages(results, journal, args.repeats)
+    if args.search:
+        with tempfile.TemporaryDirectory() as folder:
+            searches(Path(folder), args.repeats)
+
+
+def write_journal(results: Path, trials: int, reports: int) -> Path:
+    """A search of asha's shape: half of the trials are stopped at each rung; metrics as a Task space reports them."""
+    draw = random.Random(0)
+    folder = results / "large"
+    folder.mkdir()
+    options = {"space": "cifar", "max_epochs": reports, "num_samples": trials}
+    params = {"lr": {"kind": "loguniform"}, "l1": {"kind": "choice"}, "batch_size": {"kind": "choice"}}
+    Experiment(name="large", results=str(results), **options).save(
+        folder, {"created": 1e9, "space": {"params": params}}
+    )
+    path, clock = folder / "journal.jsonl", 1e9
+    with open(path, "w") as file:
+        file.write(json.dumps({"time": clock, "event": "experiment_started", "name": "large"}) + "\n")
+        for number in range(trials):
+            for event in trial_events(f"{number:05}", reports, draw):
+                clock += 0.001
+                file.write(json.dumps({"time": round(clock, 3), **event}) + "\n")
+    return path
+
+
+def trial_events(trial: str, reports: int, draw: random.Random) -> list[dict]:
+    config = {"lr": 10 ** draw.uniform(-4, -1), "l1": 2 ** draw.randint(2, 8), "batch_size": 2 ** draw.randint(1, 4)}
+    of = {"trial": trial}
+    events = [{"event": "trial_suggested", **of, "config": config}]
+    events += [{"event": "trial_started", **of, "config": config, "resources": {"CPU": 1.0}, "node": "10.0.0.1"}]
+    asymptote = draw.random() + abs(config["lr"] - 0.01) * 10
+    for epoch in range(1, reports + 1):
+        loss = asymptote + draw.random() / epoch
+        metrics = {"loss": loss, "accuracy": 1 / (1 + loss), "train_loss": loss, "micro_batch_size": 16}
+        metrics |= {"train_s": 0.1, "validate_s": 0.01, "images_per_s": 4e4 + draw.random()}
+        events.append({"event": "report", **of, "epoch": epoch, "metrics": metrics})
+        if epoch in (1, 2, 4, 8):
+            held = {"rung": epoch, "bracket": 0, "value": loss, "cutoff": asymptote + 1 / epoch, "recorded": int(trial)}
+            why = f"loss {loss:.6g} is within the cutoff {held['cutoff']:.6g} of {trial} recorded at rung {epoch}"
+            events.append({"event": "decision", **of, "epoch": epoch, **held, "action": "continue", "reason": why})
+    reason = f"trained its {reports} epochs"
+    return [*events, {"event": "trial_ended", **of, "status": "completed", "reason": reason}]
+
+
+def pages(results: Path, journal: Path, repeats: int) -> None:
+    """First pages, each of a fresh server, then updates."""
+    first, updates, sizes, most = [], [], {}, 0.0
+    for _ in range(repeats):
+        with Server(results) as server:
+            after, took = server.load("large", None)
+            first.append(took)
+            for number in range(3):
+                append(journal, number)
+                after, took = server.load("large", after)
+                updates.append(took)
+            sizes = server.sizes
+            most = max(most, server.memory_bytes())
+    print(f"first page   {statistics.median(first) * 1e3:7.0f} ms")
+    print(f"an update    {statistics.median(updates) * 1e3:7.0f} ms  {sizes}")
+    print(f"memory       {most / 1e6:7.0f} MB at most")
+
+
+def append(journal: Path, number: int) -> None:
+    line = {"time": 1e9 + 1000 + number, "event": "report", "trial": "00007", "epoch": 10, "metrics": {"loss": 0.5}}
+    with open(journal, "a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+class Server:
+    """`tuner.serve` in a process of its own."""
+
+    def __init__(self, results: Path) -> None:
+        self._command = [sys.executable, "-m", "tuner.serve", "--results", str(results), "--port", "0"]
+        self.sizes: dict[str, str] = {}
+
+    def __enter__(self) -> Server:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        said = self._process.stdout.readline()
+        self._client = httpx.Client(base_url=said.split(" at ")[1].split(" ")[0], timeout=120)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._client.close()
+        self._process.terminate()
+        self._process.wait()
+
+    def load(self, name: str, after: int | None) -> tuple[int, float]:
+        """What the page asks for when it opens, or (`after`) when there is news; lines known now, and seconds."""
+        began, lines = time.perf_counter(), 0
+        for part in PARTS:
+            news = f"?after={after}" if after is not None and part in ("/trials", "/rungs") else ""
+            answer = self._client.get(f"/api/experiments/{name}{part}{news}")
+            answer.raise_for_status()
+            self.sizes[part or "/"] = (
+                f"{len(answer.content) / 1e3:.0f} kB, {answer.elapsed.total_seconds() * 1e3:.0f} ms"
+            )
+            lines = answer.json()["lines"] if not part else lines
+        return lines, time.perf_counter() - began
+
+    def memory_bytes(self) -> float:
+        """The most that the process has held."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return 1024 * float(status.split("VmHWM:")[1].split()[0])
+
+
+def searches(results: Path, repeats: int) -> None:
+    """The same search alone and with a page open that asks for everything at each event, in turn."""
+    alone, watched = [], []
+    for number in range(repeats):
+        for open_page, times in ((False, alone), (True, watched)):
+            name = f"{'watched' if open_page else 'alone'}-{number}"
+            with Server(results) as server:
+                over = threading.Event()
+                reader = threading.Thread(target=watch, args=(server, results / name, name, over))
+                if open_page:
+                    reader.start()
+                times.append(search(results, name))
+                over.set()
+                if open_page:
+                    reader.join()
+    print(f"a search alone {statistics.median(alone):.2f} s, with the page open {statistics.median(watched):.2f} s")
+    pairs = [w / a for w, a in zip(watched, alone, strict=True)]
+    print(f"ratio {statistics.median(pairs):.3f} (of {repeats} pairs, {min(pairs):.3f} to {max(pairs):.3f})")
+
+
+def watch(server: Server, folder: Path, name: str, over: threading.Event) -> None:
+    """A page: it asks again 0.8 s after news."""
+    after = None
+    while not over.wait(0.8):
+        if (folder / "journal.jsonl").exists():
+            after, _ = server.load(name, after)
+
+
+def search(results: Path, name: str) -> float:
+    """Seconds that the trials take, by the journal: starting Ray is not what a page could slow."""
+    command = [sys.executable, "-m", "tuner.run", "--space", "quadratic", "--num-samples", "300", "--scheduler", "fifo"]
+    command += ["--wandb", "disabled", "--results", str(results), "--name", name]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "RAY_ADDRESS": ""} | {})
+    lines = (results / name / "journal.jsonl").read_text().splitlines()
+    return float(json.loads(lines[-1])["time"]) - float(json.loads(lines[0])["time"])
+
+
+if __name__ == "__main__":
+    main()

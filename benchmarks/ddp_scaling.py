@@ -1,0 +1,101 @@
+"""How one trial's training scales over processes: the same images, the same batch per process, 1, 2 (and 4) workers.
+
+    python benchmarks/ddp_scaling.py [--workers 1 2] [--cuda] [--repeats 5]
+
+The model is the LeNet of `search_spaces/cifar.py` at a batch of
+128 a process, on synthetic images; one thread a process, gloo on CPUs and nccl on GPUs. All groups are started first
+and train an epoch in turns, so that a slow minute of the machine meets each of them; times are medians. `alone` is what
+the machine itself allows: as many processes at once, each with its part of the images, that do not talk to each other.
+Utilisation is the share of its CPU that a process was given while it trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))  # started as a file, not as a module, in a plain checkout
+
+from search_spaces.cifar import space
+from tuner.space import Task
+from tuner.training.data import Arrays, Splits
+from tuner.training.group import Setting
+from tuner.training.launch import Processes
+
+CONFIG: dict[str, Any] = {"l1": 128, "l2": 64, "lr": 1e-3}
+
+
+def material(num_images: int) -> tuple[Task, Splits]:
+    """The task, and synthetic images in the shape of CIFAR-10's."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (num_images, 3, 32, 32), dtype=np.uint8)
+    labels = rng.integers(0, 10, num_images)
+    assert space.task is not None
+    return space.task, Splits(Arrays(images, labels), Arrays(images[:256], labels[:256]))
+
+
+def cpu_s(groups: list[Processes]) -> float:
+    """CPU seconds that the groups' processes have used so far."""
+    ticks = 0
+    for process in (process for group in groups for process in group.processes):
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def epoch(groups: list[Processes]) -> tuple[float, float]:
+    """Seconds of the training part of an epoch of groups that run side by side, and their CPU utilisation, 0 to 1."""
+    used, started = cpu_s(groups), time.perf_counter()
+    for group in groups:
+        for pipe in group.pipes:
+            pipe.send(("run_epoch", (), {}))
+    reports = [group.answers(group.num_workers)[0] for group in groups]
+    wall = time.perf_counter() - started
+    busy = (cpu_s(groups) - used) / wall / sum(group.num_workers for group in groups)
+    return max(report["train_s"] for report in reports), busy
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--batch", type=int, default=128, help="of one process")
+    parser.add_argument("--images", type=int, default=16_384, help="of an epoch, whatever the workers")
+    parser.add_argument("--cuda", action="store_true", help="a GPU a process")
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    most = max(options.workers)
+    with ExitStack() as stack:
+
+        def started(num_images: int, num_workers: int) -> Processes:
+            group = stack.enter_context(Processes(partial(material, num_images), num_workers, use_cuda=options.cuda))
+            group.begin(Setting({**CONFIG, "batch_size": options.batch * num_workers}, 0, 100))
+            group.run_epoch()
+            return group
+
+        sides: dict[str, list[Processes]] = {str(n): [started(options.images, n)] for n in options.workers}
+        if not options.cuda:
+            sides[f"{most} alone"] = [started(options.images // most, 1) for _ in range(most)]
+        found: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
+        for _ in range(options.repeats):
+            for side, groups in sides.items():
+                found[side].append(epoch(groups))
+    print(f"LeNet, {options.images:,} synthetic images an epoch, {'nccl' if options.cuda else 'gloo'}")
+    print(f"{'workers':>10}{'step batch':>12}{'per process':>13}{'utilisation':>13}{'time (s)':>10}{'speed-up':>10}")
+    first = statistics.median(seconds for seconds, _ in next(iter(found.values())))
+    for side, pairs in found.items():
+        seconds, busy = (statistics.median(values) for values in zip(*pairs, strict=True))
+        batch = "" if "alone" in side else str(options.batch * int(side))
+        print(f"{side:>10}{batch:>12}{options.batch:>13}{busy:>13.0%}{seconds:>10.2f}{first / seconds:>10.2f}")
+
+
+if __name__ == "__main__":
+    main()

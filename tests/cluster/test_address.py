@@ -1,0 +1,165 @@
+"""`--address`: a real cluster of two nodes that wants a token. What cannot work is refused before the first trial."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+TINY = ROOT / "tests" / "spaces" / "tiny.py"
+NODES = """
+import sys
+from ray.cluster_utils import Cluster
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+cluster.add_node(num_cpus=1)
+print(cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+OTHER_VERSION = """
+import json, sys
+from ray._raylet import GcsClient
+
+client = GcsClient(address=sys.argv[1])
+was = client.internal_kv_get(b"CLUSTER_METADATA", namespace=b"cluster")
+now = json.dumps({**json.loads(was), **json.loads(sys.argv[2])}).encode() if len(sys.argv) > 2 else None
+client.internal_kv_put(b"CLUSTER_METADATA", now or sys.stdin.buffer.read(), True, namespace=b"cluster")
+sys.stdout.buffer.write(was)
+"""
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory):
+    """The environment of a user with the cluster's token, away from the tester's own."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "token").write_text("0123456789abcdef0123456789abcdef")
+    (home / "other").write_text("ffffffffffffffffffffffffffffffff")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    paths = {"HOME": str(home), "PYTHONPATH": str(ROOT), "RAY_AUTH_TOKEN_PATH": str(home / "token")}
+    return {**kept, **paths, "RAY_AUTH_MODE": "token"}
+
+
+@pytest.fixture(scope="module")
+def cluster(env, tmp_path_factory):
+    """`host:port` of the two nodes."""
+    where = tmp_path_factory.mktemp("cluster")
+    nodes = subprocess.Popen(
+        [sys.executable, "-c", NODES], env=env, cwd=where, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    yield nodes.stdout.readline().strip()
+    nodes.stdin.close()
+    nodes.wait(timeout=30)
+
+
+@pytest.fixture
+def run(env, cluster, tmp_path):
+    """Runs the real command against the cluster."""
+
+    def command(*options, address=cluster, space=TINY, **changed):
+        given = ["--space", str(space), "--address", address, "--wandb", "disabled", "--results", str(tmp_path / "r")]
+        return subprocess.run(
+            [sys.executable, "-m", "tuner.run", *given, *options],
+            env={name: value for name, value in {**env, **changed}.items() if value is not None},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return command
+
+
+def refusal(done):
+    """The one line of a refused request."""
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("[")]  # Ray's own warnings
+    assert len(lines) == 1 and lines[0].startswith("tuner: error: "), done.stderr
+    return lines[0]
+
+
+def test_a_search_runs_on_a_cluster(run, tmp_path):
+    done = run("--num-samples", "6", "--max-epochs", "4", "--scheduler", "fifo", "--name", "mine")
+    assert done.returncode == 0, done.stdout + done.stderr
+    events = [json.loads(line) for line in (tmp_path / "r" / "mine" / "journal.jsonl").read_text().splitlines()]
+    ended = [event["status"] for event in events if event["event"] == "trial_ended"]
+    assert ended == ["completed"] * 6
+    assert (tmp_path / "r" / "mine" / "best" / "config.json").exists()
+    assert not list((tmp_path / "r").glob(".tuner-*"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"RAY_AUTH_TOKEN_PATH": "HOME/other"}, "the cluster refuses this token (RAY_AUTH_MODE is token)"),
+        ({"RAY_AUTH_MODE": "disabled"}, "the cluster refuses this token (RAY_AUTH_MODE is disabled)"),
+        ({"RAY_AUTH_TOKEN_PATH": "HOME/gone"}, "no token is here; copy what `ray get-auth-token` prints"),
+        ({"RAY_AUTH_TOKEN_PATH": None}, "head to ~/.ray/auth_token"),
+        (
+            {"RAY_AUTH_TOKEN_PATH": None, "RAY_AUTH_MODE": None},
+            "the cluster refuses this token (RAY_AUTH_MODE is unset)",
+        ),
+    ],
+)
+def test_a_wrong_token_is_refused(run, env, tmp_path, changed, said):
+    changed = {name: value and value.replace("HOME", env["HOME"]) for name, value in changed.items()}
+    assert said in refusal(run(**changed))
+    assert not list((tmp_path / "r").glob("*"))
+
+
+def test_a_token_that_is_there_is_used_without_a_mode(run):
+    assert run("--dry-run", RAY_AUTH_MODE=None).returncode == 0
+
+
+def test_rays_client_is_refused_with_what_works(run):
+    said = refusal(run(address="ray://127.0.0.1:10001"))
+    assert "runs inside the cluster" in said and "ray job submit" in said
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        ({"ray_version": "2.9.0"}, "the cluster runs Ray 2.9.0 on Python"),
+        ({"python_version": "3.9.1"}, "on Python 3.9.1, this is Ray"),
+    ],
+)
+def test_another_version_is_refused(run, env, cluster, theirs, said):
+    command = [sys.executable, "-c", OTHER_VERSION, cluster]
+    was = subprocess.run([*command, json.dumps(theirs)], env=env, capture_output=True, check=True).stdout
+    try:
+        assert said in refusal(run())
+    finally:
+        subprocess.run(command, env=env, input=was, capture_output=True, check=True)
+
+
+def test_a_space_that_does_not_load_on_the_nodes_is_refused(run, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import os\nfrom ray import tune\nfrom tuner.space import Space\n"
+        "class Here:\n"
+        f"    def __reduce__(self): return (check, ({os.getpid()},))\n"
+        "def check(driver):\n    import not_on_the_nodes\n"
+        "here = Here()\n"
+        "def train(config):\n    return {'loss': 0.0 if here else 1.0}\n"
+        "space = Space(params={'x': tune.uniform(0, 1)}, train=train)\n"
+    )
+    said = refusal(run(space="mine.py"))
+    assert "(and 1 more): the space does not load (ModuleNotFoundError: No module named 'not_on_the_nodes')" in said
+
+
+def test_a_module_of_the_users_runs_with_the_settings_sent(run, tmp_path):
+    package = tmp_path / "theirs"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "helper.py").write_text("def loss(x):\n    return x * x\n")
+    (package / "space.py").write_text(
+        "from ray import tune\nfrom theirs.helper import loss\nfrom tuner.space import Space\n"
+        "def train(config):\n    import os\n"
+        "    assert os.environ['RAY_CHDIR_TO_TRIAL_DIR'] == '0'\n"
+        "    tune.report({'loss': loss(config['x'])})\n"
+        "space = Space(params={'x': tune.uniform(0, 1)}, train=train, max_epochs=1, num_samples=2)\n"
+    )
+    done = run(space="theirs.space")
+    assert done.returncode == 0, done.stdout + done.stderr

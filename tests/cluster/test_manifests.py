@@ -1,0 +1,161 @@
+"""The cluster's files hold what the tools that read them ask for: Ray's launcher, compose, Kubernetes, hadolint."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent.parent
+LAUNCHED = ["cluster.yaml", "docker/cluster-onprem.yaml", "docker/cluster-gcp.yaml"]
+
+
+def text(path):
+    return (ROOT / path).read_text()
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """A cluster's file as `ray up` prepares it; without credentials, from the project's folder."""
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    monkeypatch.chdir(ROOT)
+
+    def prepare(path):
+        config = prepare_config(yaml.safe_load(text(path)))
+        validate_config(config)
+        return config
+
+    return prepare
+
+
+@pytest.mark.parametrize("path", LAUNCHED)
+def test_rays_launcher_takes_it(launched, path):
+    config = launched(path)
+    assert config["cluster_name"] == "tuner"
+    assert config["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
+    for local in config["file_mounts"].values():
+        assert local.startswith("~") or (ROOT / local).exists()
+
+
+@pytest.mark.parametrize("path", LAUNCHED)
+def test_only_ssh_listens_to_the_world_and_nothing_else_is_installed(launched, path):
+    config = launched(path)
+    assert "--dashboard-host=127.0.0.1" in " ".join(config["head_start_ray_commands"])
+    # Ray's defaults for AWS install a nightly wheel, and bind the dashboard to every address.
+    commands = {*config["setup_commands"], *config["head_setup_commands"], *config["worker_setup_commands"]}
+    assert len(commands) == 1 and commands.pop().startswith("bash ~/tuner/docker/setup.sh /storage")
+
+
+@pytest.mark.parametrize("path", ["cluster.yaml", "docker/cluster-gcp.yaml"])
+def test_workers_scale_from_zero_on_spot_and_the_head_is_on_demand(launched, path):
+    kinds = launched(path)["available_node_types"]
+    assert kinds["worker"]["min_workers"] == 0 < kinds["worker"]["max_workers"]
+    worker, head = str(kinds["worker"]["node_config"]).lower(), str(kinds["head"]["node_config"]).lower()
+    assert "spot" in worker or "preemptible" in worker
+    assert "spot" not in head and "preemptible" not in head
+
+
+@pytest.mark.parametrize("path", [*LAUNCHED, "docker/kuberay.yaml"])
+def test_three_places_are_to_be_edited(path):
+    assert [f"EDIT {i} of 3" in text(path) for i in (1, 2, 3, 4)] == [True, True, True, False]
+
+
+def test_the_cluster_has_the_version_of_the_project():
+    import tomllib
+
+    wanted = [line for line in tomllib.loads(text("pyproject.toml"))["project"]["dependencies"] if "ray" in line][0]
+    assert yaml_documents("docker/kuberay.yaml")[1]["spec"]["rayClusterSpec"]["rayVersion"] == wanted.split("==")[1]
+
+
+def test_compose_takes_it():
+    from compose_spec import PyCompose
+
+    given = yaml.safe_load(text("docker/compose.yaml"))  # compose merges `<<` as YAML does
+    assert set(PyCompose.from_json(json.dumps(given)).services) == {"head", "worker", "serve"}
+    given["services"]["head"]["port"] = 8265
+    with pytest.raises(ValueError, match="port"):
+        PyCompose.from_json(json.dumps(given))
+
+
+def test_compose_publishes_on_loopback_alone_and_watches_every_service():
+    services = yaml.safe_load(text("docker/compose.yaml"))["services"]
+    for service in services.values():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+        assert service["healthcheck"]["test"][0] == "CMD"
+        assert any(":?" in value for value in service["environment"].values())  # refuses to start without a token
+    assert services["worker"]["deploy"]["replicas"] == 2
+
+
+def yaml_documents(path):
+    return list(yaml.safe_load_all(text(path)))
+
+
+def test_kubernetes_takes_it():
+    import kubernetes_validate
+
+    claim, job = yaml_documents("docker/kuberay.yaml")
+    kubernetes_validate.validate(claim, "1.31", strict=True)
+    cluster = job["spec"]["rayClusterSpec"]
+    for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]:
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, **group["template"]}
+        kubernetes_validate.validate(pod, "1.31", strict=True)
+
+
+def closed(required, **properties):
+    return {"type": "object", "required": required, "properties": properties, "additionalProperties": False}
+
+
+# KubeRay's fields that the manifest uses, with the types of its `raycluster_types.go` and `rayjob_types.go`.
+STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
+COUNT = {"type": "integer", "minimum": 0}
+GROUP = {"rayStartParams": STRINGS, "template": {"type": "object"}}
+KUBERAY = closed(
+    ["apiVersion", "kind", "metadata", "spec"],
+    apiVersion={"const": "ray.io/v1"},
+    kind={"const": "RayJob"},
+    metadata={"type": "object"},
+    spec=closed(
+        ["entrypoint", "rayClusterSpec"],
+        entrypoint={"type": "string"},
+        shutdownAfterJobFinishes={"type": "boolean"},
+        submitterConfig=closed([], backoffLimit=COUNT),
+        rayClusterSpec=closed(
+            ["headGroupSpec", "rayVersion"],  # authOptions wants rayVersion
+            rayVersion={"type": "string"},
+            authOptions=closed(["mode"], mode={"enum": ["disabled", "token"]}),
+            enableInTreeAutoscaling={"type": "boolean"},
+            autoscalerOptions=closed([], idleTimeoutSeconds=COUNT),
+            headGroupSpec=closed(["rayStartParams", "template"], **GROUP),
+            workerGroupSpecs={
+                "type": "array",
+                "items": closed(
+                    ["groupName", "minReplicas", "maxReplicas", "rayStartParams", "template"],
+                    groupName={"type": "string"},
+                    minReplicas=COUNT,
+                    maxReplicas=COUNT,
+                    **GROUP,
+                ),
+            },
+        ),
+    ),
+)
+
+
+def test_kuberay_takes_it():
+    jsonschema.validate(yaml_documents("docker/kuberay.yaml")[1], KUBERAY)
+
+
+def test_the_dockerfile_is_clean():
+    hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    done = subprocess.run([hadolint, "--no-color", ROOT / "docker" / "Dockerfile"], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == "", done.stdout
+
+
+@pytest.mark.parametrize("script", ["docker/setup.sh", "tests/cluster/ray_up.sh", "tests/cluster/build_image.sh"])
+def test_a_script_parses(script):
+    subprocess.run(["bash", "-n", ROOT / script], check=True)

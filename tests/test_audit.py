@@ -1,0 +1,38 @@
+"""The audit: which trials, how sure, the search's own figures again, and where it goes on."""
+
+import json
+
+import pytest
+from scipy.stats import binomtest
+
+from tuner.audit import main, sampled
+from tuner.audit_record import clopper_pearson, result_of
+from tuner.results import load
+
+
+@pytest.mark.parametrize(("hits", "count"), [(0, 5), (1, 5), (5, 5), (3, 20), (19, 40)])
+def test_the_interval_is_the_exact_one(hits, count):
+    wanted = binomtest(hits, count).proportion_ci(0.95)
+    assert clopper_pearson(hits, count, 0.95) == pytest.approx((wanted.low, wanted.high))
+
+
+def test_a_larger_sample_holds_the_smaller():
+    trials = [f"{n:05}" for n in range(30)]
+    assert sampled(trials, 9, seed=3)[:4] == sampled(trials, 4, seed=3) != sampled(trials, 4, seed=4)
+
+
+def test_pruned_trials_are_trained_to_the_end_with_the_searchs_figures(search, capsys):
+    ran = search("tiny.py", "--num-samples", "8")
+    given = [ran.folder.name, "--results", str(ran.folder.parent)]
+    assert main([*given, "--trials", "1"]) == 0
+    first = json.loads((ran.folder / "audit.json").read_text())["trials"]
+    # From the start: the checkpoints are gone.
+    for trial in ran.record.trials:
+        for saved in (ran.folder / "ray" / trial.id).glob("checkpoint_*/state.pt"):
+            saved.unlink()
+    assert main([*given, "--trials", "3"]) == 0
+    result = result_of(load(ran.folder))
+    assert result.done == result.asked == 3 and result.matching == 3
+    assert {t.epochs for t in result.trials} == {8} and result.trials[0].seconds == first[0]["seconds"]
+    assert not (ran.folder / "audit").exists() and "would have beaten" in capsys.readouterr().out
+    assert main([*given, "--seed", "1"]) == 2 and main(["nowhere", *given[1:]]) == 2

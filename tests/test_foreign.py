@@ -1,0 +1,38 @@
+"""A folder as plain Ray Tune writes it, really written by it."""
+
+from ray import tune
+
+from tuner.figures import all_figures
+from tuner.one_trial import one_trial
+from tuner.report import write_report
+from tuner.results import load
+from tuner.serve.store import Store
+from tuner.whatif import what_if
+
+
+def test_curves_and_tables_come_from_rays_own_files(one_ray, tmp_path):
+    def train(config):
+        for step in range(1, 6):
+            if config["x"] > 0.9 and step == 3:
+                raise ValueError("boom")
+            tune.report({"mean_accuracy": 1 - config["x"] / step, "other": step})
+
+    tune.Tuner(
+        train,
+        param_space={"x": tune.grid_search([0.1, 0.5, 0.95]), "deep": {"k": tune.choice([1, 2])}},
+        tune_config=tune.TuneConfig(metric="mean_accuracy", mode="max", reuse_actors=True),
+        # Its own loggers are off in a process that has imported tuner.driver.
+        run_config=tune.RunConfig(
+            name="plain", storage_path=str(tmp_path), verbose=0, callbacks=[tune.logger.JsonLoggerCallback()]
+        ),
+    ).fit()
+    record = load(tmp_path / "plain")
+    assert (record.experiment.metric, record.experiment.mode, record.state) == ("mean_accuracy", "max", "finished")
+    assert sorted(t.config["x"] for t in record.trials) == [0.1, 0.5, 0.95]
+    assert {t.status for t in record.trials} == {"completed", "failed"}
+    assert any("boom" in error for t in record.trials for error in t.errors)
+    assert set(all_figures(record)) >= {"curves", "history", "timeline"}
+    assert what_if(record, "asha", 1, 2).reproduced is None
+    assert "not recorded" in Store(tmp_path).view("plain").summary.notice
+    assert one_trial(record, record.trials[0].id).retrain == ""
+    assert "decisions not recorded" in write_report(record).read_text()

@@ -1,0 +1,148 @@
+"""A journal that ends anywhere: `--resume` goes on from there to the end of the unbroken search."""
+
+import json
+import random
+import shutil
+
+import pytest
+from killing import assert_same, decided, told
+from ray.tune import CheckpointConfig
+
+from tuner.journal import read
+from tuner.results import load
+
+ONE_AT_A_TIME = ["--max-concurrent-trials", "1", "--cpus-per-trial", "2"]
+PAIRS = [
+    ("random", "asha"), ("hyperopt", "asha"), ("optuna", "asha"), ("refine", "median"), ("bohb", "bohb"),
+    ("random", "hyperband"), ("random", "pbt"),
+]  # fmt: skip
+
+
+def cut(folder, target, num_events):
+    """A copy of an experiment as if its driver had died after `num_events` events."""
+    shutil.copytree(folder, target)
+    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (target / "journal.jsonl").write_bytes(b"".join(lines[:num_events]))
+
+
+@pytest.mark.parametrize(("searcher", "scheduler"), PAIRS)
+def test_a_search_cut_anywhere_ends_as_the_unbroken_one(search, tmp_path, searcher, scheduler):
+    options = ["--searcher", searcher, "--scheduler", scheduler, "--num-samples", "7", "--max-epochs", "4"]
+    whole = search("tiny.py", *options, *ONE_AT_A_TIME, name="whole")
+    assert whole.code == 0
+    num_events = len(read(whole.folder / "journal.jsonl"))
+    stream = random.Random(f"{searcher} {scheduler}")
+    for number in sorted(stream.sample(range(1, num_events), 3)):
+        cut(whole.folder, tmp_path / f"cut{number}", number)
+        resumed = search("", "--resume", f"cut{number}", name=f"cut{number}")
+        assert resumed.code == 0, resumed.err
+        assert_same(whole.folder, resumed.folder)
+
+
+@pytest.fixture
+def stopped(search, tmp_path, monkeypatch):
+    """A search of one trial at a time that has ended, and its copy cut in the middle of its second trial.
+
+    All checkpoints are kept, so that those of the cut are there.
+    """
+    monkeypatch.setattr("tuner.driver.KEEP_BEST_AND_LATEST", CheckpointConfig())
+    whole = search("tiny.py", "--num-samples", "3", "--scheduler", "fifo", *ONE_AT_A_TIME, name="whole")
+    events = read(whole.folder / "journal.jsonl")
+    in_second = [n for n, event in enumerate(events) if event["event"] == "report" and event["trial"] == "00001"]
+    cut(whole.folder, tmp_path / "cut", in_second[4] + 1)
+    return whole.folder, tmp_path / "cut"
+
+
+def latest_checkpoint(folder, trial):
+    """The last that the journal names."""
+    return folder / [r.checkpoint for t in load(folder).trials if t.id == trial for r in t.reports][-1]
+
+
+def truncated(state):
+    state.write_bytes(state.read_bytes()[: state.stat().st_size // 2])
+
+
+def altered(state):
+    content = bytearray(state.read_bytes())
+    for at in range(0, len(content), 50):  # between its records a byte may be any
+        content[at] ^= 0xFF
+    state.write_bytes(content)
+
+
+def half_copied(state):
+    state.unlink()
+
+
+@pytest.mark.parametrize("harm", [truncated, altered, half_copied])
+def test_a_damaged_checkpoint_is_told_and_the_one_before_it_taken(search, stopped, caplog, harm):
+    whole, folder = stopped
+    harm(latest_checkpoint(folder, "00001") / "state.pt")
+    resumed = search("", "--resume", "cut", name="cut")
+    assert resumed.code == 0
+    assert "trial 00001: its checkpoint" in caplog.text and "is damaged" in caplog.text
+    assert [told(trial) for trial in resumed.record.trials] == [told(trial) for trial in load(whole).trials]
+
+
+def test_a_checkpoint_that_is_gone_is_made_again(search, stopped):
+    whole, folder = stopped
+    for path in (folder / "ray" / "00001").glob("checkpoint_*"):
+        shutil.rmtree(path)
+    resumed = search("", "--resume", "cut", name="cut")
+    assert resumed.code == 0
+    assert [told(trial) for trial in resumed.record.trials] == [told(trial) for trial in load(whole).trials]
+
+
+def test_a_winner_with_a_damaged_checkpoint_gives_way_to_the_next(search, stopped, tmp_path, caplog):
+    whole, folder = stopped
+    shutil.copy(whole / "journal.jsonl", folder)
+    trial, report = load(folder).best()
+    altered(folder / report.checkpoint / "state.pt")
+    resumed = search("", "--resume", "cut", name="cut")
+    assert resumed.code == 0 and "the answer is the best of the others" in caplog.text
+    assert json.loads((folder / "best" / "config.json").read_text())["epoch"] != report.epoch or (
+        json.loads((folder / "best" / "config.json").read_text())["trial"] != trial.id
+    )
+
+
+def test_a_damaged_line_ends_the_journal_and_the_rest_is_kept_aside(search, stopped, caplog):
+    whole, folder = stopped
+    path = folder / "journal.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[9] = lines[9].replace(b'"epoch": ', b'"epoch": 1', 1).replace(b'"time": 1', b'"time": 2', 1)
+    path.write_bytes(b"".join(lines))
+    resumed = search("", "--resume", "cut", name="cut")
+    assert resumed.code == 0
+    assert "journal.jsonl is damaged at line 10" in caplog.text and "from the 9 events before it" in caplog.text
+    assert [path.read_bytes() for path in folder.glob("journal.jsonl.damaged-*")] == [b"".join(lines)]
+    assert [told(trial) for trial in resumed.record.trials] == [told(trial) for trial in load(whole).trials]
+
+
+@pytest.mark.parametrize("space", ["tiny.py", "cosine.py"])
+def test_completed_trials_go_on_to_more_epochs(search, tmp_path, space):
+    options = ["--num-samples", "3", "--scheduler", "fifo", *ONE_AT_A_TIME]
+    whole = search(space, "--max-epochs", "8", *options, name="whole")
+    part = search(space, "--max-epochs", "5", *options, name="part")
+    before = len(read(part.folder / "journal.jsonl"))
+    more = search("", "--resume", "part", "--max-epochs", "8", name="part")
+    assert more.code == 0
+    assert {trial.status for trial in more.record.trials} == {"completed"}
+    after = [event for event in read(part.folder / "journal.jsonl")[before:] if event["event"] == "report"]
+    assert [(e["trial"], e["epoch"]) for e in after] == [(f"{t:05d}", e) for t in range(3) for e in (6, 7, 8)]
+    if space == "tiny.py":  # without a schedule, as if there had been 8 from the start
+        assert [told(trial) for trial in more.record.trials] == [told(trial) for trial in whole.record.trials]
+
+
+def test_asha_gets_the_rungs_above(search, tmp_path):
+    options = ["--num-samples", "4", "--reduction-factor", "2", *ONE_AT_A_TIME]
+    search("tiny.py", "--max-epochs", "4", *options, name="part")
+    more = search("", "--resume", "part", "--max-epochs", "12", name="part")
+    assert more.code == 0
+    assert {d.rung for trial in more.record.trials for d in trial.decisions} >= {1, 2, 8}
+    again = search("", "--resume", "part", name="part")
+    assert decided(again.folder) == decided(more.folder)
+
+
+def test_brackets_are_not_extended(search):
+    search("tiny.py", "--max-epochs", "4", "--num-samples", "3", "--scheduler", "hyperband", name="part")
+    refused = search("", "--resume", "part", "--max-epochs", "8", name="part")
+    assert refused.code == 2 and "the brackets of --scheduler hyperband are laid out for 4" in refused.err

@@ -1,0 +1,137 @@
+"""Rules replayed: against Ray's own schedulers, against real journals, and what is not known said so."""
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule
+
+from tuner.errors import RequestError
+from tuner.experiment import Experiment
+from tuner.records import Report, TrialRecord
+from tuner.results import ExperimentRecord
+from tuner.rules import Asha, Median, percentile
+from tuner.whatif import Range, reproduced, what_if
+from tuner.whatif_figure import cuts_of, draw_whatif
+
+
+def record(curves, status="completed", **options):
+    """Curves that arrive epoch by epoch, trial 0 first."""
+    experiment = Experiment(**{"max_epochs": 8, "scheduler": "fifo", "name": "e", "results": "/nowhere", **options})
+    trials = []
+    for n, values in enumerate(curves):
+        reports = tuple(Report(e, {"loss": v}, None, e, order=100 * e + n) for e, v in enumerate(values, 1))
+        ended = status if len(values) < experiment.max_epochs else "completed"
+        trials.append(TrialRecord(f"{n:05}", {"x": n}, ended, "r", reports, order=n))
+    return ExperimentRecord(experiment, {}, tuple(trials), "finished")
+
+
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=40), st.floats(1.01, 20))
+def test_the_percentile_is_numpys_to_the_bit(values, factor):
+    percent = (1 - 1 / factor) * 100
+    assert percentile(sorted(values), percent) == np.nanpercentile(values, percent)
+
+
+class Named:
+    """A trial to Ray's rules, which hash it."""
+
+    def __init__(self, trial_id):
+        self.trial_id = trial_id
+
+
+def raced(seed):
+    """Reports of 20 trials in a random order, each trial's own in order: (trial, epoch, value)."""
+    draw = random.Random(seed)
+    left = {trial: [(e, round(draw.random() + trial / 30, 2)) for e in range(1, 8)] for trial in range(20)}
+    while left:
+        trial = draw.choice(sorted(left))
+        yield trial, *left[trial].pop(0)
+        if not left[trial]:
+            del left[trial]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("brackets", [1, 3])
+def test_asha_decides_as_rays_does(seed, brackets):
+    rules = Experiment(max_epochs=8, seed=seed)
+    theirs = AsyncHyperBandScheduler(
+        time_attr="t", metric="m", mode="min", max_t=8, grace_period=1, reduction_factor=2, brackets=brackets
+    )
+    ours, stopped = Asha(rules, brackets), set()
+    for trial, epoch, value in raced(seed):
+        if trial in stopped:
+            continue
+        theirs._trial_info.setdefault(str(trial), theirs._brackets[ours.bracket(trial)])
+        wanted = theirs.on_trial_result(None, SimpleNamespace(trial_id=str(trial)), {"t": epoch, "m": value})
+        assert ours.judge(trial, epoch, value).action == wanted.lower()
+        stopped |= {trial} if wanted == "STOP" else set()
+    assert stopped
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_median_rule_decides_as_rays_does(seed):
+    theirs = MedianStoppingRule(time_attr="t", metric="m", mode="min", grace_period=2)
+    nobody = SimpleNamespace(get_live_trials=list)
+    ours, stopped, trials = Median(Experiment(max_epochs=8, grace_period=2)), set(), {}
+    for trial, epoch, value in raced(seed):
+        if trial in stopped:
+            continue
+        result = {"t": epoch, "m": value}
+        one = trials.setdefault(trial, Named(str(trial)))
+        wanted = theirs.on_trial_result(nobody, one, result)
+        assert ours.judge(trial, epoch, value).action == wanted.lower()
+        if wanted == "STOP":
+            stopped.add(trial)
+            theirs.on_trial_complete(nobody, one, result)
+            ours.ended(trial, epoch, value)
+    assert stopped
+
+
+def test_whole_curves_are_judged_exactly_and_what_is_saved_is_counted():
+    outcome = what_if(record([[1.0] * 8, [3.0] * 8, [2.0] * 8]), "asha", 2, 2)
+    assert outcome.exact and outcome.epochs == Range(14, 14) and outcome.epochs_recorded == 24
+    assert [(f.outcome, f.epochs) for f in outcome.fates] == [("ended", 8), ("stopped", 2), ("stopped", 4)]
+    assert (outcome.fates[2].value, outcome.fates[2].cutoff) == (2.0, 1.0)
+    assert outcome.best == "00000" and outcome.best_lost is False
+
+
+def test_a_winner_that_starts_slowly_is_lost():
+    slow = [9.0, 8.0, 7.0, 0.1, 0.1, 0.1, 0.1, 0.1]
+    assert what_if(record([[1.0] * 8, [2.0] * 8, slow]), "asha", 1, 2).best_lost is True
+
+
+def test_what_a_pruned_trial_would_have_reached_is_bounded():
+    given = record([[1.0] * 8, [3.0], [2.0] * 8], status="pruned", scheduler="asha")
+    outcome = what_if(given, "fifo", 1, 2)
+    assert not outcome.exact and outcome.fates[1].outcome == "unknown" and "not known" in outcome.notes[0]
+    assert outcome.epochs == Range(17, 24) and outcome.stopped == Range(0, 0)
+    drawn = [trace["name"] for trace in draw_whatif(cuts_of(given, outcome), outcome, "loss")["data"]]
+    assert drawn == ["trained as it was", "unknown beyond", "best: trial 00000", "record ends here"]
+    assert len(
+        draw_whatif(cuts_of(record([[1.0] * 8]), what_if(record([[1.0] * 8]), "fifo", 1, 2)), outcome, "loss")["data"]
+    )
+
+
+def test_nothing_recorded_is_nothing_replayed():
+    outcome = what_if(record([]), "asha", 1, 2)
+    assert outcome.fates == [] and outcome.best == "" and outcome.exact
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [(("pbt", 1, 2, 1), "a replay knows"), (("asha", 9, 2, 1), "--grace-period 9"), (("asha", 1, 2, 5), "brackets 5")],
+)
+def test_rules_that_no_search_would_take_are_refused(given, said):
+    with pytest.raises(RequestError, match=said):
+        what_if(record([[1.0]]), *given)
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "median"])
+def test_the_searchs_own_rules_give_its_recorded_stops_again(search, scheduler):
+    ran = search("quadratic", "--num-samples", "16", "--max-epochs", "9", "--scheduler", scheduler)
+    stops = sum(trial.status == "pruned" for trial in ran.record.trials)
+    assert stops > 3 and reproduced(ran.record) == stops
+    assert (ran.folder / "report.html").stat().st_size < 8e6

@@ -1,0 +1,119 @@
+"""Trials in worker processes through the real command: an answer, and nothing left of them, however they end."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tuner import train
+from tuner.results import load
+
+SPACES = Path(__file__).parent / "spaces"
+DDP = ["--strategy", "ddp", "--workers-per-trial", "2"]
+
+
+def groups_left():
+    """Placement groups that are not removed; Ray removes them a moment after their search."""
+    from ray.util import placement_group_table
+
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        left = [group for group in placement_group_table().values() if group["state"] != "REMOVED"]
+        if not left:
+            return []
+        time.sleep(0.2)
+    return left
+
+
+@pytest.fixture
+def nothing_left(one_ray):
+    """Looks behind a search in this process's Ray, whose processes can be told from those of others."""
+    yield
+    ours = psutil.Process().children(recursive=True)
+    until = time.monotonic() + 20
+    while time.monotonic() < until and (left := [p for p in ours if p.is_running() and is_worker_process(p)]):
+        time.sleep(0.2)
+    assert not left and not groups_left()
+
+
+def is_worker_process(process):
+    try:
+        return "WorkerActor" in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def curves(record):
+    return [(t.id, t.status, [report.metrics["loss"] for report in t.reports]) for t in record.trials]
+
+
+def test_ddp_finds_what_single_finds_prunes_as_it_does_and_leaves_nothing(search, nothing_left, capsys):
+    ran = search("tiny.py", "--num-samples", "4", "--max-epochs", "4", *DDP, name="ddp")
+    alone = search("tiny.py", "--num-samples", "4", "--max-epochs", "4", "--max-concurrent-trials", "1", name="single")
+    assert ran.code == 0 and "test        loss" in ran.out and "2 CPU a trial in 2 workers" in ran.out
+    assert "pruned" in {trial.status for trial in ran.record.trials}
+    for (*told, losses), (*expected, others) in zip(curves(ran.record), curves(alone.record), strict=True):
+        assert told == expected and losses == pytest.approx(others, rel=1e-4)
+    assert train.main([str(ran.folder / "best" / "config.json")]) == 0
+    said = capsys.readouterr().out
+    trial, _ = ran.record.best()
+    for report in trial.reports:
+        assert f"epoch {report.epoch}/4: loss {report.metrics['loss']:.4f}" in said
+    tested = json.loads((ran.folder / "best" / "metrics.json").read_text())["test"]
+    assert f"loss {tested['loss']:.4f}, accuracy {tested['accuracy']:.4f}" in said
+
+
+def test_a_worker_in_trouble_is_its_trials_alone(search, nothing_left):
+    ran = search("quarrel.py", "--scheduler", "fifo")
+    assert ran.code == 0
+    ends = {trial.config["trouble"]: (trial.status, trial.reason) for trial in ran.record.trials}
+    for trouble in ("none", "scarce", "last"):
+        assert ends[trouble] == ("completed", "trained its 3 epochs"), trouble
+    assert ends["raises"][0] == "failed" and "a bug of the user's" in ends["raises"][1]
+    assert ends["dies"][0] == "failed" and "worker died" in ends["dies"][1]
+    sizes = {t.config["trouble"]: [r.metrics["micro_batch_size"] for r in t.reports] for t in ran.record.trials}
+    assert sizes["none"] == [6, 6, 6] and sizes["scarce"] == [6, 1, 1]  # 6, 3 and 1 at once from the second epoch on
+
+
+@pytest.mark.parametrize("strategy", ["dp", "model", "pipeline"])
+def test_one_process_with_several_devices_finds_what_single_finds(search, strategy):
+    small = ["--num-samples", "2", "--max-epochs", "2", "--max-concurrent-trials", "1"]
+    ran = search("tiny.py", *small, "--strategy", strategy, name=strategy)
+    alone = search("tiny.py", *small, name="single")
+    assert ran.code == 0 and "test        loss" in ran.out
+    assert ("NOTE: --strategy dp copies" in ran.out) == (strategy == "dp")
+    for (*told, losses), (*expected, others) in zip(curves(ran.record), curves(alone.record), strict=True):
+        assert told == expected and losses == pytest.approx(others, rel=1e-4)
+    assert train.main([str(ran.folder / "best" / "config.json")]) == 0
+
+
+def test_a_function_has_no_strategy(search):
+    ran = search("numbers.py", *DDP)
+    assert ran.code == 2 and "--strategy ddp: strategies need a Task" in ran.err
+
+
+COMMAND = [sys.executable, "-m", "tuner.run", "--wandb", "disabled"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_search_that_is_ended_leaves_no_process_and_is_resumed_as_the_unbroken_one(tmp_path, number):
+    space = ["--space", str(SPACES / "tiny.py"), *DDP, "--num-samples", "4", "--max-epochs", "30"]
+    results = ["--results", str(tmp_path)]
+    subprocess.run([*COMMAND, *space, *results, "--name", "whole"], check=True, capture_output=True)
+    killed = subprocess.Popen([*COMMAND, *space, *results, "--name", "killed"], stdout=subprocess.DEVNULL)
+    journal = tmp_path / "killed" / "journal.jsonl"
+    while not journal.exists() or '"report"' not in journal.read_text():
+        time.sleep(0.1)
+    family = psutil.Process(killed.pid).children(recursive=True)
+    assert sum(is_worker_process(process) for process in family) == 2
+    killed.send_signal(number)
+    killed.wait(60)
+    assert not psutil.wait_procs(family, timeout=60)[1]
+    subprocess.run([*COMMAND, "--resume", "killed", *results], check=True, capture_output=True)
+    assert curves(load(tmp_path / "killed")) == curves(load(tmp_path / "whole"))

@@ -1,0 +1,329 @@
+"""Each way of training gives the losses of one process; shards are disjoint and whole."""
+
+import os
+import random
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tuner.columns import USAGE
+from tuner.space import Task
+from tuner.training.batches import examples_of
+from tuner.training.data import Arrays, Splits
+from tuner.training.group import (
+    Group,
+    GroupOutOfMemoryError,
+    Setting,
+    addresses_among,
+    gathered,
+    interface_of,
+)
+from tuner.training.launch import Processes, WorkerDiedError
+from tuner.training.loop import Training
+from tuner.training.parallel import STRATEGIES, DistributedDataParallel, Worker
+from tuner.training.stages import Staged, cut, devices_of_stages, stages_of
+
+NUM_EXAMPLES = 103  # a prime: no batch size divides it
+CPU = torch.device("cpu")
+
+
+def blobs(num=NUM_EXAMPLES, seed=0):
+    stream = np.random.default_rng(seed)
+    return Arrays(stream.normal(size=(num, 6)), stream.integers(0, 3, num))
+
+
+class Layers(nn.Module):
+    """Two halves that a task can name; not a Sequential."""
+
+    def __init__(self, *middle):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 16), *middle, nn.Tanh())
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, inputs):
+        return self.head(self.body(inputs))
+
+
+class Hungry(Layers):
+    """Out of memory above 4 examples at once, while training."""
+
+    def forward(self, inputs):
+        if self.training and len(inputs) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return super().forward(inputs)
+
+
+class Fatal(Layers):
+    """Ends the process of rank 1 in training."""
+
+    def forward(self, inputs):
+        if self.training and torch.distributed.get_rank() == 1:
+            os._exit(9)
+        return super().forward(inputs)
+
+
+def task(model=Layers, middle=(), **changes):
+    given = {
+        "data": lambda data_dir: None,
+        "model": lambda config: model(*(layer() for layer in middle)).double(),
+        "optimizer": lambda parameters, config: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+        "metrics": {"accuracy": lambda outputs, targets: (outputs.argmax(1) == targets).double().mean()},
+        "stages": lambda model: [model.body, model.head],
+    }
+    return Task(**{**given, **changes})
+
+
+def material(model=Layers, middle=()):
+    """A task and its data, made in each process."""
+    return task(model, middle), Splits(blobs(), blobs(21, seed=1))
+
+
+def training(config=None, *, strategy="single", made=None, **options):
+    made, splits = made or task(), Splits(blobs(), blobs(21, seed=1))
+    worker = Worker(strategy, num_devices=2 if strategy in ("model", "pipeline") else 1)
+    return Training(made, config or {"batch_size": 16}, splits, seed=3, max_epochs=4, worker=worker, **options)
+
+
+def figures(report):
+    return {name: value for name, value in report.items() if not name.endswith(("_s", "_size")) and name not in USAGE}
+
+
+def assert_close(found, expected, tolerance=1e-12):
+    for one, other in zip(found, expected, strict=True):
+        assert figures(one) == pytest.approx(figures(other), rel=0, abs=tolerance)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3, 5])
+@pytest.mark.parametrize("batch_size", [5, 16, 51, 102, 103, 500])
+def test_shards_of_each_batch_are_disjoint_and_whole(num_workers, batch_size):
+    part = Arrays(np.zeros((NUM_EXAMPLES, 2)), np.arange(NUM_EXAMPLES))
+    order = torch.randperm(NUM_EXAMPLES)
+    read = []
+    for rank in range(num_workers):
+        strategy = DistributedDataParallel(Worker("ddp", rank, num_workers), [CPU], task(), {})
+        strategy.network = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
+        strategy.network.require_backward_grad_sync = True
+        batches = strategy.batches(examples_of(part, task(), CPU), order, batch_size, torch.contiguous_format)
+        read.append([(targets, strategy.weight) for _, targets in batches])
+    steps = list(zip(*read, strict=True))
+    for step, whole in zip(steps, torch.split(order, batch_size), strict=True):
+        assert torch.equal(torch.cat([targets for targets, _ in step]), whole)
+        sizes = [len(targets) for targets, _ in step]
+        assert max(sizes) - min(sizes) <= 1
+        assert sum(weight for _, weight in step) == pytest.approx(num_workers)
+
+
+def test_a_batch_smaller_than_the_workers_is_refused():
+    strategy = DistributedDataParallel(Worker("ddp", 0, 2), [CPU], task(), {})
+    batches = strategy.batches(examples_of(blobs(), task(), CPU), torch.arange(9), 1, torch.contiguous_format)
+    with pytest.raises(ValueError, match="batch_size is 1"):
+        next(batches)
+
+
+def test_evaluated_rows_are_disjoint_and_whole():
+    for num in (1, 2, 21):
+        rows = [DistributedDataParallel(Worker("ddp", r, 3), [CPU], task(), {}).rows(num) for r in range(3)]
+        assert torch.equal(torch.cat(rows), torch.arange(num))
+
+
+@pytest.fixture(scope="module")
+def two():
+    """Two processes that train `material`, one setting after another."""
+    with Processes(material, 2) as group:
+        yield group
+
+
+@pytest.mark.parametrize("batch_size", [16, 17, 51])  # 51 leaves a last batch of one: nothing for rank 1
+def test_ddp_gives_the_losses_of_one_process(two, batch_size):
+    alone = training({"batch_size": batch_size})
+    two.begin(Setting({"batch_size": batch_size}, 3, 4))
+    assert_close([two.run_epoch() for _ in range(3)], [alone.run_epoch() for _ in range(3)])
+
+
+def test_ddp_in_parts_gives_the_losses_of_the_whole(two):
+    alone = training({"batch_size": 17})
+    two.begin(Setting({"batch_size": 17}, 3, 4, limit=2))  # parts of 9 and 8: five for rank 0, four for rank 1
+    reports = [two.run_epoch() for _ in range(2)]
+    assert_close(reports, [alone.run_epoch() for _ in range(2)])
+    assert reports[0]["micro_batch_size"] == 2
+
+
+def test_ddp_goes_on_from_a_state_to_the_last_bit_and_single_can_load_it(two, tmp_path):
+    setting = Setting({"batch_size": 16}, 3, 4)
+    two.begin(setting)
+    two.run_epoch()
+    state = two.state(best=1.0)
+    expected = [figures(two.run_epoch()) for _ in range(2)]
+    two.begin(Setting({"batch_size": 16}, 3, 4, state=state))
+    assert two.epoch == 1
+    assert [figures(two.run_epoch()) for _ in range(2)] == expected
+    (tmp_path / "state.pt").write_bytes(state)
+    alone = training()
+    saved = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert saved["best"] == 1.0
+    alone.load_state_dict(saved["training"])
+    assert_close([alone.run_epoch() for _ in range(2)], expected)
+
+
+def test_each_process_draws_its_own_dropout():
+    with Processes(partial(material, Layers, (nn.Dropout,)), 2) as group:
+        group.begin(Setting({"batch_size": 16}, 3, 4))
+        first = figures(group.run_epoch())
+        group.begin(Setting({"batch_size": 16}, 3, 4))
+        random.random(), torch.rand(1)
+        assert figures(group.run_epoch()) == first
+
+
+def test_batch_norms_statistics_are_the_same_in_all_processes():
+    with Processes(partial(material, Layers, (partial(nn.BatchNorm1d, 16),)), 2) as group:
+        group.begin(Setting({"batch_size": 16}, 3, 4))
+        group.run_epoch()
+        first, second = (torch.load(io_of(state), weights_only=True) for state in group.call("state"))
+    for name, tensor in first["training"]["model"].items():
+        assert torch.equal(tensor, second["training"]["model"][name]), name
+
+
+def io_of(data):
+    import io
+
+    return io.BytesIO(data)
+
+
+def test_a_group_that_runs_out_of_memory_starts_anew_with_half():
+    with Processes(partial(material, Hungry), 2) as group:
+        group.begin(Setting({"batch_size": 16}, 3, 4))
+        report = group.run_epoch()
+    assert report["micro_batch_size"] == 4  # 8, halved once
+    assert_close([report], [training({"batch_size": 16}).run_epoch()])
+
+
+def test_a_dead_process_is_named_at_once():
+    with Processes(partial(material, Fatal), 2) as group:
+        group.begin(Setting({"batch_size": 16}, 3, 4))
+        with pytest.raises(WorkerDiedError, match=r"worker 1 has died \(exit code 9\)"):
+            group.run_epoch()
+
+
+def test_the_error_behind_an_echo_is_raised():
+    echo, cause = RuntimeError("Connection closed by peer [127.0.0.1]:9"), KeyError("mine")
+    answers = [[(0, None, echo)], [(1, None, cause)]]
+    with pytest.raises(KeyError):
+        gathered(2, lambda timeout_s: answers.pop(0))
+    answers = [[(0, None, echo)], []]
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        gathered(2, lambda timeout_s: answers.pop(0))
+
+
+def test_an_error_of_one_does_not_wait_for_the_others():
+    with pytest.raises(KeyError):
+        gathered(2, lambda timeout_s: [(1, None, KeyError("mine"))])
+
+
+def test_the_interface_of_an_address_is_found():
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("203.0.113.7") == ""
+    assert addresses_among(["10.0.0.1", "10.0.0.1"]) == ["127.0.0.1"] * 2
+    assert addresses_among(["10.0.0.1", "10.0.0.2"]) == ["10.0.0.1", "10.0.0.2"]
+
+
+def test_an_error_of_memory_keeps_its_size_on_its_way():
+    import pickle
+
+    error = pickle.loads(pickle.dumps(GroupOutOfMemoryError("CUDA out of memory", 8)))
+    assert error.size == 8 and "out of memory" in str(error)
+    assert issubclass(Processes, Group)
+
+
+@pytest.mark.parametrize("strategy", ["dp", "model", "pipeline"])
+@pytest.mark.parametrize("split_size", [1, 5, 20])
+def test_one_process_with_several_devices_gives_the_losses_of_one(strategy, split_size):
+    config = {"batch_size": 16, "split_size": split_size}
+    alone, other = training({"batch_size": 16}), training(config, strategy=strategy)
+    assert_close([other.run_epoch() for _ in range(3)], [alone.run_epoch() for _ in range(3)])
+    assert list(other.state_dict()["model"]) == list(alone.state_dict()["model"])
+
+
+def test_a_pipeline_normalises_by_the_micro_batch():
+    made = partial(task, middle=(partial(nn.BatchNorm1d, 16),))
+    pipeline = training({"batch_size": 16, "split_size": 4}, strategy="pipeline", made=made())
+    alone = training({"batch_size": 16}, made=made())
+    alone.train_fit.limit = 4
+    # 103 = 6 batches of 16 and one of 7, in parts of 4, 4, 4, 4 and 4, 3: those of one process in parts.
+    assert_close([pipeline.run_epoch() for _ in range(2)], [alone.run_epoch() for _ in range(2)])
+
+
+@pytest.mark.parametrize("num_stages", [2, 3, 4])
+def test_every_stage_has_another_part_at_each_tick(num_stages):
+    ran = []
+
+    class Noted(nn.Module):
+        def __init__(self, index):
+            super().__init__()
+            self.index = index
+
+        def forward(self, inputs):
+            ran.append((self.index, int(inputs[0, 0])))
+            return inputs
+
+    staged = Staged([Noted(index) for index in range(num_stages)], [CPU] * num_stages, 2)
+    inputs = torch.arange(5.0).repeat_interleave(2)[:, None]
+    assert torch.equal(staged(inputs), inputs)
+    assert sorted(ran) == [(stage, part) for stage in range(num_stages) for part in range(5)]
+    ticks = [part + stage for stage, part in ran]
+    assert ticks == sorted(ticks)  # a stage is never given work before the others have theirs of the tick before
+
+
+def test_a_sequential_is_cut_by_its_parameters():
+    model = nn.Sequential(nn.Linear(4, 100), nn.ReLU(), nn.Linear(100, 4), nn.ReLU(), nn.Linear(4, 4))
+    assert [len(stage) for stage in cut(model, 2)] == [1, 4]
+    assert [len(stage) for stage in cut(model, 5)] == [1] * 5
+    assert [layer for stage in cut(model, 3) for layer in stage] == list(model)
+
+
+def test_wrong_stages_are_named():
+    model = Layers()
+    with pytest.raises(ValueError, match=r"parameter head.weight is in 0 stages"):
+        stages_of(model, task(stages=lambda model: [model.body]), 2)
+    with pytest.raises(ValueError, match="in 2 stages"):
+        stages_of(model, task(stages=lambda model: [model.body, model.body, model.head]), 2)
+    with pytest.raises(ValueError, match=r"Layers is not cut into stages: give Task\(stages=...\)"):
+        stages_of(model, task(stages=None), 2)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 2.5, True])
+def test_a_wrong_split_size_is_named(wrong):
+    with pytest.raises(ValueError, match="split_size"):
+        training({"split_size": wrong}, strategy="pipeline")
+
+
+def test_neighbouring_stages_share_a_device_where_there_are_more():
+    first, second = torch.device("cuda", 0), torch.device("cuda", 1)
+    assert devices_of_stages(4, [first, second]) == [first, first, second, second]
+    assert devices_of_stages(2, [first, second]) == [first, second]
+    assert devices_of_stages(2, [first]) == [first, first]
+    assert Worker("model", num_devices=2).devices("cuda") == [first, second]
+
+
+@pytest.mark.parametrize("strategy", ["single", "pipeline"])
+def test_a_compiled_training_gives_the_losses_and_keeps_the_names(strategy):
+    alone, other = training(), training(strategy=strategy, made=task(compile=True))
+    assert_close([other.run_epoch()], [alone.run_epoch()], 1e-9)
+    assert list(other.state_dict()["model"]) == list(alone.state_dict()["model"])
+    alone.load_state_dict(other.state_dict())
+
+
+def test_without_a_compiler_it_is_said(monkeypatch):
+    monkeypatch.setenv("CXX", "")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
+    with pytest.raises(RuntimeError, match="needs a C.. compiler on a CPU: install g"):
+        training(made=task(compile=True))
+
+
+def test_every_strategy_of_the_command_line_is_there():
+    from tuner.experiment import CHOICES
+
+    assert set(CHOICES["strategy"]) == set(STRATEGIES)

@@ -1,0 +1,42 @@
+"""The strategies on CUDA devices; with one device, what one can show."""
+
+import pytest
+import torch
+from test_parallel import assert_close, figures, material, training
+
+from tuner.training.group import Setting
+from tuner.training.launch import Processes
+from tuner.training.loop import Training
+from tuner.training.parallel import Worker
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.mark.parametrize("strategy", ["single", "dp", "model", "pipeline"])
+def test_one_process_gives_the_losses_of_a_cpu(strategy):
+    made, splits = material()
+    num_devices = min(2, torch.cuda.device_count())
+    worker = Worker(strategy, num_devices=1 if strategy == "single" else num_devices)
+    config = {"batch_size": 16, "split_size": 5}
+    other = Training(made, config, splits, seed=3, max_epochs=4, device="cuda", worker=worker)
+    assert_close([other.run_epoch() for _ in range(3)], [training().run_epoch() for _ in range(3)], 1e-9)
+
+
+def test_nccl_gives_the_losses_of_a_cpu():
+    with Processes(material, torch.cuda.device_count(), use_cuda=True) as group:
+        group.begin(Setting({"batch_size": 16}, 3, 4))
+        reports = [group.run_epoch() for _ in range(3)]
+    assert_close(reports, [training().run_epoch() for _ in range(3)], 1e-9)
+    assert figures(reports[0])
+
+
+def test_a_compiled_training_gives_the_losses():
+    from test_parallel import task
+
+    _, splits = material()
+    trials = [Training(task(compile=c), {}, splits, seed=3, max_epochs=4, device="cuda") for c in (False, True)]
+    plain, compiled = ([trial.run_epoch()] for trial in trials)
+    assert_close(compiled, plain, 1e-9)

@@ -1,0 +1,169 @@
+"""Were trials pruned that would have won? `python -m tuner.audit NAME --trials 5` trains a sample of them to the end.
+
+Each goes on from its last checkpoint that is there, else from its start, in the code that trained it, without Ray;
+where it trains an epoch that the search has seen, its figures must be the search's. What is found is in
+audit.json and on the dashboard. It may be interrupted, and goes on where it was when it is started again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import NoReturn
+
+from tuner.audit_record import CONFIDENCE, FILE, AuditedTrial, AuditResult, prunable, read_audit, result_of
+from tuner.checkpoints import STATE, damage
+from tuner.errors import RequestError
+from tuner.files import write_atomically
+from tuner.records import TrialRecord
+from tuner.results import ExperimentRecord, load
+from tuner.train import state_of, training_of, trial_config
+
+STATES = "audit"  # the folder of what is being trained; gone when all is done
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RequestError(f"{message} (see --help)")
+
+
+def main(argv: list[str]) -> int:
+    """Runs the command line: 0 done, 2 the request is wrong, 130 interrupted."""
+    parser = Parser(prog="python -m tuner.audit", description=__doc__)
+    parser.add_argument("name", help="the experiment's folder under --results")
+    parser.add_argument("--trials", type=int, default=5, help="pruned trials to train to the end (default: 5)")
+    parser.add_argument("--seed", type=int, default=0, help="which ones; the same seed draws the same (default: 0)")
+    parser.add_argument("--results", default="results", help="the folder that searches write to (default: results)")
+    try:
+        args = parser.parse_args(argv)
+        if args.trials < 1:
+            raise RequestError(f"--trials {args.trials}: must be 1 or more")
+        record = load(Path(args.results) / args.name)
+        print(said(audit(record, args.trials, args.seed)))
+        return 0
+    except (RequestError, ValueError) as error:
+        print(f"tuner: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"interrupted; go on with: python -m tuner.audit {' '.join(argv)}", file=sys.stderr)
+        return 130
+
+
+def audit(record: ExperimentRecord, num_trials: int, seed: int) -> AuditResult:
+    """Trains the sample, or the rest of it, and writes audit.json after each trial.
+
+    Raises:
+        RequestError: the search still runs, nothing was pruned, there is no winner, or the space cannot be trained
+            without Ray; or an audit with another seed was begun.
+    """
+    winner, pruned = record.best(), prunable(record)
+    if record.state == "running":
+        raise RequestError(f"{record.experiment.name} still runs, or was cut off; end it, or --resume it, first")
+    if winner is None or not pruned:
+        raise RequestError(f"{record.experiment.name} has no {'winner' if pruned else 'pruned trial'} to audit")
+    folder = record.experiment.folder
+    saved = read_audit(folder) or {"winner": winner[0].id, "seed": seed, "sample": [], "trials": []}
+    if saved["seed"] != seed:
+        raise RequestError(f"--seed {seed}: {folder / FILE} was begun with {saved['seed']}; give that, or remove it")
+    sample = sampled([trial.id for trial in pruned], num_trials, seed)
+    saved |= {"winner": winner[0].id, "sample": sample}
+    done = {trial["trial"]: trial for trial in saved["trials"]}
+    for number, trial in enumerate((t for name in sample for t in pruned if t.id == name), 1):
+        if trial.id not in done:
+            print(f"trial {trial.id} ({number} of {len(sample)})", flush=True)
+            done[trial.id] = asdict(trained(record, trial))
+        saved["trials"] = [done[name] for name in sample if name in done]
+        write_atomically(folder / FILE, json.dumps(saved, indent=2) + "\n")
+    result = result_of(record)
+    assert result is not None  # written just now, with a winner
+    return result
+
+
+def sampled(trials: list[str], count: int, seed: int) -> list[str]:
+    """`count` of them drawn without putting back; with a larger count the same ones and more."""
+    drawn = sorted(trials)
+    random.Random(seed).shuffle(drawn)
+    return drawn[:count]
+
+
+def trained(record: ExperimentRecord, trial: TrialRecord) -> AuditedTrial:
+    """A pruned trial trained to its last epoch."""
+    experiment, began = record.experiment, time.monotonic()
+    sign = 1 if experiment.mode == "min" else -1
+    values = {r.epoch: r.metrics.get(experiment.metric) for r in trial.reports}
+    best, best_epoch, differs = math.inf, None, ""
+    for epoch, found in epochs_of(record, trial):
+        before = values.get(epoch, found)
+        if before != found and not differs:
+            differs = f"epoch {epoch}: {found!r} here, {before!r} in the search"
+        values[epoch] = found
+    for epoch, value in sorted(values.items()):
+        if isinstance(value, (int, float)) and math.isfinite(value) and sign * value < best:
+            best, best_epoch = sign * value, epoch
+    return AuditedTrial(
+        trial=trial.id,
+        stopped=trial.reports[-1].epoch,
+        epochs=max(values),
+        best=None if best_epoch is None else sign * best,
+        best_epoch=best_epoch,
+        beats=False,  # `result_of` says, by the winner of the day
+        differs=differs,
+        seconds=round(time.monotonic() - began, 3),
+    )
+
+
+def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[int, float]]:
+    """Epoch and value of each epoch that is trained here, the ones of an interrupted audit first."""
+    import torch
+
+    folder, experiment = record.experiment.folder, record.experiment
+    kept = folder / STATES / f"{trial.id}.pt"
+    kept.parent.mkdir(exist_ok=True)
+    state, values = None, {}
+    if kept.is_file():
+        state = kept.read_bytes()
+        values = torch.load(kept, weights_only=True, map_location="cpu")["values"]
+    else:
+        saved = [folder / r.checkpoint for r in reversed(trial.reports) if r.checkpoint]
+        state = next((path.joinpath(STATE).read_bytes() for path in saved if path.is_dir() and not damage(path)), None)
+    with training_of(trial_config(record, trial.id), state) as (training, _):
+        yield from values.items()
+        while training.epoch < experiment.max_epochs:
+            value = training.run_epoch()[experiment.metric]
+            values[training.epoch] = value
+            print(f"  epoch {training.epoch}/{experiment.max_epochs}: {experiment.metric} {value:.6g}", flush=True)
+            write_atomically(kept, state_of(training, values=values))
+            yield training.epoch, value
+    kept.unlink(missing_ok=True)
+    if not any(kept.parent.iterdir()):
+        kept.parent.rmdir()
+
+
+def said(result: AuditResult) -> str:
+    """The finding in words."""
+    lines = [
+        f"trial {t.trial}: stopped at {t.stopped}, at best {result.metric} {t.best} at epoch {t.best_epoch}"
+        f"{': better than the winner' if t.beats else ''}{f' (NOTE: {t.differs})' if t.differs else ''}"
+        for t in result.trials
+    ]
+    share = f"{100 * result.low:.0f} to {100 * result.high:.0f} %"
+    return "\n".join(
+        [
+            *lines,
+            f"{result.beat} of {result.done} would have beaten trial {result.winner} ({result.winner_value:.6g}); with "
+            f"{100 * CONFIDENCE:.0f} % confidence {share} of the {result.pruned} pruned (Clopper-Pearson)",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

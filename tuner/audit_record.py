@@ -1,0 +1,137 @@
+"""What an audit has found: `audit.json` of an experiment, and how sure it makes one. Reads, never writes.
+
+A pruned trial trained to the end is a false prune if its best value beats the winner's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import RequestError
+from tuner.records import TrialRecord
+from tuner.results import ExperimentRecord
+
+FILE = "audit.json"
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class AuditedTrial:
+    """One pruned trial trained to the end: `stopped` is the epoch at which the search stopped it, `best` its best value
+    over all epochs, reached at `best_epoch`; `differs` says where its figures were not those of the search, if so."""
+
+    trial: str
+    stopped: int
+    epochs: int
+    best: float | None
+    best_epoch: int | None
+    beats: bool
+    differs: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """How many of `asked` sampled of `pruned` trials are trained, and how many beat the winner's `winner_value`.
+
+    `low` and `high` bound the share of all pruned trials that would have, with CONFIDENCE; `matching` trials had the
+    search's own figures in the epochs that it had seen. `stale` says that the winner has changed since.
+    """
+
+    winner: str
+    winner_value: float
+    metric: str
+    pruned: int
+    asked: int
+    seed: int
+    done: int
+    beat: int
+    low: float
+    high: float
+    matching: int
+    stale: bool
+    trials: list[AuditedTrial]
+
+
+def result_of(record: ExperimentRecord) -> AuditResult | None:
+    """The audit of an experiment so far, None where there was none.
+
+    Raises:
+        RequestError: audit.json is damaged.
+    """
+    saved = read_audit(record.experiment.folder)
+    winner = record.best()
+    if saved is None or winner is None:
+        return None
+    value = winner[1].metrics[record.experiment.metric]
+    sign = 1 if record.experiment.mode == "min" else -1
+    trials = [
+        AuditedTrial(**{**t, "beats": t["best"] is not None and sign * t["best"] < sign * value})
+        for t in saved["trials"]
+    ]
+    beat = sum(trial.beats for trial in trials)
+    low, high = clopper_pearson(beat, len(trials), CONFIDENCE)
+    return AuditResult(
+        winner=winner[0].id,
+        winner_value=value,
+        metric=record.experiment.metric,
+        pruned=len(prunable(record)),
+        asked=len(saved["sample"]),
+        seed=saved["seed"],
+        done=len(trials),
+        beat=beat,
+        low=low,
+        high=high,
+        matching=sum(not trial.differs for trial in trials),
+        stale=saved["winner"] != winner[0].id,
+        trials=trials,
+    )
+
+
+def prunable(record: ExperimentRecord) -> list[TrialRecord]:
+    """The trials that a rule stopped; those that diverged are none: no rule was wrong about them."""
+    return [t for t in record.trials if t.status == "pruned" and t.decisions and t.decisions[-1].rung is not None]
+
+
+def read_audit(folder: Path) -> dict[str, Any] | None:
+    """audit.json as it is; None where there is none, RequestError where it is damaged."""
+    path = folder / FILE
+    try:
+        saved = json.loads(path.read_text())
+        known = set(AuditedTrial.__dataclass_fields__)
+        if not {"winner", "seed", "sample", "trials"} <= set(saved) or any(set(t) != known for t in saved["trials"]):
+            raise ValueError("fields are missing")
+        return dict(saved)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise RequestError(f"{path} is damaged ({error}); remove it to begin the audit anew") from None
+
+
+def clopper_pearson(hits: int, count: int, confidence: float) -> tuple[float, float]:
+    """The exact interval of a binomial share (Clopper and Pearson, Biometrika 1934); 0..1 where nothing was counted.
+
+    Found by halving, since the binomial tail falls with the share: 60 steps are below a double's precision.
+    """
+    tail = (1 - confidence) / 2
+    low = 0.0 if hits == 0 else _share_where(lambda share: 1 - _at_most(hits - 1, count, share) < tail)
+    high = 1.0 if hits == count else _share_where(lambda share: _at_most(hits, count, share) > tail)
+    return low, high
+
+
+def _share_where(below: Callable[[float], bool]) -> float:
+    """The share up to which `below` holds."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if below(middle) else (low, middle)
+    return (low + high) / 2
+
+
+def _at_most(hits: int, count: int, share: float) -> float:
+    return math.fsum(math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(hits + 1))

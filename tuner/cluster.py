@@ -1,0 +1,118 @@
+"""A cluster that runs already (`--address`): whether a driver here may join it, and what it has."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import ray
+import yaml
+from ray._common.usage.usage_lib import get_cluster_metadata
+from ray._private.authentication.authentication_token_setup import (
+    ensure_token_if_auth_enabled,
+    maybe_enable_token_auth_if_token_available,
+)
+from ray._private.services import canonicalize_bootstrap_address_or_die
+from ray._private.utils import compute_version_info
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # its stub leaves the class out
+from ray.exceptions import AuthenticationError, RayError
+
+from tuner.errors import RequestError
+
+SUBMIT = "ray job submit --address http://HEAD:8265 -- python -m tuner.run --address auto ..."
+
+
+def check_head(address: str) -> None:
+    """RequestError where a driver on this machine could not join the cluster; asks its head and starts nothing.
+
+    Ray itself retries a wrong token for 20 s and an address without an answer for minutes, and ends the process where
+    the token's file is missing.
+    """
+    if address.startswith("ray://"):
+        raise RequestError(
+            f"--address {address}: a search runs inside the cluster, not through Ray's client, which cannot carry "
+            f"Tune's callbacks; run it there: {SUBMIT}"
+        )
+    cluster, nodes = _asked(address, _listening(address))
+    theirs, ours = (cluster["ray_version"], cluster["python_version"]), tuple(compute_version_info()[:2])
+    if theirs != ours:
+        raise RequestError(
+            f"--address {address}: the cluster runs Ray {theirs[0]} on Python {theirs[1]}, this is Ray {ours[0]} on "
+            f"Python {ours[1]}; install the same here, or start the search with the cluster's own: {SUBMIT}"
+        )
+    if not any(node.state == node.ALIVE and _is_here(node.node_manager_address) for node in nodes):
+        raise RequestError(
+            f"--address {address}: this machine is no node of that cluster; start the search on one: {SUBMIT}"
+        )
+
+
+def capacity() -> dict[str, float]:
+    """Name -> amount of each resource: what the cluster has, or more where its autoscaler may add it.
+
+    `ray up` leaves its file on the head, where the driver is; without it, what there is now.
+    """
+    cluster = {name: float(amount) for name, amount in ray.cluster_resources().items()}
+    try:
+        launched = yaml.safe_load(Path("~/ray_bootstrap_config.yaml").expanduser().read_text())
+    except OSError:
+        return cluster
+    most: dict[str, float] = {}
+    for kind in launched["available_node_types"].values():
+        for name, amount in kind["resources"].items():
+            most[name] = most.get(name, 0.0) + amount * kind.get("max_workers", 0)
+    return {name: max(cluster.get(name, 0.0), most.get(name, 0.0)) for name in {**cluster, **most}}
+
+
+def _listening(address: str) -> str:
+    """The head's `host:port`; RequestError where nothing listens."""
+    try:
+        head: str = canonicalize_bootstrap_address_or_die(address)
+    except ConnectionError as error:  # none, or more than one
+        raise RequestError(f"--address {address}: {' '.join(str(error).split())}") from None
+    except (ValueError, OSError):
+        raise RequestError(f"--address {address}: must be auto or host:port") from None
+    host, _, port = head.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except (OSError, ValueError) as error:
+        raise RequestError(f"--address {address}: nothing answers there ({error}); start it with `ray start`") from None
+    return head
+
+
+def _asked(address: str, head: str) -> tuple[dict[str, Any], list[Any]]:
+    """The cluster's metadata and nodes; RequestError where the head does not answer to this token."""
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    try:
+        ensure_token_if_auth_enabled(create_token_if_missing=False)  # without one GcsClient ends the process
+    except AuthenticationError:
+        path = os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")
+        raise RequestError(
+            f"--address {address}: RAY_AUTH_MODE=token, and no token is here; copy what `ray get-auth-token` prints on "
+            f"the cluster's head to {path}"
+        ) from None
+    try:
+        client = GcsClient(address=head)
+        return get_cluster_metadata(client), list(client.get_all_node_info(timeout=10).values())
+    except AuthenticationError:
+        raise RequestError(
+            f"--address {address}: the cluster refuses this token (RAY_AUTH_MODE is "
+            f"{os.environ.get('RAY_AUTH_MODE', 'unset')}); copy what `ray get-auth-token` prints on its head to "
+            f"~/.ray/auth_token here, and set RAY_AUTH_MODE=token"
+        ) from None
+    except (RayError, RuntimeError) as error:
+        raise RequestError(
+            f"--address {address}: what listens there is no Ray head ({' '.join(str(error).split())[:100]}); give the "
+            f"port of `ray start --head`, 6379 unless chosen otherwise"
+        ) from None
+
+
+def _is_here(host: str) -> bool:
+    """Whether an address is one of this machine's: only those can be bound."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,56 @@
+"""One driver an experiment: two would write one journal and train every trial twice."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from tuner.errors import RequestError
+
+LOCK, HOLDER = ".lock", ".driver"  # two, because whoever tries the lock empties its file
+
+
+@contextmanager
+def only_driver(folder: Path) -> Iterator[None]:
+    """Holds the experiment's folder, which must exist, for as long as this process lives.
+
+    The lock is the operating system's (flock): it ends with its process, however that dies. On a shared file system
+    it holds between hosts as far as that one's flock does (NFS 4 and Lustre mounted with flock do).
+
+    Raises:
+        RequestError: another driver holds it; the message says which, and where.
+    """
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise RequestError(
+            f"{folder}: {_holder(folder)} is running this experiment; wait for its end, or stop it with Ctrl-C there"
+        ) from None
+    except OSError as error:
+        raise RequestError(f"{folder}: cannot be written to ({error.strerror}); give another --results") from None
+    try:
+        (folder / HOLDER).write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+        yield
+    finally:
+        lock.release()
+
+
+def driver_of(folder: Path) -> str:
+    """The process that holds an experiment's folder, as words; empty where none does."""
+    lock = FileLock(folder / LOCK)
+    try:
+        with lock.acquire(blocking=False):
+            return ""
+    except Timeout:
+        return _holder(folder)
+
+
+def _holder(folder: Path) -> str:
+    holder = folder / HOLDER
+    return holder.read_text().strip() if holder.exists() else "another process"

@@ -1,0 +1,144 @@
+"""One trial in full: its setting, every report and decision, the end of its output, and how to train it again."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tuner.labels import BEST_COLOR, MAIN_COLOR, STOP_COLOR, escaped, finite
+from tuner.records import TrialRecord
+from tuner.results import ExperimentRecord
+from tuner.tables import DecisionRow, TrialRow, decision_row, trial_row
+from tuner.timeline import cost_of
+
+TAIL_BYTES = 16 << 10
+MOST_METRICS = 16
+MOST_REPORTS = 2000
+LOGS = ("stdout", "stderr")
+
+
+@dataclass(frozen=True)
+class Log:
+    """The last bytes of one of a trial's outputs; `size_bytes` is the whole file's."""
+
+    name: str
+    size_bytes: int
+    tail: str
+
+
+@dataclass(frozen=True)
+class OneTrial:
+    """`figure` has a plot a metric; `checkpoint` is the newest that is there, relative to the experiment's folder."""
+
+    row: TrialRow
+    decisions: list[DecisionRow]
+    metrics: list[dict[str, Any]]
+    figure: dict[str, Any]
+    cost: str
+    checkpoint: str
+    retrain: str
+    logs: list[Log]
+
+
+def one_trial(record: ExperimentRecord, trial_id: str) -> OneTrial | None:
+    """All of a trial, None where the record has none of that id."""
+    trial = next((trial for trial in record.trials if trial.id == trial_id), None)
+    if trial is None:
+        return None
+    experiment = record.experiment
+    best = trial.best(experiment.metric, experiment.mode)
+    return OneTrial(
+        row=trial_row(trial, experiment.metric, experiment.mode),
+        decisions=[decision_row(trial.id, decision) for decision in trial.decisions],
+        metrics=[{"epoch": report.epoch, **report.metrics} for report in trial.reports[-MOST_REPORTS:]],
+        figure=draw_metrics(trial, experiment.metric, best.epoch if best else None),
+        cost=cost_of(trial),
+        checkpoint=next((c for c in _checkpoints(trial) if (experiment.folder / c).is_dir()), ""),
+        retrain=retrain_command(record, trial),
+        logs=logs_of(experiment.folder, trial.id),
+    )
+
+
+def retrain_command(record: ExperimentRecord, trial: TrialRecord) -> str:
+    """The command that trains the setting again; none for a folder that this project did not make."""
+    if not record.experiment.space or not trial.reports:
+        return ""
+    return f"python -m tuner.train {shlex.quote(str(record.experiment.folder))} --trial {shlex.quote(trial.id)}"
+
+
+def _checkpoints(trial: TrialRecord) -> list[str]:
+    return [report.checkpoint for report in reversed(trial.reports) if report.checkpoint]
+
+
+def logs_of(folder: Path, trial_id: str) -> list[Log]:
+    """The ends of what a trial wrote; nothing that is a link or lies outside the experiment's folder is read."""
+    found = []
+    for name in LOGS:
+        path = folder / "ray" / trial_id / name
+        if Path(trial_id).name != trial_id or path.resolve() != folder.resolve() / "ray" / trial_id / name:
+            continue
+        if path.is_file():
+            found.append(Log(name, path.stat().st_size, tail(path)))
+    return [log for log in found if log.tail]
+
+
+def tail(path: Path) -> str:
+    """The last TAIL_BYTES of a file as text, from the beginning of a line where there is one."""
+    with open(path, "rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - TAIL_BYTES))
+        data = file.read(TAIL_BYTES)
+    cut = data.find(b"\n") + 1 if size > TAIL_BYTES else 0
+    return data[cut:].decode(errors="replace")
+
+
+def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dict[str, Any]:
+    """A small plot a metric, the search's own first and with the stops; resource columns are metrics too."""
+    names = list(dict.fromkeys(name for report in trial.reports for name in report.metrics))
+    varied = [name for name in names if name == metric or _varies(trial, name)]
+    shown = sorted(varied, key=lambda name: name != metric)[:MOST_METRICS]
+    epochs = [report.epoch for report in trial.reports]
+    traces: list[dict[str, Any]] = []
+    rows = math.ceil(len(shown) / 2)
+    layout: dict[str, Any] = {
+        "grid": {"rows": rows, "columns": min(2, len(shown)), "pattern": "independent", "ygap": 0.3},
+        "showlegend": False,
+        "hovermode": "closest",
+        "height": 60 + 190 * rows,
+    }
+    for i, name in enumerate(shown):
+        number = str(i + 1) if i else ""
+        values = [finite(report.metrics.get(name)) for report in trial.reports]
+        marks = [BEST_COLOR if epoch == best_epoch else MAIN_COLOR for epoch in epochs]
+        trace: dict[str, Any] = {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "x": epochs,
+            "y": values,
+            "name": escaped(name, 40),
+        }
+        trace |= {"line": {"color": MAIN_COLOR, "width": 1.5}, "marker": {"color": marks, "size": 5}}
+        traces.append(trace | {"xaxis": f"x{number}", "yaxis": f"y{number}"})
+        layout[f"xaxis{number}"] = {"title": {"text": "epoch" if i >= len(shown) - 2 else ""}}
+        layout[f"yaxis{number}"] = {"title": {"text": escaped(name, 24)}}
+    held = [(d.epoch, d.cutoff) for d in trial.decisions if finite(d.cutoff) is not None]
+    if held:
+        dash = {"symbol": "line-ew-open", "size": 14, "color": STOP_COLOR, "line": {"width": 2}}
+        cutoffs: dict[str, Any] = {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "cutoff",
+            "marker": dash,
+            "xaxis": "x",
+            "yaxis": "y",
+        }
+        traces.append(cutoffs | {"x": [epoch for epoch, _ in held], "y": [cutoff for _, cutoff in held]})
+    return {"data": traces, "layout": layout}
+
+
+def _varies(trial: TrialRecord, name: str) -> bool:
+    values = {value for report in trial.reports if (value := finite(report.metrics.get(name))) is not None}
+    return len(values) > 1 or (len(values) == 1 and len(trial.reports) == 1)

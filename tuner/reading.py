@@ -1,0 +1,74 @@
+"""A journal folded into records as it grows: what has been read once is not read again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tuner.errors import RequestError
+from tuner.journal import BEGINNINGS, SEAL, Event, opened
+from tuner.records import Folding, TrialRecord
+
+CHUNK_BYTES = 1 << 20  # at a time: 10,000 trials are 30 MB of journal, which need not be in memory with their records
+
+
+class Reading:
+    """One journal. `lines` have been read; `state` is the search's, `took_s` its sessions without the time between."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.state, self.lines, self.took_s = "running", 0, 0.0
+        self.updated: float | None = None
+        self._folding = Folding()
+        self._offset, self._inode, self._is_sealed = 0, 0, False
+
+    def read_on(self) -> list[TrialRecord]:
+        """Takes in what was appended since, a torn last line left out; gives the records of all trials.
+
+        A journal that has shrunk, or is another file by now, is read from its beginning.
+
+        Raises:
+            RequestError: a line is none that this project wrote.
+        """
+        try:
+            with open(self._path, "rb") as file:
+                size, inode = file.seek(0, 2), self._path.stat().st_ino
+                if size < self._offset or (self._inode and inode != self._inode):
+                    self._begin_anew()
+                self._inode = inode
+                file.seek(self._offset)
+                rest = b""
+                while chunk := file.read(CHUNK_BYTES):
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    self._take(lines)
+        except FileNotFoundError:
+            self._begin_anew()
+        return self._folding.records()
+
+    def _take(self, lines: list[bytes]) -> None:
+        for line in lines:
+            if self.lines == 0:
+                self._is_sealed = SEAL.search(line) is not None
+            try:
+                event = opened(line, self._is_sealed)
+                self._folding.add(event)
+                self._note(event)
+            except (ValueError, KeyError, TypeError) as error:
+                number = self.lines + 1
+                self._begin_anew()  # half of an event may have been taken in
+                what = f"{self._path} is damaged at line {number} ({error}); --resume goes on from the lines before it"
+                raise RequestError(what) from None
+            self.lines += 1
+            self._offset += len(line) + 1
+
+    def _note(self, event: Event) -> None:
+        """The state of the search and how long it has run."""
+        if event["event"] in BEGINNINGS:
+            self.state = "running"
+        else:
+            if event["event"] == "experiment_finished":
+                self.state = event["state"]
+            self.took_s += event["time"] - (self.updated if self.updated is not None else event["time"])
+        self.updated = event["time"]

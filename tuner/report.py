@@ -1,0 +1,197 @@
+"""report.html: an experiment's figures and tables in one file that opens without a network.
+
+`python -m tuner.report NAME [--results DIR]` writes it again; every search writes it at its end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tuner.answer import setting
+from tuner.audit_record import CONFIDENCE, result_of
+from tuner.errors import RequestError
+from tuner.figures import Figure, all_figures
+from tuner.files import write_atomically
+from tuner.labels import finite
+from tuner.results import ExperimentRecord, load
+from tuner.tables import best_row, counts, decision_rows, rung_rows, trial_rows
+from tuner.whatif import REPLAYED, reproduced
+
+FILE = "report.html"
+TITLES = {
+    "curves": "Learning curves", "history": "Best so far", "parallel": "Parameters", "slices": "Slices",
+    "timeline": "Timeline", "usage": "Resources",
+}  # fmt: skip
+MOST_DECISIONS = 200  # the closest calls; all are in the journal
+MOST_TRIALS = 1000  # rows; all are in trials.csv
+SERVE = Path(__file__).parent / "serve"
+DRAW = """
+"use strict";
+function drawAll() {
+  for (const [name, figure] of Object.entries(FIGURES)) drawInto(document.getElementById(name), figure, name,
+    (layout) => { if (name === "curves") layout.margin.t = 40; });
+}
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+for (const node of document.querySelectorAll("time")) {
+  node.textContent = new Date(node.dateTime).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+}
+drawAll();
+"""
+# Nothing is fetched, whatever a setting holds; Plotly compiles its WebGL drawing by `new Function`.
+POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RequestError(f"{message} (see --help)")
+
+
+def main(argv: list[str]) -> int:
+    """Runs the command line: 0 done, 2 the request is wrong."""
+    parser = Parser(prog="python -m tuner.report", description=__doc__)
+    parser.add_argument("name", help="the experiment's folder under --results")
+    parser.add_argument("--results", default="results", help="the folder that searches write to (default: results)")
+    try:
+        args = parser.parse_args(argv)
+        path = write_report(load(Path(args.results) / args.name))
+    except RequestError as error:
+        print(f"tuner: error: {error}", file=sys.stderr)
+        return 2
+    print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
+    return 0
+
+
+def write_report(record: ExperimentRecord) -> Path:
+    """Writes report.html into the experiment's folder; gives its path."""
+    path = record.experiment.folder / FILE
+    write_atomically(path, page(record))
+    return path
+
+
+def page(record: ExperimentRecord) -> str:
+    """The whole document."""
+    figures = all_figures(record)
+    name = html.escape(record.experiment.name)
+    head = [
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{name}</title>',
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="color-scheme" content="light dark">',
+        f"<style>{(SERVE / 'page.css').read_text()}</style></head><body><main><h1>{name}</h1>",
+    ]
+    return "\n".join(
+        [*head, *_summary(record), *_sections(record, figures), "</main>", *_scripts(figures), "</body></html>"]
+    )
+
+
+def _summary(record: ExperimentRecord) -> list[str]:
+    e, best = record.experiment, best_row(record)
+    said = ", ".join(f"{count} {status}" for status, count in counts(record.trials).items() if count) or "no trial"
+    when = record.facts.get("created")
+    started = f"; started {_time(when)}" if isinstance(when, (int, float)) else ""
+    rules = f"{e.searcher} + {e.scheduler}, seed {e.seed}" if e.space else "decisions not recorded"
+    lines = [f"{html.escape(e.space or 'a folder of Ray Tune')}: {rules}; {record.state}; {said}{started}"]
+    if best:
+        lines.append(
+            html.escape(
+                f"Best {e.metric} {best.value:.6g}: trial {best.trial}, epoch {best.epoch}: {setting(best.config)}"
+            )
+        )
+    else:
+        lines.append(html.escape(f"No trial reported a finite {e.metric}."))
+    notice = (record.facts.get("data") or {}).get("notice")
+    if e.scheduler in REPLAYED and any(t.decisions for t in record.trials):
+        stops = sum(
+            t.status == "pruned" and bool(t.decisions) and t.decisions[-1].rung is not None for t in record.trials
+        )
+        lines.append(f"Replayed from the curves alone, {reproduced(record)} of {stops} stops come out as recorded.")
+    audit = result_of(record)
+    if audit and audit.done:
+        share = f"{100 * audit.low:.0f} to {100 * audit.high:.0f} %"
+        lines.append(
+            f"{audit.beat} of {audit.done} pruned trials that were trained to the end would have beaten the winner: "
+            f"with {100 * CONFIDENCE:.0f} % confidence {share} of {audit.pruned}."
+        )
+    return [f"<p>{line}</p>" for line in lines] + ([f'<p class="notice">{html.escape(notice)}</p>'] if notice else [])
+
+
+def _time(seconds: float) -> str:
+    # In the reader's zone once the script has run, in UTC without it.
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    return f'<time datetime="{stamp}">{stamp}</time>'
+
+
+def _sections(record: ExperimentRecord, figures: dict[str, Figure]) -> list[str]:
+    parts = {name: _figure(name) for name in TITLES if name in figures}
+    rungs = rung_rows(record)
+    shown = [
+        parts.pop("curves", ""),
+        _table("Rungs", "rung bracket came went_on stopped waiting best cutoff_then cutoff_now would_pass_now", rungs),
+        _table("Decisions, close calls first", "trial action epoch rung value cutoff margin reason",
+               decision_rows(record)[:MOST_DECISIONS]),
+        *parts.values(),
+        _table("Trials", "trial status best best_epoch last epochs seconds config reason",
+               trial_rows(record)[:MOST_TRIALS]),
+    ]  # fmt: skip
+    return [part for part in shown if part]
+
+
+def _figure(name: str) -> str:
+    wide = "wide" if name in ("parallel", "slices", "usage") else "tall" if name == "curves" else ""
+    node = f'<div id="{name}" class="figure {wide}"></div>'
+    return f'<section><h2>{TITLES[name]}</h2><div class="scroll">{node}</div></section>'
+
+
+def _table(title: str, columns: str, rows: Sequence[Any]) -> str:
+    names = columns.split()
+    if not rows:
+        return ""
+    head = "".join(f'<th scope="col">{name.replace("_", " ")}</th>' for name in names)
+    lines = ("".join(_cell(name, getattr(row, name)) for name in names) for row in rows)
+    body = _rows(lines)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<section><h2>{title}</h2><div class="scroll high" tabindex="0">{table}</div></section>'
+
+
+def _rows(lines: Iterable[str]) -> str:
+    return "".join(f"<tr>{line}</tr>" for line in lines)
+
+
+def _cell(name: str, value: Any) -> str:
+    number = isinstance(value, (int, float))
+    text = setting(value) if name == "config" else f"{value:.5g}" if isinstance(value, float) else value
+    look = "number" if number else "text" if name in ("config", "reason") else ""
+    return f'<td class="{look}">{"" if value is None else html.escape(str(text))}</td>'
+
+
+def _scripts(figures: dict[str, Figure]) -> list[str]:
+    plotly = importlib.util.find_spec("plotly")  # found and not imported: its JavaScript alone is needed
+    assert plotly and plotly.submodule_search_locations
+    library = (Path(plotly.submodule_search_locations[0]) / "package_data" / "plotly.min.js").read_text()
+    # `<` written as JSON's escape: a parameter that holds "</script>" must not end the script.
+    data = json.dumps(rounded(figures), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    own = f"const FIGURES = {data};\n{(SERVE / 'look.js').read_text()}\n{DRAW}"
+    return [f"<script>{library}</script>", f"<script>{own}</script>"] if figures else []
+
+
+def rounded(value: Any) -> Any:
+    """Floats in seven digits, finer than any screen: of 1,000 trials a third of the file."""
+    if isinstance(value, float):
+        return float(f"{value:.7g}") if finite(value) is not None else None
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,32 @@
+"use strict";
+// How a figure looks on a light and on a dark page; used by the dashboard and by report.html.
+
+// Plotly's own button that uploads a chart is left out: nothing of an experiment leaves the page.
+const MODE_BAR = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
+  modeBarButtonsToRemove: ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"] };
+
+function webgl() {
+  webgl.known ??= Boolean(document.createElement("canvas").getContext("webgl"));
+  return webgl.known;
+}
+
+// Draws a figure into a node. `change(layout, data)` may alter both before that; zoom stays while `revision` does.
+function drawInto(node, figure, revision, change = () => {}) {
+  const style = getComputedStyle(document.documentElement);
+  const [text, line, muted, back] = ["--text", "--line", "--muted", "--back"].map((name) => style.getPropertyValue(name));
+  const axis = { gridcolor: line, zerolinecolor: line, linecolor: muted, automargin: true };
+  const clear = "rgba(0,0,0,0)";
+  const look = { paper_bgcolor: clear, plot_bgcolor: clear, font: { color: text, family: "system-ui, sans-serif" },
+    hoverlabel: { bgcolor: back, bordercolor: muted, font: { color: text }, align: "left" },
+    modebar: { bgcolor: clear, color: muted, activecolor: text } };
+  const layout = { margin: { l: 60, r: 16, t: 12, b: 44 }, ...figure.layout, ...look, uirevision: revision };
+  for (const name of Object.keys(figure.layout)) {
+    if (/^[xy]axis\d*$/.test(name)) layout[name] = { ...axis, ...figure.layout[name] };
+  }
+  const flat = !webgl();
+  const data = figure.data.map((trace) => ({ ...trace,
+    type: flat && trace.type === "scattergl" ? "scatter" : trace.type }));
+  change(layout, data);
+  if (layout.height) node.style.height = `${layout.height}px`;
+  Plotly.react(node, data, layout, MODE_BAR);
+}

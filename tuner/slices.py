@@ -1,0 +1,105 @@
+"""Slices: the best value of each trial against each parameter; and the same against what a trial used."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from tuner.labels import BEST_COLOR, GRAY, MAIN_COLOR, escaped, finite, label_of, tick
+from tuner.parallel import Axis, parallel_of
+from tuner.records import TrialRecord
+from tuner.results import ExperimentRecord
+
+MOST_AXES = 24
+MOST_TRIALS = 2000  # drawn; the best of them, and every so many of the rest
+USED = ("cpu_", "rss_", "gpu_", "images_per_s", "examples_per_s", "train_s", "validate_s", "micro_batch_size")
+
+
+class Slices(NamedTuple):
+    """`axes[k].values[i]` is trial i's parameter k, `values[i]` its best value; `best` is the winner's place or -1."""
+
+    across: str
+    axes: list[Axis]
+    values: list[float]
+    labels: list[str]
+    pruned: list[bool]
+    best: int
+
+
+def slices_of(record: ExperimentRecord) -> Slices:
+    """The parameters that differ between trials, on the axes of the parallel coordinates."""
+    axes = parallel_of(record).axes
+    trials = with_value(record)
+    return _thinned("parameters", axes[:-1][:MOST_AXES], trials, record)
+
+
+def usage_of(record: ExperimentRecord) -> Slices:
+    """What trials used: the mean over a trial's reports of each column that says so, whichever are reported."""
+    trials = with_value(record)
+    names = dict.fromkeys(
+        name
+        for trial in trials
+        for name in (trial.reports[-1].metrics if trial.reports else ())
+        if name.startswith(USED)
+    )
+    axes = [Axis(name, [mean_of(trial, name) for trial in trials], [], []) for name in names]
+    known = [axis for axis in axes if all(map(math.isfinite, axis.values)) and len(set(axis.values)) > 1]
+    return _thinned("usage", known[:MOST_AXES], trials, record)
+
+
+def with_value(record: ExperimentRecord) -> list[TrialRecord]:
+    """The trials with a finite best value, in the order of the record."""
+    metric, mode = record.experiment.metric, record.experiment.mode
+    return [trial for trial in record.trials if trial.best(metric, mode)]
+
+
+def mean_of(trial: TrialRecord, name: str) -> float:
+    """The mean of a column over a trial's reports; nan where it has none."""
+    values = [value for report in trial.reports if (value := finite(report.metrics.get(name))) is not None]
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def _thinned(across: str, axes: list[Axis], trials: list[TrialRecord], record: ExperimentRecord) -> Slices:
+    metric, mode = record.experiment.metric, record.experiment.mode
+    best = [found.metrics[metric] for t in trials if (found := t.best(metric, mode))]
+    winner = record.best()
+    step = math.ceil(len(trials) / MOST_TRIALS) or 1
+    kept = [i for i, trial in enumerate(trials) if i % step == 0 or (winner and trial.id == winner[0].id)]
+    place = next((n for n, i in enumerate(kept) if winner and trials[i].id == winner[0].id), -1)
+    return Slices(
+        across,
+        [axis._replace(values=[axis.values[i] for i in kept]) for axis in axes],
+        [best[i] for i in kept],
+        [label_of(trials[i]) for i in kept],
+        [trials[i].status == "pruned" for i in kept],
+        place,
+    )
+
+
+def draw_slices(data: Slices, metric: str, columns: int = 3) -> dict[str, Any]:
+    """A grid of scatter plots that share the metric's axis."""
+    rows = math.ceil(len(data.axes) / columns)
+    traces: list[dict[str, Any]] = []
+    layout: dict[str, Any] = {
+        "grid": {"rows": rows, "columns": min(columns, len(data.axes)), "pattern": "independent", "ygap": 0.35},
+        "hovermode": "closest",
+        "showlegend": False,
+        "height": 60 + 230 * rows,
+    }
+    color = [GRAY if pruned else MAIN_COLOR for pruned in data.pruned]
+    size = [6] * len(color)
+    if data.best >= 0:
+        color[data.best], size[data.best] = BEST_COLOR, 11
+    marker = {"color": color, "size": size, "opacity": 0.75}
+    for i, axis in enumerate(data.axes):
+        number = str(i + 1) if i else ""
+        trace = {"type": "scattergl", "mode": "markers", "x": axis.values, "y": data.values, "text": data.labels}
+        hover = f"%{{text}}<br>{escaped(metric, 40)} %{{y:.5g}}<extra></extra>"
+        traces.append(trace | {"xaxis": f"x{number}", "yaxis": f"y{number}", "marker": marker, "hovertemplate": hover})
+        across: dict[str, Any] = {"title": {"text": escaped(axis.name, 30)}}
+        if axis.ticks:
+            across |= {"tickvals": axis.ticks, "ticktext": [tick(text, 12) for text in axis.texts]}
+        layout[f"xaxis{number}"] = across
+        title = {"title": {"text": escaped(metric, 30)}} if i % columns == 0 else {}
+        layout[f"yaxis{number}"] = {**title, **({"matches": "y"} if i else {})}
+    return {"data": traces, "layout": layout}

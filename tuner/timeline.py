@@ -1,0 +1,94 @@
+"""Timeline: which trial ran when and beside which others, how long, with how much of a GPU, and what that cost."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tuner.labels import BEST_COLOR, GROUPS, escaped, label_of
+from tuner.records import TrialRecord
+from tuner.results import ExperimentRecord
+
+MOST_SPANS = 4000
+
+
+class Span(NamedTuple):
+    """One session of a trial, in seconds since the first; `lane` is the row: as few as hold all that ran at a time."""
+
+    trial: str
+    status: str
+    label: str
+    lane: str
+    start: float
+    end: float
+
+
+class Timeline(NamedTuple):
+    """All sessions in the order of their start; `best` is the winner's id."""
+
+    spans: list[Span]
+    lanes: list[str]
+    best: str
+
+
+def timeline_of(record: ExperimentRecord) -> Timeline:
+    """Rows are places on a node, not processes: the journal names a trial's node alone, and workers are reused."""
+    winner = record.best()
+    starts = sorted((span, i) for i, trial in enumerate(record.trials) for span in trial.spans)[-MOST_SPANS:]
+    first = starts[0][0][0] if starts else 0.0
+    busy: dict[str, list[float]] = {}
+    spans = []
+    labels = {i: f"{label_of(record.trials[i])}<br>{cost_of(record.trials[i])}" for i in {i for _, i in starts}}
+    for (start, end), i in starts:
+        trial = record.trials[i]
+        places = busy.setdefault(trial.node, [])
+        # 50 ms of grace: a trial's end is journaled a little after the next one's start.
+        place = next((n for n, until in enumerate(places) if until <= start + 0.05), len(places))
+        places[place : place + 1] = [end]
+        lane = f"{trial.node or 'node'} / {place + 1}"
+        spans.append(Span(trial.id, trial.status, labels[i], lane, round(start - first, 3), round(end - first, 3)))
+    return Timeline(spans, sorted({span.lane for span in spans}), winner[0].id if winner else "")
+
+
+def cost_of(trial: TrialRecord) -> str:
+    """`12 epochs in 30.1 s (2.5 s each) on 0.5 GPU, 1 CPU: 15.1 GPU-seconds`"""
+    epochs, seconds = len(trial.reports), trial.seconds
+    each = f" ({seconds / epochs:.3g} s each)" if epochs else ""
+    gpus, cpus = (float(trial.resources.get(name) or 0) for name in ("GPU", "CPU"))
+    share = f"{gpus:g} GPU, {cpus:g} CPU" if gpus else f"{cpus:g} CPU"
+    cost = f"{seconds * gpus:.3g} GPU-seconds" if gpus else f"{seconds * cpus:.3g} CPU-seconds"
+    return f"{epochs} epochs in {seconds:.3g} s{each} on {share}: {cost}"
+
+
+def draw_timeline(data: Timeline) -> dict[str, Any]:
+    """A row a place, a bar a session, coloured as the trial ended."""
+    traces = []
+    width = max(4, min(18, 260 // max(1, len(data.lanes))))
+    looks = {status: (name, color, opacity) for status, (name, color, opacity) in GROUPS.items()}
+    looks["best"] = (f"best: trial {escaped(data.best, 40)}", BEST_COLOR, 1.0)
+    longest = max((span.end for span in data.spans), default=0.0)
+    unit, per = next(
+        (u, s) for u, s in (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0)) if longest >= 2 * s or s == 1
+    )
+    for status, (name, color, opacity) in looks.items():
+        group = [s for s in data.spans if ("best" if s.trial == data.best else s.status) == status]
+        if not group:
+            continue
+        bars: dict[str, Any] = {
+            "type": "bar",
+            "orientation": "h",
+            "name": name,
+            "marker": {"color": color, "opacity": opacity},
+        }
+        bars |= {"y": [s.lane for s in group], "base": [s.start / per for s in group]}
+        bars |= {"x": [max((s.end - s.start) / per, longest / per / 2000) for s in group]}
+        traces.append(bars | {"text": [s.label for s in group], "textposition": "none", "width": 0.8})
+        traces[-1]["hovertemplate"] = "%{text}<extra></extra>"
+    layout = {
+        "barmode": "overlay",
+        "xaxis": {"title": {"text": f"{unit} since the first trial started"}},
+        "yaxis": {"categoryorder": "array", "categoryarray": data.lanes[::-1]},
+        "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
+        "hovermode": "closest",
+        "height": 120 + (width + 10) * max(3, len(data.lanes)),
+    }
+    return {"data": traces, "layout": layout}

@@ -1,0 +1,116 @@
+"""A ddp trial's processes on this machine without Ray: for `tuner.train`, benchmarks and tests."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from tuner.space import Task
+from tuner.training.data import Splits
+from tuner.training.group import Answer, Group, Member, gathered
+
+Source = Callable[[], tuple[Task, Splits]]
+
+
+class WorkerDiedError(RuntimeError):
+    """A process of a group has died; the text says which, and how."""
+
+
+class Processes(Group):
+    """A group of plain processes, ended with `close` or with the process that started them.
+
+    Args:
+        source: gives the task and its data, in each process anew: a space's functions are lambdas more often than
+            not, which do not travel. A module-level function, or a `functools.partial` of one.
+        num_workers: processes of the trial.
+        num_threads: of torch, of each process.
+        use_cuda: each process has the GPU of its rank.
+    """
+
+    def __init__(self, source: Source, num_workers: int, num_threads: int = 1, use_cuda: bool = False) -> None:
+        super().__init__()
+        self.source, self.num_workers, self.num_threads = source, num_workers, num_threads
+        self.use_cuda = use_cuda
+        self.processes: list[BaseProcess] = []
+        self.pipes: list[Connection] = []
+        self.start()
+
+    def start(self) -> None:
+        context = multiprocessing.get_context("spawn")  # a forked process can use neither CUDA nor autograd's threads
+        for rank in range(self.num_workers):
+            pipe, theirs = context.Pipe()
+            device = f"cuda:{rank}" if self.use_cuda else "cpu"
+            given = (theirs, self.source, rank, self.num_workers, self.num_threads, device)
+            process = context.Process(target=serve, args=given, daemon=True)
+            process.start()
+            theirs.close()  # or the end of the process would not be seen
+            self.processes.append(process)
+            self.pipes.append(pipe)
+        host = "127.0.0.1"
+        self.call("join", host, self.call_first("listen"), host)
+
+    def call(self, method: str, *arguments: Any) -> list[Any]:
+        for pipe in self.pipes:
+            pipe.send((method, arguments, {}))
+        return self.answers(self.num_workers)
+
+    def call_first(self, method: str, **named: Any) -> Any:
+        self.pipes[0].send((method, (), named))
+        return self.answers(1)[0]
+
+    def answers(self, num_workers: int) -> list[Any]:
+        pending = dict(zip(self.pipes, range(num_workers), strict=False))
+
+        def done(timeout_s: float | None) -> list[Answer]:
+            ready = wait(list(pending), timeout_s)
+            return [self.received(pending.pop(pipe)) for pipe in ready]  # type: ignore[call-overload]
+
+        return gathered(num_workers, done)
+
+    def received(self, rank: int) -> Answer:
+        try:
+            return rank, *self.pipes[rank].recv()
+        except (EOFError, ConnectionError):
+            process = self.processes[rank]
+            process.join()
+            return rank, None, WorkerDiedError(f"worker {rank} has died (exit code {process.exitcode})")
+
+    def restart(self) -> None:
+        self.close()
+        self.start()
+
+    def close(self) -> None:
+        """Ends the processes now."""
+        for process, pipe in zip(self.processes, self.pipes, strict=True):
+            process.kill()  # nothing of theirs is kept
+            process.join()
+            pipe.close()
+        self.processes, self.pipes = [], []
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def serve(pipe: Connection, source: Source, rank: int, num_workers: int, num_threads: int, device: str) -> None:
+    """What a process runs: calls to a member, until the pipe's other end is gone."""
+    member = Member(rank, num_workers, num_threads, device)
+    material: tuple[Task, Splits] | None = None
+    answer: tuple[Any, Exception | None]
+    with contextlib.suppress(EOFError):
+        while True:
+            method, arguments, named = pipe.recv()
+            try:
+                if method == "begin":
+                    material = material or source()
+                    arguments = (*material, *arguments)
+                answer = getattr(member, method)(*arguments, **named), None
+            except Exception as error:
+                answer = None, error.with_traceback(None)
+            pipe.send(answer)

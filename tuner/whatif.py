@@ -1,0 +1,292 @@
+"""What if: the recorded curves judged by other rules, in their recorded order of arrival. Pure: no files, no clock.
+
+A trial that was really pruned has a curve only up to there. Where other rules would have let it go on, what it would
+have reached is not known: the replay is then done three times, with such a trial missing from there on, as good as the
+best trial at every later epoch, and as bad as the worst value, and what the three do not agree on is given as unknown.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, get_args
+
+from tuner.errors import RequestError
+from tuner.experiment import Experiment
+from tuner.labels import finite
+from tuner.records import TrialRecord
+from tuner.results import ExperimentRecord
+from tuner.rules import HyperBand, Judged, Rule, rule_of
+
+Replayed = Literal["asha", "median", "hyperband", "fifo"]
+REPLAYED: tuple[str, ...] = get_args(Replayed)
+MOST_BRACKETS = 8
+Beyond = Literal["missing", "best", "worst"]
+Outcome = Literal["stopped", "ended", "unknown"]
+
+
+@dataclass(frozen=True)
+class Fate:
+    """One trial under the rules that were asked for.
+
+    `outcome` is stopped (by the rules, at `epochs`, held against `cutoff`), ended (as it really ended) or unknown
+    (it would have gone on from where its record ends); `recorded` and `epochs` are epochs trained, really and now.
+    """
+
+    trial: str
+    recorded: int
+    outcome: Outcome
+    epochs: int
+    rung: float | None = None
+    value: float | None = None
+    cutoff: float | None = None
+
+
+@dataclass(frozen=True)
+class Range:
+    """At least and at most, as far as the record tells."""
+
+    least: int
+    most: int
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The outcome of a replay.
+
+    `best_lost`: whether the winner would have been stopped before its best epoch; None = not known. `exact`: nothing
+    was unknown. `same`: the rules are those of the search. `reproduced`: how many of the recorded stops the search's
+    own rules give again, at the same epoch and cutoff, of `stopped_recorded`; None where that cannot be replayed.
+    `notes` say what is not known.
+    """
+
+    scheduler: str
+    grace_period: int
+    reduction_factor: float
+    brackets: int
+    max_epochs: int
+    same: bool
+    exact: bool
+    best: str
+    best_lost: bool | None
+    epochs_recorded: int
+    epochs: Range
+    stopped_recorded: int
+    reproduced: int | None
+    stopped: Range
+    fates: list[Fate]
+    notes: list[str]
+
+
+class _Arrival(NamedTuple):
+    order: int
+    trial: int
+    epoch: int
+    value: float | None  # smaller is better; None where it diverged
+
+
+def what_if(
+    record: ExperimentRecord, scheduler: str, grace_period: int, reduction_factor: float, brackets: int = 1
+) -> WhatIf:
+    """Replays a record under these rules.
+
+    Raises:
+        RequestError: a value that no search would take either, a scheduler that cannot be replayed, or more brackets
+            than there are rungs.
+    """
+    rules = checked(record.experiment, scheduler, grace_period, reduction_factor, brackets)
+    runs = [_Replay(record, rules, brackets, beyond).fates() for beyond in ("missing", "best", "worst")]
+    fates = runs[0]
+    winner = record.best()
+    lost = {_lost(fates, winner[0].id, winner[1].epoch) for fates in runs} if winner else {False}
+    epochs = [sum(fate.epochs for fate in run) for run in runs]
+    stopped = [sum(fate.outcome == "stopped" for fate in run) for run in runs]
+    unknown = sum(fate.outcome == "unknown" for fate in fates)
+    own = record.experiment
+    choices = (scheduler, grace_period, reduction_factor, brackets)
+    return WhatIf(
+        scheduler=scheduler,
+        grace_period=grace_period,
+        reduction_factor=reduction_factor,
+        brackets=brackets,
+        max_epochs=own.max_epochs,
+        same=not record.facts.get("foreign")
+        and choices == (own.scheduler, own.grace_period, own.reduction_factor, getattr(own, "brackets", 1)),
+        exact=unknown == 0,
+        best=winner[0].id if winner else "",
+        best_lost=lost.pop() if len(lost) == 1 else None,
+        epochs_recorded=sum(_epochs(trial) for trial in record.trials),
+        epochs=Range(min(epochs), max(epochs)),
+        stopped_recorded=len(_stops(record)),
+        reproduced=reproduced(record),
+        stopped=Range(min(stopped), max(stopped)),
+        fates=fates,
+        notes=_notes(record, scheduler, unknown),
+    )
+
+
+def checked(own: Experiment, scheduler: str, grace_period: int, reduction_factor: float, brackets: int) -> Experiment:
+    """The rules as an experiment, so that they are checked as a search's are; RequestError where one is wrong."""
+    if scheduler not in REPLAYED:
+        raise RequestError(f"scheduler {scheduler}: a replay knows {', '.join(REPLAYED)}")
+    changed = {"scheduler": scheduler, "grace_period": grace_period, "reduction_factor": reduction_factor}
+    rules = replace(own, searcher="random", **changed)  # type: ignore[arg-type]  # the searcher has no part in it
+    most = len(rules.rungs()) if scheduler == "asha" else 1
+    if not 1 <= brackets <= min(most, MOST_BRACKETS):
+        raise RequestError(f"brackets {brackets}: must be 1..{min(most, MOST_BRACKETS)}, one a rung at most")
+    return rules
+
+
+def reproduced(record: ExperimentRecord) -> int | None:
+    """How many of the recorded stops a replay under the search's own rules gives again; None where there is none."""
+    own = record.experiment
+    if own.scheduler not in REPLAYED or record.facts.get("foreign"):
+        return None
+    fates = _Replay(record, own, getattr(own, "brackets", 1), "missing").fates()
+    found = {fate.trial: (fate.epochs, fate.cutoff) for fate in fates if fate.outcome == "stopped"}
+    return sum(found.get(trial) == stop for trial, stop in _stops(record).items())
+
+
+def _stops(record: ExperimentRecord) -> dict[str, tuple[int, float | None]]:
+    """Trial -> epoch and cutoff of its recorded stop, those that diverged left out: no rule stopped them."""
+    ends = {t.id: t.decisions[-1] for t in record.trials if t.status == "pruned" and t.decisions}
+    return {trial: (end.epoch, end.cutoff) for trial, end in ends.items() if end.action == "stop" and end.rung}
+
+
+def _notes(record: ExperimentRecord, scheduler: str, unknown: int) -> list[str]:
+    notes = []
+    if unknown:
+        notes.append(
+            f"{unknown} trials would have gone on beyond where their record ends. What they would have reached is not "
+            "known: the ranges are between none of them going on, each being as good as the best trial from there on, "
+            "and each being as bad as the worst value."
+        )
+    if scheduler == "hyperband":
+        notes.append("Trials that wait for their bracket free their place: who would have come first is not known.")
+    if record.experiment.searcher not in ("random", "grid"):
+        notes.append(f"The settings stay as recorded; {record.experiment.searcher} might have proposed others.")
+    if record.experiment.scheduler == "pbt":
+        notes.append("The curves are those of population based training, which changed settings on the way.")
+    if record.facts.get("foreign"):
+        notes.append("Why trials ended is not recorded: one that a scheduler stopped counts as ended by itself.")
+    return notes
+
+
+def _epochs(trial: TrialRecord) -> int:
+    return max((report.epoch for report in trial.reports), default=0)
+
+
+def _lost(fates: list[Fate], winner: str, epoch: int) -> bool:
+    return any(fate.trial == winner and fate.outcome == "stopped" and fate.epochs < epoch for fate in fates)
+
+
+class _Replay:
+    """One pass over all arrivals. Trials are known by their place in the record."""
+
+    def __init__(self, record: ExperimentRecord, rules: Experiment, brackets: int, beyond: Beyond) -> None:
+        self._trials, self._experiment = record.trials, record.experiment
+        self._most = record.experiment.max_epochs
+        self._sign = 1.0 if record.experiment.mode == "min" else -1.0
+        self._rule: Rule = rule_of(rules, brackets)
+        self._beyond = beyond
+        self._extremes = _extremes(record, self._sign)
+        self._ended: dict[int, Fate] = {}
+        self._last: dict[int, _Arrival] = {}
+        self._paused: set[int] = set()
+        self._waiting: dict[int, deque[_Arrival]] = defaultdict(deque)  # what a paused trial will report
+
+    def fates(self) -> list[Fate]:
+        """One a trial, in the order of the record."""
+        arrivals = sorted(arrival for place in range(len(self._trials)) for arrival in self._arrivals(place))
+        added = deque(sorted((trial.order, place) for place, trial in enumerate(self._trials)))
+        for arrival in arrivals:
+            while added and added[0][0] <= arrival.order:
+                self._rule.added(added.popleft()[1])
+            self._take(arrival)
+        return [self._ended.get(place) or self._open(place) for place in range(len(self._trials))]
+
+    def _take(self, arrival: _Arrival) -> None:
+        """Judges an arrival, unless its trial is over or waits; then all that it sets free."""
+        queue = deque([arrival])
+        while queue:
+            each = queue.popleft()
+            if each.trial in self._ended:
+                continue
+            if each.trial in self._paused:
+                self._waiting[each.trial].append(each)
+                continue
+            for freed in self._judge(each):
+                queue.extend(self._waiting.pop(freed, ()))
+
+    def _judge(self, arrival: _Arrival) -> list[int]:
+        """Judges one arrival; gives the trials that go on after waiting."""
+        trial = self._trials[arrival.trial]
+        by_itself = trial.status in ("completed", "failed") and arrival.epoch == _epochs(trial)
+        over = by_itself or arrival.epoch >= self._most
+        self._last[arrival.trial] = arrival
+        if arrival.value is None:
+            return self._end(arrival, Fate(trial.id, _epochs(trial), "ended", arrival.epoch))
+        judged = Judged() if arrival.epoch >= self._most else self._rule.judge(*arrival[1:3], arrival.value)
+        if judged.action == "stop":
+            return self._end(arrival, self._stopped(arrival, judged))
+        if over:
+            return self._end(arrival, Fate(trial.id, _epochs(trial), "ended", arrival.epoch))
+        if judged.action == "pause":
+            self._paused.add(arrival.trial)
+            assert isinstance(self._rule, HyperBand)  # no other one pauses
+            return self._settle(self._rule.settled(arrival.trial))
+        return []
+
+    def _end(self, arrival: _Arrival, fate: Fate) -> list[int]:
+        self._ended[arrival.trial] = fate
+        value = None if self._trials[arrival.trial].status == "failed" else arrival.value
+        return self._settle(self._rule.ended(arrival.trial, arrival.epoch, value))
+
+    def _settle(self, decided: list[tuple[int, Judged]]) -> list[int]:
+        freed = []
+        for place, judged in decided:
+            self._paused.discard(place)
+            if judged.action == "stop":
+                self._ended[place] = self._stopped(self._last[place], judged)
+            else:
+                freed.append(place)
+        return freed
+
+    def _stopped(self, arrival: _Arrival, judged: Judged) -> Fate:
+        trial, value = self._trials[arrival.trial], arrival.value
+        assert value is not None
+        cutoff = None if judged.cutoff is None else self._sign * judged.cutoff
+        own = self._sign * value
+        return Fate(trial.id, _epochs(trial), "stopped", arrival.epoch, judged.rung, own, cutoff)
+
+    def _open(self, place: int) -> Fate:
+        """A trial that nothing stopped and whose record ends before its last epoch."""
+        trial, last = self._trials[place], self._last.get(place)
+        ended = trial.status in ("completed", "failed") or last is None
+        return Fate(trial.id, _epochs(trial), "ended" if ended else "unknown", last.epoch if last else 0)
+
+    def _arrivals(self, place: int) -> list[_Arrival]:
+        trial, metric = self._trials[place], self._experiment.metric
+        found = []
+        for report in sorted((*trial.repeated, *trial.reports), key=lambda report: report.order):
+            value = finite(report.metrics.get(metric))
+            own = None if value is None else self._sign * value
+            found.append(_Arrival(report.order, place, report.epoch, own))
+        if not found or found[-1].value is None or trial.status in ("completed", "failed"):
+            return found
+        last = found[-1]
+        return found + [last._replace(epoch=epoch, value=value) for epoch, value in self._beyond_of(trial)]
+
+    def _beyond_of(self, trial: TrialRecord) -> tuple[tuple[int, float], ...]:
+        """What is taken for the epochs after a trial's record, which no rule of its search let it train."""
+        if self._beyond == "missing" or trial.status in ("completed", "failed"):
+            return ()
+        value = self._extremes[0 if self._beyond == "best" else 1]
+        return tuple((epoch, value) for epoch in range(_epochs(trial) + 1, self._most + 1))
+
+
+def _extremes(record: ExperimentRecord, sign: float) -> tuple[float, float]:
+    """The best and the worst finite value of all trials; smaller is better."""
+    found = (report.metrics.get(record.experiment.metric) for trial in record.trials for report in trial.reports)
+    values = [sign * value for each in found if (value := finite(each)) is not None]
+    return (min(values), max(values)) if values else (0.0, 0.0)

@@ -1,0 +1,98 @@
+"""The curves as other rules would have left them: what would have been trained, and what would have been saved."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tuner.labels import BEST_COLOR, GRAY, MAIN_COLOR, STOP_COLOR, escaped, finite, label_of
+from tuner.records import TrialRecord
+from tuner.results import ExperimentRecord
+from tuner.whatif import Fate, WhatIf
+
+MOST_TRIALS = 1000
+
+
+class Cut(NamedTuple):
+    """One trial's curve cut in two where the rules would have stopped it; both have the epoch of the cut."""
+
+    fate: Fate
+    label: str
+    kept: list[tuple[int, float | None]]
+    saved: list[tuple[int, float | None]]
+
+
+def cuts_of(record: ExperimentRecord, outcome: WhatIf) -> list[Cut]:
+    """A cut a trial; of very many, the winner and every so many of the others."""
+    step = max(1, len(record.trials) // MOST_TRIALS)
+    pairs = list(zip(record.trials, outcome.fates, strict=True))
+    kept = [pair for i, pair in enumerate(pairs) if i % step == 0 or pair[0].id == outcome.best]
+    return [_cut(trial, fate, record.experiment.metric) for trial, fate in kept if trial.reports]
+
+
+def _cut(trial: TrialRecord, fate: Fate, metric: str) -> Cut:
+    points = [(report.epoch, finite(report.metrics.get(metric))) for report in trial.reports]
+    label = f"{label_of(trial)}<br>{escaped(said(fate), 120)}"
+    kept = [point for point in points if point[0] <= fate.epochs]
+    return Cut(fate, label, kept, [point for point in points if point[0] >= fate.epochs])
+
+
+def said(fate: Fate) -> str:
+    """What becomes of a trial, in words."""
+    if fate.outcome == "unknown":
+        return f"would go on beyond epoch {fate.epochs}, where its record ends"
+    if fate.outcome == "ended":
+        return f"trains {fate.epochs} epochs, as it did"
+    than = "" if fate.cutoff is None else f": {fate.value:.5g} is worse than {fate.cutoff:.5g}"
+    return f"would be stopped at epoch {fate.epochs}{than}"
+
+
+def draw_whatif(cuts: list[Cut], outcome: WhatIf, metric: str) -> dict[str, Any]:
+    """What is kept in full, what is saved dotted, each stop marked, those of unknown end in a colour of their own."""
+    best = [cut for cut in cuts if cut.fate.trial == outcome.best]
+    rest = [cut for cut in cuts if cut.fate.trial != outcome.best]
+    stopped = [cut for cut in rest if cut.fate.outcome == "stopped"]
+    traces = [
+        _lines("saved", GRAY, 0.5, [(cut.label, cut.saved) for cut in cuts if len(cut.saved) > 1], dash="dot"),
+        _lines("stopped", GRAY, 0.8, [(cut.label, cut.kept) for cut in stopped]),
+        _lines("trained as it was", MAIN_COLOR, 0.85, [(c.label, c.kept) for c in rest if c.fate.outcome == "ended"]),
+        _lines("unknown beyond", "#b58900", 0.9, [(c.label, c.kept) for c in rest if c.fate.outcome == "unknown"]),
+        _lines(f"best: trial {escaped(outcome.best, 40)}", BEST_COLOR, 1, [(c.label, c.kept) for c in best], width=3),
+        _marks("would be stopped here", "x", STOP_COLOR, [c for c in cuts if c.fate.outcome == "stopped"]),
+        _marks("record ends here", "circle-open", "#b58900", [c for c in cuts if c.fate.outcome == "unknown"]),
+    ]
+    layout = {
+        "xaxis": {"title": {"text": "epoch"}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": escaped(metric, 40)}},
+        "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
+        "hovermode": "closest",
+    }
+    return {"data": [trace for trace in traces if trace["x"]], "layout": layout}
+
+
+def _lines(
+    name: str, color: str, opacity: float, curves: list[tuple[str, Any]], dash: str = "solid", width: float = 1.5
+) -> dict[str, Any]:
+    gap = [(None, None)]
+    points = [point for _, curve in curves for point in [*curve, *gap]]
+    text = [label for label, curve in curves for _ in [*curve, *gap]]
+    look = {"line": {"color": color, "width": width, "dash": dash}, "marker": {"color": color, "size": 4}}
+    trace: dict[str, Any] = {
+        "type": "scatter",
+        "mode": "lines" if dash == "dot" else "lines+markers",
+        "name": name,
+        "text": text,
+    }
+    trace |= {"x": [x for x, _ in points], "y": [y for _, y in points], "opacity": opacity}
+    return trace | look | {"hovertemplate": "%{text}<br>epoch %{x}: %{y:.5g}<extra></extra>"}
+
+
+def _marks(name: str, symbol: str, color: str, cuts: list[Cut]) -> dict[str, Any]:
+    ends = [(cut.label, *cut.kept[-1]) for cut in cuts if cut.kept]
+    trace: dict[str, Any] = {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "text": [label for label, _, _ in ends],
+    }
+    trace |= {"x": [x for _, x, _ in ends], "y": [y for _, _, y in ends], "hovertemplate": "%{text}<extra></extra>"}
+    return trace | {"marker": {"symbol": symbol, "size": 9, "color": color}}
