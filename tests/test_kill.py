@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from killing import (
@@ -78,10 +79,7 @@ def test_a_signal_stops_the_search_and_leaves_no_process(tmp_path, number, twice
 def small_disk(tmp_path):
     """A disk of 4 MiB, where this machine lets a test mount one."""
     folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("nothing can be mounted here")
+    mounted(folder, "size=4m")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
@@ -110,6 +108,71 @@ def test_a_full_disk_is_waited_for_or_left_with_the_state_kept(small_disk, tmp_p
     assert "Traceback" not in said.read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("back", [True, False])
+def test_a_folder_that_is_moved_away_is_waited_for_or_left(tmp_path, back):
+    said, folder = tmp_path / "said", tmp_path / "x"
+    with said.open("w") as file:
+        process = start([*COMMAND, *SLOW, "--results", str(tmp_path), "--name", "x"], stderr=file)
+    wait_for(lambda: (folder / "journal.jsonl").exists() and reports(folder) >= 2)
+    folder.rename(tmp_path / "away")
+    wait_for(lambda: "the search waits until it can be written to" in said.read_text())
+    time.sleep(3)
+    assert process.poll() is None and not folder.exists()
+    if not back:
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(15) == 130
+        wait_for(lambda: not left_of(process), 15)
+    (tmp_path / "away").rename(folder)
+    if not back:
+        process = start([*COMMAND, "--resume", "x", "--results", str(tmp_path)])
+    assert process.wait(120) == 0
+    assert {trial.status for trial in load(folder).trials} <= {"completed", "pruned"}
+    assert repeated_and_lost(folder) == (0, 0) and "Traceback" not in said.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["killed", "stopped", "full", "read-only"])
+def test_a_search_does_not_notice_what_happens_to_wandb(tmp_path, fault):
+    small = ["--num-samples", "3", "--scheduler", "fifo", "--max-epochs", "4", "--wandb", "offline"]
+    folder = tmp_path / "x"
+    with (tmp_path / "said").open("w") as file:
+        process = start([*COMMAND, *SLOW, *small, "--results", str(tmp_path), "--name", "x"], stdout=file, stderr=file)
+    wait_for(lambda: (folder / "wandb.log").exists())
+    try:
+        if fault in ("full", "read-only"):
+            mounted(folder / "wandb", "ro" if fault == "read-only" else "size=4k")
+        wait_for(lambda: (folder / "journal.jsonl").exists() and reports(folder) >= 2)
+        if fault in ("killed", "stopped"):
+            mirror = [pid for pid in left_of(process) if b"tuner.wandb_mirror" in command_of(pid)]
+            os.kill(mirror[0], signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
+        assert process.wait(120) == 0
+    finally:
+        if fault in ("full", "read-only"):
+            subprocess.run(["umount", "-l", str(folder / "wandb")], check=True)
+    said = (tmp_path / "said").read_text()
+    assert {(trial.status, len(trial.reports)) for trial in load(folder).trials} == {("completed", 4)}
+    assert "Traceback" not in said and "best        trial" in said
+    if fault in ("killed", "stopped"):
+        assert "NOTE: W&B" in said and f"-m tuner.wandb_mirror {folder} --mode offline --all does it later" in said
+    wait_for(lambda: not left_of(process), 15)
+
+
+def mounted(folder, option):
+    """A disk of its own for a folder, where this machine lets a test mount one."""
+    folder.mkdir(exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", option, "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+
+
+def command_of(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def stands_still(folder, disk):
     """Whether nothing is journaled on a disk that is full again: Ray removes old checkpoints, which makes room."""
     fill(disk / "filler")
@@ -135,7 +198,7 @@ def reports(folder):
     return sum(event["event"] == "report" for event in read(folder / "journal.jsonl"))
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds=120):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not come"
