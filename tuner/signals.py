@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import psutil  # Ray brings it, and makes it importable when it is imported itself
+import ray  # noqa: F401  (brings psutil, and makes it importable)
+
+# isort: split
+import psutil
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 
