@@ -19,9 +19,10 @@ ALLOWED = {
     "tuner.domains": set(),
     "tuner.failures": set(),
     "tuner.retries": {"failures", "journal"},
-    "tuner.recovery": {"retries"},
+    "tuner.recovery": {"columns", "retries"},
     "tuner.engine": {"recovery", "retries"},
     "tuner.halt": {"errors"},
+    "tuner.signals": set(),
     "tuner.checkpoints": set(),
     "tuner.lock": {"errors"},
     "tuner.ledger": {"journal"},
@@ -49,11 +50,11 @@ ALLOWED = {
     "tuner.nvml": set(),
     "tuner.gpus": {"errors", "journal", "nvml"},
     "tuner.output": set(),
-    "tuner.reports": {"output", "training.usage"},
+    "tuner.reports": {"columns", "output", "training.usage"},
     "tuner.workers": {"training.group"},
     "tuner.trial": {
-        "checkpoints", "reports", "space", "training.group", "training.loop", "training.parallel", "training.share",
-        "workers",
+        "checkpoints", "columns", "reports", "space", "training.group", "training.loop", "training.parallel",
+        "training.share", "workers",
     },
     "tuner.callbacks": {"decisions", "halt", "journal", "retries"},
     "tuner.answer": {
@@ -64,7 +65,8 @@ ALLOWED = {
     "tuner.console": {"answer", "columns", "domains", "experiment", "records", "sampling", "session"},
     "tuner.driver": {
         "callbacks", "cluster", "console", "decisions", "engine", "errors", "experiment", "halt", "journal", "ledger",
-        "probe", "proposals", "replay", "resources", "retries", "schedulers", "searchers", "space", "trial",
+        "probe", "proposals", "replay", "resources", "retries", "schedulers", "searchers", "signals",
+        "space", "trial",
     },
     "tuner.session": {
         "answer", "cluster", "driver", "errors", "experiment", "facts", "journal", "report", "resources", "results",
@@ -122,7 +124,7 @@ ALLOWED = {
     "tuner.serve.__main__": {
         "errors", "experiment", "serve.app", "serve.guard", "serve.jobs", "serve.searches", "serve.secret",
     },
-    "tuner.run": {"console", "driver", "errors", "experiment", "lock", "session", "space", "wandb_mirror"},
+    "tuner.run": {"console", "driver", "errors", "experiment", "lock", "session", "signals", "space", "wandb_mirror"},
 }  # fmt: skip
 TRAINING = {module for module in FILES if module.startswith("tuner.training.")}
 ALLOWED |= {

@@ -110,15 +110,21 @@ def run(argv: list[str], command: Command) -> int:
 def search(request: Request) -> int:
     """Runs a request whose folder is held, and prints its answer."""
     from tuner import console, driver, session
+    from tuner.signals import end_family, give_up, signals_to
     from tuner.wandb_mirror import mirrored
 
     journal = session.open_journal(request)
     # A task's workers need torch, and torch's optimisers torch._dynamo: 3 s of imports, begun early.
     imports = ("ray.tune", "torch", "torch._dynamo") if request.splits else ("ray.tune",)
     started = driver.ray_started(request.experiment, request.found, imports)
-    with mirrored(request.experiment, request.wandb_mode), started as cluster:
-        done = session.conduct(request, journal, cluster)
-        print("\n".join(console.ending(done)), flush=True)  # before Ray and W&B take their seconds to end
+    try:
+        with signals_to(give_up), mirrored(request.experiment, request.wandb_mode) as mirror, started as cluster:
+            done = session.conduct(request, journal, cluster)
+            mirror.hurry = done.exit_code == 130
+            print("\n".join(console.ending(done)), flush=True)  # before Ray and W&B take their seconds to end
+    except KeyboardInterrupt:
+        end_family()  # of a Ray that had not quite started, nobody else would
+        raise
     return done.exit_code
 
 
