@@ -30,7 +30,7 @@ from search_spaces.augmentation.chain import augment
 from search_spaces.augmentation.draws import HUE, Strengths, draw_jitters, draw_warps
 from search_spaces.augmentation.jitter import change, hue_steps, jitter
 from search_spaces.augmentation.warp import maps_of, packed_crops, warp
-from search_spaces.datasets.cifar10 import load_sample
+from search_spaces.datasets.cifar10_files import load_sample
 from search_spaces.imagefolder import STRENGTHS
 
 CANVAS, SIZE, DEGREES = 256, 224, 45.0

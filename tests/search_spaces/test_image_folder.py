@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import sys
 
 import numpy as np
 import pytest
