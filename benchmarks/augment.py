@@ -1,6 +1,6 @@
 """Augmentation in batches against torchvision's transforms image by image, on one core.
 
-    python benchmarks/augment.py [--num-images 64] [--repeats 9]
+    python benchmarks/augment.py [--num-images 32] [--repeats 9]
 
 Both sides start from the same decoded pictures in memory, 256 x 256, as PIL images and as one uint8 tensor, and end
 with one normalised float batch of 224 x 224. Both make a random resized crop, flips, a rotation and an affine of up to
@@ -100,7 +100,7 @@ def parts(stored: Tensor) -> dict[str, Callable[[], object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num-images", type=int, default=64)
+    parser.add_argument("--num-images", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=9)
     options = parser.parse_args()
     torch.set_num_threads(1)

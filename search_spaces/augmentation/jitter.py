@@ -47,8 +47,7 @@ def brightness(images: Tensor, factor: float | Tensor) -> Tensor:
 
 def contrast(images: Tensor, factor: float | Tensor) -> Tensor:
     """Away from the image's mean grey, or towards it."""
-    mean = grey(images.mean((2, 3), keepdim=True))
-    return images.mul_(factor).add_(mean.mul_(1 - factor)).clamp_(0, 255)
+    return torch.lerp(grey(images.mean((2, 3), keepdim=True)), images, factor, out=images).clamp_(0, 255)
 
 
 def saturation(images: Tensor, factor: float | Tensor) -> Tensor:
