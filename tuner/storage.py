@@ -1,13 +1,14 @@
 """Results in an object store: `--results s3://bucket/folder`, or any other URI that pyarrow opens.
 
-Ray's workers write checkpoints straight to the store. The experiment's own files (the journal, experiment.json, best/)
-are written to a working copy on this machine, because a store has no appending, and a thread uploads what has changed.
-A killed search leaves its last second there alone: a resume on this machine uploads it, and one on another machine
-goes on from what was uploaded.
+A store has no appending and no renaming, so a search works in a folder of this machine, its working copy, and a thread
+keeps the store equal to it: the journal within about a second, checkpoints as they come and go. A killed search leaves
+its last second here alone: a resume on this machine uploads it, and one on another machine goes on from what the store
+has.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -19,11 +20,13 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from tuner.errors import RequestError
+from tuner.files import write_atomically
 
 logger = logging.getLogger(__name__)
 LEAST_PAUSE_S = 1.0  # between two looks for what has changed
 LAST_TRIES_S = 30.0  # a store that fails is tried again for this long when a search ends
-OWN = ("experiment.json", "journal.jsonl", "trials.csv", "report.html", "audit.json")
+JOURNAL = "journal.jsonl"
+OF_THIS_MACHINE = (".lock", ".driver")  # who runs it here
 
 
 def is_uri(results: str) -> bool:
@@ -72,40 +75,36 @@ class Store:
     def names(self) -> list[str]:
         """The experiments there, the one whose journal was written to last at the end."""
         found = [entry for entry in self._entries(self.root, recursive=False) if entry.type.name == "Directory"]
-        journals = self.filesystem.get_file_info([self.path(entry.base_name, "journal.jsonl") for entry in found])
+        journals = self.filesystem.get_file_info([self.path(entry.base_name, JOURNAL) for entry in found])
         there = [journal for journal in journals if journal.type.name == "File"]
         return [PurePosixPath(journal.path).parent.name for journal in sorted(there, key=lambda info: info.mtime_ns)]
 
     def bring(self, name: str, folder: Path) -> None:
-        """Makes `folder` the newest copy of the experiment's own files; what is newer here stays.
+        """Makes `folder` the newest copy of the experiment; where it is ahead of the store, it stays.
 
         Raises:
-            RequestError: both have events that the other has not.
+            RequestError: both have events that the other has not, or the store fails.
         """
-        remote, local = self.read(name, "journal.jsonl"), _content(folder / "journal.jsonl")
-        if local.startswith(remote):
-            return
-        if not remote.startswith(local):
-            raise RequestError(
-                f"--resume {name}: {self.uri} and the working copy {folder} went different ways, because a search was "
-                f"resumed elsewhere before the last one here was uploaded; remove {folder} to go on from the store"
-            )
-        (folder / "best").mkdir(parents=True, exist_ok=True)
-        for own in (*OWN, *(f"best/{file}" for file in ("config.json", "metrics.json", "model.pt"))):
-            content = self.read(name, own)
-            if content:
-                (folder / own).write_bytes(content)
+        try:
+            remote, local = self.read(name, JOURNAL), _content(folder / JOURNAL)
+            if local.startswith(remote):
+                return
+            if not remote.startswith(local):
+                raise RequestError(
+                    f"--resume {name}: {self.uri} and the working copy {folder} went different ways: a search was "
+                    f"resumed elsewhere before the last one here was uploaded; remove {folder} to go on from the store"
+                )
+            self._download(name, folder)
+        except OSError as error:
+            raise RequestError(f"--results {self.uri}: cannot be read ({_first_line(error)})") from None
 
-    def fetch(self, name: str, relative: str, folder: Path) -> None:
-        """Copies a folder of the experiment, a checkpoint say, into `folder`. OSError where it is not there."""
-        from pyarrow.fs import LocalFileSystem, copy_files
-
-        copy_files(
-            self.path(name, relative),
-            str(folder),
-            source_filesystem=self.filesystem,
-            destination_filesystem=LocalFileSystem(),
-        )
+    def _download(self, name: str, folder: Path) -> None:
+        for entry in self._entries(self.path(name), recursive=True):
+            relative = PurePosixPath(entry.path).relative_to(self.path(name))
+            if entry.type.name == "File":
+                target = folder / relative
+                target.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(target, self.read(name, str(relative)))
 
     def read(self, name: str, relative: str) -> bytes:
         """A file of the experiment; empty where there is none."""
@@ -119,8 +118,18 @@ class Store:
         """Writes a file of the experiment whole: a reader of the store meets the old content or the new."""
         self._write(self.path(name, relative), content)
 
+    def remove(self, name: str, relative: str) -> None:
+        """Removes a file of the experiment, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self.filesystem.delete_file(self.path(name, relative))
+
     def _write(self, path: str, content: bytes) -> None:
-        with self.filesystem.open_output_stream(path) as stream:
+        try:
+            stream = self.filesystem.open_output_stream(path)
+        except FileNotFoundError:  # a store with real folders, as HDFS
+            self.filesystem.create_dir(str(PurePosixPath(path).parent), recursive=True)
+            stream = self.filesystem.open_output_stream(path)
+        with stream:
             stream.write(content)
 
     def _entries(self, path: str, *, recursive: bool) -> list[Any]:
@@ -136,9 +145,11 @@ class Uploads(Protocol):
 
     def upload(self, name: str, relative: str, content: bytes) -> None: ...
 
+    def remove(self, name: str, relative: str) -> None: ...
+
 
 class Mirror:
-    """Uploads an experiment's own files as they change, from a thread of its own, until it is left.
+    """Keeps the store equal to an experiment's folder, from a thread of its own, until it is left.
 
     A look costs a `stat` a file. A file is uploaded whole, so the pause grows with the time an upload takes: a journal
     of 10,000 trials, some 10 MB, goes up less often than one of ten. A store that fails is tried again: the search
@@ -180,14 +191,21 @@ class Mirror:
             pause = max(LEAST_PAUSE_S, 10 * (time.monotonic() - started))
 
     def pushed(self) -> bool:
-        """Uploads what has changed since the last time; whether all of it could be."""
+        """Uploads what has changed since the last time, removes what is gone; whether all of it could be."""
         try:
-            for path in own_files(self._folder):
-                state = path.stat()
-                mark, relative = (state.st_size, state.st_mtime_ns), path.relative_to(self._folder).as_posix()
-                if self._uploaded.get(relative) != mark:
-                    self._store.upload(self._name, relative, path.read_bytes())
-                    self._uploaded[relative] = mark
+            there = files_of(self._folder)
+            for relative, mark in there.items():
+                if self._uploaded.get(relative) == mark:
+                    continue
+                try:
+                    content = (self._folder / relative).read_bytes()
+                except FileNotFoundError:
+                    continue  # a checkpoint that Ray has just removed
+                self._store.upload(self._name, relative, content)
+                self._uploaded[relative] = mark
+            for relative in self._uploaded.keys() - there.keys():
+                self._store.remove(self._name, relative)
+                del self._uploaded[relative]
         except OSError as error:
             if not self._failing:
                 logger.warning("%s does not take %s: %s; trying on", self._store.uri, self._name, _first_line(error))
@@ -197,10 +215,16 @@ class Mirror:
         return True
 
 
-def own_files(folder: Path) -> list[Path]:
-    """The files of an experiment that Ray does not write."""
-    files = [folder / name for name in OWN] + sorted((folder / "best").glob("[!.]*"))
-    return [path for path in files if path.is_file()]
+def files_of(folder: Path) -> dict[str, tuple[int, int]]:
+    """Every file below the folder, with its size and time; the journal last, so that what it names is there before."""
+    found: dict[str, tuple[int, int]] = {}
+    for path in sorted(folder.rglob("*"), key=lambda each: (each.name == JOURNAL, each)):
+        relative = path.relative_to(folder).as_posix()
+        with contextlib.suppress(FileNotFoundError):
+            stat = path.stat()
+            if path.is_file() and relative not in OF_THIS_MACHINE:
+                found[relative] = stat.st_size, stat.st_mtime_ns
+    return found
 
 
 def _content(path: Path) -> bytes:
