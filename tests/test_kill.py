@@ -174,10 +174,11 @@ def command_of(pid):
 
 
 def stands_still(folder, disk):
-    """Whether nothing is journaled on a disk that is full again: Ray removes old checkpoints, which makes room."""
-    fill(disk / "filler")
-    events = len(read(folder / "journal.jsonl"))
-    time.sleep(3)
+    """Whether nothing is journaled while the disk is kept full: Ray removes old checkpoints, which makes room."""
+    events, end = len(read(folder / "journal.jsonl")), time.monotonic() + 3
+    while time.monotonic() < end:
+        fill(disk / "filler")
+        time.sleep(0.02)
     return len(read(folder / "journal.jsonl")) == events
 
 
