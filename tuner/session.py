@@ -251,19 +251,25 @@ def open_journal(request: Request) -> Journal:
 
 
 def conduct(request: Request, journal: Journal, cluster: dict[str, float]) -> Done:
-    """Searches and concludes; RequestError where a trial does not fit the cluster."""
+    """Searches and concludes.
+
+    Raises:
+        RequestError: a trial does not fit the cluster, or there is no room for the answer.
+        KeyboardInterrupt: the search was stopped while its folder was gone or full.
+    """
     resources = request.resources or resources_of(request.experiment, cluster)
     experiment, folder = request.experiment, request.experiment.folder
     try:
         outcome = driver.search(experiment, request.found, request.splits, journal, request.history, resources)
     finally:
         journal.close()
+    if journal.lost:
+        raise KeyboardInterrupt  # nothing can be read or written there; the journal ends where it was
     record = load(folder)
     answer = None
     try:
-        if not journal.lost:
-            answer = conclude(record, request.found, request.splits, resources.cpus, resources.gpus)
-            write_report(record)
+        answer = conclude(record, request.found, request.splits, resources.cpus, resources.gpus)
+        write_report(record)
     except OSError as error:
         again = f"the search itself is kept: --resume {experiment.name} writes it once there is room"
         if outcome.state != "interrupted":
