@@ -19,8 +19,9 @@ ALLOWED = {
     "tuner.domains": set(),
     "tuner.failures": set(),
     "tuner.retries": {"failures", "journal"},
-    "tuner.recovery": {"retries"},
-    "tuner.engine": {"recovery", "retries"},
+    "tuner.nodes": {"resources"},
+    "tuner.recovery": {"nodes", "retries"},
+    "tuner.engine": {"nodes", "recovery", "retries"},
     "tuner.halt": {"errors"},
     "tuner.experiment": {"errors", "files"},
     "tuner.space": {"domains", "errors", "training.data"},
@@ -47,8 +48,8 @@ ALLOWED = {
     },
     "tuner.console": {"answer", "columns", "domains", "experiment", "records", "sampling", "session"},
     "tuner.driver": {
-        "callbacks", "console", "decisions", "engine", "errors", "experiment", "halt", "journal", "proposals",
-        "resources", "retries", "schedulers", "searchers", "space", "trial",
+        "callbacks", "console", "decisions", "engine", "errors", "experiment", "halt", "journal", "nodes",
+        "proposals", "resources", "retries", "schedulers", "searchers", "space", "trial",
     },
     "tuner.session": {
         "answer", "driver", "errors", "experiment", "facts", "journal", "records", "resources", "results",

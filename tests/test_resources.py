@@ -9,7 +9,7 @@ from tuner.resources import local_cluster, resources_of
 
 def found(cpus, gpus, most=0, cluster=None, **others):
     experiment = Experiment(cpus_per_trial=cpus, gpus_per_trial=gpus, max_concurrent_trials=most, **others)
-    resources = resources_of(experiment, cluster or {"CPU": 8, "GPU": 2})
+    resources = resources_of(experiment, [cluster or {"CPU": 8, "GPU": 2}])
     return resources.cpus, resources.gpus, resources.concurrent
 
 
@@ -64,14 +64,37 @@ def test_more_than_there_is_is_refused_with_what_there_is(cpus, gpus, cluster, s
     assert str(refused.value) == said
 
 
-def test_of_a_cluster_it_says_so():
-    with pytest.raises(RequestError, match="there are 8 CPUs in the cluster"):
-        found(9, 0, address="auto")
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "said"),
+    [
+        (3, 0, "--cpus-per-trial 3: no node of the cluster has more than 2 CPUs; ask for that or less; where"),
+        (1, 2, "--gpus-per-trial 2: no node of the cluster has more than 1 GPU; ask for that or less; where"),
+        (2, 1, "--gpus-per-trial 1: no node of the cluster has 2 CPUs beside it; ask for fewer of either; where"),
+    ],
+)
+def test_a_trial_spans_no_two_nodes(cpus, gpus, said):
+    experiment = Experiment(cpus_per_trial=cpus, gpus_per_trial=gpus, address="auto")
+    with pytest.raises(RequestError) as refused:
+        resources_of(experiment, [{"CPU": 2}, {"CPU": 2}, {"CPU": 1, "GPU": 1}])
+    assert str(refused.value).startswith(said) and "--max-concurrent-trials N" in str(refused.value)
+
+
+def test_as_many_fit_as_on_each_node_alone():
+    nodes = [{"CPU": 3}, {"CPU": 5, "GPU": 1}, {}]
+    assert resources_of(Experiment(cpus_per_trial=2, gpus_per_trial=0, address="auto"), nodes).concurrent == 3
+    assert resources_of(Experiment(gpus_per_trial=0.5, address="auto"), nodes).concurrent == 2
+
+
+def test_a_cluster_is_trusted_to_grow_to_the_trials_that_were_asked_for():
+    experiment = Experiment(gpus_per_trial=1, max_concurrent_trials=20, address="auto")
+    assert resources_of(experiment, [{"CPU": 2}]).concurrent == 20
+    with pytest.raises(RequestError, match="there are 0 GPUs on this machine"):
+        resources_of(Experiment(gpus_per_trial=1, max_concurrent_trials=20), [{"CPU": 2}])
 
 
 def test_a_bundle_leaves_a_gpu_out_where_none_is_asked_for():
-    assert resources_of(Experiment(), {"CPU": 1}).bundle() == {"CPU": 1}
-    assert resources_of(Experiment(gpus_per_trial=0.5), {"CPU": 1, "GPU": 1}).bundle() == {
+    assert resources_of(Experiment(), [{"CPU": 1}]).bundle() == {"CPU": 1}
+    assert resources_of(Experiment(gpus_per_trial=0.5), [{"CPU": 1, "GPU": 1}]).bundle() == {
         "CPU": 1,
         "GPU": 0.5,
     }

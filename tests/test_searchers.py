@@ -228,7 +228,7 @@ def test_a_resumed_bohb_knows_what_it_was_told_at_the_rungs(monkeypatch):
             }
         )
     built, num = build_searcher(experiment, space)
-    Proposals(built, num, experiment, None, concurrent=2, keep=None, history=history)
+    Proposals(built, num, experiment, None, concurrent=lambda: 2, keep=None, history=history)
     assert len(built.bohber.configs.get(1, ())) == 4
 
 

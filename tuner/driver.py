@@ -46,6 +46,7 @@ from tuner.errors import RequestError
 from tuner.experiment import Experiment
 from tuner.halt import Halt
 from tuner.journal import Event, Journal
+from tuner.nodes import Nodes, launchable, present
 from tuner.proposals import KEEP_BEST_AND_LATEST, Proposals
 from tuner.resources import Resources, local_cluster
 from tuner.retries import Retries
@@ -82,6 +83,7 @@ def search(
         RequestError: the first report shows the request to be wrong.
     """
     halt = Halt(experiment.time_budget, left_s(experiment, history))
+    nodes = Nodes(resources, experiment.max_concurrent_trials, follow=bool(experiment.address))
     searcher, num_settings = build_searcher(experiment, found.space)
     scheduler = build_scheduler(experiment, found.space, history)
     judge = JournalingScheduler(scheduler, experiment, journal, halt, found.space.mutable, bool(history))
@@ -92,12 +94,13 @@ def search(
         num_settings,
         experiment,
         journal,
-        concurrent=num_settings if pbt else resources.concurrent,
+        concurrent=(lambda: num_settings) if pbt else nodes.concurrent,
         keep=keep,
         history=history,
     )
     retries = Retries(experiment.max_failures, history)
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(resources.concurrent + 1)
+    # A cluster may grow: there the proposals alone bound how many trials wait for a place.
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(num_settings if experiment.address else resources.concurrent + 1)
     loggers = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
     tuner = tune.Tuner(
         trainable(experiment, found, splits, resources),
@@ -113,11 +116,11 @@ def search(
             storage_path=str(experiment.folder.absolute()),
             stop=halt,
             callbacks=[JournalCallback(journal, judge, halt, retries), *loggers],
-            progress_reporter=Console(experiment, num_settings, halt.left_s),
+            progress_reporter=Console(experiment, num_settings, halt.left_s, nodes.notice),
             verbose=1,
         ),
     )
-    controller = installed(resources.concurrent, not experiment.address, retries, experiment.trial_timeout_s)
+    controller = installed(nodes, not experiment.address, retries, experiment.trial_timeout_s)
     with signals_to(halt), controller:
         tuner.fit()
     state = "interrupted" if halt.interrupted else "finished"
@@ -153,15 +156,17 @@ def trainable(experiment: Experiment, found: Found, splits: Any, resources: Reso
 
 
 @contextmanager
-def ray_started(experiment: Experiment, imports: tuple[str, ...] = ()) -> Iterator[dict[str, float]]:
-    """Ray on this machine, or the cluster of `--address`; yields its resources and leaves it afterwards.
+def ray_started(experiment: Experiment, imports: tuple[str, ...] = ()) -> Iterator[list[dict[str, float]]]:
+    """Ray on this machine, or the cluster of `--address`; leaves it afterwards.
+
+    Yields the resources of each node that there is, or that an autoscaler says that it may add.
 
     Args:
         imports: modules that workers import as soon as they start, while the driver still prepares.
     """
     quiet()
     if ray.is_initialized():  # by a program that uses this module as a library: its Ray, its to end
-        yield dict(ray.cluster_resources())
+        yield [*present()[0], *launchable()]
         return
     local: dict[str, Any] = {}
     if not experiment.address:
@@ -177,7 +182,7 @@ def ray_started(experiment: Experiment, imports: tuple[str, ...] = ()) -> Iterat
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise RequestError(f"--address {experiment.address}: no Ray cluster answers there ({error})") from error
     try:
-        yield dict(ray.cluster_resources())
+        yield [*present()[0], *launchable()]
     finally:
         ray.shutdown()
 

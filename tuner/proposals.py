@@ -8,6 +8,7 @@ searcher: the same calls in the same order give the same state, whichever search
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ class Proposals(SearchAlgorithm):
 
     Args:
         searcher: proposes; `num_settings` of it are tried.
-        concurrent: trials that may be alive at a time; paused ones do not count.
+        concurrent: gives the trials that may be alive at a time; paused ones do not count.
         history: the events of the search so far, where it is resumed.
     """
 
@@ -46,7 +47,7 @@ class Proposals(SearchAlgorithm):
         experiment: Experiment,
         journal: Journal,
         *,
-        concurrent: int,
+        concurrent: Callable[[], int],
         keep: CheckpointConfig,
         history: list[Event],
     ) -> None:
@@ -77,7 +78,7 @@ class Proposals(SearchAlgorithm):
     def next_trial(self) -> Trial | None:
         if self._done:
             return self._finished_trial(self._done.pop(0))
-        if sum(trial.status != Trial.PAUSED for trial in self._alive.values()) >= self._concurrent:
+        if sum(trial.status != Trial.PAUSED for trial in self._alive.values()) >= self._concurrent():
             return None
         if self._unfinished:
             return self._live(self._restored_trial(self._unfinished.pop(0)))

@@ -1,4 +1,6 @@
-"""What Ray's controller does when a trial fails, loses its worker or falls silent. Written for ray 2.60.0.
+"""What Ray's controller does when a trial fails, loses its worker or falls silent, or has to leave its node.
+
+Written for ray 2.60.0.
 
 `tuner.retries` decides whether the trial goes on; here it is done, so that a scheduler and a searcher notice nothing:
 the trial keeps its place at its rung and in its bracket, and every epoch is judged and journaled once.
@@ -9,6 +11,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from ray._private.state import state
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RaySystemError, RayTaskError
 from ray.train._internal.checkpoint_manager import _TrainingResult
 from ray.train.constants import CHECKPOINT_DIR_NAME
@@ -18,6 +21,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import RESULT_DUPLICATE, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
+from tuner.nodes import Nodes
 from tuner.retries import Retries
 
 LOOK_S = 0.5  # between two looks for trials that report nothing
@@ -31,10 +35,12 @@ class RecoveringController(TuneController):
     """As Ray's, but for failures.
 
     Args:
+        nodes: say which nodes are being drained.
         retries: says whether a failed trial goes on.
         trial_timeout_s: seconds that a running trial may be without a report; None = no limit.
     """
 
+    nodes: Nodes
     retries: Retries
     trial_timeout_s: float | None = None
 
@@ -57,6 +63,9 @@ class RecoveringController(TuneController):
         lost = isinstance(exception, RayActorError)
         if lost and trial.status == Trial.PENDING and trial not in self._trial_to_actor:
             return  # the second notice of one dead worker: Ray tells of the actor, then of the task that it had
+        if lost and trial in self._resetting_trials:
+            self.replace_worker(trial)  # an idle one that had died unseen, and this trial had no part in that
+            return
         self._silent_since.pop(trial.trial_id, None)
         self._resetting_trials.discard(trial)  # or Ray would wait for ever for the reset of a worker that is dead
         if trial.status not in (Trial.RUNNING, Trial.PENDING) or (lost and self._had_been_judged(trial)):
@@ -119,6 +128,12 @@ class RecoveringController(TuneController):
         reused: bool = super()._maybe_reuse_cached_actor(trial)
         return reused
 
+    def replace_worker(self, trial: Trial) -> None:
+        """Another worker for a trial that has done nothing on its own yet."""
+        self._resetting_trials.remove(trial)
+        self.kill_worker(trial)
+        self._schedule_trial_actor(trial)
+
     def kill_worker(self, trial: Trial) -> None:
         """Ends a trial's worker now, without the callbacks of an actor that is asked to end."""
         actor = self._trial_to_actor.pop(trial, None)
@@ -145,14 +160,42 @@ class RecoveringController(TuneController):
         decision: str | None = super()._process_trial_result(trial, result)
         return decision
 
+    # A node that is being drained.
+
+    def _has_to_move(self, trial: Trial) -> bool:
+        """Whether the trial's node is being drained and its last report saved: nothing is lost by leaving now."""
+        if not self.nodes.leaving:
+            return False
+        saved = trial.latest_checkpoint_result
+        if epoch_of(trial) != (saved.metrics[TRAINING_ITERATION] if saved else 0):
+            return False
+        return node_of(trial.temporary_state.ray_actor) in self.nodes.leaving
+
+    def _give_up_idle_workers(self) -> None:
+        """Those on nodes that are being drained, which Ray would give to the next trials."""
+        for waiting in self._actor_cache._cached_objects.values():
+            for actor in list(waiting):
+                if node_of(self._actor_manager._live_actors_to_ray_actors_resources[actor][0]) in self.nodes.leaving:
+                    waiting.remove(actor)
+                    self._actor_cache._num_cached_objects -= 1
+                    actor.set_on_stop(None)
+                    actor.set_on_error(None)
+                    self._remove_actor(tracked_actor=actor)
+
     # Silence.
 
     def _schedule_trial_train(self, trial: Trial) -> None:
+        if self._has_to_move(trial):
+            self.kill_worker(trial)
+            self._requeue_trial(trial)
+            return
         self._silent_since[trial.trial_id] = time.monotonic()
         super()._schedule_trial_train(trial)
 
     def on_step_end(self) -> None:
         super().on_step_end()
+        if self.nodes.leaving:
+            self._give_up_idle_workers()
         now = time.monotonic()
         if self.trial_timeout_s is None or now - self._looked < LOOK_S:
             return
@@ -162,6 +205,12 @@ class RecoveringController(TuneController):
                 allowed = f"--trial-timeout {self.trial_timeout_s:g}s"
                 silent = f"no report for {silent_s:.1f} s after epoch {epoch_of(trial)} ({allowed})"
                 self._process_trial_failure(trial, TrialTimeoutError(silent))
+
+
+def node_of(actor: Any) -> str:
+    """The id of the node that an actor runs on."""
+    node_id: str = state.actor_table(actor._actor_id.hex())["Address"]["NodeID"]
+    return node_id
 
 
 def epoch_of(trial: Trial) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
@@ -22,31 +23,61 @@ class Resources:
         """As a Ray placement group's bundle."""
         return {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
 
+    def fit(self, nodes: Sequence[Mapping[str, float]]) -> int:
+        """Trials that the nodes hold at a time: none spans two of them.
 
-def resources_of(experiment: Experiment, cluster: dict[str, float]) -> Resources:
-    """The resources of a trial on a cluster; `auto` is one GPU where there is one, and one CPU.
+        Args:
+            nodes: of each, name -> amount.
+        """
+        return sum(self._fit(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in nodes)
+
+    def _fit(self, cpus: float, gpus: float) -> int:
+        fit = math.floor(cpus / self.cpus + 1e-9)
+        if self.gpus:
+            # A fraction does not span two devices: 0.4 of a GPU fits twice into each.
+            each = int(gpus // self.gpus) if self.gpus >= 1 else int(gpus) * math.floor(1 / self.gpus + 1e-9)
+            fit = min(fit, each)
+        return fit
+
+
+def resources_of(experiment: Experiment, nodes: Sequence[Mapping[str, float]]) -> Resources:
+    """The resources of a trial on these nodes; `auto` is one GPU where there is one, and one CPU.
 
     Args:
-        cluster: name -> amount, as `ray.cluster_resources()` gives it.
+        nodes: of each that there is or that may come, name -> amount.
 
     Raises:
-        RequestError: one trial needs more than there is. Ray would leave it pending without a word.
+        RequestError: no node can hold a trial. Ray would leave it pending without a word. Not raised where a number of
+            trials at a time was asked of a cluster: its autoscaler may have nodes to add that nobody knows of.
     """
     cpus = 1.0 if experiment.cpus_per_trial == "auto" else float(experiment.cpus_per_trial)
-    there = {"CPU": float(cluster.get("CPU", 0)), "GPU": float(cluster.get("GPU", 0))}
-    gpus = float(min(1.0, there["GPU"])) if experiment.gpus_per_trial == "auto" else float(experiment.gpus_per_trial)
-    for name, flag, wanted in (("CPU", "--cpus-per-trial", cpus), ("GPU", "--gpus-per-trial", gpus)):
-        if wanted > there[name]:
-            raise RequestError(
-                f"{flag} {wanted:g}: there {'is' if there[name] == 1 else 'are'} {there[name]:g} {name}"
-                f"{'' if there[name] == 1 else 's'} {'in the cluster' if experiment.address else 'on this machine'}; "
-                f"ask for {there[name]:g} or less"
-            )
-    fit = math.floor(there["CPU"] / cpus + 1e-9)
-    if gpus:
-        # A fraction does not span two devices: 0.4 of a GPU fits twice into each.
-        fit = min(fit, int(there["GPU"] // gpus if gpus >= 1 else there["GPU"] * math.floor(1 / gpus + 1e-9)))
-    return Resources(cpus, gpus, min(fit, experiment.max_concurrent_trials or fit))
+    most = {name: max((float(node.get(name, 0)) for node in nodes), default=0.0) for name in ("CPU", "GPU")}
+    gpus = min(1.0, most["GPU"]) if experiment.gpus_per_trial == "auto" else float(experiment.gpus_per_trial)
+    trial = Resources(cpus, gpus, experiment.max_concurrent_trials)
+    fit = trial.fit(nodes)
+    if experiment.address and experiment.max_concurrent_trials:
+        return trial
+    if not fit:
+        raise RequestError(_too_much(experiment, trial, most))
+    return replace(trial, concurrent=min(fit, experiment.max_concurrent_trials or fit))
+
+
+def _too_much(experiment: Experiment, trial: Resources, most: dict[str, float]) -> str:
+    """What no node has, and what to ask for."""
+    pairs = (("CPU", "--cpus-per-trial", trial.cpus), ("GPU", "--gpus-per-trial", trial.gpus))
+    name, flag, wanted = next((pair for pair in pairs if pair[2] > most[pair[0]]), pairs[1])
+    there, s = most[name], "" if most[name] == 1 else "s"
+    if not experiment.address:
+        is_or_are = "is" if there == 1 else "are"
+        return f"{flag} {wanted:g}: there {is_or_are} {there:g} {name}{s} on this machine; ask for {there:g} or less"
+    scaled = "; where an autoscaler adds such nodes, say for how many trials: --max-concurrent-trials N"
+    if wanted > there:
+        return (
+            f"{flag} {wanted:g}: no node of the cluster has more than {there:g} {name}{s}; ask for that or less{scaled}"
+        )
+    return (
+        f"{flag} {wanted:g}: no node of the cluster has {trial.cpus:g} CPUs beside it; ask for fewer of either{scaled}"
+    )
 
 
 def local_cluster() -> dict[str, float]:

@@ -1,0 +1,94 @@
+"""Nodes that come and go: what a search makes of it. The searches with real nodes are `benchmarks/nodes.py`'s."""
+
+import pytest
+import yaml
+from ray.core.generated import autoscaler_pb2
+
+from tuner import nodes
+from tuner.nodes import Nodes, launchable
+from tuner.resources import Resources
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """A cluster whose nodes the test sets: `cluster.present`, `cluster.leaving`, `cluster.launchable`."""
+
+    class Cluster:
+        present: list = []
+        leaving: frozenset = frozenset()
+        launchable: list = []
+
+    monkeypatch.setattr(nodes, "LOOK_S", 0.0)
+    monkeypatch.setattr(nodes, "present", lambda: (Cluster.present, Cluster.leaving))
+    monkeypatch.setattr(nodes, "launchable", lambda: Cluster.launchable)
+    return Cluster
+
+
+def test_trials_at_a_time_follow_the_nodes(cluster):
+    followed = Nodes(Resources(1, 0, 4), follow=True)
+    for present, expected in (([{"CPU": 4}], 4), ([{"CPU": 4}, {"CPU": 2}], 6), ([], 1), ([{"CPU": 1}], 1)):
+        cluster.present = present
+        assert followed.concurrent() == expected
+
+
+def test_on_this_machine_they_stay(cluster):
+    cluster.present, cluster.leaving = [{"CPU": 9}], frozenset("a")
+    here = Nodes(Resources(1, 0, 2))
+    assert here.concurrent() == 2 and not here.leaving and here.notice(3, 0) == ""
+
+
+def test_an_autoscaler_sees_as_many_trials_as_it_may_add_nodes_for(cluster):
+    cluster.present, cluster.launchable = [{"CPU": 2}], [{"CPU": 4, "GPU": 1}] * 5
+    assert Nodes(Resources(1, 1, 5), follow=True).concurrent() == 5
+    assert Nodes(Resources(1, 1, 3), most=3, follow=True).concurrent() == 3
+
+
+def test_a_number_that_was_asked_for_is_kept_to(cluster):
+    assert Nodes(Resources(1, 1, 20), most=20, follow=True).concurrent() == 20
+
+
+@pytest.mark.parametrize(
+    ("present", "waiting", "said"),
+    [
+        ([{"CPU": 8}], 2, "2 trials wait for a node with 1 CPU and 1 GPU: none of 1 node has that"),
+        ([], 1, "1 trial waits for a node with 1 CPU and 1 GPU: none of 0 nodes has that"),
+        ([{"CPU": 8, "GPU": 1}], 1, "1 trial waits for 1 CPU and 1 GPU: all 1 node are taken or starting"),
+    ],
+)
+def test_why_trials_wait_is_said_while_none_runs(cluster, present, waiting, said):
+    cluster.present = present
+    waits = Nodes(Resources(1, 1, 2), follow=True)
+    assert waits.notice(waiting, 0).startswith(said)
+    assert waits.notice(waiting, 1) == waits.notice(0, 0) == ""
+
+
+class Told:
+    """Ray's control service, with what an autoscaler told it."""
+
+    def __init__(self, config=None):
+        self.config = config
+
+    def get_cluster_config(self):
+        return self.config
+
+
+def test_the_launchers_file_says_how_far_it_goes(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(nodes, "state", Told())
+    assert launchable() == []
+    kinds = {
+        "head": {"resources": {"CPU": 2}, "max_workers": 0},
+        "gpu": {"resources": {"CPU": 8, "GPU": 1}, "max_workers": 3},
+        "unsaid": {"max_workers": 1},
+    }
+    (tmp_path / "ray_bootstrap_config.yaml").write_text(yaml.safe_dump({"available_node_types": kinds}))
+    assert launchable() == [{"CPU": 8, "GPU": 1}] * 3 + [{}]
+
+
+def test_what_rays_control_service_was_told_goes_first(monkeypatch):
+    groups = autoscaler_pb2.NodeGroupConfig
+    config = autoscaler_pb2.ClusterConfig(
+        node_group_configs=[groups(resources={"CPU": 4}, max_count=2), groups(resources={"GPU": 1}, max_count=-1)]
+    )
+    monkeypatch.setattr(nodes, "state", Told(config))
+    assert launchable() == [{"CPU": 4}] * 2 + [{"GPU": 1}] * nodes.UNBOUNDED
