@@ -21,9 +21,10 @@ from typing import Any
 from tuner.journal import Event, read
 
 ROOT = Path(__file__).parent.parent
+SPACE = ROOT / "benchmarks" / "peers" / "classes.py"
 STORE_BYTES = 100 * 2**20
 PATIENCE_S = 240.0
-Figures = dict[tuple[str, int], dict[str, Any]]
+Figures = dict[tuple[str, int], dict[str, str]]
 
 
 @dataclass
@@ -103,12 +104,11 @@ class Testbed:
         command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--address", self.address]
         subprocess.run([*command, "--node-id", node.node_id, *reason, *deadline], check=True, capture_output=True)
 
-    def search(self, name: str, *options: str) -> Search:
-        """Starts a search over the benchmark's space."""
+    def search(self, name: str, *options: str, space: Path = SPACE) -> Search:
+        """Starts a search."""
         out = (self.folder / f"{name}.out").open("w")
-        space = ["--space", str(ROOT / "benchmarks" / "peers" / "classes.py")]
         place = ["--address", self.address, "--results", str(self.folder), "--name", name, "--wandb", "disabled"]
-        command = [sys.executable, "-m", "tuner.run", *space, *place, "--scheduler", "fifo", *options]
+        command = [sys.executable, "-m", "tuner.run", "--space", str(space), *place, "--scheduler", "fifo", *options]
         return Search(self.folder / name, subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, text=True))
 
     def end(self) -> None:
@@ -132,14 +132,12 @@ def testbed(folder: Path, num_nodes: int) -> Iterator[Testbed]:
 
 
 def figures(search: Search) -> Figures:
-    """(trial, epoch) -> what it reported, without what it used; AssertionError where an epoch is there twice."""
-    from tuner.columns import USAGE
-
+    """(trial, epoch) -> what it reported of its training; AssertionError where an epoch is there twice."""
     found: Figures = {}
     for event in search.named("report"):
         key = event["trial"], event["epoch"]
         assert key not in found, f"{key} is in the journal twice"
-        found[key] = {name: value for name, value in event["metrics"].items() if name not in USAGE}
+        found[key] = {name: repr(value) for name, value in event["metrics"].items() if name in ("loss", "train_loss")}
     return found
 
 
@@ -208,6 +206,23 @@ def node_added(bed: Testbed) -> Search:
     return search
 
 
+def another_search(bed: Testbed) -> Search:
+    """A search that holds the whole cluster is joined by another one, which may have one trial at a time."""
+    first = bed.search("first", "--num-samples", "12")
+    first.wait_for_reports(7)
+    search = bed.search("second", "--max-concurrent-trials", "1")
+    search.end()
+    first.end()
+    starts, reports = search.named("trial_started"), first.named("report")
+    ended = first.events[-1]["time"]
+    both = [event["time"] for event in search.named("report") if event["time"] < ended]
+    theirs = sum(bool(both) and both[0] <= event["time"] <= both[-1] for event in reports)
+    waited = starts[0]["time"] - search.events[0]["time"]
+    print(f"second search: first trial after {waited:.0f} s", file=sys.stderr)
+    print(f"while both reported, it had {len(both)} of {len(both) + theirs} reports", file=sys.stderr)
+    return search
+
+
 @dataclass(frozen=True)
 class Fault:
     """A row of the table."""
@@ -224,6 +239,7 @@ FAULTS = {
     "drained": Fault(node_drained, "one node drained (`ray drain-node`)"),
     "all_killed": Fault(all_killed, "all nodes killed, one comes back later", 2),
     "added": Fault(node_added, "one node at first, one added in the middle", 1),
+    "another": Fault(another_search, "another search holds the whole cluster"),
 }
 
 

@@ -1,9 +1,12 @@
 """Nodes that come and go: what a search makes of it. The searches with real nodes are `benchmarks/nodes.py`'s."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 from ray.core.generated import autoscaler_pb2
 
+from benchmarks.nodes import FAULTS, epochs_lost, figures, places, testbed
 from tuner import nodes
 from tuner.nodes import Nodes, launchable
 from tuner.resources import Resources
@@ -52,7 +55,7 @@ def test_a_number_that_was_asked_for_is_kept_to(cluster):
     [
         ([{"CPU": 8}], 2, "2 trials wait for a node with 1 CPU and 1 GPU: none of 1 node has that"),
         ([], 1, "1 trial waits for a node with 1 CPU and 1 GPU: none of 0 nodes has that"),
-        ([{"CPU": 8, "GPU": 1}], 1, "1 trial waits for 1 CPU and 1 GPU: all 1 node are taken or starting"),
+        ([{"CPU": 8, "GPU": 1}], 1, "1 trial waits for 1 CPU and 1 GPU: what has that is taken, or starting"),
     ],
 )
 def test_why_trials_wait_is_said_while_none_runs(cluster, present, waiting, said):
@@ -92,3 +95,84 @@ def test_what_rays_control_service_was_told_goes_first(monkeypatch):
     )
     monkeypatch.setattr(nodes, "state", Told(config))
     assert launchable() == [{"CPU": 4}] * 2 + [{"GPU": 1}] * nodes.UNBOUNDED
+
+
+# Real nodes: raylets of this machine.
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The figures of the search on one node that nothing happens to."""
+    with testbed(tmp_path_factory.mktemp("alone"), 1) as bed:
+        search = bed.search("alone")
+        assert search.end() == 0, search.said
+    return figures(search)
+
+
+@pytest.fixture
+def after(alone, tmp_path):
+    """`after("killed")`: the search to which that happened, which has all of its trials' figures."""
+
+    def run(fault):
+        with testbed(tmp_path, FAULTS[fault].num_nodes) as bed:
+            search = FAULTS[fault].happens(bed)
+        assert search.process.returncode == 0, search.said
+        assert figures(search) == alone
+        assert [event["status"] for event in search.named("trial_ended")] == ["completed"] * 6
+        return search
+
+    return run
+
+
+@pytest.mark.slow
+def test_a_search_uses_all_nodes(after):
+    search = after("nothing")
+    assert len(places(search)) == 3 and not search.named("trial_failed")
+
+
+@pytest.mark.slow
+def test_a_killed_node_costs_what_was_not_saved(after):
+    search = after("killed")
+    failed = search.named("trial_failed")
+    assert failed and {(event["kind"], event["will_retry"]) for event in failed} == {("worker_lost", True)}
+    assert epochs_lost(search) <= len(failed)
+
+
+@pytest.mark.slow
+def test_a_drained_node_costs_nothing(after):
+    search = after("drained")
+    drained = search.named("trial_started")[0]["node"]
+    assert not search.named("trial_failed")
+    starts = search.named("trial_started")
+    (moved,) = {event["trial"] for event in starts if sum(event["trial"] == e["trial"] for e in starts) > 1}
+    first, second = [event["node"] for event in starts if event["trial"] == moved]
+    assert first == drained != second
+
+
+@pytest.mark.slow
+def test_without_any_node_trials_wait_for_one(after):
+    search = after("all_killed")
+    assert {event["kind"] for event in search.named("trial_failed")} == {"worker_lost"}
+    assert len(places(search)) == 3 and "none of 1 node has that" in search.said
+
+
+@pytest.mark.slow
+def test_a_node_that_is_added_is_used(after):
+    assert len(places(after("added"))) == 2
+
+
+@pytest.mark.slow
+def test_gpus_that_are_not_there_yet_are_waited_for(tmp_path):
+    from ray.autoscaler.v2.sdk import get_cluster_status
+
+    with testbed(tmp_path, 1) as bed:
+        options = ["--gpus-per-trial", "1", "--num-samples", "3"]
+        space = Path(__file__).parent / "spaces" / "lossy.py"
+        refused = bed.search("refused", *options, space=space)
+        assert refused.end() == 2 and "no node of the cluster has more than 0 GPUs" in refused.said
+        search = bed.search("waits", *options, "--max-concurrent-trials", "3", space=space)
+        search.wait_for(lambda: "3 trials wait for a node with 1 CPU and 1 GPU" in search.said)
+        seen = get_cluster_status(bed.address).resource_demands.placement_group_demand
+        assert sum(bundles.count for each in seen for bundles in each.bundles_by_count) == 3
+        gpus = bed.add(num_cpus=3, num_gpus=3)
+        assert search.end() == 0 and list(places(search)) == [gpus]

@@ -57,7 +57,7 @@ class Nodes:
         wanted = " and ".join(f"{amount:g} {name}" for name, amount in self._resources.bundle().items())
         trials = f"{num_waiting} trial{' waits' if num_waiting == 1 else 's wait'}"
         if self._resources.fit(self._present):
-            return f"{trials} for {wanted}: all {there} are taken or starting"
+            return f"{trials} for {wanted}: what has that is taken, or starting"
         return f"{trials} for a node with {wanted}: none of {there} has that; add one, or let the autoscaler"
 
     def _look(self) -> None:

@@ -21,7 +21,7 @@ def classes(data_dir: Path | None) -> Splits:
 
 
 space = Space(
-    params={"width": tune.choice([32, 64, 128]), "lr": tune.loguniform(1e-3, 1e-1)},
+    params={"width": tune.choice([32, 64, 128]), "lr": tune.loguniform(1e-4, 1e-2)},
     task=Task(
         data=classes,
         model=lambda config: torch.nn.Sequential(
