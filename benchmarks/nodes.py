@@ -116,7 +116,7 @@ class Testbed:
 
 
 @contextlib.contextmanager
-def testbed(folder: Path, num_nodes: int) -> Iterator[Testbed]:
+def raylets(folder: Path, num_nodes: int) -> Iterator[Testbed]:
     """A cluster that is gone afterwards; its files in a folder with a short name, as Unix sockets need."""
     before = {name: os.environ.get(name) for name in ("RAY_TMPDIR", "PYTHONPATH")}
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as short:
@@ -250,14 +250,14 @@ def main() -> None:
     args = given.parse_args()
     with tempfile.TemporaryDirectory(prefix="tuner-") as results:
         folder = args.results or Path(results)
-        with testbed(folder, 1) as bed:
+        with raylets(folder, 1) as bed:
             alone = bed.search("alone")
             alone.end()
         expected = figures(alone)
         print("| what happens | exit code | trials completed | retries | epochs lost | figures equal |")
         print("| --- | ---: | ---: | ---: | ---: | --- |")
         for name in args.faults:
-            with testbed(folder, FAULTS[name].num_nodes) as bed:
+            with raylets(folder, FAULTS[name].num_nodes) as bed:
                 search = FAULTS[name].happens(bed)
             completed = sum(event["status"] == "completed" for event in search.named("trial_ended"))
             retries = sum(event["will_retry"] for event in search.named("trial_failed"))

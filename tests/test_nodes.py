@@ -6,10 +6,11 @@ import pytest
 import yaml
 from ray.core.generated import autoscaler_pb2
 
-from benchmarks.nodes import FAULTS, epochs_lost, figures, places, testbed
+from benchmarks.nodes import FAULTS, epochs_lost, figures, places, raylets
 from tuner import nodes
 from tuner.nodes import Nodes, launchable
 from tuner.resources import Resources
+from tuner.shares import Want, division
 
 
 @pytest.fixture
@@ -20,10 +21,12 @@ def cluster(monkeypatch):
         present: list = []
         leaving: frozenset = frozenset()
         launchable: list = []
+        agreed = staticmethod(lambda want: None)
 
     monkeypatch.setattr(nodes, "LOOK_S", 0.0)
     monkeypatch.setattr(nodes, "present", lambda: (Cluster.present, Cluster.leaving))
     monkeypatch.setattr(nodes, "launchable", lambda: Cluster.launchable)
+    monkeypatch.setattr(nodes, "agreed", lambda want: Cluster.agreed(want))
     return Cluster
 
 
@@ -48,6 +51,34 @@ def test_an_autoscaler_sees_as_many_trials_as_it_may_add_nodes_for(cluster):
 
 def test_a_number_that_was_asked_for_is_kept_to(cluster):
     assert Nodes(Resources(1, 1, 20), most=20, follow=True).concurrent() == 20
+
+
+@pytest.mark.parametrize(
+    ("wants", "expected"),
+    [
+        ([(10, 4)], [4]),
+        ([(10, 4), (10, 4)], [2, 2]),
+        ([(10, 3), (10, 3)], [2, 1]),
+        ([(10, 4), (1, 4)], [3, 1]),  # what one cannot use is the other's
+        ([(10, 8), (10, 2)], [4, 1]),  # trials of different sizes: halves of the cluster
+        ([(10, 2), (10, 2), (10, 2)], [1, 1, 1]),  # more searches than places: taken in turn
+        ([(0, 4), (10, 4)], [1, 4]),
+    ],
+)
+def test_searches_divide_a_cluster(wants, expected):
+    assert list(division({str(i): Want(*want) for i, want in enumerate(wants)}).values()) == expected
+
+
+def test_a_search_keeps_to_its_part(cluster):
+    cluster.present, cluster.agreed = [{"CPU": 4}], lambda want: 2
+    shared = Nodes(Resources(1, 0, 4), follow=True)
+    assert shared.concurrent() == 2 and shared.too_many(3) and not shared.too_many(2)
+
+
+def test_an_only_search_has_all_of_it(cluster):
+    cluster.present = [{"CPU": 4}]
+    alone = Nodes(Resources(1, 0, 4), follow=True)
+    assert alone.concurrent() == 4 and not alone.too_many(9)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +134,7 @@ def test_what_rays_control_service_was_told_goes_first(monkeypatch):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """The figures of the search on one node that nothing happens to."""
-    with testbed(tmp_path_factory.mktemp("alone"), 1) as bed:
+    with raylets(tmp_path_factory.mktemp("alone"), 1) as bed:
         search = bed.search("alone")
         assert search.end() == 0, search.said
     return figures(search)
@@ -114,7 +145,7 @@ def after(alone, tmp_path):
     """`after("killed")`: the search to which that happened, which has all of its trials' figures."""
 
     def run(fault):
-        with testbed(tmp_path, FAULTS[fault].num_nodes) as bed:
+        with raylets(tmp_path, FAULTS[fault].num_nodes) as bed:
             search = FAULTS[fault].happens(bed)
         assert search.process.returncode == 0, search.said
         assert figures(search) == alone
@@ -165,7 +196,7 @@ def test_a_node_that_is_added_is_used(after):
 def test_gpus_that_are_not_there_yet_are_waited_for(tmp_path):
     from ray.autoscaler.v2.sdk import get_cluster_status
 
-    with testbed(tmp_path, 1) as bed:
+    with raylets(tmp_path, 1) as bed:
         options = ["--gpus-per-trial", "1", "--num-samples", "3"]
         space = Path(__file__).parent / "spaces" / "lossy.py"
         refused = bed.search("refused", *options, space=space)

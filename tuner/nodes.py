@@ -1,4 +1,4 @@
-"""The nodes of Ray's cluster while they come and go: how many trials fit, what trials wait for, which nodes leave."""
+"""The nodes of Ray's cluster while they come and go: how many trials fit, what they wait for, which nodes leave."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import yaml
 from ray._private.state import state
 
 from tuner.resources import Resources
+from tuner.shares import Want, agreed
 
 LOOK_S = 2.0  # between two looks at the cluster; one takes 2 ms for 100 nodes
 UNBOUNDED = 1000  # nodes of a type that an autoscaler may start without limit
@@ -31,6 +32,8 @@ class Nodes:
         self._fit = resources.concurrent
         self._present: list[dict[str, float]] = []
         self._leaving: frozenset[str] = frozenset()
+        self._part: int | None = None
+        self.wanted = self._most or resources.concurrent  # trials that this search could run at a time
 
     def concurrent(self) -> int:
         """Trials that may be alive at a time, at least 1; those that find no place are what an autoscaler sees.
@@ -40,7 +43,13 @@ class Nodes:
         if not self._follow:
             return self._resources.concurrent
         self._look()
-        return self._most or max(1, self._fit)
+        most = self._most or max(1, self._fit)
+        return most if self._part is None else min(most, self._part)
+
+    def too_many(self, num_workers: int) -> bool:
+        """Whether these are more than this search's part of a cluster that it shares with other searches."""
+        self._look()
+        return self._part is not None and num_workers > self._part
 
     @property
     def leaving(self) -> frozenset[str]:
@@ -67,6 +76,8 @@ class Nodes:
         self._looked = now
         self._present, self._leaving = present()
         self._fit = max(self._resources.fit(self._present), self._resources.fit(launchable()))
+        most = self._most or self._fit
+        self._part = agreed(Want(min(self.wanted, most), max(1, self._fit)))
 
 
 def present() -> tuple[list[dict[str, float]], frozenset[str]]:

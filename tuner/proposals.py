@@ -75,6 +75,11 @@ class Proposals(SearchAlgorithm):
     def total_samples(self) -> int:
         return self._num_settings
 
+    @property
+    def num_left(self) -> int:
+        """Trials that are still to be given to Ray, at most."""
+        return 0 if self._finished else self._num_settings - self._num_proposed + len(self._unfinished)
+
     def next_trial(self) -> Trial | None:
         if self._done:
             return self._finished_trial(self._done.pop(0))

@@ -160,24 +160,28 @@ class RecoveringController(TuneController):
         decision: str | None = super()._process_trial_result(trial, result)
         return decision
 
-    # A node that is being drained.
+    # A node that is being drained, a cluster that is shared.
 
     def _has_to_move(self, trial: Trial) -> bool:
-        """Whether the trial's node is being drained and its last report saved: nothing is lost by leaving now."""
-        if not self.nodes.leaving:
+        """Whether the trial has to give up its place, and its last report is saved: nothing is lost by leaving now."""
+        surplus = self.nodes.too_many(len(self._running_trials))
+        if not (surplus or self.nodes.leaving):
             return False
         saved = trial.latest_checkpoint_result
         if epoch_of(trial) != (saved.metrics[TRAINING_ITERATION] if saved else 0):
             return False
-        return node_of(trial.temporary_state.ray_actor) in self.nodes.leaving
+        return surplus or node_of(trial.temporary_state.ray_actor) in self.nodes.leaving
 
     def _give_up_idle_workers(self) -> None:
-        """Those on nodes that are being drained, which Ray would give to the next trials."""
-        for waiting in self._actor_cache._cached_objects.values():
+        """Those on nodes that are being drained, and those that are others' part of the cluster."""
+        cache, busy = self._actor_cache, len(self._running_trials)
+        for waiting in cache._cached_objects.values():
             for actor in list(waiting):
-                if node_of(self._actor_manager._live_actors_to_ray_actors_resources[actor][0]) in self.nodes.leaving:
+                surplus = self.nodes.too_many(busy + cache.num_cached_objects)
+                ray_actor, _ = self._actor_manager._live_actors_to_ray_actors_resources[actor]
+                if surplus or node_of(ray_actor) in self.nodes.leaving:
                     waiting.remove(actor)
-                    self._actor_cache._num_cached_objects -= 1
+                    cache._num_cached_objects -= 1
                     actor.set_on_stop(None)
                     actor.set_on_error(None)
                     self._remove_actor(tracked_actor=actor)
@@ -194,8 +198,9 @@ class RecoveringController(TuneController):
 
     def on_step_end(self) -> None:
         super().on_step_end()
-        if self.nodes.leaving:
+        if self.nodes.leaving or self.nodes.too_many(len(self._running_trials) + self._actor_cache.num_cached_objects):
             self._give_up_idle_workers()
+        self.nodes.wanted = len(self._live_trials) + self._search_alg.num_left
         now = time.monotonic()
         if self.trial_timeout_s is None or now - self._looked < LOOK_S:
             return
