@@ -6,7 +6,7 @@ import pytest
 import yaml
 from ray.core.generated import autoscaler_pb2
 
-from benchmarks.nodes import FAULTS, epochs_lost, figures, places, raylets
+from benchmarks.nodes import FAULTS, Search, epochs_lost, figures, places, raylets
 from tuner import nodes
 from tuner.nodes import Nodes, launchable
 from tuner.resources import Resources
@@ -207,3 +207,13 @@ def test_gpus_that_are_not_there_yet_are_waited_for(tmp_path):
         assert sum(bundles.count for each in seen for bundles in each.bundles_by_count) == 3
         gpus = bed.add(num_cpus=3, num_gpus=3)
         assert search.end() == 0 and list(places(search)) == [gpus]
+
+
+@pytest.mark.slow
+def test_a_search_does_not_wait_for_the_end_of_another(after, alone, tmp_path):
+    second = after("another")
+    first = Search(tmp_path / "first", second.process)
+    assert second.named("report")[0]["time"] < first.named("experiment_finished")[0]["time"]
+    assert [event["status"] for event in first.named("trial_ended")] == ["completed"] * 12
+    assert {key: value for key, value in figures(first).items() if key in alone} == alone
+    assert not first.named("trial_failed") and not second.named("trial_failed")
