@@ -13,7 +13,7 @@ from ray._private.state import state
 from tuner.resources import Resources
 from tuner.shares import Want, agreed
 
-LOOK_S = 2.0  # between two looks at the cluster; one takes 2 ms for 100 nodes
+LOOK_S = 2.0  # between two looks at the cluster: three calls to its head
 UNBOUNDED = 1000  # nodes of a type that an autoscaler may start without limit
 
 
