@@ -206,7 +206,8 @@ def test_gpus_that_are_not_there_yet_are_waited_for(tmp_path):
         seen = get_cluster_status(bed.address).resource_demands.placement_group_demand
         assert sum(bundles.count for each in seen for bundles in each.bundles_by_count) == 3
         gpus = bed.add(num_cpus=3, num_gpus=3)
-        assert search.end() == 0 and list(places(search)) == [gpus]
+        search.end()  # with 0 where there is a CUDA driver: these GPUs are so by name alone
+        assert {node: sorted(trials) for node, trials in places(search).items()} == {gpus: ["00000", "00001", "00002"]}
 
 
 @pytest.mark.slow
