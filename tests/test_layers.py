@@ -19,8 +19,10 @@ ALLOWED = {
     "tuner.domains": set(),
     "tuner.failures": set(),
     "tuner.retries": {"failures", "journal"},
-    "tuner.recovery": {"retries"},
-    "tuner.engine": {"recovery", "retries"},
+    "tuner.shares": set(),
+    "tuner.nodes": {"resources", "shares"},
+    "tuner.recovery": {"nodes", "retries"},
+    "tuner.engine": {"nodes", "recovery", "retries"},
     "tuner.halt": {"errors"},
     "tuner.checkpoints": set(),
     "tuner.lock": {"errors"},
@@ -63,7 +65,7 @@ ALLOWED = {
     },
     "tuner.console": {"answer", "columns", "domains", "experiment", "records", "sampling", "session"},
     "tuner.driver": {
-        "callbacks", "cluster", "console", "decisions", "engine", "errors", "experiment", "halt", "journal", "ledger",
+        "callbacks", "console", "decisions", "engine", "errors", "experiment", "halt", "journal", "ledger", "nodes",
         "probe", "proposals", "replay", "resources", "retries", "schedulers", "searchers", "space", "trial",
     },
     "tuner.session": {

@@ -123,8 +123,8 @@ def search(request: Request) -> int:
     # A task's workers need torch, and torch's optimisers torch._dynamo: 3 s of imports, begun early.
     imports = ("ray.tune", "torch", "torch._dynamo") if request.splits else ("ray.tune",)
     started = driver.ray_started(request.experiment, request.found, imports)
-    with mirrored(request.experiment, request.wandb_mode), started as cluster:
-        done = session.conduct(request, journal, cluster)
+    with mirrored(request.experiment, request.wandb_mode), started as nodes:
+        done = session.conduct(request, journal, nodes)
         print("\n".join(console.ending(done)), flush=True)  # before Ray and W&B take their seconds to end
     return done.exit_code
 

@@ -171,7 +171,7 @@ def checked(experiment: Experiment, found: Found, facts: dict[str, Any], history
     check_searcher(experiment, found.space)
     check_scheduler(experiment, found.space)
     writable(Path(experiment.results))
-    resources = None if experiment.address else resources_of(experiment, local_cluster())
+    resources = None if experiment.address else resources_of(experiment, [local_cluster()])
     return Request(experiment, found, facts, history, resources, wandb_mode(experiment.wandb))
 
 
@@ -230,9 +230,9 @@ def open_journal(request: Request) -> Journal:
     return journal
 
 
-def conduct(request: Request, journal: Journal, cluster: dict[str, float]) -> Done:
-    """Searches and concludes; RequestError where a trial does not fit the cluster."""
-    resources = request.resources or resources_of(request.experiment, cluster)
+def conduct(request: Request, journal: Journal, nodes: list[dict[str, float]]) -> Done:
+    """Searches and concludes; RequestError where a trial fits none of the nodes."""
+    resources = request.resources or resources_of(request.experiment, nodes)
     experiment, folder = request.experiment, request.experiment.folder
     try:
         outcome = driver.search(experiment, request.found, request.splits, journal, request.history, resources)
