@@ -118,9 +118,10 @@ class Testbed:
 @contextlib.contextmanager
 def raylets(folder: Path, num_nodes: int) -> Iterator[Testbed]:
     """A cluster that is gone afterwards; its files in a folder with a short name, as Unix sockets need."""
-    before = {name: os.environ.get(name) for name in ("RAY_TMPDIR", "PYTHONPATH")}
+    before = {name: os.environ.get(name) for name in ("RAY_TMPDIR", "PYTHONPATH", "RAY_AUTH_MODE")}
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as short:
-        os.environ |= {"RAY_TMPDIR": short, "PYTHONPATH": str(ROOT)}
+        # These nodes ask for no token; a driver that finds one in ~/.ray would refuse their calls.
+        os.environ |= {"RAY_TMPDIR": short, "PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
         bed = Testbed(folder, num_nodes)
         try:
             yield bed
