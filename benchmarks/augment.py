@@ -1,6 +1,6 @@
 """Augmentation in batches against torchvision's transforms image by image, on one core.
 
-    python benchmarks/augment.py [--num-images 64] [--repeats 9]
+    python benchmarks/augment.py [--num-images 32] [--repeats 9]
 
 Both sides start from the same decoded pictures in memory, 256 x 256, as PIL images and as one uint8 tensor, and end
 with one normalised float batch of 224 x 224. Both make a random resized crop, flips, a rotation and an affine of up to
@@ -26,11 +26,12 @@ from torchvision import transforms
 
 sys.path.append(str(Path(__file__).parents[1]))  # started as a file, not as a module, in a plain checkout
 
-from search_spaces.augmentation.chain import Strengths, augment
-from search_spaces.augmentation.jitter import CHANGES, JitterDraws, jitter
-from search_spaces.augmentation.warp import WarpDraws, resized_crops, warp
-from search_spaces.datasets.cifar10 import load_sample
-from search_spaces.imagefolder import STRENGTHS, Normalize
+from search_spaces.augmentation.chain import augment
+from search_spaces.augmentation.draws import HUE, Strengths, draw_jitters, draw_warps
+from search_spaces.augmentation.jitter import change, hue_steps, jitter
+from search_spaces.augmentation.warp import maps_of, packed_crops, warp
+from search_spaces.datasets.cifar10_files import load_sample
+from search_spaces.imagefolder import STRENGTHS
 
 CANVAS, SIZE, DEGREES = 256, 224, 45.0
 
@@ -60,8 +61,7 @@ def by_image(images: list[Image.Image], strengths: Strengths) -> Callable[[], Te
 
 def in_batch(stored: Tensor, strengths: Strengths) -> Callable[[], Tensor]:
     """What a trial of `imagefolder` does with a batch from its loader."""
-    normalize = Normalize()
-    return lambda: normalize(augment(stored, SIZE, DEGREES, strengths))
+    return lambda: augment(stored, SIZE, DEGREES, strengths)
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -77,28 +77,30 @@ def compare(sides: dict[str, Callable[[], object]], repeats: int) -> dict[str, f
 
 
 def parts(stored: Tensor) -> dict[str, Callable[[], object]]:
-    """Where the batched side's time goes, two images at a time as on a CPU."""
-    draw_warps, draw_jitters = WarpDraws(SIZE, DEGREES), JitterDraws(*STRENGTHS)
-    warps, jitters = draw_warps(stored.shape), draw_jitters(stored.shape)
-    slices = [slice(start, start + 2) for start in range(0, len(stored), 2)]
-    warped = [warp(stored[part], warps[part], SIZE) for part in slices]
-    factors = torch.tensor([0.9, 0.9, 0.9, 0.05])[:, None, None, None]
+    """Where the batched side's time goes, an image at a time as on a CPU."""
+    num, _, height, width = stored.shape
+    ones = [slice(row, row + 1) for row in range(num)]
+    warps, jitters = draw_warps(num, height, width, DEGREES), draw_jitters(num, STRENGTHS)
+    maps = maps_of(warps, SIZE, stored.device)
+    output = torch.empty(num, 3, SIZE, SIZE)
+    turn = 0.05
     changes = {
-        change.__name__: (lambda change=change, at=at: [change(w, factors[at : at + 1]) for w in warped])
-        for at, change in enumerate(CHANGES)
+        f"  {name}": (lambda index=index: [change(output[one], index, 0.9, 0) for one in ones])
+        for index, name in enumerate(("brightness", "contrast", "saturation"))
     }
     return {
-        "draws": lambda: (draw_warps(stored.shape), draw_jitters(stored.shape)),
-        "resized crop": lambda: [resized_crops(stored[part], warps.crop[part], SIZE) for part in slices],
-        "crop, flips, rotation, affine": lambda: [warp(stored[part], warps[part], SIZE) for part in slices],
-        "jitter": lambda: [jitter(w, jitters[part]) for w, part in zip(warped, slices, strict=True)],
-        **{f"  {name}": work for name, work in changes.items()},
+        "draws": lambda: maps_of(draw_warps(num, height, width, DEGREES), SIZE, stored.device),
+        "crop": lambda: [packed_crops(stored[one], maps[one].boxes, SIZE) for one in ones],
+        "crop, flips, rotation, affine": lambda: [warp(stored[one], maps[one], output[one]) for one in ones],
+        "jitter": lambda: [jitter(output[one], jitters[one]) for one in ones],
+        **changes,
+        "  hue": lambda: [change(output[one], HUE, turn, hue_steps(turn)) for one in ones],
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num-images", type=int, default=64)
+    parser.add_argument("--num-images", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=9)
     options = parser.parse_args()
     torch.set_num_threads(1)

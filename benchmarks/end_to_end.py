@@ -145,7 +145,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    from search_spaces.datasets.cifar10 import load_sample
+    from search_spaces.datasets.cifar10_files import load_sample
 
     args = parse()
     given = Workload(

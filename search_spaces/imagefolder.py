@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
-import torch
 from ray import tune
-from torch import Tensor, nn
+from torch import nn
 
+from search_spaces.augmentation.chain import augment
 from search_spaces.datasets.image_folder import image_folder
 from search_spaces.shared.classifiers import accuracy, cosine, sgd, smoothed_loss
+from search_spaces.shared.imagenet import Normalize
 from tuner.space import Config, Space, Task
 from tuner.training.data import Splits
-
-if find_spec("kornia") is None:
-    raise ImportError("its augmentation needs the package kornia: pip install -e '.[images]'")
-
-
-class Normalize(nn.Module):
-    """uint8 or float pixels of 0 to 255 as ImageNet's normalised values.
-
-    Part of the model, so that bytes are what goes to the device, and that a saved model takes plain pixels.
-    """
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        for name, values in (("mean", (0.485, 0.456, 0.406)), ("std", (0.229, 0.224, 0.225))):
-            self.register_buffer(name, 255 * torch.tensor(values)[:, None, None])
-
-    def forward(self, images: Tensor) -> Tensor:
-        return (images - self.mean).div_(self.std)
 
 
 def resnet18(config: Config) -> nn.Module:
@@ -43,14 +22,6 @@ def resnet18(config: Config) -> nn.Module:
     from torchvision import models
 
     return nn.Sequential(Normalize(), models.resnet18(num_classes=config["num_classes"]))
-
-
-def augmented(images: Tensor, size: int) -> Tensor:
-    """(N, 3, H, W) uint8 as (N, 3, size, size) float32 pixels of 0 to 255, each image with draws of its own."""
-    # Imported by the trials alone: kornia takes a second.
-    from search_spaces.augmentation.chain import augment
-
-    return augment(images, size, degrees=45.0, strengths=STRENGTHS)
 
 
 def image_folder_space(canvas: int, size: int) -> Space:
@@ -76,7 +47,7 @@ def image_folder_space(canvas: int, size: int) -> Space:
             training_loss=smoothed_loss,
             metrics={"accuracy": accuracy},
             schedule=cosine,
-            augment=partial(augmented, size=size),
+            augment=partial(augment, size=size, degrees=45.0, strengths=STRENGTHS),
             batch_size=64,
             channels_last=True,
         ),

@@ -1,12 +1,15 @@
 """Searches whose driver is killed, and what is left of them beside an unbroken one."""
 
+import contextlib
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.journal import read
@@ -25,30 +28,51 @@ def run_whole(results, name, options):
     return results / name
 
 
-def run_killed(results, name, options, kills, most_s=1.5, seed=0):
-    """The search, killed by SIGKILL at `kills` random moments and resumed each time; its folder and kills survived.
+@dataclass
+class Killed:
+    """A search that was killed and resumed: its folder, and the sessions that a kill ended."""
 
-    A moment is some events after the search went on, and a part of `most_s` seconds: an epoch's length and more.
+    folder: Path
+    survived: int
+    sessions: list[subprocess.Popen]
+
+    def left(self, seconds=30):
+        """Processes of its sessions that still live so long after the last one."""
+        end = time.monotonic() + seconds
+        while (left := [pid for session in self.sessions for pid in left_of(session)]) and time.monotonic() < end:
+            time.sleep(0.2)
+        return left
+
+
+def run_killed(results, name, options, kills, most_s=1.5, seed=0, of_everything=0):
+    """The search, killed by SIGKILL at `kills` random moments and resumed each time.
+
+    A moment is some events after the search went on, and a part of `most_s` seconds: an epoch's length and more. The
+    last `of_everything` kills are of Ray's processes too, as when the machine goes down; the others are of the driver.
     """
-    stream, survived = random.Random(f"{name} {seed}"), 0
+    stream, survived, sessions = random.Random(f"{name} {seed}"), 0, []
     given = [*COMMAND, *options, "--results", str(results), "--name", name]
     journal = results / name / "journal.jsonl"
-    for _ in range(kills):
+    for number in range(kills):
         events = num_lines(journal) + stream.randint(1, 12)
         process = start(given)
+        sessions.append(process)
         while process.poll() is None and num_lines(journal) < events:
             time.sleep(0.05)
         time.sleep(stream.uniform(0, most_s))
         if process.poll() is None:
             survived += 1
-            os.kill(process.pid, signal.SIGKILL)
+            family = left_of(process) if number >= kills - of_everything else [process.pid]
+            for pid in family:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             process.wait()
-            time.sleep(2)  # Ray's processes notice that their driver is gone
+            time.sleep(stream.uniform(0, 2))  # Ray's processes may or may not have noticed when the next one begins
         if (results / name / "experiment.json").exists():
             given = [*COMMAND, "--resume", name, "--results", str(results)]
     done = subprocess.run(given, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return results / name, survived
+    return Killed(results / name, survived, sessions)
 
 
 def num_lines(journal):
@@ -57,10 +81,16 @@ def num_lines(journal):
 
 
 def start(given, **options):
-    """A search in a session of its own, which its processes are found by."""
-    return subprocess.Popen(
-        given, **{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True, **options}
+    """A search whose processes are known by a mark in their environment (`left_of`)."""
+    mark = f"TUNER_TEST={uuid.uuid4().hex}"
+    environment = {**os.environ, **dict([mark.split("=")])}
+    process = subprocess.Popen(
+        given,
+        **{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment, **options},
+        start_new_session=True,
     )
+    process.mark = mark.encode()
+    return process
 
 
 def told(trial):
@@ -88,14 +118,11 @@ def repeated_and_lost(folder):
     return sum(seen.values()) - len(seen), sum(last.values()) - len(seen)
 
 
-def in_session(session):
-    """The processes that live in a session and are no zombies: what a search has left behind."""
+def left_of(process):
+    """The processes that live of what `start` started, W&B's and Ray's among them."""
     found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            pid, rest = int(status.parent.name), status.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(rest[3]) == session and rest[0] != "Z":
-            found.append(pid)
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it has just ended
+            if process.mark in environment.read_bytes():  # a zombie's is empty
+                found.append(int(environment.parent.name))
     return found

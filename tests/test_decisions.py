@@ -150,6 +150,27 @@ def test_median_acts_as_rays_own_on_the_same_reports(tmp_path, mode, seed):
             end()
 
 
+def test_median_stops_and_never_pauses(tmp_path, monkeypatch):
+    waiting = StandIn("00009", status="PENDING")
+    monkeypatch.setattr(CONTROLLER, "get_live_trials", lambda: (waiting,))
+    search = Search(tmp_path / "j", max_epochs=8, scheduler="median")
+    actions = []
+    for trial_id, epoch, loss, end in reports(0, most=7):
+        actions.append(search.report(trial_id, epoch, loss=loss))
+        if actions[-1] == STOP:
+            end()
+    assert set(actions) == {CONTINUE, STOP}
+
+
+@pytest.mark.parametrize("saved", [{}, {"checkpoint_dir_name": None}])
+def test_a_pause_without_a_checkpoint_ends_the_search_with_what_to_do(tmp_path, monkeypatch, saved):
+    search = Search(tmp_path / "j", scheduler="hyperband")
+    monkeypatch.setattr(search.inner, "on_trial_result", lambda *given: TrialScheduler.PAUSE)
+    assert search.report("00000", 1, loss=1.0, **saved) == STOP
+    assert "--scheduler hyperband pauses trials, and this one saves no checkpoint to go on from" in search.halt.reason
+    assert search.scheduler.verdicts["00000"].status == "failed"
+
+
 @pytest.mark.parametrize("mode", ["min", "max"])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_diverged_trial_stops_at_once_and_leaves_the_rungs_alone(tmp_path, mode, bad):

@@ -297,3 +297,14 @@ def test_a_folder_that_is_gone_is_seen(tmp_path, back):
     book.close()
     assert book.lost == (not back)
     assert len(read((folder if back else away) / "j")) == back
+
+
+def test_whoever_follows_a_journal_ends_when_its_writer_is_gone(tmp_path):
+    book = Journal(tmp_path / "j")
+    book.write("experiment_started")
+    gone = []
+    seen = follow(tmp_path / "j", pause_s=0.01, gone=lambda: bool(gone))
+    assert next(seen)["event"] == "experiment_started"
+    book.write("report", "00000", epoch=1, metrics={})
+    gone.append(True)
+    assert [event["event"] for event in seen] == ["report"]

@@ -21,9 +21,10 @@ ALLOWED = {
     "tuner.retries": {"failures", "journal"},
     "tuner.shares": set(),
     "tuner.nodes": {"resources", "shares"},
-    "tuner.recovery": {"nodes", "retries"},
+    "tuner.recovery": {"columns", "nodes", "retries"},
     "tuner.engine": {"nodes", "recovery", "retries"},
     "tuner.halt": {"errors"},
+    "tuner.signals": set(),
     "tuner.checkpoints": set(),
     "tuner.lock": {"errors"},
     "tuner.ledger": {"journal"},
@@ -51,11 +52,11 @@ ALLOWED = {
     "tuner.nvml": set(),
     "tuner.gpus": {"errors", "journal", "nvml"},
     "tuner.output": set(),
-    "tuner.reports": {"output", "training.usage"},
+    "tuner.reports": {"columns", "output", "training.usage"},
     "tuner.workers": {"training.group"},
     "tuner.trial": {
-        "checkpoints", "reports", "space", "training.group", "training.loop", "training.parallel", "training.share",
-        "workers",
+        "checkpoints", "columns", "reports", "space", "training.group", "training.loop", "training.parallel",
+        "training.share", "workers",
     },
     "tuner.callbacks": {"decisions", "halt", "journal", "retries"},
     "tuner.answer": {
@@ -66,7 +67,8 @@ ALLOWED = {
     "tuner.console": {"answer", "columns", "domains", "experiment", "records", "sampling", "session"},
     "tuner.driver": {
         "callbacks", "console", "decisions", "engine", "errors", "experiment", "halt", "journal", "ledger", "nodes",
-        "probe", "proposals", "replay", "resources", "retries", "schedulers", "searchers", "space", "trial",
+        "probe", "proposals", "replay", "resources", "retries", "schedulers", "searchers", "signals",
+        "space", "trial",
     },
     "tuner.session": {
         "answer", "cluster", "driver", "errors", "experiment", "facts", "journal", "report", "resources", "results",
@@ -82,6 +84,7 @@ ALLOWED = {
     "tuner.tables": {"experiment", "records", "results"},
     "tuner.history": {"labels", "results"},
     "tuner.parallel": {"answer", "labels", "results"},
+    "tuner.serve.client": set(),
     "tuner.slices": {"labels", "parallel", "records", "results"},
     "tuner.contour": {"errors", "labels", "parallel", "results", "slices"},
     "tuner.importance": {"errors", "labels", "parallel", "results"},
@@ -95,20 +98,35 @@ ALLOWED = {
         "answer", "audit_record", "errors", "figures", "files", "labels", "results", "tables", "whatif",
     },
     "tuner.serve.guard": set(),
+    "tuner.serve.bounds": {"serve.guard"},
+    "tuner.serve.secret": {"errors"},
     "tuner.serve.stream": set(),
     "tuner.serve.page": set(),
     "tuner.serve.store": {"errors", "experiment", "foreign", "reading", "results", "tables"},
     "tuner.serve.answers": {"journal"},
     "tuner.serve.insight": {
-        "audit_record", "contour", "errors", "importance", "one_trial", "results", "serve.answers", "serve.guard",
-        "serve.store", "whatif", "whatif_figure",
+        "audit_record", "contour", "errors", "importance", "one_trial", "results", "serve.answers", "serve.control",
+        "serve.guard", "serve.store", "whatif", "whatif_figure",
+    },
+    "tuner.serve.head": {"driver"},
+    "tuner.serve.check": {"errors", "experiment", "run"},
+    "tuner.serve.options": {"errors", "experiment", "space"},
+    "tuner.serve.queue": {"errors", "experiment", "files", "resources"},
+    "tuner.serve.cluster": {"errors", "files", "serve.secret"},
+    "tuner.serve.jobs": {"errors", "resources", "serve.cluster"},
+    "tuner.serve.searches": {"errors", "serve.jobs", "serve.options", "serve.queue"},
+    "tuner.serve.control": {
+        "experiment", "lock", "results", "serve.answers", "serve.guard", "serve.options", "serve.queue",
+        "serve.searches", "serve.store", "space",
     },
     "tuner.serve.app": {
-        "errors", "figures", "serve.answers", "serve.guard", "serve.insight", "serve.page", "serve.store",
-        "serve.stream", "tables",
+        "errors", "figures", "serve.answers", "serve.bounds", "serve.control", "serve.guard", "serve.insight",
+        "serve.page", "serve.searches", "serve.store", "serve.stream", "tables",
     },
-    "tuner.serve.__main__": {"errors", "serve.app", "serve.guard"},
-    "tuner.run": {"console", "driver", "errors", "experiment", "lock", "session", "space", "wandb_mirror"},
+    "tuner.serve.__main__": {
+        "errors", "experiment", "serve.app", "serve.guard", "serve.jobs", "serve.searches", "serve.secret",
+    },
+    "tuner.run": {"console", "driver", "errors", "experiment", "lock", "session", "signals", "space", "wandb_mirror"},
 }  # fmt: skip
 TRAINING = {module for module in FILES if module.startswith("tuner.training.")}
 ALLOWED |= {
@@ -126,6 +144,8 @@ WITHOUT_RAY_AND_TORCH = [
     "tuner.whatif", "tuner.whatif_figure", "tuner.one_trial", "tuner.report", "tuner.audit", "tuner.audit_record",
     "tuner.foreign", "tuner.reading", "tuner.serve.insight", "tuner.serve.app", "tuner.serve.store",
     "tuner.serve.__main__",
+    "tuner.serve.client", "tuner.serve.control", "tuner.serve.searches", "tuner.serve.queue", "tuner.serve.jobs",
+    "tuner.serve.cluster", "tuner.serve.check", "tuner.serve.options", "tuner.serve.secret",
 ]  # fmt: skip
 
 

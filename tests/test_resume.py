@@ -5,9 +5,10 @@ import random
 import shutil
 
 import pytest
-from killing import assert_same, decided, told
+from killing import SPACES, assert_same, decided, told
 from ray.tune import CheckpointConfig
 
+from tuner import run
 from tuner.journal import read
 from tuner.results import load
 
@@ -25,32 +26,40 @@ def cut(folder, target, num_events):
     (target / "journal.jsonl").write_bytes(b"".join(lines[:num_events]))
 
 
+@pytest.mark.parametrize("num_cuts", [1, pytest.param(5, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("searcher", "scheduler"), PAIRS)
-def test_a_search_cut_anywhere_ends_as_the_unbroken_one(search, tmp_path, searcher, scheduler):
+def test_a_search_cut_anywhere_ends_as_the_unbroken_one(search, tmp_path, searcher, scheduler, num_cuts):
     options = ["--searcher", searcher, "--scheduler", scheduler, "--num-samples", "7", "--max-epochs", "4"]
     whole = search("tiny.py", *options, *ONE_AT_A_TIME, name="whole")
     assert whole.code == 0
     num_events = len(read(whole.folder / "journal.jsonl"))
-    stream = random.Random(f"{searcher} {scheduler}")
-    for number in sorted(stream.sample(range(1, num_events), 3)):
+    stream = random.Random(f"{searcher} {scheduler} {num_cuts}")
+    for number in sorted(stream.sample(range(num_events // 4, num_events), num_cuts)):
         cut(whole.folder, tmp_path / f"cut{number}", number)
         resumed = search("", "--resume", f"cut{number}", name=f"cut{number}")
         assert resumed.code == 0, resumed.err
         assert_same(whole.folder, resumed.folder)
 
 
-@pytest.fixture
-def stopped(search, tmp_path, monkeypatch):
-    """A search of one trial at a time that has ended, and its copy cut in the middle of its second trial.
+@pytest.fixture(scope="module")
+def kept(one_ray, tmp_path_factory):
+    """A search of one trial at a time that has ended, with all of its checkpoints."""
+    results = tmp_path_factory.mktemp("kept")
+    space = ["--space", str(SPACES / "tiny.py"), "--num-samples", "3", "--max-epochs", "5", "--scheduler", "fifo"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tuner.driver.KEEP_BEST_AND_LATEST", CheckpointConfig())
+        options = [*space, *ONE_AT_A_TIME, "--wandb", "disabled", "--results", str(results), "--name", "whole"]
+        assert run.main(options) == 0
+    return results / "whole"
 
-    All checkpoints are kept, so that those of the cut are there.
-    """
-    monkeypatch.setattr("tuner.driver.KEEP_BEST_AND_LATEST", CheckpointConfig())
-    whole = search("tiny.py", "--num-samples", "3", "--scheduler", "fifo", *ONE_AT_A_TIME, name="whole")
-    events = read(whole.folder / "journal.jsonl")
+
+@pytest.fixture
+def stopped(kept, tmp_path):
+    """That search, and its copy cut in the middle of its second trial."""
+    events = read(kept / "journal.jsonl")
     in_second = [n for n, event in enumerate(events) if event["event"] == "report" and event["trial"] == "00001"]
-    cut(whole.folder, tmp_path / "cut", in_second[4] + 1)
-    return whole.folder, tmp_path / "cut"
+    cut(kept, tmp_path / "cut", in_second[2] + 1)
+    return kept, tmp_path / "cut"
 
 
 def latest_checkpoint(folder, trial):
@@ -119,7 +128,7 @@ def test_a_damaged_line_ends_the_journal_and_the_rest_is_kept_aside(search, stop
 
 @pytest.mark.parametrize("space", ["tiny.py", "cosine.py"])
 def test_completed_trials_go_on_to_more_epochs(search, tmp_path, space):
-    options = ["--num-samples", "3", "--scheduler", "fifo", *ONE_AT_A_TIME]
+    options = ["--num-samples", "2", "--scheduler", "fifo", *ONE_AT_A_TIME]
     whole = search(space, "--max-epochs", "8", *options, name="whole")
     part = search(space, "--max-epochs", "5", *options, name="part")
     before = len(read(part.folder / "journal.jsonl"))
@@ -127,7 +136,7 @@ def test_completed_trials_go_on_to_more_epochs(search, tmp_path, space):
     assert more.code == 0
     assert {trial.status for trial in more.record.trials} == {"completed"}
     after = [event for event in read(part.folder / "journal.jsonl")[before:] if event["event"] == "report"]
-    assert [(e["trial"], e["epoch"]) for e in after] == [(f"{t:05d}", e) for t in range(3) for e in (6, 7, 8)]
+    assert [(e["trial"], e["epoch"]) for e in after] == [(f"{t:05d}", e) for t in range(2) for e in (6, 7, 8)]
     if space == "tiny.py":  # without a schedule, as if there had been 8 from the start
         assert [told(trial) for trial in more.record.trials] == [told(trial) for trial in whole.record.trials]
 

@@ -129,6 +129,15 @@ def test_a_finished_search_is_extended(search, tmp_path, capsys):
     assert [t.reason for t in extended.trials] == [t.reason for t in whole.record.trials]
 
 
+def test_a_function_without_checkpoints_is_never_begun_again(search):
+    ran = search("quadratic", "--scheduler", "median", "--num-samples", "6")
+    assert ran.code == 0
+    epochs = [[report.epoch for report in trial.reports] for trial in ran.record.trials]
+    assert epochs == [list(range(1, len(seen) + 1)) for seen in epochs]
+    refused = search("quadratic", "--scheduler", "hyperband", "--num-samples", "6", name="pauses")
+    assert refused.code == 2 and "report checkpoints, or use asha, median or fifo" in refused.err
+
+
 def test_a_time_budget_ends_the_search_with_an_answer(search):
     ran = search("endless.py", "--time-budget", "6s")
     assert ran.code == 0

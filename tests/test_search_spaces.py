@@ -11,7 +11,7 @@ from PIL import Image
 from ray import tune
 from ray.tune.search.sample import Domain
 
-from search_spaces.datasets.cifar10 import load_sample
+from search_spaces.datasets.cifar10_files import load_sample
 from tuner.domains import leaves
 from tuner.space import find_space, list_spaces
 from tuner.training.data import Splits, hold_out

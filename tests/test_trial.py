@@ -5,6 +5,7 @@ import errno
 import pytest
 
 from tuner import trial
+from tuner.columns import WAITS
 
 
 @pytest.mark.parametrize(
@@ -18,7 +19,8 @@ from tuner import trial
 )
 def test_what_the_disk_refused_is_tried_again(monkeypatch, trouble):
     monkeypatch.setattr(trial.time, "sleep", lambda seconds: None)
-    tries = []
+    tries, told = [], []
+    monkeypatch.setattr(trial.tune, "report", told.append)
 
     def report():
         tries.append(1)
@@ -27,6 +29,7 @@ def test_what_the_disk_refused_is_tried_again(monkeypatch, trouble):
 
     trial.patiently(report)
     assert len(tries) == 3
+    assert told == [{WAITS: f"a checkpoint cannot be saved ({trouble})"}] * 2
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug of the user's"), OSError(errno.ENOENT, "no"), KeyError("x")])

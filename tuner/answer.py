@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -138,8 +139,9 @@ def evaluate(
         precision=config["precision"],
         on_oom=config["on_oom"],
     )
-    training.load_state_dict(state)
-    return training.evaluate(splits.test)
+    with contextlib.closing(training):
+        training.load_state_dict(state)
+        return training.evaluate(splits.test)
 
 
 def trials_csv(record: ExperimentRecord) -> str:

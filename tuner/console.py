@@ -219,6 +219,8 @@ def ending(done: Done) -> list[str]:
             lines += ["test        none: the space is a function, so it has no test set of its own"]
         if done.request.splits and done.request.splits.notice:
             lines += [banner(done.request.splits.notice)]
+    elif done.outcome.state == "interrupted":
+        lines += ["no answer yet"]
     else:
         lines += [f"no answer: no trial has a finite {e.metric}; see {e.folder}/trials.csv"]
     lines += [f"folder      {e.folder}"]

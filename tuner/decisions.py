@@ -133,7 +133,8 @@ class JournalingScheduler(TrialScheduler):
         with self._seeded(int(trial_id), epoch):
             action: str = self._inner.on_trial_result(tune_controller, trial, result)
         changed = {k: (before[k], v) for k, v in trial.config.items() if k in self._mutable and v != before[k]}
-        if action == PAUSE and not trial.checkpoint and "checkpoint_dir_name" not in result:
+        # Ray's session gives a report without a checkpoint the name None.
+        if action == PAUSE and not trial.checkpoint and result.get("checkpoint_dir_name") is None:
             reason = f"--scheduler {self._experiment.scheduler} pauses trials, and this one saves no checkpoint"
             self._halt.refuse(RequestError(f"{reason} to go on from; report checkpoints, or use asha, median or fifo"))
             return self._decide(trial_id, epoch, value, STOP, reason, compared, "failed")

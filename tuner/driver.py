@@ -21,8 +21,6 @@ os.environ.update(
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # workers inherit it, and recompile torch at each start
 
 import logging
-import signal
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,6 +52,7 @@ from tuner.resources import Resources, local_cluster
 from tuner.retries import Retries
 from tuner.schedulers import build_scheduler
 from tuner.searchers import build_searcher
+from tuner.signals import signals_to
 from tuner.space import Found
 
 logger = logging.getLogger(__name__)
@@ -142,8 +141,8 @@ def search(
             verbose=1,
         ),
     )
-    controller = installed(nodes, not experiment.address, retries, experiment.trial_timeout_s)
-    with signals_to(halt), controller:
+    controller = installed(nodes, not experiment.address, retries, experiment.trial_timeout_s, halt.waiting)
+    with signals_to(halt.interrupt), controller:
         tuner.fit()
     state = "interrupted" if halt.interrupted else "finished"
     journal.write("experiment_finished", state=state, reason=halt.reason)
@@ -218,27 +217,6 @@ def ray_started(
         yield [*present()[0], *launchable()]
     finally:
         ray.shutdown()
-
-
-@contextmanager
-def signals_to(halt: Halt) -> Iterator[None]:
-    """The first SIGINT or SIGTERM ends the search with its state kept; the second ends the process now."""
-
-    def stop(number: int, frame: Any) -> None:
-        halt.interrupt(f"interrupted by {signal.Signals(number).name}")
-        for each in handled:
-            signal.signal(each, signal.SIG_DFL if each == signal.SIGTERM else signal.default_int_handler)
-
-    handled = (signal.SIGINT, signal.SIGTERM)
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Python takes signals in the main thread alone
-        return
-    before = {number: signal.signal(number, stop) for number in handled}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def left_s(experiment: Experiment, history: list[Event]) -> float | None:

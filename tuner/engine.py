@@ -6,7 +6,7 @@ Warm workers stay warm here; `tuner.recovery` has what happens when one fails.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -77,7 +77,13 @@ class Controller(RecoveringController):
 
 
 @contextmanager
-def installed(nodes: Nodes, on_this_machine: bool, retries: Retries, trial_timeout_s: float | None) -> Iterator[None]:
+def installed(
+    nodes: Nodes,
+    on_this_machine: bool,
+    retries: Retries,
+    trial_timeout_s: float | None,
+    waiting: Callable[[str], None],
+) -> Iterator[None]:
     """Ray's Tuner uses `Controller` inside."""
     theirs = ray.tune.tune.TuneController
     choices = {
@@ -85,6 +91,7 @@ def installed(nodes: Nodes, on_this_machine: bool, retries: Retries, trial_timeo
         "on_this_machine": on_this_machine,
         "retries": retries,
         "trial_timeout_s": trial_timeout_s,
+        "waiting": staticmethod(waiting),
     }
     ray.tune.tune.TuneController = type("Controller", (Controller,), choices)
     try:

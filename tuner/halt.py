@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 from ray.tune import Stopper
 
 from tuner.errors import RequestError
+
+TELL_S = 60.0
 
 
 class Halt(Stopper):
@@ -23,7 +26,7 @@ class Halt(Stopper):
         self.reason = ""
         self.interrupted = False
         self.error: RequestError | None = None
-        self._told = False
+        self._told = -math.inf
         self._budget = budget
         self._deadline = None if left_s is None else time.monotonic() + left_s
 
@@ -45,12 +48,16 @@ class Halt(Stopper):
 
         While it waits the search stands still; trials wait for the answers to their reports.
         """
-        if not self._told:
-            what = f"{path.parent}: {error.strerror or error}"
-            print(f"\ntuner: {what}; the search waits until it can be written to; Ctrl-C stops it", file=sys.stderr)
-        self._told = True
+        self.waiting(f"{path.parent}: {error.strerror or error}")
         time.sleep(1)
         return not self.interrupted
+
+    def waiting(self, why: str) -> None:
+        """Tells, once a minute, that the search cannot go on."""
+        now = time.monotonic()
+        if now - self._told > TELL_S:
+            self._told = now
+            print(f"\ntuner: {why}; the search waits until it can be written to; Ctrl-C stops it", file=sys.stderr)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False

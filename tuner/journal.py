@@ -123,9 +123,12 @@ def read(path: Path) -> list[Event]:
     return list(follow(path, once=True))
 
 
-def follow(path: Path, *, once: bool = False, pause_s: float = 0.5) -> Iterator[Event]:
+def follow(
+    path: Path, *, once: bool = False, pause_s: float = 0.5, gone: Callable[[], bool] = lambda: False
+) -> Iterator[Event]:
     """Events as they are appended, until the last is `experiment_finished` (or the end of the file, with `once`).
 
+    Whoever writes it may be killed: when `gone` says so, what there is then is the rest.
     A line without its end is left for the next look. Polling, because inotify does not see what another host
     writes to a shared file system.
     """
@@ -134,6 +137,7 @@ def follow(path: Path, *, once: bool = False, pause_s: float = 0.5) -> Iterator[
         return
     with open(path, "rb") as file:
         while True:
+            once = once or gone()
             *lines, rest = (rest + file.read()).split(b"\n")
             for line in lines:
                 number += 1

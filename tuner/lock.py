@@ -12,6 +12,8 @@ from filelock import FileLock, Timeout
 
 from tuner.errors import RequestError
 
+LOCK, HOLDER = ".lock", ".driver"  # two, because whoever tries the lock empties its file
+
 
 @contextmanager
 def only_driver(folder: Path) -> Iterator[None]:
@@ -23,19 +25,32 @@ def only_driver(folder: Path) -> Iterator[None]:
     Raises:
         RequestError: another driver holds it; the message says which, and where.
     """
-    # The name of the holder lies beside, because whoever tries the lock empties its file.
-    lock, holder = FileLock(folder / ".lock"), folder / ".driver"
+    lock = FileLock(folder / LOCK)
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        who = holder.read_text().strip() if holder.exists() else "another process"
         raise RequestError(
-            f"{folder}: {who} is running this experiment; wait for its end, or stop it with Ctrl-C there"
+            f"{folder}: {_holder(folder)} is running this experiment; wait for its end, or stop it with Ctrl-C there"
         ) from None
     except OSError as error:
         raise RequestError(f"{folder}: cannot be written to ({error.strerror}); give another --results") from None
     try:
-        holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+        (folder / HOLDER).write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
         yield
     finally:
         lock.release()
+
+
+def driver_of(folder: Path) -> str:
+    """The process that holds an experiment's folder, as words; empty where none does."""
+    lock = FileLock(folder / LOCK)
+    try:
+        with lock.acquire(blocking=False):
+            return ""
+    except Timeout:
+        return _holder(folder)
+
+
+def _holder(folder: Path) -> str:
+    holder = folder / HOLDER
+    return holder.read_text().strip() if holder.exists() else "another process"

@@ -9,6 +9,7 @@ the trial keeps its place at its rung and in its bracket, and every epoch is jud
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ray._private.state import state
@@ -21,6 +22,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import RESULT_DUPLICATE, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
+from tuner.columns import WAITS
 from tuner.nodes import Nodes
 from tuner.retries import Retries
 
@@ -38,11 +40,13 @@ class RecoveringController(TuneController):
         nodes: say which nodes are being drained.
         retries: says whether a failed trial goes on.
         trial_timeout_s: seconds that a running trial may be without a report; None = no limit.
+        waiting: told why a trial cannot go on for now.
     """
 
     nodes: Nodes
     retries: Retries
     trial_timeout_s: float | None = None
+    waiting: Callable[[str], None]
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -151,6 +155,10 @@ class RecoveringController(TuneController):
 
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> str | None:
         self._silent_since.pop(trial.trial_id, None)
+        if WAITS in result:
+            self.waiting(result[WAITS])
+            self._queue_decision(trial, TrialScheduler.CONTINUE)
+            return str(TrialScheduler.CONTINUE)
         until = self._judged_until.get(trial.trial_id, 0)
         if RESULT_DUPLICATE not in result and result[TRAINING_ITERATION] <= until:
             # Neither its scheduler nor its searcher, nor the journal, gets an epoch twice.

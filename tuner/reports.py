@@ -12,6 +12,7 @@ from ray.train._internal.session import get_session
 from ray.tune.result import RESULT_DUPLICATE
 from ray.tune.utils.util import Tee
 
+from tuner.columns import WAITS
 from tuner.output import Bounded
 from tuner.training.usage import Usage
 
@@ -27,7 +28,8 @@ class Reporter:
         self.told_to_stop = False
 
     def __call__(self, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        if RESULT_DUPLICATE not in metrics:  # Ray's own note that the function has returned
+        # RESULT_DUPLICATE is Ray's own note that the function has returned.
+        if RESULT_DUPLICATE not in metrics and WAITS not in metrics:
             # The trial's own go first: where it trains in other processes, it may report theirs.
             metrics = self._usage.read() | {name: as_number(name, value) for name, value in metrics.items()}
         try:

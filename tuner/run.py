@@ -89,20 +89,13 @@ def print_spaces() -> int:
 
 def run(argv: list[str], command: Command) -> int:
     """A new search, or the rest of one."""
-    if not (command.experiment.space or command.resume):
-        raise RequestError("give --space NAME (see --list), or --resume NAME")
-    from tuner import console, session  # isort: skip
+    from tuner import console, session
     from tuner.lock import only_driver
 
     with contextlib.ExitStack() as held:
-        if command.resume:
-            given = session.saved(command.experiment, command.resume)
-            if not command.dry_run:
-                held.enter_context(only_driver(given.experiment.folder))
-            request = session.resume(parse(argv, given.experiment).experiment, given)
-        else:
-            found = find_space(command.experiment.space)
-            request = session.begin(parse(argv, session.defaults_of(found)).experiment, found, argv)
+        if command.resume and not command.dry_run:
+            held.enter_context(only_driver(session.saved(command.experiment, command.resume).experiment.folder))
+        request = requested(argv, command)
         if command.dry_run:
             print("\n".join(console.plan(request)))
             return 0
@@ -117,16 +110,36 @@ def run(argv: list[str], command: Command) -> int:
 def search(request: Request) -> int:
     """Runs a request whose folder is held, and prints its answer."""
     from tuner import console, driver, session
+    from tuner.signals import end_family, give_up, signals_to
     from tuner.wandb_mirror import mirrored
 
     journal = session.open_journal(request)
     # A task's workers need torch, and torch's optimisers torch._dynamo: 3 s of imports, begun early.
     imports = ("ray.tune", "torch", "torch._dynamo") if request.splits else ("ray.tune",)
     started = driver.ray_started(request.experiment, request.found, imports)
-    with mirrored(request.experiment, request.wandb_mode), started as nodes:
-        done = session.conduct(request, journal, nodes)
-        print("\n".join(console.ending(done)), flush=True)  # before Ray and W&B take their seconds to end
+    try:
+        with signals_to(give_up), mirrored(request.experiment, request.wandb_mode) as mirror, started as nodes:
+            done = session.conduct(request, journal, nodes)
+            mirror.hurry = done.exit_code == 130
+            print("\n".join(console.ending(done)), flush=True)  # before Ray and W&B take their seconds to end
+    except KeyboardInterrupt:
+        end_family()  # of a Ray that had not quite started, nobody else would
+        raise
     return done.exit_code
+
+
+def requested(argv: list[str], command: Command) -> Request:
+    """The command line as a checked request, over the space's own defaults or what is resumed."""
+    if not (command.experiment.space or command.resume):
+        raise RequestError("give --space NAME (see --list), or --resume NAME")
+    from tuner import driver  # noqa: F401  (before the space: it sets what ray reads when it is imported)
+    from tuner import session  # isort: skip
+
+    if command.resume:
+        given = session.saved(command.experiment, command.resume)
+        return session.resume(parse(argv, given.experiment).experiment, given)
+    found = find_space(command.experiment.space)
+    return session.begin(parse(argv, session.defaults_of(found)).experiment, found, argv)
 
 
 if __name__ == "__main__":

@@ -239,12 +239,14 @@ def conduct(request: Request, journal: Journal, nodes: list[dict[str, float]]) -
     finally:
         journal.close()
     record = load(folder)
+    answer = None
     try:
-        answer = None
         if not journal.lost:
             answer = conclude(record, request.found, request.splits, resources.cpus, resources.gpus)
             write_report(record)
     except OSError as error:
         again = f"the search itself is kept: --resume {experiment.name} writes it once there is room"
-        raise RequestError(f"{folder}: the answer cannot be written ({error}); {again}") from None
+        if outcome.state != "interrupted":
+            raise RequestError(f"{folder}: the answer cannot be written ({error}); {again}") from None
+        logger.warning("%s: the answer cannot be written (%s); %s", folder, error, again)
     return Done(request, record, answer, outcome)

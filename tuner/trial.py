@@ -23,6 +23,7 @@ from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
 from tuner.checkpoints import STATE
+from tuner.columns import WAITS
 from tuner.reports import begin_reports, own_exits
 from tuner.space import Task
 from tuner.training.share import hold_to_share
@@ -196,7 +197,8 @@ def report_of(report: dict[str, Any], save: Callable[[Path], None] | None) -> No
 def patiently(action: Callable[..., None], *args: Any, **options: Any) -> None:
     """Tries again while there is no room for a checkpoint, or no folder: its epoch need not be lost for that.
 
-    Ray hands a report to its driver when the checkpoint has been copied, so what failed was not reported.
+    Ray hands a report to its driver when the checkpoint has been copied, so what failed was not reported. The driver is
+    told why it waits, each second: it says so, and can stop the trial.
     """
     while True:
         try:
@@ -206,6 +208,7 @@ def patiently(action: Callable[..., None], *args: Any, **options: Any) -> None:
                 raise
             with contextlib.suppress(OSError):  # its log may lie on the same disk
                 print(f"cannot save a checkpoint ({error}); trying again", file=sys.stderr, flush=True)
+            tune.report({WAITS: f"a checkpoint cannot be saved ({error})"})
             time.sleep(1)
 
 

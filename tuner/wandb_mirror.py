@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from tuner.journal import Event, follow, read
 
 BEGINNINGS = ("experiment_started", "experiment_resumed")
 WAIT_S = 20.0  # for the last runs to be written or uploaded, once the search has ended
+HURRY_S = 5.0  # the same, where somebody wants the search to stop: all of it within 15 s
 
 
 class Mirror:
@@ -80,31 +84,55 @@ def wandb_mode(choice: str) -> str:
     return os.environ.get("WANDB_MODE") or ("online" if known else "offline")
 
 
+@dataclass
+class Waiting:
+    """How long the mirror is waited for: `hurry` where the search was asked to stop."""
+
+    hurry: bool = False
+
+
 @contextmanager
-def mirrored(experiment: Experiment, mode: str) -> Iterator[None]:
-    """Mirrors the journal by a process of its own while a search runs; waits for its end, `WAIT_S` at most."""
+def mirrored(experiment: Experiment, mode: str) -> Iterator[Waiting]:
+    """Mirrors the journal by a process of its own while a search runs; waits for its end, `WAIT_S` at most.
+
+    A process that cannot be started, fails or is killed costs its own figures and a line at the end, nothing else.
+    """
+    waiting = Waiting()
     if mode == "disabled":
-        yield
+        yield waiting
         return
     folder = experiment.folder
     command = [sys.executable, "-m", "tuner.wandb_mirror", str(folder), "--mode", mode]
     with open(folder / "wandb.log", "ab") as log:
         # A session of its own: Ctrl-C in the terminal stops the search, whose last events are still to be mirrored.
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            [*command, "--driver", str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     try:
-        yield
+        yield waiting
     except KeyboardInterrupt:
-        process.kill()  # the second Ctrl-C: now means now
+        process.kill()  # nothing has begun, or all is over
+        process.wait()
         raise
     finally:
-        try:
-            if process.wait(WAIT_S) > 0:
-                print(f"NOTE: W&B's process failed; see {folder}/wandb.log", flush=True)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            again = " ".join([*command[1:], "--all"])
-            print(f"NOTE: W&B took over {WAIT_S:g} s to finish and was left; python {again} does it later", flush=True)
+        if process.returncode is None:
+            later = shlex.join(["python", *command[1:], "--all"])
+            wait_for(process, HURRY_S if waiting.hurry else WAIT_S, f"{later} does it later", folder / "wandb.log")
+
+
+def wait_for(process: subprocess.Popen[bytes], wait_s: float, later: str, log: Path) -> None:
+    """Waits for the mirror's end so long, then ends it; says what is to be done where it was not a good one."""
+    try:
+        if process.wait(wait_s) != 0:
+            print(f"NOTE: W&B's process failed; see {log}; {later}", flush=True)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        print(f"NOTE: W&B took over {wait_s:g} s to finish and was left; {later}", flush=True)
 
 
 def main(argv: list[str]) -> int:
@@ -113,8 +141,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("folder", type=Path, help="the experiment's folder")
     parser.add_argument("--mode", choices=("online", "offline"), required=True)
     parser.add_argument("--all", action="store_true", help="trials of earlier sessions too, mirrored then already")
+    parser.add_argument("--driver", type=int, default=0, help="ends with this process, of which it is a child")
     given = parser.parse_args(argv)
     os.nice(10)  # the trials' CPUs come first
+    # A Ray job is stopped by SIGTERM to every process below it; the search's last events are still to be mirrored, and
+    # the search ends this process itself.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.environ.setdefault("WANDB_SILENT", "true")
     folder = given.folder
     experiment, _ = load_experiment(folder)
@@ -125,8 +157,12 @@ def main(argv: list[str]) -> int:
     mirror = Mirror(wandb, experiment, folder, given.mode)
     begun = [i for i, e in enumerate(read(folder / "journal.jsonl")) if e["event"] in BEGINNINGS]
     first = 0 if given.all else max(begun, default=0)
+
+    def gone() -> bool:
+        return bool(given.driver) and os.getppid() != given.driver
+
     try:
-        for index, event in enumerate(follow(folder / "journal.jsonl")):
+        for index, event in enumerate(follow(folder / "journal.jsonl", gone=gone)):
             if index >= first:
                 mirror.handle(event)
     finally:

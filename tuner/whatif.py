@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
@@ -18,7 +18,8 @@ from tuner.records import TrialRecord
 from tuner.results import ExperimentRecord
 from tuner.rules import HyperBand, Judged, Rule, rule_of
 
-REPLAYED = ("asha", "median", "hyperband", "fifo")
+Replayed = Literal["asha", "median", "hyperband", "fifo"]
+REPLAYED: tuple[str, ...] = get_args(Replayed)
 MOST_BRACKETS = 8
 Beyond = Literal["missing", "best", "worst"]
 Outcome = Literal["stopped", "ended", "unknown"]

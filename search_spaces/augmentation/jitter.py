@@ -1,112 +1,92 @@
-"""Colour jitter of a batch: factors and the order of the four changes drawn for each image, as torchvision does.
-
-Images are handled in groups that make the same change at the same step, in place and on the scale of 0 to 255.
-"""
+"""Colour jitter of a batch, in place and on the scale of 0 to 255: each change is torchvision's, clipped like it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections import defaultdict
 
 import torch
-from kornia.augmentation.random_generator import ColorJitterGenerator
 from torch import Tensor
 
-LUMA = (0.2989, 0.587, 0.114)  # grey of red, green and blue, torchvision's
+from search_spaces.augmentation.draws import BRIGHTNESS, CONTRAST, HUE, SATURATION, Jitters
 
-
-@dataclass(frozen=True)
-class Jitters:
-    """The parameters of a batch of N images.
-
-    Args:
-        factors: (N, 4): brightness, contrast, saturation (1 changes nothing), hue (in turns, 0 changes nothing).
-        order: (N, 4): the columns of `factors` in the order in which they are applied.
-    """
-
-    factors: Tensor
-    order: Tensor
-
-    def __getitem__(self, rows: slice) -> Jitters:
-        return Jitters(self.factors[rows], self.order[rows])
-
-
-class JitterDraws:
-    """Draws what torchvision's ColorJitter of the same strengths draws, for each image."""
-
-    def __init__(self, brightness: float, contrast: float, saturation: float, hue: float) -> None:
-        self.generator = ColorJitterGenerator(brightness, contrast, saturation, hue)
-
-    def __call__(self, shape: torch.Size) -> Jitters:
-        """Draws from torch's stream on the CPU for a batch of this shape, (N, 3, H, W)."""
-        drawn = self.generator(shape)
-        names = ("brightness", "contrast", "saturation", "hue")
-        factors = torch.stack([drawn[f"{name}_factor"] for name in names], dim=1)
-        return Jitters(factors, torch.rand(shape[0], 4).argsort(dim=1))  # kornia draws one order for the whole batch
+GREY = (0.2989, 0.587, 0.114)  # the parts of red, green and blue in it, torchvision's
 
 
 def jitter(images: Tensor, jitters: Jitters) -> Tensor:
     """Changes (N, 3, H, W) float pixels of 0 to 255 in place, and returns them.
 
-    A GPU makes each change at once to all images that have it at the same step; a CPU takes image by image, which
-    fits its cache.
+    Each change is made at once to all images that have it at the same step.
     """
-    factors = jitters.factors.to(images.device, non_blocking=True)[:, :, None, None, None]
-    orders = jitters.order.tolist()
-    if images.device.type == "cpu":
-        for row, order in enumerate(orders):
-            for index in order:
-                CHANGES[index](images[row : row + 1], factors[row : row + 1, index])
-        return images
+    factors, orders = jitters.factors.tolist(), jitters.order.tolist()
     for step in range(4):
-        for index, change in enumerate(CHANGES):
-            chosen = [row for row, order in enumerate(orders) if order[step] == index]
-            rows = torch.tensor(chosen, device=images.device)
-            images[rows] = change(images[rows], factors[rows, index])
+        groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for row, order in enumerate(orders):
+            index = order[step]
+            groups[index, hue_steps(factors[row][HUE]) if index == HUE else 0].append(row)
+        for (index, steps), rows in groups.items():
+            if len(rows) == len(images) == 1:  # as on a CPU: nothing to pick, and a number is quicker than a tensor
+                change(images, index, factors[0][index], steps)
+            else:
+                chosen = torch.tensor(rows, device=images.device)
+                factor = jitters.factors[rows, index].to(images.device)[:, None, None, None]
+                images[chosen] = change(images[chosen], index, factor, steps)
     return images
 
 
-def brightness(images: Tensor, factors: Tensor) -> Tensor:
-    return images.mul_(factors).clamp_(0, 255)
+def change(images: Tensor, index: int, factor: float | Tensor, steps: int) -> Tensor:
+    """One of the four changes; factors are one number for all or (N, 1, 1, 1), `steps` as `hue` takes them."""
+    if index == HUE:
+        return hue(images, factor, steps)
+    return {BRIGHTNESS: brightness, CONTRAST: contrast, SATURATION: saturation}[index](images, factor)
 
 
-def contrast(images: Tensor, factors: Tensor) -> Tensor:
+def brightness(images: Tensor, factor: float | Tensor) -> Tensor:
+    return images.mul_(factor).clamp_(0, 255)
+
+
+def contrast(images: Tensor, factor: float | Tensor) -> Tensor:
     """Away from the image's mean grey, or towards it."""
-    mean = (images.mean((2, 3)) * images.new_tensor(LUMA)).sum(1)[:, None, None, None]
-    return images.mul_(factors).add_(mean * (1 - factors)).clamp_(0, 255)
+    return torch.lerp(grey(images.mean((2, 3), keepdim=True)), images, factor, out=images).clamp_(0, 255)
 
 
-def saturation(images: Tensor, factors: Tensor) -> Tensor:
+def saturation(images: Tensor, factor: float | Tensor) -> Tensor:
     """Away from each pixel's grey, or towards it."""
-    red, green, blue = LUMA
-    grey = (images[:, :1] * red).add_(images[:, 1:2], alpha=green).add_(images[:, 2:], alpha=blue)
-    return images.mul_(factors).add_(grey.mul_(1 - factors)).clamp_(0, 255)
+    return torch.lerp(grey(images), images, factor, out=images).clamp_(0, 255)
 
 
-def hue(images: Tensor, turns: Tensor) -> Tensor:
-    """Turns each pixel's hue by -0.5 to 0.5, at the same value and saturation of HSV.
+def grey(images: Tensor) -> Tensor:
+    """(N, 1, H, W)"""
+    red, green, blue = images.split(1, dim=1)
+    return (red * GREY[0]).add_(green, alpha=GREY[1]).add_(blue, alpha=GREY[2])
 
-    Let V and m be the largest and the smallest of a pixel's channels, S their sum, C = V - m, and x how far the
-    pixel's hue is from a channel's own, in sixths of a turn. On the hexcone, in all six cases,
 
-        C |x| = V + S - 2m - 2 channel, and x has the sign of green - blue for red (blue - red, red - green);
-        channel = clamp(m - C + | C |x| - 3C |, m, V), for x between -6 and 6,
+def hue_steps(turn: float) -> int:
+    """How many steps of a twelfth of a turn at most make the turn, negative for one backwards."""
+    return int(math.copysign(math.ceil(abs(turn) * 12), turn))
 
-    so that turning adds to x, and there is neither a division nor a case.
+
+def hue(images: Tensor, turn: float | Tensor, steps: int) -> Tensor:
+    """Turns each pixel's hue by -0.5 to 0.5, at the same value and saturation of HSV, in `hue_steps(turn)` steps.
+
+    Around the hexcone each channel is at the largest value V for a third of a turn, goes down to the smallest m over
+    a sixth, stays there for a third and comes up over a sixth; the next channel does so a third of a turn later. Thus
+    a turn by k sixths moves a channel up by k (V - m) while the next one is at m, and down while that one is at V;
+    where that one is less than k (V - m) from either, by the difference. For k of 0 to 1/2 this is
+
+        channel + clamp(next, m + k (V - m), V - k (V - m)) - next, within m to V,
+
+    without a division or a case. Backwards, the channel before takes the place of the next one.
     """
-    red, green, blue = images.unbind(1)
-    largest, smallest = torch.maximum(red, green), torch.minimum(red, green)
-    torch.maximum(largest, blue, out=largest)
-    torch.minimum(smallest, blue, out=smallest)
-    sign = torch.empty_like(images)
-    for channel, (one, other) in enumerate(((green, blue), (blue, red), (red, green))):
-        torch.sub(one, other, out=sign[:, channel])
-    sign.mul_(1e9).clamp_(-1, 1)
-    around = (red + green).add_(blue).add_(largest).sub_(smallest, alpha=2)
-    x = torch.sub(around[:, None], images, alpha=2, out=images).mul_(sign)
-    chroma = largest - smallest
-    x.add_((chroma * (turns[:, 0] * 6))[:, None]).abs_().sub_((chroma * 3)[:, None]).abs_()
-    x.add_((smallest - chroma)[:, None])
-    return torch.clamp(x, smallest[:, None], largest[:, None], out=images)
-
-
-CHANGES = (brightness, contrast, saturation, hue)  # the columns of `Jitters.factors`
+    forwards = 1 if steps > 0 else -1
+    channels = images.split(1, dim=1)
+    for _ in range(abs(steps)):
+        largest, smallest = torch.maximum(*channels[:2]), torch.minimum(*channels[:2])
+        torch.maximum(largest, channels[2], out=largest)
+        torch.minimum(smallest, channels[2], out=smallest)
+        reach = (largest - smallest).mul_(turn * (6 / steps))
+        low, high = smallest + reach, torch.sub(largest, reach, out=reach)
+        moves = [torch.clamp(channel, low, high).sub_(channel) for channel in channels]
+        for index, channel in enumerate(channels):
+            channel.add_(moves[(index + forwards) % 3]).clamp_(smallest, largest)
+    return images

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 from tuner.training.data import DataError, Files, Splits
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff")
-# Files whose headers are read before a search: all, or so many spread evenly, which 8 threads read in 2 s.
+# Files whose headers are read before a search: all, or so many spread evenly. From memory 8 threads read them in 1.6 s.
 MOST_CHECKED = 20_000
 LAYOUTS = "DIR/train/CLASS/*.jpg with DIR/val and DIR/test as wanted, or DIR/CLASS/*.jpg"
 

@@ -3,7 +3,7 @@
     python -m search_spaces.datasets.make_cifar10_sample DATA_DIR [OUT]
 
 Writes the sheets and the labels to OUT, or without it to where the shipped sample lies, and prints the sha256
-that SAMPLE_SHA256 in cifar10.py and the sample's README.md state.
+that SAMPLE_SHA256 in cifar10_files.py and the sample's README.md state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from search_spaces.datasets.cifar10 import (
+from search_spaces.datasets.cifar10_files import (
     NUM_CLASSES,
     SAMPLE,
     SHEET_COLUMNS,

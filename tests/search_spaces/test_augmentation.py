@@ -7,11 +7,13 @@ import torch
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms import functional as reference
 
-from search_spaces.augmentation import jitter as jitters
 from search_spaces.augmentation.chain import augment
-from search_spaces.augmentation.jitter import JitterDraws, Jitters, jitter
-from search_spaces.augmentation.warp import WarpDraws, Warps, warp
+from search_spaces.augmentation.draws import Jitters, Warps, draw_crops, draw_jitters, draw_warps
+from search_spaces.augmentation.jitter import change, hue_steps, jitter
+from search_spaces.augmentation.warp import maps_of, warp
+from search_spaces.shared.imagenet import MEAN, STD, Normalize
 
+NAMES = ("brightness", "contrast", "saturation", "hue")
 NUM_DRAWS = 4000
 
 
@@ -25,41 +27,53 @@ def pixels(num=3, height=40, width=48):
 
 @pytest.mark.parametrize(
     ("name", "factor"),
-    [(name, factor) for name in ("brightness", "contrast", "saturation") for factor in (0.0, 0.6, 1.0, 1.4)]
-    + [("hue", turn) for turn in (-0.5, -0.1, 0.0, 0.1, 0.5)],
+    [(name, factor) for name in NAMES[:3] for factor in (0.0, 0.6, 1.0, 1.4)]
+    + [("hue", turn) for turn in (-0.5, -0.3, -0.1, -0.08, 0.0, 1 / 12, 0.1, 0.2, 0.5)],
 )
 def test_a_change_of_colour_is_torchvisions(name, factor):
-    images = torch.rand(2, 3, 16, 16)
+    images = torch.rand(2, 3, 32, 32)
     images[0, :, :4] = images[0, :1, :4]  # greys have no hue
-    changed = getattr(jitters, name)(images * 255, torch.full((2, 1, 1, 1), factor))
+    images[0, 1, 4:8] = images[0, 0, 4:8]  # two channels alike, the third of the range's ends
+    images[1, 2, :4], images[1, 2, 4:8] = 0, 1
     expected = getattr(reference, f"adjust_{name}")(images, factor) * 255
-    torch.testing.assert_close(changed, expected, atol=0.01, rtol=0)
+    for factors in (factor, torch.full((2, 1, 1, 1), factor)):
+        changed = change(images * 255, NAMES.index(name), factors, hue_steps(factor) if name == "hue" else 0)
+        torch.testing.assert_close(changed, expected, atol=0.01, rtol=0)
 
 
-def test_each_image_gets_its_own_factors_in_its_own_order():
-    images = torch.rand(2, 3, 16, 16)
-    drawn = Jitters(
-        torch.tensor([[1.3, 0.7, 1.2, 0.1], [0.8, 1.4, 0.5, -0.1]]), torch.tensor([[3, 1, 0, 2], [0, 1, 2, 3]])
-    )
-    changed = jitter(images * 255, drawn)
-    names = ("brightness", "contrast", "saturation", "hue")
-    for row in range(2):
+def test_a_hue_is_turned_by_a_twelfth_at_most_at_once():
+    assert [hue_steps(turn) for turn in (0.0, 0.01, 1 / 12, 0.1, 0.5, -0.01, -0.1)] == [0, 1, 1, 2, 6, -1, -2]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_each_image_gets_its_own_factors_in_its_own_order(at_once):
+    images = torch.rand(3, 3, 16, 16)
+    factors = torch.tensor([[1.3, 0.7, 1.2, 0.1], [0.8, 1.4, 0.5, -0.05], [0.9, 0.6, 0.7, 0.02]])
+    drawn = Jitters(factors, torch.tensor([[3, 1, 0, 2], [0, 1, 2, 3], [0, 3, 2, 1]]))
+    changed = images * 255
+    for rows in [slice(0, 3)] if at_once else [slice(row, row + 1) for row in range(3)]:
+        jitter(changed[rows], drawn[rows])
+    for row in range(3):
         expected = images[row]
         for index in drawn.order[row].tolist():
-            expected = getattr(reference, f"adjust_{names[index]}")(expected, float(drawn.factors[row, index]))
+            expected = getattr(reference, f"adjust_{NAMES[index]}")(expected, float(factors[row, index]))
         torch.testing.assert_close(changed[row], expected * 255, atol=0.05, rtol=0)
 
 
 def test_a_warp_is_torchvisions_steps_one_after_the_other():
     images, size = pixels(), 32
     warps = Warps(
-        torch.tensor([[0.0, 0.0, 48.0, 40.0], [5.0, 7.0, 30.0, 20.0], [10.0, 0.0, 25.0, 33.0]]),
+        torch.tensor([[0, 0, 48, 40], [5, 7, 30, 20], [10, 0, 25, 33]]),
         torch.tensor([[1.0, 1.0], [-1.0, 1.0], [1.0, -1.0]]),
         torch.tensor([0.0, 30.0, -45.0]),
         torch.tensor([0.0, -20.0, 40.0]),
     )
-    warped = warp(images.clone(), warps, size)
-    for row, (left, top, width, height) in enumerate(warps.crop.int().tolist()):
+    maps = maps_of(warps, size, images.device)
+    warped = warp(images, maps, torch.empty(3, 3, size, size))
+    for row in range(3):  # one by one as a CPU has them
+        one = slice(row, row + 1)
+        assert torch.equal(warp(images[one], maps[one], torch.empty(1, 3, size, size)), warped[one])
+    for row, (left, top, width, height) in enumerate(warps.crop.tolist()):
         expected = reference.resized_crop(images[row], top, left, height, width, [size, size], antialias=True)
         expected = reference.hflip(expected) if warps.flip[row, 0] < 0 else expected
         expected = reference.vflip(expected) if warps.flip[row, 1] < 0 else expected
@@ -74,12 +88,11 @@ def test_a_warp_is_torchvisions_steps_one_after_the_other():
 
 def test_draws_have_the_distributions_of_torchvision():
     torch.manual_seed(0)
-    shape = torch.Size([NUM_DRAWS, 3, 40, 48])
-    warps, drawn = WarpDraws(32)(shape), JitterDraws(0.4, 0.3, 0.2, 0.1)(shape)
+    warps, drawn = draw_warps(NUM_DRAWS, 40, 48, 45.0), draw_jitters(NUM_DRAWS, (0.4, 0.3, 0.2, 0.1))
     picture = torch.zeros(3, 40, 48)
     boxes = [RandomResizedCrop.get_params(picture, [0.08, 1.0], [3 / 4, 4 / 3]) for _ in range(NUM_DRAWS)]
     expected = torch.tensor(boxes).float()[:, [1, 0, 3, 2]]
-    for mine, theirs in zip(warps.crop.T, expected.T, strict=True):
+    for mine, theirs in zip(warps.crop.float().T, expected.T, strict=True):
         assert abs(mine.mean() - theirs.mean()) < 5 * theirs.std() / math.sqrt(NUM_DRAWS) * math.sqrt(2)
         assert float(mine.std()) == pytest.approx(float(theirs.std()), rel=0.08)
     assert (warps.crop[:, :2] + warps.crop[:, 2:]).amax(0).tolist() == [48, 40] and warps.crop.min() >= 0
@@ -99,5 +112,35 @@ def test_every_image_of_a_batch_is_drawn_for_itself_and_the_seed_repeats_it():
     torch.manual_seed(3)
     assert torch.equal(augment(images, 32, 45.0, (0.4, 0.4, 0.4, 0.1)), first)
     assert all(not torch.equal(first[one], first[two]) for one in range(6) for two in range(one))
-    assert first.shape == (6, 3, 32, 32) and first.dtype == torch.float32 and 0 <= first.min() and first.max() <= 255
+    assert first.shape == (6, 3, 32, 32) and first.dtype == torch.float32
     assert torch.equal(images, pixels(1).repeat(6, 1, 1, 1))
+    for values, mean, std in zip(first.unbind(1), MEAN, STD, strict=True):
+        assert values.min() == pytest.approx(-mean / std, abs=1e-5)  # black, from beyond a frame
+        assert values.max() <= (1 - mean) / std + 1e-5
+
+
+def test_a_picture_of_a_shape_that_no_crop_fits_is_cut_in_its_middle():
+    # A line of 100 x 1 has no part of these shares and proportions: what torchvision falls back to is its middle.
+    expected = RandomResizedCrop.get_params(torch.zeros(3, 1, 100), [0.5, 1.0], [3 / 4, 4 / 3])
+    top, left, height, width = (int(value) for value in expected)
+    assert draw_crops(5, 1, 100, scale=(0.5, 1.0)).tolist() == [[left, top, width, height]] * 5
+
+
+def test_bytes_are_normalised_and_what_is_normalised_stays():
+    images = pixels()
+    expected = reference.normalize(images / 255, MEAN, STD)
+    torch.testing.assert_close(Normalize()(images), expected, atol=1e-5, rtol=0)
+    assert torch.equal(Normalize()(expected), expected)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("strengths", [(0.0, 0.0, 0.0, 0.0), (0.4, 0.4, 0.4, 0.1)])
+def test_a_gpu_makes_of_the_same_draws_what_a_cpu_makes(strengths):
+    images = pixels(8)
+    made = []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(3)
+        made.append(augment(images.to(device), 32, 45.0, strengths).cpu())
+    # A level is at most 0.0175; where a position is rounded to the other pixel, the picture is smooth.
+    assert ((made[0] - made[1]).abs() > 0.05).float().mean() < 0.01

@@ -20,6 +20,7 @@ import pytest
 from torchvision.datasets import CIFAR10  # type: ignore[import-untyped]
 
 from search_spaces.datasets import cifar10 as module
+from search_spaces.datasets import cifar10_files as files
 from search_spaces.datasets import make_cifar10_sample as maker
 from search_spaces.datasets.cifar10 import cifar10
 from tuner.training.data import Arrays, DataError
@@ -33,20 +34,20 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a data set of 20 images a file in both layouts, whose digests the loader expects."""
     place = tmp_path / "small"
     generator = np.random.default_rng(0)
-    (place / module.BINARY).mkdir(parents=True)
-    (place / module.PICKLED).mkdir()
+    (place / files.BINARY).mkdir(parents=True)
+    (place / files.PICKLED).mkdir()
     sha256s, md5s = [], []
     for name in NAMES:
         labels = generator.integers(0, 10, IMAGES, np.uint8)
         pixels = generator.integers(0, 256, (IMAGES, 3072), np.uint8)
         records = np.concatenate([labels[:, None], pixels], axis=1).tobytes()
-        (place / module.BINARY / f"{name}.bin").write_bytes(records)
+        (place / files.BINARY / f"{name}.bin").write_bytes(records)
         sha256s.append((f"{name}.bin", hashlib.sha256(records).hexdigest()))
         entry = pickle.dumps({"data": pixels, "labels": labels.tolist()}, protocol=2)
-        (place / module.PICKLED / name).write_bytes(entry)
+        (place / files.PICKLED / name).write_bytes(entry)
         md5s.append([name, hashlib.md5(entry).hexdigest()])
-    monkeypatch.setattr(module, "IMAGES_PER_FILE", IMAGES)
-    monkeypatch.setattr(module, "BINARY_FILES", tuple(sha256s))
+    monkeypatch.setattr(files, "IMAGES_PER_FILE", IMAGES)
+    monkeypatch.setattr(files, "BINARY_FILES", tuple(sha256s))
     monkeypatch.setattr(CIFAR10, "train_list", md5s[:5])
     monkeypatch.setattr(CIFAR10, "test_list", md5s[5:])
     return place
@@ -95,7 +96,7 @@ def flip_byte(path: Path, position: int) -> None:
 
 
 def test_sample_has_the_first_images_of_each_class() -> None:
-    splits = module.load_sample("no network")
+    splits = files.load_sample("no network")
     assert splits.test is not None and splits.validation is None
     for part, per_class in ((splits.train, 500), (splits.test, 100)):
         assert part.inputs.shape == (10 * per_class, 3, 32, 32)
@@ -108,15 +109,15 @@ def test_sample_has_the_first_images_of_each_class() -> None:
 
 
 def test_sample_says_what_it_is() -> None:
-    splits = module.load_sample("no network")
+    splits = files.load_sample("no network")
     assert "5,000 training and 1,000 test images" in splits.notice
     assert "(no network)" in splits.notice and "--data-dir" in splits.notice
     assert "cifar10_sample" in splits.source
-    assert module.SAMPLE_SHA256 in (module.SAMPLE / "README.md").read_text()
+    assert files.SAMPLE_SHA256 in (files.SAMPLE / "README.md").read_text()
 
 
 def test_sample_is_small() -> None:
-    sizes = [path.stat().st_size for path in module.SAMPLE.iterdir()]
+    sizes = [path.stat().st_size for path in files.SAMPLE.iterdir()]
     assert sum(sizes) < 15e6 and max(sizes) < 2e6
 
 
@@ -131,8 +132,8 @@ def test_sample_is_small() -> None:
 )
 def test_altered_sample_is_refused(damage: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "sample"
-    shutil.copytree(module.SAMPLE, folder)
-    monkeypatch.setattr(module, "SAMPLE", folder)
+    shutil.copytree(files.SAMPLE, folder)
+    monkeypatch.setattr(files, "SAMPLE", folder)
     if damage == "label":
         flip_byte(folder / "test_labels.txt", 3)
     elif damage == "labels":
@@ -142,14 +143,14 @@ def test_altered_sample_is_refused(damage: str, named: str, tmp_path: Path, monk
     else:
         (folder / "train_3.webp").write_bytes(b"not an image")
     with pytest.raises(DataError, match=named):
-        module.load_sample("")
+        files.load_sample("")
 
 
 def test_sheets_give_back_what_was_written(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     part = Arrays(generator.integers(0, 256, (1000, 3, 32, 32), np.uint8), generator.integers(0, 10, 1000))
     maker.write_sheets(part, tmp_path, "some")
-    assert same(module.read_sheets(tmp_path, "some"), part)
+    assert same(files.read_sheets(tmp_path, "some"), part)
 
 
 def test_first_of_each_class_keeps_the_order() -> None:
@@ -160,7 +161,7 @@ def test_first_of_each_class_keeps_the_order() -> None:
 
 @pytest.mark.skipif("TUNER_CIFAR10_DIR" not in os.environ, reason="TUNER_CIFAR10_DIR names no complete set")
 def test_sample_is_the_beginning_of_the_complete_set(tmp_path: Path) -> None:
-    complete, sample = cifar10(Path(os.environ["TUNER_CIFAR10_DIR"])), module.load_sample("")
+    complete, sample = cifar10(Path(os.environ["TUNER_CIFAR10_DIR"])), files.load_sample("")
     assert complete.test is not None and complete.notice == ""
     assert np.bincount(complete.train.targets).tolist() == [5000] * 10
     assert np.bincount(complete.test.targets).tolist() == [1000] * 10
@@ -171,11 +172,11 @@ def test_sample_is_the_beginning_of_the_complete_set(tmp_path: Path) -> None:
 # A data folder
 
 
-@pytest.mark.parametrize("layout", [module.BINARY, module.PICKLED])
+@pytest.mark.parametrize("layout", [files.BINARY, files.PICKLED])
 @pytest.mark.parametrize("inside", [True, False])
 def test_both_layouts_in_a_folder_or_as_the_folder(small: Path, layout: str, inside: bool) -> None:
     expected = cifar10(small)
-    shutil.rmtree(small / (module.PICKLED if layout == module.BINARY else module.BINARY))
+    shutil.rmtree(small / (files.PICKLED if layout == files.BINARY else files.BINARY))
     splits = cifar10(small / layout if inside else small)
     assert splits.train.inputs.shape == (5 * IMAGES, 3, 32, 32) and splits.train.inputs.dtype == np.uint8
     assert splits.train.targets.dtype == np.int64
@@ -184,8 +185,8 @@ def test_both_layouts_in_a_folder_or_as_the_folder(small: Path, layout: str, ins
 
 
 def test_planes_are_red_green_blue(small: Path) -> None:
-    record = (small / module.BINARY / "data_batch_1.bin").read_bytes()[: module.RECORD_BYTES]
-    splits = cifar10(small / module.BINARY)
+    record = (small / files.BINARY / "data_batch_1.bin").read_bytes()[: files.RECORD_BYTES]
+    splits = cifar10(small / files.BINARY)
     assert splits.train.targets[0] == record[0]
     assert splits.train.inputs[0].tobytes() == record[1:]
 
@@ -196,7 +197,7 @@ def test_folder_without_the_data_set(place: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         cifar10(tmp_path / place)
     text = str(error.value)
-    assert str(tmp_path / place) in text and module.PICKLED in text and module.BINARY in text
+    assert str(tmp_path / place) in text and files.PICKLED in text and files.BINARY in text
     assert ("no such folder" in text) == (place == "missing") and "\n" not in text
 
 
@@ -205,12 +206,12 @@ def cut_in_a_record(path: Path) -> None:
 
 
 def cut_between_records(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: -module.RECORD_BYTES])
+    path.write_bytes(path.read_bytes()[: -files.RECORD_BYTES])
 
 
 def raise_a_label(path: Path) -> None:
     content = bytearray(path.read_bytes())
-    content[2 * module.RECORD_BYTES] = 10
+    content[2 * files.RECORD_BYTES] = 10
     path.write_bytes(content)
 
 
@@ -225,16 +226,16 @@ def raise_a_label(path: Path) -> None:
     ],
 )
 def test_damaged_binary_file_is_named(small: Path, damage: Callable[[Path], None], said: str) -> None:
-    path = small / module.BINARY / "data_batch_4.bin"
+    path = small / files.BINARY / "data_batch_4.bin"
     damage(path)
     with pytest.raises(DataError) as error:
-        cifar10(small / module.BINARY)
+        cifar10(small / files.BINARY)
     assert str(path) in str(error.value) and said in str(error.value)
 
 
 @pytest.mark.parametrize("damage", [cut_in_a_record, lambda path: flip_byte(path, 5000), Path.unlink])
 def test_damaged_pickled_file_is_named(small: Path, damage: Callable[[Path], None]) -> None:
-    path = small / module.PICKLED / "test_batch"
+    path = small / files.PICKLED / "test_batch"
     damage(path)
     with pytest.raises(DataError, match="test_batch: (truncated or altered|cannot be read)"):
         cifar10(small)
@@ -249,7 +250,7 @@ class Trap:
 
 
 def test_pickle_of_another_md5_is_not_unpickled(small: Path, tmp_path: Path) -> None:
-    (small / module.PICKLED / "data_batch_2").write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
+    (small / files.PICKLED / "data_batch_2").write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
     with pytest.raises(DataError, match="data_batch_2"):
         cifar10(small)
     assert not (tmp_path / "sprung").exists()
@@ -310,7 +311,7 @@ def test_one_download_for_all_who_ask_at_once(small: Path, cache: Path, monkeypa
     def download(folder: Path) -> None:
         downloads.append(folder)
         time.sleep(0.3)
-        shutil.copytree(small / module.PICKLED, folder / module.PICKLED)
+        shutil.copytree(small / files.PICKLED, folder / files.PICKLED)
 
     monkeypatch.setattr(module, "why_unreachable", lambda url: "")
     monkeypatch.setattr(module, "download", download)
@@ -331,8 +332,8 @@ def test_cached_set_is_used_without_asking_the_host(small: Path, cache: Path, mo
 
 
 def test_damaged_cache_is_replaced(small: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(small / module.PICKLED, cache / module.PICKLED)
-    flip_byte(cache / module.PICKLED / "data_batch_1", 5000)
+    shutil.copytree(small / files.PICKLED, cache / files.PICKLED)
+    flip_byte(cache / files.PICKLED / "data_batch_1", 5000)
     monkeypatch.setattr(module, "why_unreachable", lambda url: "")
     monkeypatch.setattr(module, "download", lambda folder: shutil.copytree(small, folder))
     assert len(cifar10(None).train) == 5 * IMAGES

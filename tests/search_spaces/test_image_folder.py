@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import sys
 
 import numpy as np
 import pytest
@@ -110,15 +109,6 @@ def test_the_command_says_what_it_needs(given, tmp_path, monkeypatch, capsys):
     code = run.main(["--space", "imagefolder", "--results", str(tmp_path / "results"), *given])
     said = capsys.readouterr().err
     assert code == 2 and said.count("\n") == 1 and "DIR/train/CLASS" in said
-
-
-def test_a_missing_extra_is_said_before_anything_starts(tmp_path, monkeypatch, capsys):
-    monkeypatch.delitem(sys.modules, "search_spaces.imagefolder", raising=False)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    code = run.main(["--space", "imagefolder", "--data-dir", ".", "--results", str(tmp_path / "results")])
-    said = capsys.readouterr().err
-    assert code == 2 and said.count("\n") == 1 and "pip install -e '.[images]'" in said
-    assert not (tmp_path / "results").exists()
 
 
 def test_a_trial_that_meets_a_broken_picture_fails_with_its_path_and_leaves_no_process(search, tree):

@@ -197,7 +197,8 @@ def test_nothing_but_the_page_may_run_a_script(client, path):
 
 def test_the_api_is_described(client):
     paths = client.get("/api/openapi.json").json()["paths"]
-    assert len(paths) == 12 and {method for methods in paths.values() for method in methods} == {"get"}
+    writes = {path for path, methods in paths.items() if set(methods) - {"get"}}
+    assert writes == {f"/api/experiments{rest}" for rest in ("", "/{name}/stop", "/{name}/resume")}
     docs = client.get("/api/docs").text
     assert all(path in docs for path in paths) and "http" not in docs and "<script" not in docs
 
@@ -254,10 +255,11 @@ def test_names_of_loopback_are_let_in(client, host):
     assert client.get("/api/health", headers={"Host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"])
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"])
 @pytest.mark.parametrize("path", ["/", "/api/experiments", "/api/experiments/demo"])
-def test_nothing_can_be_written(client, method, path):
-    answer = client.request(method, path, headers={"Origin": "http://evil.com"})
+def test_other_methods_are_not_known(client, method, path):
+    token = client.app.state.keys._token.decode()
+    answer = client.request(method, path, headers={"Authorization": f"Bearer {token}"})
     assert answer.status_code == 405 and list(answer.json()) == ["error"]
     assert "access-control-allow-origin" not in answer.headers
 
@@ -289,7 +291,7 @@ def far(results):
 @pytest.mark.parametrize(
     "headers",
     [{}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}, {"Authorization": TOKEN},
-     {"Authorization": f"Bearer {TOKEN[:-1]}"}, {"Cookie": "tuner_session="}, {"Cookie": f"tuner_session={TOKEN}"},
+     {"Authorization": f"Bearer {TOKEN[:-1]}"}, {"Cookie": "tuner="}, {"Cookie": f"tuner={TOKEN}"},
      {"Host": "127.0.0.1"}, {"X-Forwarded-For": "127.0.0.1"}, {"Authorization": b"Bearer \xff\xfe"}],
 )  # fmt: skip
 def test_without_the_token_nothing_is_told(far, path, headers):
@@ -299,21 +301,6 @@ def test_without_the_token_nothing_is_told(far, path, headers):
 
 def test_the_header_lets_in(far):
     assert far.get("/api/health", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
-
-
-def test_the_link_signs_in_once_and_leaves_no_token_behind(far):
-    answer = far.get("/", params={"token": TOKEN}, follow_redirects=False)
-    assert answer.status_code == 303 and answer.headers["location"] == "/"
-    cookie = answer.headers["set-cookie"]
-    assert "HttpOnly" in cookie and "SameSite=lax" in cookie and TOKEN.split()[0] not in cookie
-    assert answer.headers["referrer-policy"] == "no-referrer"
-    assert far.get("/api/experiments").status_code == 200
-
-
-@pytest.mark.parametrize("given", ["wrong", "é", "%ff", TOKEN + "x"])
-def test_a_wrong_link_signs_nobody_in(far, given):
-    answer = far.get("/", params={"token": given}, follow_redirects=False)
-    assert answer.status_code == 401 and "set-cookie" not in answer.headers
 
 
 def test_beyond_loopback_without_a_token_is_refused(results):

@@ -1,19 +1,26 @@
-"""The dashboard: `python -m tuner.serve --results DIR`. It reads what searches write; no search notices it."""
+"""The dashboard: `python -m tuner.serve --results DIR`. Reads what searches write; starts, stops and resumes them."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import uvicorn
 
 from tuner.errors import RequestError
+from tuner.experiment import CHOICES
 from tuner.serve.app import create_app
 from tuner.serve.guard import is_loopback
+from tuner.serve.jobs import RayJobs, missing
+from tuner.serve.searches import Searches
+from tuner.serve.secret import token_of
+
+MOST_CLIENTS = 400  # connections at a time; streams are fewer (tuner.serve.app)
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,8 +33,7 @@ class Parser(argparse.ArgumentParser):
 def main(argv: list[str]) -> int:
     """Serves until interrupted; returns 0, or 2 for a request that is wrong."""
     try:
-        args = parse(argv)
-        serve(Path(args.results), args.host, args.port, os.environ.get("TUNER_TOKEN", ""))
+        serve(parse(argv), os.environ.get("TUNER_TOKEN", ""))
         return 0
     except RequestError as error:
         print(f"tuner: error: {error}", file=sys.stderr)
@@ -37,26 +43,63 @@ def main(argv: list[str]) -> int:
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """`results`, `host` and `port`; RequestError in one line."""
+    """The options; RequestError in one line."""
     parser = Parser(prog="python -m tuner.serve", description=__doc__)
     parser.add_argument("--results", default="results", help="the folder that searches write to (default: results)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at; beyond loopback needs TUNER_TOKEN")
     parser.add_argument("--port", type=int, default=8800, help="0 = any that is free (default: 8800)")
+    group = parser.add_argument_group("the searches that it starts")
+    group.add_argument("--address", default="", help="a Ray cluster's dashboard, http://HOST:8265, whose head has this "
+                       "program and this results folder; empty = this machine")  # fmt: skip
+    group.add_argument("--data-dir", default="", help="where data sets lie; empty = each space's own way")
+    group.add_argument("--wandb", default="auto", choices=CHOICES["wandb"], help="Weights & Biases (default: auto)")
     return parser.parse_args(argv)
 
 
-def serve(results: Path, host: str, port: int, token: str) -> None:
+def serve(args: argparse.Namespace, given_token: str) -> None:
     """Blocks until a signal ends it; RequestError for a folder that is missing, or an address that cannot be had."""
+    results, state = Path(args.results), Path(args.results) / ".service"
     if not results.is_dir():
         raise RequestError(f"--results {results}: no such folder; give the one that searches write to")
-    app = create_app(results, host=host, token=token)
-    with listen(host, port) as listener:
-        # No access log: it would hold the token of the sign-in link.
-        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=3)
-        server = uvicorn.Server(config)
-        app.state.stopping = lambda: server.should_exit  # or an open page would keep the server from ending
-        print(greeting(results, host, listener.getsockname()[1]), flush=True)
-        server.run(sockets=[listener])
+    if not (given_token or is_loopback(args.host)):
+        raise RequestError(f"--host {args.host} is reached from elsewhere: set TUNER_TOKEN to a secret of your own")
+    token, searches, problem = given_token, None, missing()
+    try:
+        token = token_of(given_token, state)
+        searches = None if problem else starter(args, state)
+    except RequestError as error:
+        if given_token and not token:
+            raise
+        problem = problem or str(error)
+    app = create_app(results, host=args.host, token=token, searches=searches, problem=problem)
+    signal.signal(signal.SIGTERM, interrupt)  # uvicorn raises it again when it is done, which would end all here
+    try:
+        with listen(args.host, args.port) as listener:
+            # No access log: it would hold the code of the sign-in link.
+            config = uvicorn.Config(
+                app, log_level="warning", access_log=False, timeout_graceful_shutdown=3, limit_concurrency=MOST_CLIENTS
+            )
+            server = uvicorn.Server(config)
+            app.state.stopping = lambda: server.should_exit  # or an open page would keep the server from ending
+            if searches:
+                searches.open()
+            print(greeting(results, args.host, listener.getsockname()[1], app.state.keys.code, problem), flush=True)
+            server.run(sockets=[listener])
+    finally:
+        left = searches.close() if searches else []
+        if left:
+            print(f"{', '.join(left)}: still running, and found by the next tuner.serve of this folder", flush=True)
+
+
+def interrupt(number: int, frame: Any) -> NoReturn:
+    """SIGTERM ends the service as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def starter(args: argparse.Namespace, state: Path) -> Searches:
+    """What starts searches; RequestError where another service does for this folder, or it cannot be written to."""
+    chosen = [f"--wandb={args.wandb}"] + ([f"--data-dir={Path(args.data_dir).absolute()}"] if args.data_dir else [])
+    return Searches(Path(args.results), state, RayJobs(args.address, state.absolute()), chosen)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -71,11 +114,12 @@ def listen(host: str, port: int) -> socket.socket:
         raise RequestError(f"--host {host} --port {port}: {what}; give another --port, or end what uses it") from None
 
 
-def greeting(results: Path, host: str, port: int) -> str:
-    """Where the page is; the token itself is not printed, since output is kept in logs."""
+def greeting(results: Path, host: str, port: int, code: str, problem: str) -> str:
+    """Where the page is. The code works once, so that what is kept of this output lets nobody in."""
     name = f"[{host}]" if ":" in host else host
-    sign_in = "" if is_loopback(host) else "?token=TUNER_TOKEN"
-    return f"{results.absolute()} at http://{name}:{port}/{sign_in} (Ctrl-C ends it)"
+    where = f"{results.absolute()} at http://{name}:{port}/"
+    sign_in = f"to start and stop searches, sign in once by http://{name}:{port}/signin?code={code}"
+    return f"{where} (Ctrl-C ends it)\n{problem or sign_in}"
 
 
 if __name__ == "__main__":

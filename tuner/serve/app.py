@@ -1,8 +1,9 @@
-"""The service over a results folder; reads only. Every route is a call of what the other files know."""
+"""The service over a results folder: what reads. Every route is a call of what the other files know."""
 
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,10 +19,13 @@ from tuner import tables
 from tuner.errors import RequestError
 from tuner.figures import all_figures
 from tuner.serve.answers import answer
-from tuner.serve.guard import HEADERS, Guard, is_loopback, refusal
+from tuner.serve.bounds import Bounds
+from tuner.serve.control import REFUSALS, Desk, Shown, add_control
+from tuner.serve.guard import HEADERS, READS, Guard, Keys, is_loopback, refusal
 from tuner.serve.insight import add_insight
 from tuner.serve.page import add_page
-from tuner.serve.store import NotThere, Store, Summary
+from tuner.serve.searches import Refused, Searches
+from tuner.serve.store import NotThere, Store
 from tuner.serve.stream import follow
 
 MOST_STREAMS = 100  # followed at a time: each is a look at a file twice a second
@@ -40,10 +44,11 @@ class Health:
 
 @dataclasses.dataclass(frozen=True)
 class Experiments:
-    """All experiments of the results folder, the newest first."""
+    """All experiments of the results folder, the newest first; `total` there are, of which these were asked for."""
 
     results: str
-    experiments: list[Summary]
+    total: int
+    experiments: list[Shown]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,68 +68,85 @@ class Rungs:
     decisions: list[tables.DecisionRow]
 
 
-def create_app(results: Path, *, host: str = "127.0.0.1", token: str = "") -> FastAPI:
+def create_app(
+    results: Path,
+    *,
+    host: str = "127.0.0.1",
+    token: str = "",
+    searches: Searches | None = None,
+    problem: str = "this service only reads",
+) -> FastAPI:
     """The service over a results folder.
 
     `host` is the address it is bound to: on loopback anyone on this machine may read; beyond it every request needs
-    the token. `app.state.stopping` is asked by streams whether to end.
+    the token, and every write needs it anywhere. `app.state.keys` has the code of the sign-in link;
+    `app.state.stopping` is asked by streams whether to end.
+
+    Args:
+        searches: what starts searches; without it `problem` says why none can be started.
 
     Raises:
         RequestError: a host beyond loopback without a token.
     """
     if not is_loopback(host) and not token:
         raise RequestError(f"--host {host} is reached from elsewhere: set TUNER_TOKEN to a secret, or use 127.0.0.1")
-    app = FastAPI(title="tuner", version="1", docs_url=None, redoc_url=None, openapi_url="/api/openapi.json")
+    app = FastAPI(
+        title="tuner", version="1", docs_url=None, redoc_url=None, openapi_url="/api/openapi.json", responses=REFUSALS
+    )
     app.state.stopping = lambda: False
     app.state.streams = 0
+    app.state.keys = keys = Keys(token or secrets.token_urlsafe(32))
     if not is_loopback(host):
         app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=4)
-    app.add_middleware(Guard, token="" if is_loopback(host) else token)
+    app.add_middleware(Bounds)
+    app.add_middleware(Guard, keys=keys, loopback=is_loopback(host))
     _errors_as_json(app)
     add_page(app)
-    store = Store(results)
-    _api(app, store)
-    add_insight(app, store)
-    _events(app, store)
+    desk = Desk(Store(results), searches, "" if searches else problem)
+    _api(app, desk)
+    add_insight(app, desk)
+    _events(app, desk)
+    add_control(app, desk, keys)
     return app
 
 
-def _api(app: FastAPI, store: Store) -> None:
+def _api(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/health", responses={200: {"model": Health}})
     def health() -> Response:
         """Whether the service answers."""
-        return answer(Health("ok", str(store.root)))
+        return answer(Health("ok", str(desk.store.root)))
 
     @app.get("/api/experiments", responses={200: {"model": Experiments}})
-    def experiments() -> Response:
-        """All experiments."""
-        return answer(Experiments(str(store.root), store.summaries()))
+    def experiments(offset: Offset = 0, limit: Limit = MOST_ROWS) -> Response:
+        """All experiments, those that wait for their start first, then the newest."""
+        rows = desk.all()
+        return answer(Experiments(str(desk.store.root), len(rows), rows[offset : offset + limit]))
 
-    @app.get("/api/experiments/{name}", responses={200: {"model": Summary}})
+    @app.get("/api/experiments/{name}", responses={200: {"model": Shown}})
     def experiment(name: str) -> Response:
         """One experiment in a line."""
-        return answer(store.view(name).summary)
+        return answer(desk.one(name))
 
     @app.get("/api/experiments/{name}/trials", responses={200: {"model": Trials}})
     def trials(name: str, offset: Offset = 0, limit: Limit = MOST_ROWS) -> Response:
         """Its trials in the order in which they were suggested."""
-        rows = tables.trial_rows(store.view(name).record)
+        rows = tables.trial_rows(desk.view(name).record)
         return answer(Trials(len(rows), rows[offset : offset + limit]))
 
     @app.get("/api/experiments/{name}/rungs", responses={200: {"model": Rungs}})
     def rungs(name: str, offset: Offset = 0, limit: Limit = MOST_ROWS) -> Response:
         """Its rungs, and its decisions with their margins, close calls first; offset and limit are of decisions."""
-        record = store.view(name).record
+        record = desk.view(name).record
         rows = tables.decision_rows(record)
         return answer(Rungs(tables.rung_rows(record), len(rows), rows[offset : offset + limit]))
 
     @app.get("/api/experiments/{name}/figures", responses={200: {"model": dict[str, dict[str, Any]]}})
     def figures(name: str) -> Response:
         """Figures of Plotly's schema by name, those that there is something to draw for."""
-        return JSONResponse(all_figures(store.view(name).record))
+        return JSONResponse(all_figures(desk.view(name).record))
 
 
-def _events(app: FastAPI, store: Store) -> None:
+def _events(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/experiments/{name}/events", response_class=StreamingResponse)
     def events(
         name: str,
@@ -132,7 +154,7 @@ def _events(app: FastAPI, store: Store) -> None:
         last_event_id: Annotated[str, Header()] = "",
     ) -> Response:
         """Server-sent events: the journal's lines, as they are written; `id` is the line's number."""
-        journal = store.journal(name)
+        journal = desk.journal(name)
         if app.state.streams >= MOST_STREAMS:
             return refusal(503, f"{MOST_STREAMS} streams are open already; close one")
         known = int(last_event_id) if last_event_id.isdecimal() else after
@@ -158,13 +180,16 @@ def _errors_as_json(app: FastAPI) -> None:
         first = error.errors()[0]
         return refusal(422, f"{first['loc'][-1]}: {first['msg']}")
 
-    def request(_: Request, error: Exception) -> Response:
-        return refusal(404 if isinstance(error, NotThere) else 500, str(error))
+    def wrong(request: Request, error: Exception) -> Response:
+        if isinstance(error, Refused):
+            return refusal(error.status, str(error))
+        damaged = request.method in READS  # what was asked for is right there; what is on disk is not
+        return refusal(404 if isinstance(error, NotThere) else 500 if damaged else 422, str(error))
 
     def unforeseen(_: Request, error: Exception) -> Response:
         # The outermost: this answer does not pass the guard.
         return JSONResponse({"error": f"the service failed ({type(error).__name__}); see its output"}, 500, HEADERS)
 
-    for kind, handler in {HTTPException: http, RequestValidationError: invalid, RequestError: request}.items():
+    for kind, handler in {HTTPException: http, RequestValidationError: invalid, RequestError: wrong}.items():
         app.add_exception_handler(kind, handler)
     app.add_exception_handler(Exception, unforeseen)

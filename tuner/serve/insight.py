@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Path, Query
 from starlette.responses import Response
@@ -18,9 +18,10 @@ from tuner.importance import draw_importance, importance_of
 from tuner.one_trial import OneTrial, one_trial
 from tuner.results import ExperimentRecord
 from tuner.serve.answers import answer
+from tuner.serve.control import Desk
 from tuner.serve.guard import refusal
-from tuner.serve.store import NotThere, Store
-from tuner.whatif import MOST_BRACKETS, WhatIf, what_if
+from tuner.serve.store import NotThere
+from tuner.whatif import MOST_BRACKETS, Replayed, WhatIf, what_if
 from tuner.whatif_figure import cuts_of, draw_whatif
 
 KEPT = 32  # answers that take seconds, until their experiment has news
@@ -50,14 +51,14 @@ class AuditAnswer:
     command: str
 
 
-def add_insight(app: FastAPI, store: Store) -> None:
+def add_insight(app: FastAPI, desk: Desk) -> None:
     """Adds the routes to the app."""
     slow = _Slow()
 
     @app.get("/api/experiments/{name}/what-if", responses={200: {"model": WhatIfAnswer}})
     def what_if_route(
         name: str,
-        scheduler: Annotated[str, Query(max_length=40, description="asha, median, hyperband or fifo")] = "",
+        scheduler: Annotated[Replayed | Literal[""], Query(description="empty = the search's own")] = "",
         grace_period: Annotated[int, Query(ge=1, le=10**6, description="epochs before a trial may be stopped")] = 1,
         reduction_factor: Annotated[float, Query(gt=1, le=1000, description="1 in so many goes on")] = 2,
         brackets: Annotated[int, Query(ge=1, le=MOST_BRACKETS, description="of asha")] = 1,
@@ -69,7 +70,7 @@ def add_insight(app: FastAPI, store: Store) -> None:
             outcome = what_if(record, rules, grace_period, reduction_factor, brackets)
             return WhatIfAnswer(outcome, draw_whatif(cuts_of(record, outcome), outcome, record.experiment.metric))
 
-        return asked(store, name, work)
+        return asked(desk, name, work)
 
     @app.get("/api/experiments/{name}/contour", responses={200: {"model": FigureAnswer}})
     def contour(name: str, x: Parameter, y: Parameter) -> Response:
@@ -79,7 +80,7 @@ def add_insight(app: FastAPI, store: Store) -> None:
             experiment = record.experiment
             return FigureAnswer(draw_contour(contour_of(record, x, y), experiment.metric, experiment.mode))
 
-        return asked(store, name, work)
+        return asked(desk, name, work)
 
     @app.get("/api/experiments/{name}/importance", responses={200: {"model": FigureAnswer}})
     def importance(name: str) -> Response:
@@ -88,7 +89,7 @@ def add_insight(app: FastAPI, store: Store) -> None:
         def work(record: ExperimentRecord) -> FigureAnswer:
             return FigureAnswer(slow.kept(record, lambda: draw_importance(importance_of(record))))
 
-        return asked(store, name, work)
+        return asked(desk, name, work)
 
     @app.get("/api/experiments/{name}/trials/{trial}", responses={200: {"model": OneTrial}})
     def trial_route(name: str, trial: Annotated[str, Path(max_length=200)]) -> Response:
@@ -100,7 +101,7 @@ def add_insight(app: FastAPI, store: Store) -> None:
                 raise NotThere(f"{name} has no trial of that id")
             return found
 
-        return asked(store, name, work)
+        return asked(desk, name, work)
 
     @app.get("/api/experiments/{name}/audit", responses={200: {"model": AuditAnswer}})
     def audit(name: str) -> Response:
@@ -111,12 +112,12 @@ def add_insight(app: FastAPI, store: Store) -> None:
             command = f"python -m tuner.audit {experiment.name} --trials 5 --results {experiment.results}"
             return AuditAnswer(result_of(record), command if experiment.space else "")
 
-        return asked(store, name, work)
+        return asked(desk, name, work)
 
 
-def asked(store: Store, name: str, work: Callable[[ExperimentRecord], Any]) -> Response:
+def asked(desk: Desk, name: str, work: Callable[[ExperimentRecord], Any]) -> Response:
     """The answer to a question about an experiment; 422 where the question cannot be answered, with why."""
-    record = store.view(name).record
+    record = desk.view(name).record
     try:
         return answer(work(record))
     except NotThere:

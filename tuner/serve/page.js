@@ -64,11 +64,13 @@ function draw() {
   const { best, metric } = summary;
   const place = best && `trial ${best.trial}, epoch ${best.epoch}: ${setting(best.config)}`;
   set(at("best"), best ? `Best ${metric} ${number(best.value)}: ${place}` : "");
+  showControl(summary);
   set(at("notice"), summary.notice);
   at("notice").hidden = !summary.notice;
   set(at("nothing"), best ? "" : nothing(summary, trials.trials));
   at("nothing").hidden = Boolean(best);
   set(at("resume"), summary.resume);
+  at("resume").closest("section").hidden = !summary.resume;
   set(at("retrain"), summary.retrain);
   at("retrain-line").hidden = !summary.retrain;
   at("rungs-section").hidden = !rungs.rungs.length;
@@ -87,7 +89,7 @@ function nothing(summary, trials) {
   const error = trials.find((trial) => trial.errors.length || trial.status === "failed");
   if (error) return `No finite ${summary.metric}. Trial ${error.trial}: ${error.errors.at(-1) ?? error.reason}`;
   if (reports) return `No finite ${summary.metric} in what ${reports} trials reported: the training diverges.`;
-  return summary.state === "running" ? "No report yet." : "The search ended without a report.";
+  return BUSY.includes(summary.state) ? "No report yet." : "The search ended without a report.";
 }
 
 function drawTables() {
@@ -160,4 +162,4 @@ for (const id of ["decision-filter", "trial-filter"]) at(id).addEventListener("i
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 window.addEventListener("hashchange", route);
 setInterval(() => open || document.hidden || attempt(showList), 3000);
-route();
+window.addEventListener("DOMContentLoaded", () => attempt(showSession).then(route)); // control.js is there by then

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.responses import FileResponse, HTMLResponse
 
 HERE = Path(__file__).parent
-SCRIPTS = ("page.js", "tables.js", "look.js", "insight.js")
+SCRIPTS = ("page.js", "tables.js", "look.js", "insight.js", "control.js")
 # Only this page runs scripts, none but its own files, none inline. Plotly compiles its WebGL drawing by `new Function`,
 # from texts of its own; without 'unsafe-eval' it draws neither scattergl nor parcoords. The hash is that of an empty
 # text: Plotly adds an empty <style> and fills it through the DOM.
@@ -44,6 +44,10 @@ def add_page(app: FastAPI) -> None:
 
     for name in SCRIPTS:
         add_script(name)
+
+    @app.get("/control.css", include_in_schema=False)
+    def control_css() -> FileResponse:
+        return FileResponse(HERE / "control.css", headers=again)
 
     @app.get("/plotly.min.js", include_in_schema=False)
     def plotly_js() -> FileResponse:

@@ -62,7 +62,7 @@ class FileExamples:
             num_workers=max(1, torch.get_num_threads()),
             pin_memory=self.device.type == "cuda",
             persistent_workers=True,
-            # Forked, a process is there in 20 ms instead of the seconds that importing torch takes, and a `decode`
+            # Forked, a process is there in 12 ms instead of the seconds that importing torch takes, and a `decode`
             # from a file that no process could import goes along. It never touches the device.
             multiprocessing_context="fork",
             # Else a loader draws from torch's own stream, and the figures would depend on how data is stored.

@@ -1,0 +1,92 @@
+"""What torchvision's random transforms of these names draw for an image, drawn for a batch at once.
+
+All come from torch's stream on the CPU, so that a seed repeats them whatever the device.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Strengths = tuple[float, float, float, float]  # of brightness, contrast, saturation and hue
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+ATTEMPTS = 10  # at a crop that lies within the image; torchvision's number
+
+
+@dataclass(frozen=True)
+class Warps:
+    """RandomResizedCrop, both flips, RandomRotation and RandomAffine of N images.
+
+    Args:
+        crop: (N, 4) int64: left, top, width and height of what is enlarged to the output, in pixels of the input.
+        flip: (N, 2): -1 where the crop is mirrored left to right or top to bottom, else 1.
+        rotation: (N,): degrees, counter-clockwise, about the centre of the flipped crop.
+        affine: (N,): degrees of the second rotation, of what the first one left in the frame.
+    """
+
+    crop: Tensor
+    flip: Tensor
+    rotation: Tensor
+    affine: Tensor
+
+
+@dataclass(frozen=True)
+class Jitters:
+    """ColorJitter of N images.
+
+    Args:
+        factors: (N, 4): brightness, contrast, saturation (1 changes nothing), hue (in turns, 0 changes nothing).
+        order: (N, 4): the columns of `factors` in the order in which they are applied.
+    """
+
+    factors: Tensor
+    order: Tensor
+
+    def __getitem__(self, rows: slice) -> Jitters:
+        return Jitters(self.factors[rows], self.order[rows])
+
+
+def draw_warps(num: int, height: int, width: int, degrees: float) -> Warps:
+    """Draws for `num` images of height x width; both angles lie within -degrees to degrees."""
+    flip = 1 - 2 * torch.randint(2, (num, 2)).float()
+    rotation, affine = torch.empty(2, num).uniform_(-degrees, degrees)
+    return Warps(draw_crops(num, height, width), flip, rotation, affine)
+
+
+def draw_crops(
+    num: int,
+    height: int,
+    width: int,
+    scale: tuple[float, float] = (0.08, 1.0),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+) -> Tensor:
+    """(num, 4) int64, as `Warps.crop`; `scale` is the share of the image's area, `ratio` the width by the height.
+
+    The first of ten attempts that lies within the image, else the largest part in its middle of an allowed ratio.
+    """
+    area = height * width * torch.empty(num, ATTEMPTS).uniform_(*scale)
+    proportion = torch.empty(num, ATTEMPTS).uniform_(*map(math.log, ratio)).exp()
+    # Float64 as in torchvision, which works with Python's numbers.
+    sizes = torch.stack([area.double().mul(proportion), area.double().div(proportion)], dim=2).sqrt().round().long()
+    limits = torch.tensor([width, height])
+    fits = ((sizes > 0) & (sizes <= limits)).all(2)
+    allowed = min(max(width / height, ratio[0]), ratio[1])
+    largest = torch.tensor([min(width, round(height * allowed)), min(height, round(width / allowed))])
+    found = fits.any(1, keepdim=True)
+    size = torch.where(found, sizes[torch.arange(num), fits.int().argmax(1)], largest)
+    room = limits - size
+    corner = torch.where(found, torch.rand(num, 2).mul(room + 1).long(), room // 2)
+    return torch.cat([corner, size], dim=1)
+
+
+def draw_jitters(num: int, strengths: Strengths) -> Jitters:
+    """Factors of 1 - strength to 1 + strength, not below 0, a hue of -strength to strength; all orders alike."""
+    spread = torch.tensor(strengths)
+    middle = torch.tensor([1.0, 1.0, 1.0, 0.0])
+    low, high = middle - spread, middle + spread
+    low[:3].clamp_(min=0)
+    factors = low + torch.rand(num, 4) * (high - low)
+    return Jitters(factors, torch.rand(num, 4).argsort(dim=1))

@@ -1,0 +1,182 @@
+"""CIFAR-10 read from files: the complete data set in either of its layouts, each file checked, or the sample."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from tuner.training.data import Arrays, DataError, Splits
+
+NUM_CLASSES = 10
+IMAGES_PER_FILE = 10_000
+RECORD_BYTES = 1 + 3 * 32 * 32
+
+PICKLED = "cifar-10-batches-py"
+BINARY = "cifar-10-batches-bin"
+
+# Each binary file's sha256, the test images last. A file is nothing but labels and pixels, so that a match
+# vouches for every one of them. The files measured have the SHA-1s that MXNet publishes for its CIFAR10.
+BINARY_FILES = (
+    ("data_batch_1.bin", "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
+    ("data_batch_2.bin", "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
+    ("data_batch_3.bin", "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
+    ("data_batch_4.bin", "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
+    ("data_batch_5.bin", "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
+    ("test_batch.bin", "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
+)
+
+SAMPLE = Path(__file__).parent / "cifar10_sample"
+SAMPLE_SHA256 = "18f2ab60d0eed6a364e51ea541fe55dd9b0919178269bbf79fb1b92d88499e36"
+SHEET_ROWS, SHEET_COLUMNS = 20, 25
+
+
+def load_complete(place: Path) -> Splits:
+    """The complete data set, each file checked, from `place` or the layout's folder in it, in 0.5 s.
+
+    Raises:
+        DataError: neither layout is there, or a file is missing, truncated or altered.
+    """
+    for layout, first in ((PICKLED, "data_batch_1"), (BINARY, "data_batch_1.bin")):
+        for folder in (place / layout, place):
+            # os.path, because Path raises where a folder may not be searched.
+            if os.path.isfile(folder / first):
+                train, test = read_layout(folder, layout)
+                return Splits(train, test=test, source=f"CIFAR-10, complete, from {folder}")
+    raise DataError(
+        f"no CIFAR-10 in {place}{'' if os.path.isdir(place) else ' (no such folder)'}: looked there and in "
+        f"its subfolders for {PICKLED} (data_batch_1 to 5, test_batch) and {BINARY} (data_batch_1.bin to 5, "
+        "test_batch.bin); unpack cifar-10-python.tar.gz or cifar-10-binary.tar.gz there, or give no data "
+        "folder to have it downloaded"
+    )
+
+
+def read_layout(folder: Path, layout: str) -> tuple[Arrays, Arrays]:
+    """The training and the test images from a folder of the layout PICKLED or BINARY."""
+    read: Callable[[Path, str], tuple[np.ndarray, np.ndarray]]
+    if layout == PICKLED:
+        # torchvision takes a second to import, which what reads the binary layout or the sample need not wait for.
+        from torchvision.datasets import CIFAR10  # type: ignore[import-untyped]
+
+        files, read = (*CIFAR10.train_list, *CIFAR10.test_list), read_pickled
+    else:
+        files, read = BINARY_FILES, read_binary
+    # Reading and hashing release the interpreter lock.
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        parts = list(pool.map(lambda file: read(folder / file[0], file[1]), files))
+    return join(parts[:-1]), join(parts[-1:])
+
+
+def read_binary(path: Path, sha256: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images (10000, 3072) and labels (10000,), uint8, from records of a label and the R, G and B planes.
+
+    Raises:
+        DataError: the file cannot be read, is truncated, has a label above 9 or is not the one of `sha256`.
+    """
+    content = read_bytes(path)
+    count, rest = divmod(len(content), RECORD_BYTES)
+    if rest:
+        raise DataError(
+            f"{path}: {len(content):,} bytes are no whole number of {RECORD_BYTES:,}-byte records: truncated?"
+        )
+    if count != IMAGES_PER_FILE:
+        raise DataError(f"{path}: {count:,} records instead of {IMAGES_PER_FILE:,}: truncated?")
+    records = np.frombuffer(content, np.uint8).reshape(count, RECORD_BYTES)
+    labels = records[:, 0]
+    if labels.max() >= NUM_CLASSES:
+        worst = int(labels.argmax())
+        raise DataError(f"{path}: record {worst:,} has the label {labels[worst]}, above 9: altered?")
+    check_digest(path, content, "sha256", sha256)
+    return records[:, 1:], labels
+
+
+def read_pickled(path: Path, md5: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images (10000, 3072) and labels (10000,), uint8, from a file of torchvision's layout.
+
+    Raises:
+        DataError: the file cannot be read, or is not the one of `md5`; it is not unpickled then, because
+            unpickling runs whatever the file says.
+    """
+    content = read_bytes(path)
+    check_digest(path, content, "md5", md5)
+    entry = pickle.loads(content, encoding="latin1")
+    return entry["data"], np.asarray(entry["labels"], np.uint8)
+
+
+def read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def check_digest(path: Path, content: bytes, algorithm: str, expected: str) -> None:
+    found = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
+    if found != expected:
+        raise DataError(
+            f"{path}: truncated or altered: {len(content):,} bytes with {algorithm} {found}, not CIFAR-10's "
+            f"{expected}; unpack the archive anew"
+        )
+
+
+def join(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> Arrays:
+    images = np.concatenate([images for images, _ in parts]).reshape(-1, 3, 32, 32)
+    return Arrays(images, np.concatenate([labels for _, labels in parts]).astype(np.int64))
+
+
+def load_sample(reason: str) -> Splits:
+    """The sample that ships with this file; `reason` says why it stands in for the complete data set.
+
+    Raises:
+        DataError: a file of the sample is missing or altered.
+    """
+    train, test = read_sheets(SAMPLE, "train"), read_sheets(SAMPLE, "test")
+    if (found := digest(train, test)) != SAMPLE_SHA256:
+        raise DataError(f"{SAMPLE}: altered: sha256 {found}, not {SAMPLE_SHA256}; reinstall tuner")
+    return Splits(
+        train,
+        test=test,
+        source="CIFAR-10, the first 500 training and 100 test images of each class, shipped in "
+        "search_spaces/datasets/cifar10_sample",
+        notice=f"CIFAR-10 sample: {len(train):,} training and {len(test):,} test images that ship with "
+        f"tuner, not the whole 60,000 ({reason}); --data-dir takes the whole set",
+    )
+
+
+def read_sheets(folder: Path, split: str) -> Arrays:
+    """The images of `split`'s sheets, each read row by row, and the classes of its file of labels.
+
+    Raises:
+        DataError: a file is missing, is no image or has not a class for each image.
+    """
+    path = folder / f"{split}_labels.txt"
+    labels = np.frombuffer(read_bytes(path).strip(), np.uint8) - ord("0")
+    num_sheets, rest = divmod(len(labels), SHEET_ROWS * SHEET_COLUMNS)
+    if rest or not num_sheets:
+        raise DataError(f"{path}: {len(labels):,} classes fill no whole number of sheets; reinstall tuner")
+    sheets = []
+    for number in range(num_sheets):
+        path = folder / f"{split}_{number}.webp"
+        try:
+            with Image.open(path) as image:
+                sheet = np.asarray(image)
+            sheets.append(sheet.reshape(SHEET_ROWS, 32, SHEET_COLUMNS, 32, 3))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: cannot be read: {error}; reinstall tuner") from error
+    images = np.stack(sheets).transpose(0, 1, 3, 5, 2, 4).reshape(-1, 3, 32, 32)
+    return Arrays(images, labels.astype(np.int64))
+
+
+def digest(train: Arrays, test: Arrays) -> str:
+    """The sha256 of both parts, of each the images (N, 3, 32, 32) and then the classes, a byte a value."""
+    state = hashlib.sha256()
+    for part in (train, test):
+        state.update(part.inputs.tobytes())
+        state.update(part.targets.astype(np.uint8).tobytes())
+    return state.hexdigest()

@@ -1,0 +1,149 @@
+"""A service that acts, over jobs that run nothing, and the real one as its users start it."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tuner import run
+from tuner.errors import RequestError
+from tuner.experiment import Experiment
+from tuner.facts import facts_of
+from tuner.journal import Journal
+from tuner.serve.app import create_app
+from tuner.serve.client import BUSY, Client, ServiceError
+from tuner.serve.cluster import find
+from tuner.serve.jobs import Fate
+from tuner.serve.searches import Searches
+from tuner.space import find_space
+
+HERE = "http://127.0.0.1:8800"
+TOKEN = "s3cret of 32 characters, or more"
+
+
+class Jobs:
+    """Jobs that are only noted; what becomes of them is set in `fates`."""
+
+    def __init__(self):
+        self.fates, self.submitted, self.stopped, self.closed, self.down = {}, {}, [], 0, ""
+
+    def resources(self):
+        return {"CPU": 2.0, "GPU": 0.0}
+
+    def submit(self, job, arguments):
+        if self.down:
+            raise RequestError(self.down)
+        self.submitted[job] = arguments
+        self.fates.setdefault(job, Fate("active"))
+
+    def fate(self, job):
+        return self.fates.get(job, Fate("lost"))
+
+    def stop(self, job):
+        self.stopped.append(job)
+
+    def close(self):
+        self.closed += 1
+
+
+def in_this_process(arguments):
+    """What the check's own process does."""
+    return dataclasses.asdict(run.requested(arguments, run.parse(arguments, Experiment())).experiment)
+
+
+def begin(results, name, **options):
+    """What a search that has begun leaves."""
+    folder = results / name
+    folder.mkdir()
+    experiment = Experiment(
+        **{
+            "space": "quadratic",
+            "max_epochs": 27,
+            "reduction_factor": 3,
+            "name": name,
+            "results": str(results),
+            **options,
+        }
+    )
+    experiment.save(folder, {"created": 1000.0, "space": facts_of(find_space("quadratic"), [])["space"]})
+    journal = Journal(folder / "journal.jsonl")
+    journal.write("experiment_started", name=name)
+    return journal
+
+
+@pytest.fixture
+def service(tmp_path):
+    """The app with its parts; `service.reopened()` is the same folder after a restart."""
+    results = tmp_path / "results"
+    results.mkdir()
+    jobs, opened = Jobs(), []
+
+    def reopened():
+        if opened:
+            opened.pop().close()
+        searches = Searches(results, results / ".service", jobs, ["--wandb=disabled"], in_this_process)
+        opened.append(searches)
+        app = create_app(results, token=TOKEN, searches=searches)
+        anyone = TestClient(app, base_url=HERE, raise_server_exceptions=False)
+        owner = TestClient(
+            app, base_url=HERE, raise_server_exceptions=False, headers={"Authorization": f"Bearer {TOKEN}"}
+        )
+        return SimpleNamespace(
+            searches=searches,
+            app=app,
+            anyone=anyone,
+            owner=owner,
+            jobs=jobs,
+            results=results,
+            reopened=reopened,
+            token=TOKEN,
+            begin=partial(begin, results),
+        )
+
+    yield reopened()
+    opened.pop().close()
+
+
+def until_gone(client, name):
+    """Waits until a search has ended; one that left the queue is gone at once."""
+    try:
+        client.wait(name, 120)
+    except ServiceError as error:
+        assert error.status == 404
+
+
+@pytest.fixture
+def real(tmp_path):
+    """`python -m tuner.serve` over an empty folder: its address, its sign-in link and a client with its token."""
+    results = tmp_path / "results"
+    results.mkdir()
+    env = {name: value for name, value in os.environ.items() if name not in ("TUNER_TOKEN", "RAY_ADDRESS")}
+    command = [sys.executable, "-m", "tuner.serve", "--results", str(results), "--port", "0", "--wandb", "disabled"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+    try:
+        url = process.stdout.readline().split(" at ")[1].split()[0]
+        link = process.stdout.readline().split()[-1]
+        client = Client(url, (results / ".service" / "token").read_text())
+        yield SimpleNamespace(url=url, link=link, client=client, results=results, process=process, command=command)
+        if process.poll() is None:
+            ours = [
+                row["name"] for row in client.experiments() if row["state"] in BUSY and row["actions"] != ["resume"]
+            ]
+            for row in map(client.get, ours):
+                if "stop" in row["actions"]:
+                    client.stop(row["name"])
+            for name in ours:
+                until_gone(client, name)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=90)
+        cluster = find(results / ".service")
+        if cluster:
+            cluster.end()  # of a test that failed half way

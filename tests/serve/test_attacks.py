@@ -1,0 +1,257 @@
+"""What the service must refuse of whoever has no token, comes from elsewhere, or sends too much."""
+
+import asyncio
+import json
+import os
+import stat
+from types import SimpleNamespace
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tuner.errors import RequestError
+from tuner.serve.app import create_app
+from tuner.serve.bounds import MOST_BYTES, Bounds
+from tuner.serve.secret import keep_secret, token_of
+
+HERE = "http://127.0.0.1:8800"
+ALL, STOP, RESUME = "/api/experiments", "/api/experiments/demo/stop", "/api/experiments/demo/resume"
+BODY = {"space": "quadratic", "name": "evil"}
+OWN = {"Origin": HERE}
+FOREIGN = {"Origin": "http://evil.com"}
+
+
+def cookie(service, value=None):
+    keys = service.app.state.keys
+    return {"Cookie": f"{keys.cookie}={keys.session if value is None else value}"}
+
+
+def bearer(token):
+    return {"Authorization": f"Bearer {token}"}
+
+
+# name -> (headers of a POST, its status); a callable gets the service
+WRITES = {
+    "no token": ({}, 401),
+    "our own page, not signed in": (OWN, 401),
+    "wrong token": (bearer("wrong"), 401),
+    "empty token": (bearer(""), 401),
+    "token with a character too few": (lambda s: bearer(s.token[:-1]), 401),
+    "token by basic authentication": (lambda s: {"Authorization": f"Basic {s.token}"}, 401),
+    "token in a cookie": (lambda s: {**cookie(s, "s3cret"), **OWN}, 401),
+    "empty cookie": (lambda s: {**cookie(s, ""), **OWN}, 401),
+    "forged cookie": (lambda s: {**cookie(s, "0" * 64), **OWN}, 401),
+    "cookie without an origin": (cookie, 401),
+    "cookie from a page elsewhere (CSRF)": (lambda s: {**cookie(s), **FOREIGN}, 403),
+    "cookie from a sandboxed page": (lambda s: {**cookie(s), "Origin": "null"}, 403),
+    "cookie from another port": (lambda s: {**cookie(s), "Origin": "http://127.0.0.1:9999"}, 403),
+    "cookie from a name that begins like ours": (lambda s: {**cookie(s), "Origin": f"{HERE}.evil.com"}, 403),
+    "cookie from a name with ours as its user": (lambda s: {**cookie(s), "Origin": "http://127.0.0.1:8800@evil"}, 403),
+    "cookie from a file": (lambda s: {**cookie(s), "Origin": "file://127.0.0.1:8800"}, 403),
+    "an origin that does not parse": (lambda s: {**cookie(s), "Origin": "http://[::1"}, 403),
+    "token from a page elsewhere": (lambda s: {**bearer(s.token), **FOREIGN}, 403),
+    "a browser says it is another site": (lambda s: {**cookie(s), **OWN, "Sec-Fetch-Site": "cross-site"}, 403),
+    "a browser says it is a sibling": (lambda s: {**cookie(s), **OWN, "Sec-Fetch-Site": "same-site"}, 403),
+    "rebound name": (lambda s: {**bearer(s.token), "Host": "evil.com:8800"}, 403),
+    "rebound name with its own origin": (
+        lambda s: {**cookie(s), "Host": "evil.com:8800", "Origin": "http://evil.com:8800"},
+        403,
+    ),
+    "says it was forwarded from here": ({"X-Forwarded-For": "127.0.0.1", "Forwarded": "for=127.0.0.1"}, 401),
+}
+
+
+@pytest.mark.parametrize("path", [ALL, STOP, RESUME])
+@pytest.mark.parametrize("attack", WRITES)
+def test_a_write_is_refused(service, attack, path):
+    headers, status = WRITES[attack]
+    answer = service.anyone.post(path, json=BODY, headers=headers(service) if callable(headers) else headers)
+    assert answer.status_code == status and list(answer.json()) == ["error"]
+    assert "access-control-allow-origin" not in answer.headers and not service.searches.all()
+
+
+@pytest.mark.parametrize("given", [b"{", b"[]", b"null", b'"x"', b"\xff", b"[" * 10_000, b"", b'{"space": NaN}'])
+def test_a_body_that_is_no_request_is_refused(service, given):
+    answer = service.owner.post(ALL, content=given, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422) and list(answer.json()) == ["error"]
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+def test_what_a_form_of_a_page_elsewhere_could_send_is_no_request(service, kind):
+    answer = service.owner.post(ALL, content=json.dumps(BODY), headers={"Content-Type": kind})
+    assert answer.status_code == 422 and not service.searches.all()
+
+
+SPACES = [
+    "/etc/passwd", "../search_spaces/cifar.py", "./evil.py", "os:system", "search_spaces.cifar", "cifar.py", "CIFAR",
+    "cifar\x00", "cifar ", "", "__init__", "datasets", "--list", "$(id)", "cifar;id", "http://evil.com/space.py",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_a_space_is_a_known_name_and_never_code(service, space):
+    answer = service.owner.post(ALL, json={"space": space})
+    assert answer.status_code == 422 and "must be one of" in answer.json()["error"] and not service.searches.all()
+
+
+@pytest.mark.parametrize("name", ["results", "data_dir", "address", "wandb", "wandb_project", "resume", "__class__"])
+def test_where_a_search_reads_writes_and_runs_is_not_a_requests_to_say(service, name):
+    answer = service.owner.post(ALL, json={**BODY, name: "/tmp/evil"})
+    assert answer.status_code == 422 and name in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "name", ["..", ".service", "a/b", "/abs", "a\x00b", "a\n", "-rf", "--results=x", "é", "a" * 101]
+)
+def test_a_name_cannot_leave_the_results_when_it_is_written(service, name):
+    assert service.owner.post(ALL, json={**BODY, "name": name}).status_code == 422
+    assert not service.searches.all()
+
+
+@pytest.mark.parametrize("action", ["stop", "resume"])
+@pytest.mark.parametrize("name", ["..%2fsecret", "%2e%2e", "demo%00", ".service", "link", "%2fetc", "nothing", "%ff"])
+def test_only_experiments_are_acted_on(service, name, action):
+    (service.results / "link").symlink_to(service.results.parent)
+    answer = service.owner.post(f"/api/experiments/{name}/{action}")
+    assert answer.status_code == 404 and list(answer.json()) == ["error"]
+
+
+def test_a_value_never_becomes_an_option(service):
+    answer = service.owner.post(ALL, json={**BODY, "metric": "--results=/tmp/evil"})
+    assert answer.status_code == 202 and service.searches.get("evil").options["results"] == str(service.results)
+    assert service.searches.get("evil").options["metric"] == "--results=/tmp/evil"
+
+
+def test_the_services_own_folder_is_not_served(service):
+    for name in (".service", ".service%2ftoken", ".service/token"):
+        assert service.owner.get(f"{ALL}/{name}").status_code == 404
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_page_elsewhere_opens_no_stream(service, site):
+    service.begin("demo").close()
+    answer = service.anyone.get(f"{ALL}/demo/events", headers={"Sec-Fetch-Site": site})
+    assert answer.status_code == 403
+    assert service.anyone.get("/", headers={"Sec-Fetch-Site": site}).status_code == 200  # a link to the page may be
+
+
+# --- bounds ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_long_body_is_refused(service):
+    answer = service.owner.post(ALL, content=b" " * (MOST_BYTES + 1))
+    assert answer.status_code == 413 and list(answer.json()) == ["error"]
+
+
+def test_a_long_body_in_pieces_is_refused(service):
+    pieces = (b" " * 1000 for _ in range(MOST_BYTES // 500))
+    assert service.owner.post(ALL, content=pieces).status_code == 413
+
+
+def asked(method, pieces, app=None, **bounds):
+    """The messages that come back for a request whose body comes in pieces; None = it never goes on."""
+    sent = []
+
+    async def receive():
+        piece = next(pieces)
+        if piece is None:
+            await asyncio.sleep(60)
+        return {"type": "http.request", "body": piece, "more_body": True}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "headers": [], "path": "/"}
+    asyncio.run(Bounds(app, **bounds)(scope, receive, send))
+    return sent
+
+
+def test_a_body_that_trickles_is_given_up():
+    assert asked("POST", iter([b"{", None]), body_s=0.05)[0]["status"] == 408
+
+
+def test_a_reader_that_does_not_read_is_given_up():
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def stuck(message):
+        await asyncio.sleep(60)
+
+    scope = {"type": "http", "method": "GET", "headers": [], "path": "/"}
+    with pytest.raises(TimeoutError):
+        asyncio.run(Bounds(app, reader_s=0.05)(scope, None, stuck))
+
+
+def test_streams_are_counted(service):
+    service.begin("demo").close()
+    service.app.state.streams = 100
+    answer = service.anyone.get(f"{ALL}/demo/events")
+    assert answer.status_code == 503 and "100 streams" in answer.json()["error"]
+
+
+# --- signing in -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def far(service):
+    """A service that is reached from elsewhere."""
+    app = create_app(service.results, host="0.0.0.0", token=service.token)
+    client = TestClient(app, base_url="http://box:8800")
+    return SimpleNamespace(client=client, keys=app.state.keys, token=service.token)
+
+
+def test_the_link_signs_in_once_and_its_code_is_spent(far):
+    code = far.keys.code
+    assert far.client.get("/api/health").status_code == 401
+    answer = far.client.get("/signin", params={"code": code})
+    assert answer.status_code == 200 and "url=/" in answer.text
+    kept = answer.headers["set-cookie"]
+    assert "HttpOnly" in kept and "SameSite=strict" in kept and far.token not in kept and code not in kept
+    assert far.client.get("/api/health").status_code == 200
+    far.client.cookies.clear()
+    again = far.client.get("/signin", params={"code": code})
+    assert again.status_code == 401 and "set-cookie" not in again.headers and "used already" in again.text
+
+
+@pytest.mark.parametrize("code", ["wrong", "", "é", "%ff", "<script>alert(1)</script>"])
+def test_a_wrong_code_signs_nobody_in(far, code):
+    answer = far.client.get("/signin", params={"code": code})
+    assert "set-cookie" not in answer.headers and "<script" not in answer.text
+
+
+def test_the_form_signs_in_by_the_token_from_its_own_page_alone(far):
+    own = {"Origin": "http://box:8800"}
+    assert far.client.post("/signin", data={"token": far.token}, headers=FOREIGN).status_code == 403
+    assert far.client.post("/signin", data={"token": "wrong"}, headers=own).status_code == 401
+    assert far.client.post("/signin", content=b"x" * (MOST_BYTES + 1), headers=own).status_code == 413
+    assert far.client.get("/api/health").status_code == 401
+    assert far.client.post("/signin", data={"token": far.token}, headers=own).status_code == 200
+    assert far.client.get("/api/health").status_code == 200
+
+
+def test_a_browser_beyond_loopback_gets_the_form_and_nothing_else(far):
+    answer = far.client.get("/", headers={"Accept": "text/html"})
+    assert answer.status_code == 401 and "password" in answer.text and "page.js" not in answer.text
+    assert "form-action 'self'" in answer.headers["content-security-policy"]
+
+
+def test_the_cookie_of_one_token_is_worth_nothing_to_another(far, service):
+    other = create_app(service.results, host="0.0.0.0", token="another secret of 32 characters")
+    kept = {"Cookie": f"{other.state.keys.cookie}={other.state.keys.session}"}
+    assert far.client.get("/api/health", headers=kept).status_code == 401
+
+
+def test_a_secret_is_kept_from_others(tmp_path):
+    token = token_of("", tmp_path / "state")
+    assert len(token) > 40 and token_of("", tmp_path / "state") == token
+    path = tmp_path / "state" / "token"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600 and stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    os.chmod(path, 0o644)
+    with pytest.raises(RequestError, match="can be read by others"):
+        token_of("", tmp_path / "state")
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RequestError):
+        keep_secret(link, "x")
+    with pytest.raises(RequestError, match="give 16 or more"):
+        token_of("short", tmp_path)

@@ -1,0 +1,180 @@
+"""The page in Debian's chromium, over a service and searches as their users start them."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium"),
+]
+LONG = 60_000  # ms: two busy cores start Ray in 10 to 30 s
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium):
+    """A page of a session of its own; an error of its scripts fails the test."""
+    context = chromium.new_context(viewport={"width": 1200, "height": 900})
+    page = context.new_page()
+    errors = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    context.close()
+    assert not errors, errors
+
+
+def write_experiment(results, name="demo"):
+    """Six trials of four epochs whose settings hold markup; gives the journal."""
+    from tuner.experiment import Experiment
+    from tuner.journal import Journal
+
+    folder = results / name
+    folder.mkdir()
+    options = {"space": "quadratic", "num_samples": 9, "max_epochs": 4, "name": name, "results": str(results)}
+    Experiment(**options).save(folder, {"created": 1000.0, "space": {"params": {}}})
+    journal = Journal(folder / "journal.jsonl")
+    journal.write("experiment_started", name=name)
+    for trial in range(6):
+        add_trial(journal, trial)
+    return journal
+
+
+def add_trial(journal, trial):
+    config = {"x": trial / 10, "act": "<script>document.title='owned'</script><img src=x onerror=alert(1)>"}
+    journal.write("trial_started", f"{trial:05}", config=config, resources={"CPU": 1}, node="n")
+    for epoch in range(1, 5):
+        journal.write("report", f"{trial:05}", epoch=epoch, metrics={"loss": 5.0 + trial - epoch})
+    decision = {"rung": 1, "bracket": 0, "cutoff": 4.5, "recorded": trial, "value": 4.0 + trial}
+    journal.write("decision", f"{trial:05}", epoch=1, action="continue", reason=f"arrived as {trial}", **decision)
+    journal.write("trial_ended", f"{trial:05}", status="completed", reason="trained its 4 epochs")
+
+
+def rows(page, table):
+    return page.locator(f"#{table} tbody tr")
+
+
+def x_range(page):
+    return page.evaluate("document.getElementById('curves').layout.xaxis.range.map(Number)")
+
+
+def place(page, epoch, value):
+    """Where in the window the curves show a point."""
+    return page.evaluate(
+        """([x, y]) => { const figure = document.getElementById('curves'), box = figure.getBoundingClientRect();
+        const { xaxis, yaxis } = figure._fullLayout;
+        return [box.left + xaxis._offset + xaxis.d2p(x), box.top + yaxis._offset + yaxis.d2p(y)]; }""",
+        [epoch, value],
+    )
+
+
+def test_curves_hover_filter_and_a_zoom_that_updates_keep(page, real):
+    journal = write_experiment(real.results)
+    page.goto(f"{real.url}#demo")
+    sync_api.expect(rows(page, "trials")).to_have_count(6)
+    page.wait_for_function("document.getElementById('curves').data?.length > 0")
+    page.mouse.move(*place(page, 3, 2.0))  # trial 0 reports 2.0 at epoch 3
+    sync_api.expect(page.locator("#curves .hoverlayer .hovertext").first).to_contain_text("x 0")
+    page.fill("#trial-filter", "00003")
+    sync_api.expect(rows(page, "trials")).to_have_count(1)
+    page.evaluate("Plotly.relayout('curves', {'xaxis.range': [1.5, 2.5]})")
+    page.evaluate("window.scrollTo(0, 300)")
+    add_trial(journal, 6)
+    journal.close()
+    sync_api.expect(page.locator("#trial-count")).to_have_text("1 of 7")
+    assert x_range(page) == [1.5, 2.5] and page.evaluate("window.scrollY") == 300
+    assert page.input_value("#trial-filter") == "00003"
+
+
+def test_markup_in_a_setting_is_text(page, real):
+    write_experiment(real.results).close()
+    page.goto(f"{real.url}#demo")
+    sync_api.expect(rows(page, "trials").first).to_contain_text("<script>document.title='owned'</script><img src=x")
+    assert page.title() == "demo: tuner" and page.locator("main img, main script").count() == 0
+
+
+def test_signing_in_shows_what_acts_and_leaves_no_secret_in_the_address(page, real):
+    page.goto(real.url)
+    sync_api.expect(page.locator("#signin")).to_be_visible()
+    sync_api.expect(page.locator("#start")).to_be_hidden()
+    page.click("#signin")
+    page.fill("input[name=token]", "not the token at all")
+    page.click("button")
+    sync_api.expect(page.get_by_role("alert")).to_have_text("That is not the token.")
+    page.goto(real.link)
+    page.wait_for_url(real.url)
+    sync_api.expect(page.locator("#start")).to_be_visible()
+    sync_api.expect(page.locator("#signin")).to_be_hidden()
+    assert page.evaluate("document.cookie") == ""  # no script reads the session
+
+
+def test_a_page_elsewhere_cannot_act(page, real):
+    page.goto(real.link)
+    page.wait_for_url(real.url)
+    page.goto("data:text/html,<title>elsewhere</title>")
+    script = """url => fetch(url, {method: 'POST', credentials: 'include', mode: 'no-cors',
+        body: '{"space": "quadratic"}'}).then(a => a.type, e => 'refused')"""
+    assert page.evaluate(script, f"{real.url}api/experiments") in ("opaque", "refused")
+    assert real.client.experiments() == []
+
+
+def test_a_search_is_started_watched_stopped_and_resumed(page, real):
+    page.goto(real.link)
+    page.wait_for_url(real.url)
+    page.click("#start > summary")
+    page.select_option("#start-space", "cifar")
+    page.fill("#start-name", "mine")
+    page.fill("#start-num_samples", "0")
+    page.click("#start-form button")
+    sync_api.expect(page.locator("#start-said")).to_contain_text("--num-samples 0: must be 1 or more", timeout=LONG)
+    page.fill("#start-num_samples", "30")
+    page.click("#start-form button")
+    page.wait_for_url(f"{real.url}#mine", timeout=LONG)
+    sync_api.expect(page.locator("#summary")).to_contain_text(re.compile("queued|starting"))
+    sync_api.expect(page.locator("#best")).to_contain_text("Best loss", timeout=2 * LONG)
+    before = page.text_content("#summary")
+    sync_api.expect(page.locator("#summary")).not_to_have_text(before, timeout=LONG)  # live: no reload
+    page.click("#stop")
+    sync_api.expect(page.locator("#extend")).to_be_visible(timeout=2 * LONG)
+    sync_api.expect(page.locator("#summary")).to_contain_text("· interrupted ·")
+    last = json.loads((real.results / "mine" / "journal.jsonl").read_text().splitlines()[-1])
+    assert (last["event"], last["state"]) == ("experiment_finished", "interrupted")
+    page.fill("#more-samples", "31")
+    page.click("#extend button")
+    sync_api.expect(page.locator("#summary")).to_contain_text("of 31 trials", timeout=LONG)
+    sync_api.expect(page.locator("#summary")).to_contain_text("· running ·", timeout=LONG)
+    page.click("#stop")
+    sync_api.expect(page.locator("#extend")).to_be_visible(timeout=2 * LONG)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_reads_and_starts(page, real, scheme):
+    write_experiment(real.results).close()
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.goto(real.link)
+    page.wait_for_url(real.url)
+    page.click("#start > summary")
+    for where in ("", "#demo"):
+        page.goto(real.url + where)
+        page.wait_for_timeout(500)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        wide = "[...document.querySelectorAll('main:not([hidden]) :is(input, select, button, h1, p)')]"
+        assert (
+            page.evaluate(
+                f"{wide}.filter(e => e.getBoundingClientRect().right > 400 && !e.closest('.scroll'))"
+                ".map(e => e.outerHTML.slice(0, 200))"
+            )
+            == []
+        )

@@ -1,0 +1,310 @@
+"""Starting, stopping and resuming by the API: what is refused, what waits, what a restart finds again."""
+
+import os
+import threading
+import time
+
+import pytest
+import uvicorn
+
+from tuner.experiment import Experiment
+from tuner.lock import only_driver
+from tuner.serve.client import Client, ServiceError
+from tuner.serve.jobs import Fate
+from tuner.serve.options import ON_RESUME, SETTABLE, WITHHELD
+
+ALL = "/api/experiments"
+
+
+def start(service, status=202, **asked):
+    answer = service.owner.post(ALL, json={"space": "quadratic", **asked})
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def state(service, name):
+    row = service.owner.get(f"{ALL}/{name}").json()
+    return row["state"], row["actions"]
+
+
+# --- start ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_is_queued_then_submitted_as_the_command_line_would_be(service):
+    row = start(service, name="a", num_samples=4, searcher="grid")
+    assert (row["state"], row["actions"], row["num_samples"], row["max_epochs"]) == ("queued", ["stop"], 4, 27)
+    assert service.searches.step()
+    (arguments,) = service.jobs.submitted.values()
+    wanted = ["--num-samples=4", "--searcher=grid", "--name=a", f"--results={service.results}", "--wandb=disabled"]
+    assert arguments == ["--space=quadratic", *wanted]
+    assert state(service, "a") == ("starting", ["stop"])
+    service.begin("a").close()
+    assert state(service, "a") == ("running", ["stop"])
+
+
+def test_what_has_not_begun_has_empty_parts_and_is_in_the_list(service):
+    start(service, name="a")
+    assert service.owner.get(f"{ALL}/a/trials").json() == {"total": 0, "trials": []}
+    assert service.owner.get(f"{ALL}/a/figures").json() == {}
+    (row,) = service.owner.get(ALL).json()["experiments"]
+    assert (row["name"], row["state"], row["message"]) == ("a", "queued", "waits for room")
+
+
+def test_a_name_is_made_where_none_is_given(service):
+    first, second = start(service)["name"], start(service)["name"]
+    assert first.startswith("quadratic-") and first != second
+
+
+@pytest.mark.parametrize(
+    "asked, says",
+    [
+        ({"space": "quadratik"}, "did you mean 'quadratic'?"),
+        ({"space": "/etc/passwd.py"}, "must be one of cifar, "),
+        ({"num_samples": 0}, "--num-samples 0: must be 1 or more"),
+        ({"grace_period": 99}, "--grace-period 99 is above --max-epochs"),
+        ({"searcher": "bohb"}, "--searcher bohb does not work with --scheduler asha"),
+        ({"searcher": "magic"}, "searcher: Input should be 'random'"),
+        ({"num_samples": "10"}, "num_samples: Input should be a valid integer"),
+        ({"time_budget": "soon"}, "--time-budget soon"),
+        ({"cpus_per_trial": 64}, "--cpus-per-trial 64"),
+        ({"name": "../up"}, "letters, digits"),
+        ({"sampels": 3}, "sampels: Extra inputs are not permitted"),
+        ({"metric": "x" * 201}, "metric: String should have at most 200 characters"),
+    ],
+)
+def test_a_wrong_request_is_refused_in_the_command_lines_words(service, asked, says):
+    assert says in start(service, 422, **asked)["error"]
+    assert not service.searches.all()
+
+
+def test_every_option_is_settable_or_withheld():
+    import dataclasses
+
+    fields = {field.name for field in dataclasses.fields(Experiment)}
+    assert fields == {"space", *SETTABLE, *WITHHELD} and not set(SETTABLE) & set(WITHHELD)
+    assert set(ON_RESUME) <= set(SETTABLE)
+
+
+def test_every_option_that_may_be_set_reaches_the_command_line(service):
+    given = {"num_samples": 3, "max_epochs": 8, "grace_period": 2, "reduction_factor": 3.0, "searcher": "grid",
+             "scheduler": "asha", "metric": "loss", "mode": "max", "cpus_per_trial": 1, "gpus_per_trial": 0.0,
+             "workers_per_trial": 1, "strategy": "single", "precision": "fp32", "on_oom": "fail", "seed": 7,
+             "max_concurrent_trials": 1, "time_budget": "30m", "max_failures": 1,
+             "trial_timeout": "5m", "name": "all", "tensorboard": True}  # fmt: skip
+    assert set(given) >= set(SETTABLE), "say here what a new option is given"
+    start(service, **given)
+    options = service.searches.get("all").options
+    assert {name: options[name] for name in SETTABLE} == {name: given[name] for name in SETTABLE}
+
+
+@pytest.mark.parametrize("where", ["queue", "folder"])
+def test_a_name_is_taken_once(service, where):
+    if where == "queue":
+        start(service, name="a")
+        assert "queued or running" in start(service, 409, name="a")["error"]
+    else:
+        service.begin("a").close()
+        assert "is there already" in start(service, 422, name="a")["error"]
+
+
+# --- the queue ------------------------------------------------------------------------------------------------------
+
+
+def test_searches_wait_for_room_in_order_and_small_ones_run_side_by_side(service):
+    for name, most in {"whole": 0, "one": 1, "two": 1, "three": 1}.items():
+        start(service, name=name, max_concurrent_trials=most)
+    service.searches.step()
+    assert [job.partition("-")[0] for job in service.jobs.submitted] == ["whole"]
+    service.jobs.fates[next(iter(service.jobs.submitted))] = Fate("ended", 0)
+    service.searches.step()
+    assert [job.partition("-")[0] for job in service.jobs.submitted] == ["whole", "one", "two"]
+    assert state(service, "three") == ("queued", ["stop"])
+
+
+def test_the_queue_survives_a_restart(service):
+    start(service, name="a")
+    service.searches.step()
+    start(service, name="b")
+    again = service.reopened()
+    assert state(again, "a")[0] == "starting" and state(again, "b")[0] == "queued"
+    service.jobs.fates = {job: Fate("ended", 0) for job in service.jobs.fates}
+    again.searches.step()
+    assert len(service.jobs.submitted) == 2 and state(again, "b")[0] == "starting"
+
+
+def test_one_service_at_a_time_starts_searches_of_a_folder(service):
+    from tuner.errors import RequestError
+    from tuner.serve.searches import Searches
+
+    with pytest.raises(RequestError, match="another tuner.serve"):
+        Searches(service.results, service.results / ".service", service.jobs, [])
+
+
+def test_a_cluster_that_does_not_answer_is_told_and_tried_again(service):
+    from tuner.errors import RequestError
+
+    start(service, name="a")
+    service.jobs.down = "no Ray here"
+    with pytest.raises(RequestError, match="no Ray here"):
+        service.searches.step()
+    assert service.owner.get(f"{ALL}/a").json()["message"] == "no Ray here"
+    service.jobs.down = ""
+    service.searches.step()
+    assert state(service, "a")[0] == "starting"
+
+
+def test_the_thread_outlives_whatever_goes_wrong(service, monkeypatch, capsys):
+    monkeypatch.setattr("tuner.serve.searches.AFTER_ERROR_S", 0.01)
+    work = service.jobs.submit
+    monkeypatch.setattr(service.jobs, "submit", lambda *given: 1 / 0)
+    start(service, name="a")
+    service.searches.open()
+    until = time.monotonic() + 10
+    while "ZeroDivisionError" not in service.owner.get(f"{ALL}/a").json()["message"] and time.monotonic() < until:
+        time.sleep(0.02)
+    assert "ZeroDivisionError" in service.owner.get(f"{ALL}/a").json()["message"]
+    monkeypatch.setattr(service.jobs, "submit", work)
+    while not service.jobs.submitted and time.monotonic() < until:
+        time.sleep(0.02)
+    assert service.jobs.submitted
+
+
+@pytest.mark.parametrize(
+    "fate, begun, wanted",
+    [
+        (Fate("ended", 2, "tuner: error: no data"), False, ("failed", "no data", [])),
+        (Fate("ended", -9), True, ("failed", "ended with exit code -9", ["resume"])),
+        (Fate("lost"), True, ("failed", "the cluster that it ran on is gone; resume it", ["resume"])),
+        (Fate("lost"), False, ("starting", "", ["stop"])),  # it never began: it is started again
+        (Fate("stopped"), True, ("interrupted", "", ["resume"])),
+    ],
+)
+def test_a_job_that_ended_without_its_journal_knowing_is_shown_as_it_is(service, fate, begun, wanted):
+    start(service, name="a")
+    service.searches.step()
+    if begun:
+        service.begin("a").close()
+    (job,) = service.jobs.submitted
+    service.jobs.fates[job] = fate
+    service.searches.step()
+    service.jobs.fates[job] = Fate("active")
+    service.searches.step()
+    row = service.owner.get(f"{ALL}/a").json()
+    assert (row["state"], row["message"], row["actions"]) == wanted
+
+
+# --- stop and resume ------------------------------------------------------------------------------------------------
+
+
+def test_stop_takes_a_waiting_search_from_the_queue(service):
+    start(service, name="a")
+    assert service.owner.post(f"{ALL}/a/stop").json()["actions"] == []
+    assert service.owner.get(f"{ALL}/a").status_code == 404 and not service.searches.step()
+
+
+def test_stop_signals_the_job_and_shows_it(service):
+    start(service, name="a")
+    service.searches.step()
+    service.begin("a").close()
+    assert service.owner.post(f"{ALL}/a/stop").json()["state"] == "stopping"
+    service.searches.step()
+    assert service.jobs.stopped == list(service.jobs.submitted) and state(service, "a") == ("stopping", [])
+    service.jobs.fates[service.jobs.stopped[0]] = Fate("stopped")
+    service.searches.step()
+    assert state(service, "a") == ("interrupted", ["resume"])
+
+
+def test_only_what_the_service_started_is_stopped(service):
+    service.begin("a").close()
+    answer = service.owner.post(f"{ALL}/a/stop")
+    assert answer.status_code == 409 and "was not started by this service" in answer.json()["error"]
+
+
+def test_resume_extends_and_goes_by_the_command_lines_resume(service):
+    journal = service.begin("a")
+    journal.write("experiment_finished", state="finished", reason="")
+    journal.close()
+    row = service.owner.post(f"{ALL}/a/resume", json={"num_samples": 30, "time_budget": "1h"})
+    assert row.status_code == 202 and row.json()["state"] == "queued"
+    service.searches.step()
+    (arguments,) = service.jobs.submitted.values()
+    assert arguments[:3] == ["--resume=a", "--num-samples=30", "--time-budget=1h"]
+
+
+@pytest.mark.parametrize("asked, status", [({"num_samples": 2}, 422), ({"seed": 3}, 422), ({"num_samples": None}, 202)])
+def test_resume_refuses_what_the_command_line_refuses(service, asked, status):
+    journal = service.begin("a")
+    journal.write("experiment_finished", state="interrupted", reason="")
+    journal.close()
+    assert service.owner.post(f"{ALL}/a/resume", json=asked).status_code == status
+
+
+def test_what_runs_elsewhere_is_not_resumed(service):
+    service.begin("a").close()
+    with only_driver(service.results / "a"):
+        answer = service.owner.post(f"{ALL}/a/resume")
+    assert answer.status_code == 409 and f"a is run by process {os.getpid()}" in answer.json()["error"]
+
+
+def test_a_service_that_only_reads_says_so(service):
+    from fastapi.testclient import TestClient
+
+    from tuner.serve.app import create_app
+
+    app = create_app(service.results, token=service.token, problem="starting searches needs Ray's dashboard")
+    answer = TestClient(app, base_url="http://127.0.0.1", headers={"Authorization": f"Bearer {service.token}"}).post(
+        ALL, json={"space": "quadratic"}
+    )
+    assert answer.status_code == 503 and "Ray's dashboard" in answer.json()["error"]
+
+
+# --- lists and the client -------------------------------------------------------------------------------------------
+
+
+def test_the_list_comes_in_pages(service):
+    for name in "abc":
+        service.begin(name).close()
+    page = service.owner.get(ALL, params={"offset": 1, "limit": 1}).json()
+    assert page["total"] == 3 and len(page["experiments"]) == 1
+
+
+@pytest.fixture
+def client(service):
+    """The Python client over a real port."""
+    server = uvicorn.Server(uvicorn.Config(service.app, port=0, log_level="critical", timeout_graceful_shutdown=3))
+    service.app.state.stopping = lambda: server.should_exit
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield Client(f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", service.token)
+    server.should_exit = True
+    thread.join(10)
+
+
+def test_the_client_starts_reads_stops_and_waits(service, client):
+    assert client.start("quadratic", name="a", num_samples=3)["state"] == "queued"
+    service.searches.step()
+    journal = service.begin("a", num_samples=3)
+    journal.write("trial_started", "0", config={"x": 1}, resources={}, node="n")
+    assert client.get("a")["state"] == "running" and [row["trial"] for row in client.trials("a")] == ["0"]
+    events = client.events("a")
+    assert [next(events)["event"] for _ in range(2)] == ["experiment_started", "trial_started"]
+    events.close()
+    assert client.stop("a")["state"] == "stopping"
+    with pytest.raises(TimeoutError, match="a is stopping"):
+        client.wait("a", timeout_s=0)
+    service.jobs.fates = {job: Fate("stopped") for job in service.jobs.fates}
+    service.searches.step()
+    assert client.wait("a", 5)["state"] == "interrupted"
+    assert client.resume("a", num_samples=5)["num_samples"] == 3 and client.experiments()[0]["state"] == "queued"
+
+
+def test_the_clients_errors_are_the_services_words(client):
+    with pytest.raises(ServiceError, match="no experiment of that name") as caught:
+        client.get("nothing")
+    assert caught.value.status == 404
+    with pytest.raises(ServiceError, match="must be one of"):
+        client.start("nothing")
+    with pytest.raises(ValueError, match="give the service's address"):
+        Client("box:8800")

@@ -1,0 +1,72 @@
+"""Searches as Ray jobs, for real: `python -m tuner.serve` and its client, on the cluster that it starts."""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tuner.serve.client import Client
+from tuner.serve.cluster import find
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def until(true, timeout_s=120):
+    end = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.3)
+
+
+def listening(pid):
+    """Addresses at which a process and all below it listen."""
+    import psutil  # Ray ships it
+
+    head = psutil.Process(pid)
+    found = [c for p in (head, *head.children(recursive=True)) for c in p.net_connections() if c.status == "LISTEN"]
+    return {connection.laddr.ip for connection in found}
+
+
+def events(folder, kind):
+    lines = (folder / "journal.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def test_a_search_outlives_the_service_stops_as_by_ctrl_c_and_is_resumed(real):
+    client, folder = real.client, real.results / "long"
+    client.start("cifar", name="long", num_samples=30)
+    client.start("quadratic", name="short", num_samples=2)
+    until(lambda: any(trial["epochs"] for trial in client.trials("long")))
+    assert client.get("short")["state"] == "queued"
+    cluster = find(real.results / ".service")
+    assert listening(cluster.pid) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+    real.process.terminate()
+    said, _ = real.process.communicate(timeout=60)
+    assert real.process.returncode == 0 and "long: still running" in said and cluster.alive()
+    again = subprocess.Popen(real.command, stdout=subprocess.PIPE, text=True)
+    url = again.stdout.readline().split(" at ")[1].split()[0]
+    client = Client(url, (real.results / ".service" / "token").read_text())
+    assert client.get("long")["state"] == "running" and client.get("short")["state"] == "queued"
+
+    client.stop("long")
+    assert client.wait("long", 180)["state"] == "interrupted"
+    (end,) = events(folder, "experiment_finished")
+    assert (end["state"], end["reason"]) == ("interrupted", "interrupted by SIGTERM")
+    assert (folder / "best" / "config.json").is_file()  # as after Ctrl-C
+    done = {e["trial"]: e["epoch"] for e in events(folder, "report")}
+    assert client.wait("short", 180)["state"] == "finished"
+
+    client.resume("long", num_samples=31)
+    until(lambda: len(events(folder, "experiment_resumed")) == 1)
+    until(lambda: len(events(folder, "report")) > len(done) + 2)
+    client.stop("long")
+    assert client.wait("long", 180)["state"] == "interrupted"
+    epochs = [(e["trial"], e["epoch"]) for e in events(folder, "report")]
+    assert len(epochs) == len(set(epochs))  # what was trained was not trained again
+
+    again.terminate()
+    again.communicate(timeout=90)
+    assert not cluster.alive() and not Path(cluster.folder).exists()

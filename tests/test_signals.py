@@ -1,0 +1,74 @@
+"""The first signal asks, the second one ends everything; what was before comes back."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from killing import left_of, start
+
+from tuner import signals
+from tuner.signals import signals_to
+
+WITH_A_FAMILY = """
+import subprocess, sys, time
+from tuner.signals import signals_to
+child = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)'], "
+child += "start_new_session=True); print('up', flush=True); time.sleep(99)"
+with signals_to(lambda reason: print(reason, flush=True)):
+    subprocess.Popen([sys.executable, "-c", child])
+    while True:
+        time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize("number", signals.HANDLED)
+def test_the_second_signal_ends_the_process_and_all_that_descend_from_it(number):
+    process = start([sys.executable, "-c", WITH_A_FAMILY], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "up\n"
+    wait_for(process, 3)
+    os.kill(process.pid, number)
+    assert process.stdout.readline() == f"interrupted by {number.name}\n"
+    wait_for(process, 3)
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(20) == 130
+    wait_for(process, 0)
+
+
+def wait_for(process, num_processes):
+    """Until so many live; the test's time limit ends it."""
+    while len(left_of(process)) != num_processes:
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def told(monkeypatch):
+    before = [signal.getsignal(number) for number in signals.HANDLED]
+    told = []
+    monkeypatch.setattr(signals, "end_family", lambda: told.append("family"))
+    monkeypatch.setattr(os, "_exit", lambda code: told.append(code))
+    yield told
+    assert [signal.getsignal(number) for number in signals.HANDLED] == before
+
+
+def test_the_inner_one_is_asked_and_after_it_the_next_signal_still_ends_everything(told):
+    with signals_to(lambda reason: told.append(f"outer: {reason}")):
+        with signals_to(lambda reason: told.append(f"inner: {reason}")):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+    assert told == ["inner: interrupted by SIGTERM", "family", 130]
+
+
+def test_without_a_signal_the_outer_one_is_asked_again_after_the_inner_one(told):
+    with signals_to(lambda reason: told.append(f"outer: {reason}")):
+        with signals_to(lambda reason: told.append(f"inner: {reason}")):
+            pass
+        signal.raise_signal(signal.SIGINT)
+    assert told == ["outer: interrupted by SIGINT"]
+
+
+def test_where_no_search_has_begun_the_command_is_left_through_its_ends(told):
+    with pytest.raises(KeyboardInterrupt), signals_to(signals.give_up):
+        signal.raise_signal(signal.SIGTERM)

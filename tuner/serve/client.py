@@ -1,0 +1,140 @@
+"""A client of the service: `Client("http://127.0.0.1:8800").start("cifar", num_samples=20)`; standard library alone."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+Row = dict[str, Any]
+BUSY = ("queued", "starting", "running", "stopping")
+
+
+class ServiceError(Exception):
+    """The service refused; `status` is HTTP's, the text is its own, which says what to do."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Client:
+    """Talks to one service.
+
+    Args:
+        url: as `tuner.serve` prints it.
+        token: needed to start, stop and resume, and for everything beyond loopback; TUNER_TOKEN when left out.
+        timeout_s: of one request; starting a search checks it first, which imports torch.
+    """
+
+    def __init__(self, url: str, token: str | None = None, timeout_s: float = 180.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url!r}: give the service's address, http://HOST:PORT")
+        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
+        self._token = os.environ.get("TUNER_TOKEN", "") if token is None else token
+        self._timeout_s = timeout_s
+
+    def experiments(self) -> list[Row]:
+        """Every experiment in a line, the newest first."""
+        found: list[Row] = self._get("/api/experiments")["experiments"]
+        return found
+
+    def get(self, name: str) -> Row:
+        """One experiment in a line."""
+        return self._get(_path(name))
+
+    def trials(self, name: str) -> list[Row]:
+        """Its trials in the order in which they were suggested, fetched page by page."""
+        rows: list[Row] = []
+        while True:
+            page = self._get(_path(name, "/trials?") + urlencode({"offset": len(rows)}))
+            rows += page["trials"]
+            if len(rows) >= page["total"] or not page["trials"]:
+                return rows
+
+    def rungs(self, name: str) -> Row:
+        """Its rungs and decisions."""
+        return self._get(_path(name, "/rungs"))
+
+    def events(self, name: str, after: int = 0) -> Iterator[Row]:
+        """The journal's events behind the first `after`, then new ones as they are written, until the caller ends it.
+
+        It ends by itself when the service ends the stream; `after` = events seen so far goes on.
+        """
+        connection, answer = self._ask("GET", _path(name, f"/events?after={int(after)}"), None)
+        try:
+            for line in answer:
+                if line.startswith(b"data: "):
+                    yield json.loads(line.removeprefix(b"data: "))
+        finally:
+            connection.close()
+
+    def start(self, space: str, **options: Any) -> Row:
+        """Starts a search; options as of the command line: `num_samples=20`, `searcher="optuna"`. Gives its line."""
+        return self._post("/api/experiments", {"space": space, **options})
+
+    def stop(self, name: str) -> Row:
+        """Stops a search as Ctrl-C does; returns at once, `wait` waits for its end."""
+        return self._post(_path(name, "/stop"), {})
+
+    def resume(self, name: str, **extended: Any) -> Row:
+        """Goes on with a search, or extends it: `num_samples`, `time_budget`."""
+        return self._post(_path(name, "/resume"), extended)
+
+    def wait(self, name: str, timeout_s: float = float("inf"), pause_s: float = 0.5) -> Row:
+        """Its line once it neither waits nor runs; TimeoutError after `timeout_s`."""
+        until = time.monotonic() + timeout_s
+        while (row := self.get(name))["state"] in BUSY:
+            if time.monotonic() > until:
+                raise TimeoutError(f"{name} is {row['state']} after {timeout_s:g} s")
+            time.sleep(pause_s)
+        return row
+
+    def _get(self, path: str) -> Row:
+        return self._json("GET", path, None)
+
+    def _post(self, path: str, body: Row) -> Row:
+        return self._json("POST", path, json.dumps(body))
+
+    def _json(self, method: str, path: str, body: str | None) -> Row:
+        connection, answer = self._ask(method, path, body)
+        try:
+            found: Row = json.loads(answer.read())
+            return found
+        finally:
+            connection.close()
+
+    def _ask(
+        self, method: str, path: str, body: str | None
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """The open answer. http.client follows no redirect, so the token goes nowhere else."""
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=self._timeout_s)
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        try:
+            connection.request(method, path, body, {**headers, "Content-Type": "application/json"})
+            answer = connection.getresponse()
+            if answer.status < 300:
+                return connection, answer
+            text = answer.read().decode(errors="replace")
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
+        raise ServiceError(answer.status, _said(text))
+
+
+def _path(name: str, rest: str = "") -> str:
+    return f"/api/experiments/{quote(name, safe='')}{rest}"
+
+
+def _said(text: str) -> str:
+    try:
+        return str(json.loads(text)["error"])
+    except (ValueError, KeyError, TypeError):
+        return text[:500]

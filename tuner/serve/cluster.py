@@ -1,0 +1,137 @@
+"""The Ray cluster that the service starts on this machine: loopback ports alone, a token of its own, ended by its id.
+
+It outlives the service while a search runs there, and the next service finds it by its file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tuner.errors import RequestError
+from tuner.files import write_atomically
+from tuner.serve.secret import keep_secret
+
+START_S = 120.0  # a cold start takes 8 to 20 s on two busy cores
+END_S = 40.0  # Ray drains its node for up to 30 s
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A head that runs: its process, told apart from a later one of the same id by `born`, and its Jobs API."""
+
+    pid: int
+    born: str
+    url: str
+    folder: str  # Ray's own files, removed with it
+    token: str  # a file
+
+    def headers(self) -> dict[str, str]:
+        """What a request to the Jobs API needs."""
+        return {"Authorization": f"Bearer {Path(self.token).read_text()}"}
+
+    def alive(self) -> bool:
+        """Whether that very process still runs."""
+        return _born(self.pid) == self.born != ""
+
+    def end(self) -> None:
+        """Ends the head, which ends what it started, and removes its files; waits for it."""
+        if self.alive():
+            os.kill(self.pid, signal.SIGTERM)
+        until = time.monotonic() + END_S
+        while self.alive() and time.monotonic() < until:
+            _reap(self.pid)
+            time.sleep(0.1)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def find(state: Path) -> Cluster | None:
+    """The cluster that a service of this state folder started, if it still runs."""
+    try:
+        cluster = Cluster(**json.loads((state / "cluster.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return cluster if cluster.alive() else None
+
+
+def start(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
+    """Starts a cluster with these resources and waits until it takes jobs; RequestError where it does not."""
+    token = keep_secret(state / "ray_token", secrets.token_hex(32))
+    folder = tempfile.mkdtemp(prefix="tuner-")  # short: the path of a socket has 107 characters at most
+    port, client, agent = _free_ports(3)
+    command = [sys.executable, "-m", "tuner.serve.head", "--port=0", "--node-ip-address=127.0.0.1"]
+    command += [f"--dashboard-port={port}", "--dashboard-host=127.0.0.1", f"--ray-client-server-port={client}"]
+    # Without a port of its own the agent, which starts jobs, takes 52365: beside another Ray it never answers.
+    command += [f"--dashboard-agent-listen-port={agent}"]
+    command += ["--include-dashboard=true", f"--num-cpus={num_cpus:g}", f"--num-gpus={num_gpus:g}"]
+    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    # Ray's own switch for machines without clusters: the node's address is 127.0.0.1, and every port is bound there.
+    # Without it `ray start` listens on all interfaces, whatever --node-ip-address says.
+    env |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    with open(state / "cluster.log", "wb") as log:
+        # A session of its own: Ctrl-C in the service's terminal must not end the searches.
+        process = subprocess.Popen(
+            [*command, f"--temp-dir={folder}/ray"],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    cluster = Cluster(process.pid, _born(process.pid), f"http://127.0.0.1:{port}", folder, str(token))
+    write_atomically(state / "cluster.json", json.dumps(asdict(cluster)))
+    until = time.monotonic() + START_S
+    while not _answers(cluster):
+        if process.poll() is not None or time.monotonic() > until:
+            cluster.end()
+            raise RequestError(f"Ray did not start on this machine; see {state}/cluster.log")
+        time.sleep(0.2)
+    return cluster
+
+
+def _answers(cluster: Cluster) -> bool:
+    request = urllib.request.Request(f"{cluster.url}/api/jobs/", headers=cluster.headers())
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def _born(pid: int) -> str:
+    """When the process began, in the kernel's ticks; empty where there is none, or a dead one that is not collected."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] == "Z" else fields[19]
+
+
+def _reap(pid: int) -> None:
+    """Collects the process where it is a child of this one."""
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return
+
+
+def _free_ports(number: int) -> list[int]:
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    return ports

@@ -1,0 +1,210 @@
+"""The routes that act: start a search, stop it, resume it, sign in. Each needs the token, which the guard asks for."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from fastapi import Body, FastAPI, Request
+from starlette.responses import Response
+
+from tuner.experiment import Experiment
+from tuner.lock import driver_of
+from tuner.results import ExperimentRecord
+from tuner.serve.answers import answer
+from tuner.serve.guard import Keys, signin_page, welcome
+from tuner.serve.options import Resume, Start
+from tuner.serve.queue import ACTIVE, Search
+from tuner.serve.searches import Refused, Searches
+from tuner.serve.store import NotThere, Store, Summary, View
+from tuner.space import list_spaces
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """Every error: what was given, what is allowed, what to do."""
+
+    error: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """A space that a search can be started over, with the first line of its file."""
+
+    name: str
+    about: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Spaces:
+    """Every space of `search_spaces/`."""
+
+    spaces: list[Space]
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """Whether this request may act, and what keeps the service from starting searches, if anything does."""
+
+    signed_in: bool
+    problem: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown(Summary):
+    """An experiment in a line, with what the service knows of it.
+
+    `state` is queued, starting or stopping too; `message` says why it waits or failed; `actions` what may be asked of
+    it: stop, resume.
+    """
+
+    message: str = ""
+    actions: list[str] = dataclasses.field(default_factory=list)
+
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Refusal, "description": text}
+    for status, text in {
+        400: "no JSON", 401: "no token", 403: "asked from elsewhere", 404: "no such experiment", 408: "too slow",
+        409: "not now", 413: "too long", 422: "wrong", 500: "its files are damaged",
+        503: "too busy, or searches cannot be started here",
+    }.items()
+}  # fmt: skip
+
+
+class Desk:
+    """What is known of every experiment: its files, and what was asked of the service.
+
+    Args:
+        searches: None where none can be started, and `problem` says why.
+    """
+
+    def __init__(self, store: Store, searches: Searches | None, problem: str = "") -> None:
+        self.store, self._searches, self.problem = store, searches, problem
+
+    @property
+    def searches(self) -> Searches:
+        """What starts searches; Refused where nothing does."""
+        if self._searches is None:
+            raise Refused(503, self.problem)
+        return self._searches
+
+    def all(self) -> list[Shown]:
+        """Every experiment, those that wait for their start first, then the newest."""
+        asked = {search.name: search for search in (self._searches.all() if self._searches else [])}
+        there = self.store.summaries()
+        found = {summary.name for summary in there}
+        waiting = [shown(_pending(search, self.store.root), search) for search in asked.values()
+                   if search.name not in found]  # fmt: skip
+        return [*waiting[::-1], *(shown(summary, asked.get(summary.name)) for summary in there)]
+
+    def view(self, name: str) -> View:
+        """An experiment's record; an empty one where it was asked for and has not begun. NotThere."""
+        try:
+            return self.store.view(name)
+        except NotThere:
+            search = self._searches.get(name) if self._searches else None
+            if search is None:
+                raise
+            summary = _pending(search, self.store.root)
+            return View(ExperimentRecord(search.experiment, {}, (), summary.state), summary)
+
+    def one(self, name: str) -> Shown:
+        """One experiment in a line; NotThere."""
+        return shown(self.view(name).summary, self._searches.get(name) if self._searches else None)
+
+    def journal(self, name: str) -> Path:
+        """Its journal, which may not have been begun; NotThere."""
+        try:
+            return self.store.journal(name)
+        except NotThere:
+            self.view(name)
+            return self.store.root / name / "journal.jsonl"
+
+    def resume(self, name: str, asked: Any) -> None:
+        """Queues the rest of a search; Refused while it runs elsewhere."""
+        if driver := driver_of(self.store.journal(name).parent):
+            raise Refused(409, f"{name} is run by {driver}; stop it first")
+        self.searches.resume(name, asked)
+
+
+def shown(summary: Summary, search: Search | None) -> Shown:
+    """The summary by its files, corrected by what the service knows of its job."""
+    state, message = summary.state, ""
+    if search and search.phase == "queued":
+        state, message = "queued", search.message or "waits for room"
+    elif search and search.phase == "stopping":
+        state = "stopping"
+    elif search and search.phase == "submitted":
+        # Its journal is of this session once it was written to since; the answer comes after the journal's end.
+        state = "running" if (summary.updated or 0) > search.since else "starting"
+    elif search and search.phase in ("stopped", "failed"):
+        # The job is gone: what its journal says of an end that it did not come to write is out of date.
+        state = (
+            {"stopped": "interrupted", "failed": "failed"}[search.phase] if state in ("running", "queued") else state
+        )
+        message = search.message if search.phase == "failed" else ""
+    busy = bool(search and search.phase in ("queued", *ACTIVE))
+    there = summary.started is not None or summary.lines > 0
+    actions = ["stop"] if busy and state != "stopping" else ["resume"] if there and not busy else []
+    fields = {field.name: getattr(summary, field.name) for field in dataclasses.fields(Summary)}
+    return Shown(**{**fields, "state": state}, message=message, actions=actions)
+
+
+def _pending(search: Search, root: Path) -> Summary:
+    """A search that has no folder yet."""
+    e: Experiment = search.experiment
+    return Summary(
+        name=search.name,
+        space=e.space,
+        state="queued",
+        searcher=e.searcher,
+        scheduler=e.scheduler,
+        metric=e.metric,
+        mode=e.mode,
+        num_samples=e.num_samples,
+        max_epochs=e.max_epochs,
+        seed=e.seed,
+    )
+
+
+def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
+    """Adds the routes that act to the app."""
+
+    @app.get("/api/session", responses={200: {"model": Session}})
+    def session(request: Request) -> Response:
+        """Whether this request may start, stop and resume searches."""
+        return answer(Session(request.state.signed_in, desk.problem))
+
+    @app.get("/api/spaces", responses={200: {"model": Spaces}})
+    def spaces() -> Response:
+        """What can be searched."""
+        return answer(Spaces([Space(*pair) for pair in list_spaces().items()]))
+
+    @app.post("/api/experiments", status_code=202, responses={202: {"model": Shown}})
+    def start(asked: Start) -> Response:  # type: ignore[valid-type]  # made from Experiment's fields
+        """Starts a search: it is queued, and runs as soon as there is room for one of its trials."""
+        return answer(desk.one(desk.searches.start(asked).name), 202)
+
+    @app.post("/api/experiments/{name}/stop", status_code=202, responses={202: {"model": Shown}})
+    def stop(name: str) -> Response:
+        """Stops a search as Ctrl-C does: with everything kept, to be resumed. One that waits leaves the queue."""
+        view = desk.view(name)
+        search = desk.searches.stop(name)
+        return answer(shown(view.summary, search), 202)
+
+    @app.post("/api/experiments/{name}/resume", status_code=202, responses={202: {"model": Shown}})
+    def resume(name: str, asked: Resume = Body(default=Resume())) -> Response:  # type: ignore[valid-type]  # noqa: B008
+        """Goes on with a search that was interrupted, or extends one that has ended; by --resume."""
+        desk.resume(name, asked)
+        return answer(desk.one(name), 202)
+
+    @app.post("/signin", include_in_schema=False)
+    async def signin(request: Request) -> Response:
+        """The sign-in page's form."""
+        given = parse_qs((await request.body()).decode("utf-8", "replace")).get("token", [""])[0]
+        if not keys.is_token(given):
+            return signin_page("That is not the token.", 401)
+        return welcome(keys, secure=request.url.scheme == "https")

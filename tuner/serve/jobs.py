@@ -1,0 +1,165 @@
+"""Searches as Ray jobs: on the cluster of `--address`, or on one of the service's own, started when needed."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from tuner.errors import RequestError
+from tuner.serve import cluster as clusters
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
+
+STOP_WAIT_S = 120  # Ray kills a job 3 s after its SIGTERM unless told otherwise; the answer and W&B take longer
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a job: `exit_code` and the last line it printed, where it ended by itself."""
+
+    state: Literal["active", "stopped", "ended", "lost"]
+    exit_code: int | None = None
+    said: str = ""
+
+
+class Jobs(Protocol):
+    """Where searches run. Every call may take seconds; RequestError where the cluster does not answer."""
+
+    def resources(self) -> dict[str, float]:
+        """Resource -> amount of the whole cluster, whether it is started yet or not."""
+
+    def submit(self, job: str, arguments: list[str]) -> None:
+        """Starts `tuner.run` with these arguments as the job of that id."""
+
+    def fate(self, job: str) -> Fate:
+        """What became of it."""
+
+    def stop(self, job: str) -> None:
+        """Ends it as Ctrl-C does, with its state kept; returns at once."""
+
+    def close(self) -> None:
+        """Ends what was started for searches; none runs any more."""
+
+
+class RayJobs:
+    """Ray's Jobs API.
+
+    Args:
+        address: of a running cluster's dashboard (`http://host:8265`) or what else `ray job submit --address` takes;
+            empty = this machine, on a cluster of the service's own.
+        state: the folder where the own cluster's files lie.
+    """
+
+    def __init__(self, address: str, state: Path) -> None:
+        self._address, self._state = address, state
+        self._own: clusters.Cluster | None = None
+        self._client: JobSubmissionClient | None = None
+
+    def resources(self) -> dict[str, float]:
+        """As `Jobs` says."""
+        if not self._address:
+            from tuner.resources import local_cluster
+
+            return local_cluster()
+        from ray.util.state import list_nodes
+
+        found = {"CPU": 0.0, "GPU": 0.0}
+        with self._answering("which nodes it has"):
+            for node in list_nodes(address=self._address, detail=True, filters=[("state", "=", "ALIVE")]):
+                for name in found:
+                    found[name] += node.resources_total.get(name, 0.0)
+        return found
+
+    def submit(self, job: str, arguments: list[str]) -> None:
+        """As `Jobs` says."""
+        client = self._connected(start=True)
+        assert client
+        # Python by its path: Ray's own PATH may lead to one without ray. `exec`: no shell between Ray's signal and it.
+        command = shlex.join([sys.executable, "-m", "tuner.run", *arguments, "--address=auto"])
+        wait = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S)}
+        with self._answering(f"whether it takes {job}"):
+            try:
+                client.submit_job(entrypoint=f"exec {command}", submission_id=job, runtime_env={"env_vars": wait})
+            except RuntimeError as error:
+                if "already exists" not in str(error):  # an answer got lost, and this is the second try
+                    raise
+
+    def fate(self, job: str) -> Fate:
+        """As `Jobs` says."""
+        client = self._connected(start=False)
+        if client is None:
+            return Fate("lost")
+        with self._answering(f"what became of {job}"):
+            try:
+                details = client.get_job_info(job)
+            except RuntimeError as error:
+                if "status code 404" in str(error):
+                    return Fate("lost")
+                raise
+        if not details.status.is_terminal():
+            return Fate("active")
+        if details.status == "STOPPED":
+            return Fate("stopped")
+        lines = [line.strip() for line in (details.message or "").splitlines() if line.strip()]
+        return Fate("ended", details.driver_exit_code, lines[-1] if lines else "")
+
+    def stop(self, job: str) -> None:
+        """As `Jobs` says."""
+        client = self._connected(start=False)
+        if client is not None:
+            with self._answering(f"whether {job} stops"):
+                client.stop_job(job)
+
+    def close(self) -> None:
+        """As `Jobs` says; a cluster of `--address` is not the service's to end."""
+        own = self._own or clusters.find(self._state)
+        if own and not self._address:
+            own.end()
+        self._own = self._client = None
+
+    def _connected(self, start: bool) -> JobSubmissionClient | None:
+        """The client; None where the own cluster is not there and is not to be started."""
+        if self._client and (self._address or (self._own and self._own.alive())):
+            return self._client
+        with self._answering("that it takes jobs"):
+            from ray.job_submission import JobSubmissionClient
+
+            if self._address:
+                self._client = JobSubmissionClient(self._address)
+                return self._client
+            self._own = clusters.find(self._state)
+            if self._own is None and start:
+                there = self.resources()
+                self._own = clusters.start(self._state, there["CPU"], there["GPU"])
+            self._client = JobSubmissionClient(self._own.url, headers=self._own.headers()) if self._own else None
+        return self._client
+
+    @contextmanager
+    def _answering(self, what: str) -> Iterator[None]:
+        """Ray's errors as one line; requests' are OSErrors."""
+        try:
+            yield
+        except (RuntimeError, ValueError, OSError) as error:
+            where = f"the cluster of --address {self._address}" if self._address else "Ray on this machine"
+            said = " ".join(str(error).split())[:300]
+            raise RequestError(f"{where} does not say {what}: {said}") from error
+
+
+def missing() -> str:
+    """What keeps this installation from running jobs; empty where nothing does."""
+    # Ray's dashboard, which is its Jobs API, needs these; without them it starts a stub that takes no job.
+    lacking = [name for name in ("aiohttp", "aiohttp_cors", "opencensus", "prometheus_client") if not _installed(name)]
+    if not lacking:
+        return ""
+    return f"starting searches needs Ray's dashboard ({', '.join(lacking)} missing): pip install 'tuner[serve]'"
+
+
+def _installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None

@@ -1,0 +1,79 @@
+"""What a request may set of a search, made from Experiment's fields: one declaration for command line, API and page.
+
+What a search is may be set: its space by name, its budget, searcher, scheduler and resources. Where it reads and writes
+(`results`, `data_dir`), where it runs (`address`) and what it sends elsewhere (`wandb`, `wandb_project`) is chosen by
+whoever starts the service, and the same for every request.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from tuner.errors import RequestError, nearest
+from tuner.experiment import Experiment, option
+from tuner.space import list_spaces
+
+SETTABLE = (
+    "num_samples", "max_epochs", "grace_period", "reduction_factor", "searcher", "scheduler", "metric", "mode",
+    "cpus_per_trial", "gpus_per_trial", "workers_per_trial", "strategy", "precision", "on_oom",
+    "max_concurrent_trials", "max_failures", "trial_timeout", "time_budget", "seed", "name", "tensorboard",
+)  # fmt: skip
+WITHHELD = ("results", "data_dir", "address", "wandb", "wandb_project")
+ON_RESUME = ("num_samples", "time_budget")
+MOST_CHARS = 200  # of a text; none that is right is longer
+
+
+def helps() -> dict[str, str]:
+    """Field of Experiment -> the line written below it."""
+    (body,) = (node.body for node in ast.parse(inspect.getsource(Experiment)).body if isinstance(node, ast.ClassDef))
+    pairs = zip(body, body[1:], strict=False)
+    return {
+        field.target.id: text.value.value
+        for field, text in pairs
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+    }
+
+
+def _model(name: str, doc: str, fields: tuple[str, ...], **more: Any) -> type[BaseModel]:
+    kinds, about = get_type_hints(Experiment), helps()
+    given: dict[str, Any] = dict(more)
+    for field in fields:
+        # Null is "not given": the space's own choice, or what is resumed has.
+        limit = MOST_CHARS if kinds[field] is str else None
+        given[field] = (kinds[field] | None, Field(None, description=about[field], max_length=limit))
+    config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    return create_model(name, __config__=config, __doc__=doc, **given)
+
+
+Start: type[BaseModel] = _model(
+    "Start",
+    "A search to start; what is left out is the space's own choice.",
+    SETTABLE,
+    space=(str, Field(description="a name of /api/spaces", json_schema_extra={"enum": list(list_spaces())})),
+)
+Resume: type[BaseModel] = _model("Resume", "What a resumed search may extend; nothing, to go on as it was.", ON_RESUME)
+
+
+def start_arguments(asked: BaseModel) -> list[str]:
+    """The command line of a new search; RequestError for a space that is no name of `search_spaces/`."""
+    given = asked.model_dump(exclude_none=True)
+    space, known = given.pop("space"), list_spaces()
+    if space not in known:  # a path or a module would be code of the request's choosing
+        raise RequestError(f"space {space!r}: must be one of {', '.join(known)}{nearest(space, known)}")
+    return [f"--space={space}", *_arguments(given)]
+
+
+def resume_arguments(name: str, asked: BaseModel) -> list[str]:
+    """The command line that resumes a search."""
+    return [f"--resume={name}", *_arguments(asked.model_dump(exclude_none=True))]
+
+
+def _arguments(given: dict[str, Any]) -> list[str]:
+    """`--name=value`, in one word: a value that begins with a dash stays a value. A switch is given or left out."""
+    said = {option(name): value for name, value in given.items() if value is not False and value != ""}
+    return [name if value is True else f"{name}={value}" for name, value in said.items()]

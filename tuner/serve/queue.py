@@ -1,0 +1,127 @@
+"""The searches that were asked of the service: in files, so that a restart forgets none; and who may start next."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tuner.errors import RequestError
+from tuner.experiment import Experiment
+from tuner.files import write_atomically
+from tuner.resources import Resources, resources_of
+
+Phase = Literal["queued", "submitted", "stopping", "stopped", "failed", "done"]
+ACTIVE: tuple[Phase, ...] = ("submitted", "stopping")
+
+
+@dataclass(frozen=True)
+class Search:
+    """One search as the service knows it.
+
+    Args:
+        options: the experiment with every choice made.
+        arguments: of `tuner.run`.
+        since: when it was asked for, unix seconds; the queue's order.
+        job: the Ray job's id, once it is submitted.
+        message: why it waits, or how it failed.
+    """
+
+    name: str
+    options: dict[str, Any]
+    arguments: list[str]
+    since: float
+    phase: Phase = "queued"
+    job: str = ""
+    message: str = ""
+
+    @property
+    def experiment(self) -> Experiment:
+        """What was asked for."""
+        return Experiment(**self.options)
+
+
+class Queue:
+    """Search by name, one file each; safe for one writer."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._searches = {path.stem: _read(path) for path in sorted(folder.glob("*.json"))}
+
+    def __iter__(self) -> Any:
+        return iter(sorted(self._searches.values(), key=lambda search: search.since))
+
+    def get(self, name: str) -> Search | None:
+        """The search of that name, if the service was asked for it."""
+        return self._searches.get(name)
+
+    def put(self, search: Search) -> Search:
+        """Keeps the search, in the place of one of that name."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(self._folder / f"{search.name}.json", json.dumps(dataclasses.asdict(search), indent=1) + "\n")
+        self._searches[search.name] = search
+        return search
+
+    def remove(self, name: str) -> None:
+        """Forgets the search."""
+        (self._folder / f"{name}.json").unlink(missing_ok=True)
+        self._searches.pop(name, None)
+
+    def phase(self, *phases: Phase) -> list[Search]:
+        """Those in one of these phases, the first asked for first."""
+        return [search for search in self if search.phase in phases]
+
+
+def startable(waiting: Sequence[Search], running: Sequence[Search], cluster: Mapping[str, float]) -> list[Search]:
+    """Who may start now: in the order asked for, as long as there is room for one trial beside what the others may use.
+
+    A search may use as many trials at a time as its `max_concurrent_trials`, all that fit without it: that is the cap
+    by which several share a cluster. Nobody overtakes the first in the queue, so a large one does not wait for ever.
+
+    Args:
+        cluster: resource -> amount in all.
+
+    Raises:
+        TooLarge: the first does not fit the empty cluster either.
+    """
+    free = {name: cluster.get(name, 0.0) for name in ("CPU", "GPU")}
+    for search in running:
+        _take(free, resources_of(search.experiment, [cluster]))
+    chosen = []
+    for search in waiting:
+        try:
+            needed = resources_of(search.experiment, [cluster])
+        except RequestError as error:
+            raise TooLarge(search, str(error)) from error
+        if any(free[name] + 1e-9 < amount for name, amount in _of_a_trial(needed).items()):
+            break
+        _take(free, needed)
+        chosen.append(search)
+    return chosen
+
+
+class TooLarge(Exception):
+    """A search whose trials fit nowhere, and why."""
+
+    def __init__(self, search: Search, reason: str) -> None:
+        super().__init__(reason)
+        self.search, self.reason = search, reason
+
+
+def _take(free: dict[str, float], needed: Resources) -> None:
+    for name, amount in _of_a_trial(needed).items():
+        free[name] -= amount * needed.concurrent
+
+
+def _of_a_trial(needed: Resources) -> dict[str, float]:
+    return {"CPU": needed.cpus, "GPU": needed.gpus}
+
+
+def _read(path: Path) -> Search:
+    try:
+        return Search(**json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise RequestError(f"{path} is damaged ({error}); remove it, and start that search again") from None

@@ -1,0 +1,278 @@
+"""Searches on request: checked by the command line's own code, queued, started as jobs, stopped, resumed.
+
+One thread does what takes long; a request only checks and leaves word. Everything that is known is in files, so a
+service that ends forgets nothing and the next one goes on with the searches that still run.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from tuner.errors import RequestError
+from tuner.serve.jobs import Fate, Jobs
+from tuner.serve.options import resume_arguments, start_arguments
+from tuner.serve.queue import ACTIVE, Queue, Search, TooLarge, startable
+
+PAUSE_S = 1.0  # between two looks at jobs that run or wait
+AFTER_ERROR_S = 3.0  # until a cluster that did not answer is asked again
+IDLE_S = 300.0  # until a cluster of the service's own is ended when nothing runs or waits: it holds about 1 GB
+MOST_WAITING = 1000
+MOST_CHECKS = 4  # at a time: each is a process that imports ray and torch
+CHECK_S = 120.0
+
+Check = Callable[[list[str]], dict[str, Any]]
+
+
+class Refused(RequestError):
+    """A request that cannot be met now; `status` is HTTP's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def checked(arguments: list[str]) -> dict[str, Any]:
+    """The experiment that these arguments of `tuner.run` ask for, every choice made; RequestError in its own words."""
+    command = [sys.executable, "-m", "tuner.serve.check", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_S, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        raise Refused(503, f"checking the request took more than {CHECK_S:g} s; try again") from None
+    if done.returncode == 0:
+        options: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return options
+    said = done.stderr.strip().splitlines()
+    if done.returncode == 2 and said and said[-1].startswith("tuner: error: "):
+        raise RequestError(said[-1].removeprefix("tuner: error: "))
+    print(done.stderr, file=sys.stderr, flush=True)
+    raise Refused(503, f"checking the request failed (exit code {done.returncode}); see the service's output")
+
+
+class Searches:
+    """The searches that were asked of this service.
+
+    Args:
+        results: the folder that they write to.
+        state: the service's own folder.
+        jobs: where they run.
+        chosen: arguments of `tuner.run` that every search gets: what the service's owner chose.
+        check: arguments -> the experiment.
+    """
+
+    def __init__(self, results: Path, state: Path, jobs: Jobs, chosen: list[str], check: Check = checked) -> None:
+        self._results, self._jobs, self._chosen, self._check = results.absolute(), jobs, chosen, check
+        self._owned = _own(state)
+        self._queue = Queue(state / "queue")
+        self._lock = threading.Lock()
+        self._checks = threading.BoundedSemaphore(MOST_CHECKS)
+        self._checking: set[str] = set()
+        self._wake, self._ending = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="searches", daemon=True)
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> Search | None:
+        """The search, if it was asked of this service."""
+        with self._lock:
+            return self._queue.get(name)
+
+    def all(self) -> list[Search]:
+        """Every search asked of this service, the first asked for first."""
+        with self._lock:
+            return list(self._queue)
+
+    def start(self, asked: BaseModel) -> Search:
+        """Queues a new search (a `Start`); RequestError where it is wrong."""
+        given = asked.model_dump()
+        name = given["name"] or self._free_name(given["space"])
+        with self._reserved(name):
+            return self._ask(name, start_arguments(asked.model_copy(update={"name": name})))
+
+    def resume(self, name: str, asked: BaseModel) -> Search:
+        """Queues the rest of a search (a `Resume`), or more of it; RequestError where it is wrong."""
+        with self._reserved(name):
+            return self._ask(name, resume_arguments(name, asked))
+
+    def stop(self, name: str) -> Search:
+        """Takes a search from the queue, or ends it as Ctrl-C does; returns at once."""
+        with self._lock:
+            search = self._queue.get(name)
+            if search and search.phase == "queued":
+                self._queue.remove(name)
+                return replace(search, phase="stopped", message="taken from the queue")
+            if search and search.phase in ACTIVE:
+                self._wake.set()
+                return self._queue.put(replace(search, phase="stopping"))
+        if search is None:
+            raise Refused(409, f"{name} was not started by this service; press Ctrl-C where it runs")
+        raise Refused(409, f"{name} does not run; nothing is to be stopped")
+
+    def _ask(self, name: str, arguments: list[str]) -> Search:
+        arguments = [*arguments, f"--results={self._results}", *self._chosen]
+        if not self._checks.acquire(blocking=False):
+            raise Refused(503, f"{MOST_CHECKS} requests are being checked; try again in some seconds")
+        try:
+            options = self._check([*arguments, "--address="])
+        finally:
+            self._checks.release()
+        with self._lock:
+            if len(self._queue.phase("queued")) >= MOST_WAITING:
+                raise Refused(503, f"{MOST_WAITING} searches are waiting; stop one")
+            search = self._queue.put(Search(name, options, arguments, time.time()))
+        self._wake.set()
+        return search
+
+    @contextmanager
+    def _reserved(self, name: str) -> Iterator[None]:
+        """The name is this request's alone while it is checked."""
+        with self._lock:
+            search = self._queue.get(name)
+            if name in self._checking or (search and search.phase in ("queued", *ACTIVE)):
+                raise Refused(409, f"{name} is queued or running; stop it first, or take another name")
+            self._checking.add(name)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._checking.discard(name)
+
+    def _free_name(self, space: str) -> str:
+        base, number = f"{space}-{time.strftime('%Y%m%d-%H%M%S')}", 1
+        with self._lock:
+            while True:
+                name = base if number == 1 else f"{base}-{number}"
+                if not (self._queue.get(name) or name in self._checking or (self._results / name).exists()):
+                    return name
+                number += 1
+
+    # --- what runs ---------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Goes on with what an earlier service left, and starts what waits."""
+        self._thread.start()
+
+    def close(self) -> list[str]:
+        """Leaves the searches that run to themselves; gives their names. With none, the cluster is ended."""
+        self._ending.set()
+        self._wake.set()
+        if self._thread.ident:
+            self._thread.join()
+        left = [search.name for search in self._queue.phase(*ACTIVE)]
+        if not left:
+            self._jobs.close()
+        os.close(self._owned)
+        return left
+
+    def _run(self) -> None:
+        busy = time.monotonic()
+        pause_s: float | None = 0.0
+        while not self._ending.is_set():
+            try:
+                pause_s = PAUSE_S if self.step() else None
+            except RequestError as error:
+                self._say(str(error))
+                pause_s = AFTER_ERROR_S
+            except Exception as error:  # whatever it is, the other searches are still looked after
+                traceback.print_exc()
+                self._say(f"the service failed ({type(error).__name__}); see its output")
+                pause_s = AFTER_ERROR_S
+            if pause_s is not None:
+                busy = time.monotonic()
+            elif time.monotonic() - busy > IDLE_S:
+                self._jobs.close()
+                busy = float("inf")  # once, until there is work again
+            self._wake.wait(PAUSE_S * 10 if pause_s is None else pause_s)
+            self._wake.clear()
+
+    def step(self) -> bool:
+        """One look: what became of the jobs, who is to stop, who may start. Whether anything runs or waits."""
+        with self._lock:
+            active = self._queue.phase(*ACTIVE)
+        for search in active:
+            if search.phase == "stopping":
+                self._jobs.stop(search.job)
+            self._note(search, self._jobs.fate(search.job))
+        with self._lock:
+            waiting, running = self._queue.phase("queued"), self._queue.phase(*ACTIVE)
+        if waiting:
+            self._start_some(waiting, running)
+        return bool(waiting or running)
+
+    def _note(self, search: Search, fate: Fate) -> None:
+        if fate.state == "active":
+            return
+        with self._lock:
+            now = self._queue.get(search.name)
+            if now is None or now.job != search.job:
+                return
+            begun = (self._results / search.name / "journal.jsonl").exists()
+            if fate.state == "stopped" or fate.exit_code == 130:
+                after = replace(now, phase="stopped", message="stopped")
+            elif fate.state == "lost" and now.phase == "stopping":
+                after = replace(now, phase="stopped", message="stopped; its cluster is gone")
+            elif fate.state == "lost" and not begun:
+                after = replace(now, phase="queued", job="")
+            elif fate.state == "lost":
+                after = replace(now, phase="failed", message="the cluster that it ran on is gone; resume it")
+            elif fate.exit_code in (0, 1):
+                after = replace(now, phase="done", message="")
+            else:
+                said = fate.said.removeprefix("tuner: error: ") or f"ended with exit code {fate.exit_code}"
+                after = replace(now, phase="failed", message=said)
+            self._queue.put(after)
+
+    def _start_some(self, waiting: list[Search], running: list[Search]) -> None:
+        try:
+            chosen = startable(waiting, running, self._jobs.resources())
+        except TooLarge as error:
+            with self._lock:
+                self._queue.put(replace(error.search, phase="failed", message=error.reason))
+            return
+        for search in chosen:
+            job = f"{search.name}-{int(search.since * 1000)}"  # the same at a second try: Ray takes an id once
+            with self._lock:
+                if self._queue.get(search.name) != search:
+                    continue  # stopped meanwhile
+                self._queue.put(replace(search, phase="submitted", job=job, message=""))
+            try:
+                self._jobs.submit(job, search.arguments)
+            except Exception as error:
+                with self._lock:
+                    known = isinstance(error, RequestError)
+                    self._queue.put(replace(search, message=str(error) if known else search.message))
+                raise
+
+    def _say(self, message: str) -> None:
+        """Why nothing goes on, beside each search that waits."""
+        with self._lock:
+            for search in self._queue.phase("queued"):
+                if search.message != message:
+                    self._queue.put(replace(search, message=message))
+
+
+def _own(state: Path) -> int:
+    """A lock on the state folder for as long as this process lives: two services would start each search twice."""
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        raise RequestError("another tuner.serve starts the searches of this folder; ask that one") from None
+    except OSError as error:
+        raise RequestError(f"searches cannot be started: {state}: {error.strerror}") from None
+    return file

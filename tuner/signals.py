@@ -1,0 +1,75 @@
+"""SIGINT and SIGTERM: the first ends what runs in good order, the second ends it now, with all it has started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray  # noqa: F401  (brings psutil, and makes it importable)
+
+# isort: split
+import psutil
+
+HANDLED = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def signals_to(first: Callable[[str], None]) -> Iterator[None]:
+    """While inside, the first signal calls `first` with what it was, the second `end_now`.
+
+    May be nested: within, the inner `first` is called instead. Once a signal has come, the next one ends the process
+    wherever it stands, until the outermost of them is left.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python takes signals in the main thread alone
+        return
+
+    def take(number: int, frame: Any) -> None:
+        for each in HANDLED:
+            signal.signal(each, end_now)
+        first(f"interrupted by {signal.Signals(number).name}")
+
+    before = {number: signal.signal(number, take) for number in HANDLED}
+    outermost = not any(getattr(handler, "__module__", "") == __name__ for handler in before.values())
+    try:
+        yield
+    finally:
+        if outermost or signal.getsignal(signal.SIGINT) is take:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def give_up(reason: str) -> None:
+    """What the first signal does where no search has begun, or it is over: the process ends through its `finally`s."""
+    raise KeyboardInterrupt(reason)
+
+
+def end_now(number: int, frame: Any) -> None:
+    """Ends this process and all that it has started, Ray's and W&B's, without another word: exit code 130.
+
+    Without their parent they would notice within a second each; on a machine under load some take a minute.
+    """
+    end_family()
+    os._exit(130)
+
+
+def end_family() -> None:
+    """Kills the processes that descend from this one. All are stopped first: none can start another meanwhile."""
+    family: set[psutil.Process] = set()
+    while found := set(psutil.Process().children(recursive=True)) - family:
+        for process in found:
+            _told(process.suspend)
+        family |= found
+    for process in family:
+        _told(process.kill)
+
+
+def _told(action: Callable[[], None]) -> None:
+    try:
+        action()
+    except psutil.NoSuchProcess:
+        pass  # it has just ended
