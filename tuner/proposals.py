@@ -75,8 +75,9 @@ class Proposals(SearchAlgorithm):
 
     @property
     def num_left(self) -> int:
-        """Trials that are still to be given to Ray, at most."""
-        return 0 if self._finished else self._num_settings - self._num_proposed + len(self._recorded)
+        """Trials that are still to be given to Ray to run, at most."""
+        recorded = sum(not trial.is_finished() for trial in self._recorded)
+        return 0 if self._finished else self._num_settings - self._num_proposed + recorded
 
     def next_trial(self) -> Trial | None:
         busy = sum(trial.status != Trial.PAUSED for trial in self._alive.values()) >= self._concurrent()

@@ -182,7 +182,10 @@ class RecoveringController(TuneController):
 
     def _nodes_of(self, actor: Any) -> set[str]:
         """The ids of the nodes that a tracked actor's trial is on; its workers may be on others than the actor."""
-        _, acquired = self._actor_manager._live_actors_to_ray_actors_resources[actor]
+        alive = self._actor_manager._live_actors_to_ray_actors_resources
+        if actor not in alive:
+            return set()  # it died, which is told next
+        _, acquired = alive[actor]
         group = state.placement_group_table(acquired.placement_group.id)
         return set(group["bundles_to_node_id"].values())
 
