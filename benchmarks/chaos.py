@@ -143,11 +143,12 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=4.0, help="seconds between two kills of a worker")
     parser.add_argument("--num-samples", type=int, default=30, help="trials of a search of the second table")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--results", default="", help="a new folder for the searches, which stays")
     parser.add_argument("--cases", default="", help="those searches of the first table whose name matches this regex")
     args = parser.parse_args()
     cases = [case for case in CASES if re.search(args.cases, case.name)]
     with tempfile.TemporaryDirectory() as folder:
-        results = Path(folder)
+        results = Path(args.results or folder)
         if args.only != "workers":
             with ThreadPoolExecutor(args.parallel) as pool:
                 rows = list(pool.map(lambda case: of_drivers(case, results, args.seed), cases))

@@ -98,7 +98,9 @@ def test_a_full_disk_is_waited_for_or_left_with_the_state_kept(small_disk, tmp_p
     assert process.poll() is None
     if not freed:
         os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(15) == 130
+        assert process.wait(15) == 130, said.read_text()
+        ends = [event for event in read(folder / "journal.jsonl") if event["event"] in ("trial_failed", "trial_ended")]
+        assert not [event for event in ends if event["event"] == "trial_failed"], ends
         wait_for(lambda: not left_of(process), 15)
     (small_disk / "filler").unlink()
     if not freed:
@@ -174,10 +176,11 @@ def command_of(pid):
 
 
 def stands_still(folder, disk):
-    """Whether nothing is journaled on a disk that is full again: Ray removes old checkpoints, which makes room."""
-    fill(disk / "filler")
-    events = len(read(folder / "journal.jsonl"))
-    time.sleep(3)
+    """Whether nothing is journaled while the disk is kept full: Ray removes old checkpoints, which makes room."""
+    events, end = len(read(folder / "journal.jsonl")), time.monotonic() + 3
+    while time.monotonic() < end:
+        fill(disk / "filler")
+        time.sleep(0.02)
     return len(read(folder / "journal.jsonl")) == events
 
 

@@ -28,7 +28,8 @@ ALLOWED = {
     "tuner.checkpoints": set(),
     "tuner.lock": {"errors"},
     "tuner.ledger": {"journal"},
-    "tuner.experiment": {"errors", "files"},
+    "tuner.storage": {"errors", "files"},
+    "tuner.experiment": {"errors", "files", "storage"},
     "tuner.space": {"domains", "errors", "training.data"},
     "tuner.facts": {"domains", "experiment", "space"},
     "tuner.records": {"experiment", "journal"},
@@ -64,7 +65,7 @@ ALLOWED = {
         "training.loop",
         "trial",
     },
-    "tuner.console": {"answer", "columns", "domains", "experiment", "records", "sampling", "session"},
+    "tuner.console": {"answer", "columns", "domains", "experiment", "records", "sampling", "session", "storage"},
     "tuner.driver": {
         "callbacks", "console", "decisions", "engine", "errors", "experiment", "halt", "journal", "ledger", "nodes",
         "probe", "proposals", "replay", "resources", "retries", "schedulers", "searchers", "signals",
@@ -72,7 +73,7 @@ ALLOWED = {
     },
     "tuner.session": {
         "answer", "cluster", "driver", "errors", "experiment", "facts", "journal", "report", "resources", "results",
-        "schedulers", "searchers", "space", "training.data", "wandb_mirror",
+        "schedulers", "searchers", "space", "storage", "training.data", "wandb_mirror",
     },
     "tuner.train": {
         "answer", "checkpoints", "errors", "results", "space", "training.data", "training.group", "training.launch",
@@ -134,7 +135,8 @@ ALLOWED |= {
 }
 WITHOUT_RAY_AND_TORCH = [
     "tuner.run", "tuner.space", "tuner.domains", "tuner.experiment", "tuner.journal", "tuner.records", "tuner.results",
-    "tuner.errors", "tuner.files", "tuner.facts", "tuner.checkpoints", "tuner.ledger", "tuner.lock", "tuner.failures",
+    "tuner.errors", "tuner.files", "tuner.storage", "tuner.facts", "tuner.checkpoints", "tuner.ledger", "tuner.lock",
+    "tuner.failures",
     "tuner.wandb_mirror", "tuner.train",
     "tuner.training.data", "tuner.resources", "tuner.answer", "tuner.labels", "tuner.tables", "tuner.history",
     "tuner.retries", "tuner.columns", "tuner.nvml", "tuner.output", "tuner.gpus", "tuner.training.usage",

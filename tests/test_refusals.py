@@ -96,7 +96,8 @@ OPTIONS = [
     (["--name", " "], "--name ' ': letters, digits"),
     (["--name", "-x"], "--name"),
     (["--name", "x" * 101], "at most 100"),
-    (["--results", "s3://bucket/tuner"], "--results s3://bucket/tuner: only folders are supported"),
+    (["--results", "nowhere://bucket/tuner"], "--results nowhere://bucket/tuner: Unrecognized filesystem type"),
+    (["--results", "s3://bucket/tuner", "--address", "auto"], "the nodes of a cluster share a folder"),
     (["--metric", "accuray"], "--metric accuray: space"),
     (["--metric", "accuray"], "did you mean 'accuracy'?"),
     # what the command line does not know

@@ -1,5 +1,6 @@
 """The journal mirrored into W&B: one run a trial, in a group, with why it ended."""
 
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -7,7 +8,7 @@ import pytest
 
 from tuner.experiment import Experiment
 from tuner.journal import Journal
-from tuner.wandb_mirror import Mirror, main, wandb_mode
+from tuner.wandb_mirror import Mirror, main, wait_for, wandb_mode
 
 
 class Run:
@@ -163,3 +164,31 @@ def test_a_wrong_command_line_of_the_mirror_prints_its_use(argv, capsys):
     with pytest.raises(SystemExit) as ended:
         main(argv)
     assert ended.value.code == 2 and "python -m tuner.wandb_mirror" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("raise SystemExit(3)", "process failed; see"),
+        ("import time; time.sleep(60)", "took over 1 s to finish"),
+        ("", ""),
+    ],
+)
+def test_a_mirror_that_fails_or_hangs_costs_a_line_that_says_what_to_do(tmp_path, capsys, does, said):
+    process = subprocess.Popen([sys.executable, "-c", does])
+    wait_for(process, 1.0 if "sleep" in does else 60.0, "later", tmp_path / "wandb.log")
+    printed = capsys.readouterr().out
+    assert process.returncode is not None
+    assert (said in printed and "later" in printed) if said else not printed
+
+
+def test_a_mirror_whose_driver_is_gone_ends_with_what_is_there(wandb, tmp_path, monkeypatch):
+    Experiment(name="mine").save(tmp_path, {})
+    book = Journal(tmp_path / "journal.jsonl")
+    book.write("experiment_started", name="mine")
+    book.write("trial_started", "00000", config={}, resources={}, node="")
+    book.write("report", "00000", epoch=1, metrics={"loss": 1.0})
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setattr("os.nice", lambda by: 0)
+    assert main([str(tmp_path), "--mode", "offline", "--driver", "1073741824"]) == 0
+    assert wandb.runs[0].logged == [(1, {"loss": 1.0})] and wandb.runs[0].exit_code == 0

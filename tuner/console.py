@@ -21,11 +21,11 @@ from tuner.columns import GROWTH
 from tuner.experiment import Experiment
 from tuner.records import TrialRecord
 from tuner.sampling import GridSearcher, num_random
+from tuner.storage import is_uri
 
 if TYPE_CHECKING:
     from tuner.resources import Resources
     from tuner.session import Done, Request
-
 
 logger = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -159,7 +159,7 @@ def plan(request: Request) -> list[str]:
         lines += [f"resources   those of the cluster at {e.address}"]
     lines += [f"seed        {e.seed}"]
     lines += [f"data        {e.data_dir or ('from the space' if space.task else 'none of its own')}"]
-    lines += [f"results     {e.folder}", f"W&B         {request.wandb_mode}"]
+    lines += [f"results     {place(e)}", f"W&B         {request.wandb_mode}"]
     return lines
 
 
@@ -200,6 +200,11 @@ def heading(request: Request) -> list[str]:
     return lines
 
 
+def place(e: Experiment) -> str:
+    """Where the experiment's folder is."""
+    return f"{e.results.rstrip('/')}/{e.name}, working copy {e.folder}" if is_uri(e.results) else str(e.folder)
+
+
 def ending(done: Done) -> list[str]:
     """The answer, or why there is none, and what to do next."""
     e, lines = done.request.experiment, [""]
@@ -223,11 +228,11 @@ def ending(done: Done) -> list[str]:
         lines += ["no answer yet"]
     else:
         lines += [f"no answer: no trial has a finite {e.metric}; see {e.folder}/trials.csv"]
-    lines += [f"folder      {e.folder}"]
+    lines += [f"folder      {place(e)}"]
     if done.answer and done.answer.report.checkpoint:
         lines += [f"retrain     python -m tuner.train {shlex.quote(str(e.folder / 'best' / 'config.json'))}"]
     results = "" if e.results == "results" else f" --results {shlex.quote(e.results)}"
-    lines += [f"dashboard   python -m tuner.serve --results {shlex.quote(e.results)}"]
+    lines += [f"dashboard   python -m tuner.serve --results {shlex.quote(str(e.folder.parent))}"]
     more = "" if done.outcome.state == "interrupted" else f" --num-samples {e.num_samples * 2}"
     goes_on = "resume     " if done.outcome.state == "interrupted" else "extend     "
     return [*lines, f"{goes_on} python -m tuner.run --resume {e.name}{results}{more}"]

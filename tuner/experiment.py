@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from tuner.errors import RequestError, nearest
 from tuner.files import write_atomically
+from tuner.storage import is_uri, local_root
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class Experiment:
     name: str = ""
     """the experiment's folder under --results; empty = the space's name and the time"""
     results: str = "results"
-    """the folder that experiments are written to"""
+    """the folder that experiments are written to, or an object store: s3://bucket/folder, gs://bucket/folder"""
     address: str = ""
     """a running Ray cluster: auto, host:port or ray://host:port; empty = this machine alone"""
     data_dir: str = ""
@@ -144,8 +145,8 @@ class Experiment:
 
     @property
     def folder(self) -> Path:
-        """`<results>/<name>`"""
-        return Path(self.results) / self.name
+        """`<results>/<name>`; of results in an object store, the working copy on this machine."""
+        return local_root(self.results) / self.name
 
     def rungs(self) -> list[int]:
         """The epochs at which asha compares trials, as Ray's AsyncHyperBandScheduler lays them (its `_Bracket`)."""
@@ -198,8 +199,11 @@ class Experiment:
             raise RequestError(
                 f"--name {self.name!r}: letters, digits, '.', '_' and '-', a letter or digit first, at most 100"
             )
-        if re.match(r"[a-z0-9]+://", self.results):
-            raise RequestError(f"--results {self.results}: only folders are supported; mount the store, give its path")
+        if is_uri(self.results) and self.address:
+            raise RequestError(
+                f"--results {self.results} with --address: the nodes of a cluster share a folder; mount the store on "
+                f"each, and give its path"
+            )
 
     def _seconds(self, name: str) -> float | None:
         text = getattr(self, name)

@@ -8,6 +8,7 @@ the trial keeps its place at its rung and in its bracket, and every epoch is jud
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -74,7 +75,9 @@ class RecoveringController(TuneController):
         self._resetting_trials.discard(trial)  # or Ray would wait for ever for the reset of a worker that is dead
         if trial.status not in (Trial.RUNNING, Trial.PENDING) or (lost and self._had_been_judged(trial)):
             return
-        trial.handle_error(exception)
+        with contextlib.suppress(OSError):  # Ray writes the error into files beside the journal, which has it
+            trial.handle_error(exception)
+        trial.run_metadata.pickled_error_filename = None  # at the end Ray would read it back, cut off by a full disk
         saved = trial.latest_checkpoint_result
         from_epoch = saved.metrics[TRAINING_ITERATION] if saved else 0
         failure = self.retries.judge(trial.trial_id, exception, from_epoch)

@@ -104,6 +104,7 @@ def run(argv: list[str], command: Command) -> int:
         if not command.resume:
             session.make_folder(request)
             held.enter_context(only_driver(request.experiment.folder))
+        held.enter_context(session.stored(request.experiment))
         return search(request)
 
 

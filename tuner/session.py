@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +26,7 @@ from tuner.results import ExperimentRecord, load
 from tuner.schedulers import check_scheduler
 from tuner.searchers import check_searcher
 from tuner.space import Found, find_space
+from tuner.storage import Mirror, Store, is_uri, local_root
 from tuner.training.data import DataError, Splits, hold_out
 from tuner.wandb_mirror import wandb_mode
 
@@ -89,17 +91,28 @@ def begin(experiment: Experiment, found: Found, argv: list[str]) -> Request:
     """A new search. RequestError for whatever cannot be done."""
     name = experiment.name or f"{Path(found.name).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     experiment = replace(experiment, name=name.replace(":", "-"))
-    if experiment.folder.exists():
+    store = Store(experiment.results) if is_uri(experiment.results) else None
+    if store:
+        store.check()
+    if experiment.folder.exists() or (store and experiment.name in store.names()):
+        where = experiment.results if store else experiment.folder.parent
         raise RequestError(
-            f"--name {name}: {experiment.folder} is there already; go on with it by --resume {name}, or take another"
+            f"--name {name}: {experiment.name} is in {where} already; go on with it by --resume {name}, or take another"
         )
     return checked(experiment, found, facts_of(found, argv), [])
 
 
 def saved(given: Experiment, name: str) -> Saved:
     """The experiment that `--resume` names."""
-    results = Path(given.results)
-    name = latest_experiment(results) if name == "latest" else name
+    results = local_root(given.results)
+    if is_uri(given.results):
+        store = Store(given.results)
+        names = store.names()
+        name = names[-1] if name == "latest" and names else name
+        if name in names:
+            store.bring(name, results / name)
+    elif name == "latest":
+        name = latest_experiment(results)
     experiment, facts = load_experiment(results / name)
     return Saved(replace(experiment, results=given.results, name=name), facts)
 
@@ -170,7 +183,7 @@ def checked(experiment: Experiment, found: Found, facts: dict[str, Any], history
         check_head(experiment.address)
     check_searcher(experiment, found.space)
     check_scheduler(experiment, found.space)
-    writable(Path(experiment.results))
+    writable(local_root(experiment.results))
     resources = None if experiment.address else resources_of(experiment, [local_cluster()])
     return Request(experiment, found, facts, history, resources, wandb_mode(experiment.wandb))
 
@@ -220,6 +233,13 @@ def make_folder(request: Request) -> None:
         raise RequestError(f"--name {name}: {request.experiment.folder} is there already; take another") from None
 
 
+def stored(experiment: Experiment) -> AbstractContextManager[object]:
+    """Inside, what the experiment's folder gets reaches the object store of --results, if that is one."""
+    if not is_uri(experiment.results):
+        return nullcontext()
+    return Mirror(Store(experiment.results), experiment.name, experiment.folder)
+
+
 def open_journal(request: Request) -> Journal:
     """Writes experiment.json, and begins this session in the journal."""
     experiment, folder = request.experiment, request.experiment.folder
@@ -231,19 +251,25 @@ def open_journal(request: Request) -> Journal:
 
 
 def conduct(request: Request, journal: Journal, nodes: list[dict[str, float]]) -> Done:
-    """Searches and concludes; RequestError where a trial fits none of the nodes."""
+    """Searches and concludes.
+
+    Raises:
+        RequestError: a trial fits none of the nodes, or there is no room for the answer.
+        KeyboardInterrupt: the search was stopped while its folder was gone or full.
+    """
     resources = request.resources or resources_of(request.experiment, nodes)
     experiment, folder = request.experiment, request.experiment.folder
     try:
         outcome = driver.search(experiment, request.found, request.splits, journal, request.history, resources)
     finally:
         journal.close()
+    if journal.lost:
+        raise KeyboardInterrupt  # nothing can be read or written there; the journal ends where it was
     record = load(folder)
     answer = None
     try:
-        if not journal.lost:
-            answer = conclude(record, request.found, request.splits, resources.cpus, resources.gpus)
-            write_report(record)
+        answer = conclude(record, request.found, request.splits, resources.cpus, resources.gpus)
+        write_report(record)
     except OSError as error:
         again = f"the search itself is kept: --resume {experiment.name} writes it once there is room"
         if outcome.state != "interrupted":

@@ -51,7 +51,7 @@ def give_up(reason: str) -> None:
 def end_now(number: int, frame: Any) -> None:
     """Ends this process and all that it has started, Ray's and W&B's, without another word: exit code 130.
 
-    Without their parent they would notice within a second each; on a machine under load some take a minute.
+    Without their parent they notice by themselves, on a busy machine some only after more than 15 s (ray 2.60).
     """
     end_family()
     os._exit(130)

@@ -1,0 +1,193 @@
+"""Results in an object store: mirrored from a working copy, brought back where that is gone; then in a real S3."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tuner import storage
+from tuner.errors import RequestError
+from tuner.journal import read
+from tuner.storage import JOURNAL, Mirror, Store, files_of, is_uri, local_root
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def uri(tmp_path):
+    """A store that pyarrow opens by its URI, as it does S3's."""
+    (tmp_path / "store").mkdir()
+    return f"file://{tmp_path}/store"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "copy" / "mine"
+    (made / "ray" / "00000" / "checkpoint_000000").mkdir(parents=True)
+    (made / JOURNAL).write_text("one\n")
+    (made / "ray" / "00000" / "checkpoint_000000" / "state.pt").write_bytes(b"weights")
+    (made / ".lock").touch()
+    return made
+
+
+def test_a_folder_is_its_own_working_copy_and_a_uri_has_one_in_the_cache(tmp_path):
+    assert not is_uri("results") and not is_uri("/a/b") and is_uri("s3://b/x") and is_uri("gs://b")
+    assert local_root("a/b") == Path("a/b")
+    assert local_root("s3://b/x") == local_root("s3://b/x/") != local_root("s3://b/y")
+    assert local_root("s3://b/x").is_relative_to(os.environ["TUNER_CACHE"])
+
+
+def test_the_store_gets_what_the_folder_gets_and_loses_what_it_loses(uri, folder, tmp_path):
+    store = Store(uri)
+    mirror = Mirror(store, "mine", folder)
+    assert mirror.pushed()
+    there = tmp_path / "store" / "mine"
+    assert set(files_of(there)) == {JOURNAL, "ray/00000/checkpoint_000000/state.pt"}
+    with open(folder / JOURNAL, "a") as file:
+        file.write("two\n")
+    shutil.rmtree(folder / "ray" / "00000" / "checkpoint_000000")
+    assert mirror.pushed()
+    assert set(files_of(there)) == {JOURNAL} and (there / JOURNAL).read_text() == "one\ntwo\n"
+    assert store.names() == ["mine"]
+
+
+def test_a_file_that_has_not_changed_is_uploaded_once(folder):
+    class Counting:
+        uri = "s3://b"
+        uploads = []
+
+        def upload(self, name, relative, content):
+            self.uploads.append(relative)
+
+    mirror = Mirror(Counting(), "mine", folder)
+    assert mirror.pushed() and mirror.pushed()
+    assert Counting.uploads == ["ray/00000/checkpoint_000000/state.pt", JOURNAL]  # what the journal names comes first
+
+
+def test_a_store_that_fails_is_tried_again_and_told_of(folder, monkeypatch, caplog):
+    class Failing:
+        uri = "s3://b"
+
+        def upload(self, name, relative, content):
+            raise OSError("AWS Error NETWORK_CONNECTION")
+
+    monkeypatch.setattr(storage, "LAST_TRIES_S", 0)
+    with Mirror(Failing(), "mine", folder):
+        pass
+    assert "AWS Error NETWORK_CONNECTION" in caplog.text and "--resume mine uploads it" in caplog.text
+
+
+def test_a_working_copy_that_is_gone_or_behind_is_brought_back(uri, folder, tmp_path):
+    store = Store(uri)
+    Mirror(store, "mine", folder).pushed()
+    for before in (None, ""):
+        elsewhere = tmp_path / "elsewhere"
+        if before is not None:
+            (elsewhere / JOURNAL).write_text(before)
+        store.bring("mine", elsewhere)
+        assert files_of(elsewhere).keys() == files_of(tmp_path / "store" / "mine").keys()
+        assert (elsewhere / JOURNAL).read_text() == "one\n"
+
+
+def test_a_working_copy_that_is_ahead_stays_and_one_that_went_another_way_is_refused(uri, folder):
+    store = Store(uri)
+    Mirror(store, "mine", folder).pushed()
+    (folder / JOURNAL).write_text("one\ntwo\n")
+    store.bring("mine", folder)
+    assert (folder / JOURNAL).read_text() == "one\ntwo\n"
+    (folder / JOURNAL).write_text("other\n")
+    with pytest.raises(RequestError, match="went different ways"):
+        store.bring("mine", folder)
+
+
+def test_a_search_leaves_all_of_it_in_the_store_and_goes_on_where_its_working_copy_is_gone(search, uri, tmp_path):
+    ran = search("tiny.py", "--results", uri, "--num-samples", "3", "--max-epochs", "2", "--seed", "3")
+    assert ran.code == 0 and f"{uri}/test, working copy" in ran.out
+    there = tmp_path / "store" / "test"
+    assert {"best/model.pt", "trials.csv", "report.html", "experiment.json", JOURNAL} <= files_of(there).keys()
+    known = read(there / JOURNAL)
+    shutil.rmtree(local_root(uri))
+    ran = search(None, "--resume", "latest", "--results", uri, "--num-samples", "5")
+    assert ran.code == 0 and "resumed: 3 trials are done" in ran.out
+    events = read(there / JOURNAL)
+    assert events[: len(known)] == known
+    assert sum(event["event"] == "trial_suggested" for event in events) == 5
+    again = search("tiny.py", "--results", uri)
+    assert again.code == 2 and "test is in" in again.err
+
+
+@pytest.fixture(scope="module")
+def s3():
+    """A bucket of a real S3 server, moto's, in an environment of its own: its requirements are not Ray's."""
+    if shutil.which("uv") is None:
+        pytest.skip("uv, which brings moto's server, is not here")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = ["uv", "tool", "run", "--from", "moto[server]>=5,<6", "moto_server", "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
+    os.environ.update(keys | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"})
+    try:
+        deadline = time.monotonic() + 120
+        while socket.socket().connect_ex(("127.0.0.1", port)):
+            assert time.monotonic() < deadline and server.poll() is None, "moto's server did not start"
+            time.sleep(0.2)
+        Store("s3://bucket/tuner?allow_bucket_creation=true").filesystem.create_dir("bucket")
+        yield "s3://bucket/tuner"
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait()
+        for name in (*keys, "AWS_ENDPOINT_URL"):
+            del os.environ[name]
+
+
+def command(*argv, wait=True):
+    words = [sys.executable, "-m", "tuner.run", "--wandb", "disabled", *argv]
+    started = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return (started.communicate()[0], started.returncode) if wait else started
+
+
+@pytest.mark.slow
+def test_a_search_in_s3_is_killed_and_goes_on_on_another_machine(s3, tmp_path):
+    space = [
+        "--space",
+        "tests/spaces/slow.py",
+        "--num-samples",
+        "4",
+        "--max-epochs",
+        "4",
+        "--max-concurrent-trials",
+        "1",
+    ]
+    whole, code = command(*space, "--results", str(tmp_path), "--name", "whole")
+    assert code == 0, whole
+    killed = command(*space, "--results", s3, "--name", "mine", wait=False)
+    store, deadline = Store(s3), time.monotonic() + 120
+    while store.read("mine", JOURNAL).count(b'"event": "report"') < 5 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    killed.kill()
+    killed.communicate()
+    shutil.rmtree(local_root(s3))  # as another machine has it
+    said, code = command("--resume", "latest", "--results", s3)
+    assert code == 0, said
+
+    def curves(folder):
+        events = [event for event in read(folder / JOURNAL) if event["event"] == "report"]
+        return [(event["trial"], event["epoch"], event["metrics"]["loss"]) for event in events]
+
+    assert curves(local_root(s3) / "mine") == curves(tmp_path / "whole")
+    assert store.read("mine", JOURNAL) == (local_root(s3) / "mine" / JOURNAL).read_bytes()
+    assert store.read("mine", "best/model.pt")
+
+
+@pytest.mark.slow
+def test_a_bucket_that_is_not_there_is_refused_in_one_line(s3):
+    said, code = command("--space", "quadratic", "--results", "s3://nowhere/x")
+    assert code == 2 and said.count("\n") == 1 and "check the address, the bucket and the credentials" in said
