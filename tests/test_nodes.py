@@ -212,7 +212,7 @@ def test_a_ddp_trial_on_two_nodes_moves_when_one_is_drained(tmp_path):
         apart.wait_for_reports(2)
         (other,) = {node.node_ip_address for node in bed.nodes} - {apart.named("trial_started")[0]["node"]}
         bed.drain(other)  # where the trial has a worker, and no more
-        apart.wait_for(lambda: "1 node has room for 1 of them" in apart.said)
+        apart.wait_for(lambda: "2 nodes have room for 1 of them" in apart.said)
         bed.add()
         assert apart.end() == 0, apart.said
     assert figures(apart) == figures(together)
