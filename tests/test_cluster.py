@@ -6,27 +6,6 @@ from tuner import cluster
 from tuner.errors import RequestError
 
 
-@pytest.fixture
-def head(monkeypatch, tmp_path):
-    """A cluster of one head that takes no trials, and its home folder."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 2.0, "node:__internal_head__": 1.0})
-    return tmp_path
-
-
-def test_capacity_without_an_autoscaler_is_what_there_is(head):
-    assert cluster.capacity() == {"CPU": 2.0, "node:__internal_head__": 1.0}
-
-
-def test_capacity_counts_the_workers_that_the_autoscaler_may_start(head):
-    (head / "ray_bootstrap_config.yaml").write_text(
-        "available_node_types:\n"
-        "  worker: {resources: {CPU: 4, GPU: 1}, max_workers: 3}\n"
-        "  head: {resources: {CPU: 0}, max_workers: 0}\n"
-    )
-    assert cluster.capacity() == {"CPU": 12.0, "GPU": 3.0, "node:__internal_head__": 1.0}
-
-
 @pytest.mark.parametrize(
     ("address", "said"),
     [

@@ -9,7 +9,7 @@ from tuner.resources import local_cluster, resources_of
 
 def found(cpus, gpus, most=0, cluster=None, **others):
     experiment = Experiment(cpus_per_trial=cpus, gpus_per_trial=gpus, max_concurrent_trials=most, **others)
-    resources = resources_of(experiment, cluster or {"CPU": 8, "GPU": 2})
+    resources = resources_of(experiment, [cluster or {"CPU": 8, "GPU": 2}])
     return resources.cpus, resources.gpus, resources.concurrent
 
 
@@ -64,18 +64,41 @@ def test_more_than_there_is_is_refused_with_what_there_is(cpus, gpus, cluster, s
     assert str(refused.value) == said
 
 
-def test_of_a_cluster_it_says_so():
-    with pytest.raises(RequestError, match="there are 8 CPUs in the cluster"):
-        found(9, 0, address="auto")
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "said"),
+    [
+        (3, 0, "--cpus-per-trial 3: no node of the cluster has more than 2 CPUs; ask for that or less; where"),
+        (1, 2, "--gpus-per-trial 2: no node of the cluster has more than 1 GPU; ask for that or less; where"),
+        (2, 1, "--gpus-per-trial 1: no node of the cluster has 2 CPUs beside it; ask for fewer of either; where"),
+    ],
+)
+def test_a_trial_spans_no_two_nodes(cpus, gpus, said):
+    experiment = Experiment(cpus_per_trial=cpus, gpus_per_trial=gpus, address="auto")
+    with pytest.raises(RequestError) as refused:
+        resources_of(experiment, [{"CPU": 2}, {"CPU": 2}, {"CPU": 1, "GPU": 1}])
+    assert str(refused.value).startswith(said) and "--max-concurrent-trials N" in str(refused.value)
+
+
+def test_as_many_fit_as_on_each_node_alone():
+    nodes = [{"CPU": 3}, {"CPU": 5, "GPU": 1}, {}]
+    assert resources_of(Experiment(cpus_per_trial=2, gpus_per_trial=0, address="auto"), nodes).concurrent == 3
+    assert resources_of(Experiment(gpus_per_trial=0.5, address="auto"), nodes).concurrent == 2
+
+
+def test_a_cluster_is_trusted_to_grow_to_the_trials_that_were_asked_for():
+    experiment = Experiment(gpus_per_trial=1, max_concurrent_trials=20, address="auto")
+    assert resources_of(experiment, [{"CPU": 2}]).concurrent == 20
+    with pytest.raises(RequestError, match="there are 0 GPUs on this machine"):
+        resources_of(Experiment(gpus_per_trial=1, max_concurrent_trials=20), [{"CPU": 2}])
 
 
 def test_a_bundle_leaves_a_gpu_out_where_none_is_asked_for():
-    assert resources_of(Experiment(), {"CPU": 1}).bundles() == [{"CPU": 1}]
-    assert resources_of(Experiment(gpus_per_trial=0.5), {"CPU": 1, "GPU": 1}).bundles() == [{"CPU": 1, "GPU": 0.5}]
+    assert resources_of(Experiment(), [{"CPU": 1}]).bundles() == [{"CPU": 1}]
+    assert resources_of(Experiment(gpus_per_trial=0.5), [{"CPU": 1, "GPU": 1}]).bundles() == [{"CPU": 1, "GPU": 0.5}]
 
 
 def workers(num, cluster, **others):
-    return resources_of(Experiment(strategy="ddp", workers_per_trial=num, **others), cluster)
+    return resources_of(Experiment(strategy="ddp", workers_per_trial=num, **others), [cluster])
 
 
 def test_a_trial_in_workers_has_a_bundle_each_and_none_for_its_own_process():
@@ -100,10 +123,27 @@ def test_more_workers_than_there_is_room_for_are_refused(num, cluster, others, s
     assert said in str(refused.value)
 
 
+def test_a_ddp_trial_may_be_on_several_nodes():
+    nodes = [{"CPU": 3}, {"CPU": 2}, {"CPU": 1}, {}]
+    spread = resources_of(Experiment(strategy="ddp", workers_per_trial=4, address="auto"), nodes)
+    assert spread.concurrent == 1  # no node has four CPUs
+    assert spread.fit([*nodes, {"CPU": 2}]) == 2 and spread.fit(nodes[:1]) == 0
+    two_cpus_each = Experiment(strategy="ddp", workers_per_trial=2, cpus_per_trial=4, address="auto")
+    assert resources_of(two_cpus_each, nodes).concurrent == 1
+
+
+def test_a_worker_spans_no_two_nodes():
+    nodes = [{"CPU": 3}, {"CPU": 3}]
+    with pytest.raises(RequestError) as refused:
+        resources_of(Experiment(strategy="ddp", workers_per_trial=3, cpus_per_trial=6, address="auto"), nodes)
+    said = "3 workers x 2 CPU per trial, each on one node, there is room for 2; ask for fewer workers, or for less"
+    assert said in str(refused.value) and "--max-concurrent-trials N" in str(refused.value)
+
+
 @pytest.mark.parametrize(("gpus", "expected"), [(0, 0), (1, 1), (2, 2), (8, 2)])
 def test_strategies_of_one_process_take_two_gpus_where_there_are_two(gpus, expected):
     for strategy in ("dp", "model", "pipeline"):
-        assert resources_of(Experiment(strategy=strategy), {"CPU": 8, "GPU": gpus}).gpus == expected
+        assert resources_of(Experiment(strategy=strategy), [{"CPU": 8, "GPU": gpus}]).gpus == expected
 
 
 def test_this_machine_has_a_cpu_and_starts_no_ray_to_tell():

@@ -1,14 +1,11 @@
-"""A cluster that runs already (`--address`): whether a driver here may join it, and what it has."""
+"""A cluster that runs already (`--address`): whether a driver here may join it."""
 
 from __future__ import annotations
 
 import os
 import socket
-from pathlib import Path
 from typing import Any
 
-import ray
-import yaml
 from ray._common.usage.usage_lib import get_cluster_metadata
 from ray._private.authentication.authentication_token_setup import (
     ensure_token_if_auth_enabled,
@@ -46,23 +43,6 @@ def check_head(address: str) -> None:
         raise RequestError(
             f"--address {address}: this machine is no node of that cluster; start the search on one: {SUBMIT}"
         )
-
-
-def capacity() -> dict[str, float]:
-    """Name -> amount of each resource: what the cluster has, or more where its autoscaler may add it.
-
-    `ray up` leaves its file on the head, where the driver is; without it, what there is now.
-    """
-    cluster = {name: float(amount) for name, amount in ray.cluster_resources().items()}
-    try:
-        launched = yaml.safe_load(Path("~/ray_bootstrap_config.yaml").expanduser().read_text())
-    except OSError:
-        return cluster
-    most: dict[str, float] = {}
-    for kind in launched["available_node_types"].values():
-        for name, amount in kind["resources"].items():
-            most[name] = most.get(name, 0.0) + amount * kind.get("max_workers", 0)
-    return {name: max(cluster.get(name, 0.0), most.get(name, 0.0)) for name in {**cluster, **most}}
 
 
 def _listening(address: str) -> str:

@@ -47,7 +47,13 @@ def never_fatal(method: F) -> F:
 class Console(CLIReporter):
     """Ray's table with a progress line, redrawn in place in a terminal; elsewhere printed every 30 s."""
 
-    def __init__(self, experiment: Experiment, num_settings: int, left: Callable[[], float | None]) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        num_settings: int,
+        left: Callable[[], float | None],
+        waiting: Callable[[int, int], str],
+    ) -> None:
         columns = list(dict.fromkeys([experiment.metric, "loss", "accuracy", "training_iteration"]))
         self._in_place = sys.stdout.isatty()
         super().__init__(
@@ -58,7 +64,7 @@ class Console(CLIReporter):
             max_progress_rows=20,
             print_intermediate_tables=True,
         )
-        self._experiment, self._num_settings, self._left = experiment, num_settings, left
+        self._experiment, self._num_settings, self._left, self._waiting = experiment, num_settings, left, waiting
         self._lines = 0
 
     def set_search_properties(self, metric: str | None, mode: str | None) -> bool:
@@ -68,11 +74,14 @@ class Console(CLIReporter):
     def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
         text = self._progress_str(trials, done)
         table = [line for line in text.splitlines() if line.startswith(("|", "+", "Number of errored", "..."))]
-        block = [*table, progress_line(trials, self._experiment, self._num_settings, self._start_time, self._left())]
+        counts = [sum(trial.status == status for trial in trials) for status in (Trial.PENDING, Trial.RUNNING)]
+        notice = self._waiting(*counts)
+        line = progress_line(trials, self._experiment, self._num_settings, self._start_time, self._left())
+        block = [*table, *([notice] if notice else []), line]
         if self._in_place:
             width = shutil.get_terminal_size().columns
             if max(map(len, block)) > width:
-                block = [*without_column(table, "loc"), block[-1]]
+                block = [*without_column(table, "loc"), *block[len(table) :]]
             block = [line[:width] for line in block]
             up = f"\x1b[{self._lines}A\x1b[J" if self._lines else ""
             self._lines = len(block)

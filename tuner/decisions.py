@@ -7,6 +7,7 @@ cutoff` is false), and one report without the metric ends the whole experiment.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +46,11 @@ class Verdict:
 
 
 class JournalingScheduler(TrialScheduler):
-    """Wraps any of Ray's schedulers; the one that is given decides, this one checks and writes down."""
+    """Wraps any of Ray's schedulers; the one that is given decides, this one checks and writes down.
+
+    Args:
+        concurrent: gives the trials that may run at a time, for which paused ones wait; None = as many as Ray runs.
+    """
 
     def __init__(
         self,
@@ -55,7 +60,7 @@ class JournalingScheduler(TrialScheduler):
         halt: Halt,
         mutable: tuple[str, ...],
         resumed: bool = False,
-        concurrent: int = 0,
+        concurrent: Callable[[], int] | None = None,
     ) -> None:
         super().__init__()
         self._inner, self._experiment, self._journal, self._halt = inner, experiment, journal, halt
@@ -165,11 +170,11 @@ class JournalingScheduler(TrialScheduler):
                 return self._first[0]
             del self._first[0]
         chosen = self._inner.choose_trial_to_run(tune_controller)
-        if chosen is None or chosen.status != Trial.PAUSED or not self._concurrent:
+        if chosen is None or chosen.status != Trial.PAUSED or self._concurrent is None:
             return chosen
         # Ray would resume as many as there are CPUs for.
         busy = sum(trial.status in (Trial.PENDING, Trial.RUNNING) for trial in tune_controller.get_live_trials())
-        return chosen if busy < self._concurrent else None
+        return chosen if busy < self._concurrent() else None
 
     def debug_string(self) -> str:
         return str(self._inner.debug_string())

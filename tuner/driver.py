@@ -34,7 +34,7 @@ from ray.tune import CheckpointConfig
 from ray.tune.experiment import Trial
 from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 
-from tuner import cluster, probe
+from tuner import probe
 from tuner import trial as trials
 from tuner.callbacks import JournalCallback
 from tuner.console import Console
@@ -45,6 +45,7 @@ from tuner.experiment import Experiment
 from tuner.halt import Halt
 from tuner.journal import Event, Journal
 from tuner.ledger import Ledger
+from tuner.nodes import Nodes, launchable, present
 from tuner.proposals import KEEP_BEST_AND_LATEST, Proposals
 from tuner.replay import Replay
 from tuner.resources import Resources, local_cluster
@@ -86,6 +87,7 @@ def search(
     """
     halt = Halt(experiment.time_budget, left_s(experiment, history))
     journal.blocked = halt.blocked
+    nodes = Nodes(resources, experiment.max_concurrent_trials, follow=bool(experiment.address))
     searcher, num_settings = build_searcher(experiment, found.space)
     scheduler = build_scheduler(experiment, found.space)
     pbt = experiment.scheduler == "pbt"  # needs its whole population at once, and any of its checkpoints
@@ -97,7 +99,7 @@ def search(
         halt,
         found.space.mutable,
         resumed=bool(history),
-        concurrent=0 if pbt else resources.concurrent,
+        concurrent=None if pbt else nodes.concurrent,
     )
 
     def replayed(source: Proposals) -> list[Trial]:
@@ -112,12 +114,14 @@ def search(
         num_settings,
         experiment,
         ledger,
-        concurrent=num_settings if pbt else resources.concurrent,
+        concurrent=(lambda: num_settings) if pbt else nodes.concurrent,
         keep=keep,
         replayed=replayed,
     )
     retries = Retries(experiment.max_failures, history)
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str((num_settings if pbt else resources.concurrent) + 1)
+    # A cluster may grow, and a population is there at once: then the proposals alone bound how many trials wait.
+    all_may_wait = pbt or experiment.address
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(num_settings if all_may_wait else resources.concurrent + 1)
     loggers = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
     tuner = tune.Tuner(
         trainable(experiment, found, splits, resources),
@@ -133,13 +137,11 @@ def search(
             storage_path=str(experiment.folder.absolute()),
             stop=halt,
             callbacks=[JournalCallback(journal, judge, halt, retries), *loggers],
-            progress_reporter=Console(experiment, num_settings, halt.left_s),
+            progress_reporter=Console(experiment, num_settings, halt.left_s, nodes.notice),
             verbose=1,
         ),
     )
-    controller = installed(
-        resources.concurrent, not experiment.address, retries, experiment.trial_timeout_s, halt.waiting
-    )
+    controller = installed(nodes, not experiment.address, retries, experiment.trial_timeout_s, halt.waiting)
     with signals_to(halt.interrupt), controller:
         tuner.fit()
     state = "interrupted" if halt.interrupted else "finished"
@@ -177,8 +179,12 @@ def trainable(experiment: Experiment, found: Found, splits: Any, resources: Reso
 
 
 @contextmanager
-def ray_started(experiment: Experiment, found: Found, imports: tuple[str, ...] = ()) -> Iterator[dict[str, float]]:
-    """Ray on this machine, or the cluster of `--address`; yields its resources and leaves it afterwards.
+def ray_started(
+    experiment: Experiment, found: Found, imports: tuple[str, ...] = ()
+) -> Iterator[list[dict[str, float]]]:
+    """Ray on this machine, or the cluster of `--address`; leaves it afterwards.
+
+    Yields the resources of each node that there is, or that an autoscaler says that it may add.
 
     Args:
         imports: modules that workers import as soon as they start, while the driver still prepares.
@@ -188,7 +194,7 @@ def ray_started(experiment: Experiment, found: Found, imports: tuple[str, ...] =
     """
     quiet()
     if ray.is_initialized():  # by a program that uses this module as a library: its Ray, its to end
-        yield dict(ray.cluster_resources())
+        yield [*present()[0], *launchable()]
         return
     options: dict[str, Any]
     if experiment.address:
@@ -208,9 +214,7 @@ def ray_started(experiment: Experiment, found: Found, imports: tuple[str, ...] =
     try:
         if experiment.address:
             probe.check_nodes(experiment, found)
-            yield cluster.capacity()
-        else:
-            yield dict(ray.cluster_resources())
+        yield [*present()[0], *launchable()]
     finally:
         ray.shutdown()
 

@@ -14,6 +14,7 @@ import ray
 import ray.tune.tune
 from ray.tune.experiment import Trial
 
+from tuner.nodes import Nodes
 from tuner.recovery import RecoveringController
 from tuner.retries import Retries
 
@@ -40,10 +41,9 @@ class Controller(RecoveringController):
     """As Ray's, but warm workers stay warm, no trial fails for the last one's sake, and no snapshots on the way.
 
     Args:
-        concurrent: trials at a time, as many as workers are kept for.
+        nodes: say for how many trials at a time workers are kept.
     """
 
-    concurrent = 1
     on_this_machine = True
 
     def __init__(self, **options: Any) -> None:
@@ -56,7 +56,7 @@ class Controller(RecoveringController):
         # Ray keeps an idle worker only where a trial already waits for it (or one in all), so two trials that end
         # together cost a new process each time: 2 to 4 s of imports.
         key = trial.placement_group_factory
-        missing = self.concurrent - self._actor_cache._max_num_objects[key]
+        missing = self.nodes.concurrent() - self._actor_cache._max_num_objects[key]
         if missing > 0:
             self._actor_cache.increase_max(key, by=missing)
 
@@ -68,9 +68,7 @@ class Controller(RecoveringController):
         if success:
             super()._on_trial_reset(trial, success)
             return
-        self._resetting_trials.remove(trial)
-        self.kill_worker(trial)
-        self._schedule_trial_actor(trial)
+        self.replace_worker(trial)
 
     def checkpoint(self, force: bool = False, wait: bool = False) -> None:
         """Once, at the end: the journal is the experiment's state, and a snapshot costs more with each trial."""
@@ -80,7 +78,7 @@ class Controller(RecoveringController):
 
 @contextmanager
 def installed(
-    concurrent: int,
+    nodes: Nodes,
     on_this_machine: bool,
     retries: Retries,
     trial_timeout_s: float | None,
@@ -89,7 +87,7 @@ def installed(
     """Ray's Tuner uses `Controller` inside."""
     theirs = ray.tune.tune.TuneController
     choices = {
-        "concurrent": concurrent,
+        "nodes": nodes,
         "on_this_machine": on_this_machine,
         "retries": retries,
         "trial_timeout_s": trial_timeout_s,

@@ -86,7 +86,7 @@ class Experiment:
     on_oom: Literal["shrink", "fail"] = "shrink"
     """out of memory: compute the batch in parts, halved until one fits, or fail the trial"""
     max_concurrent_trials: int = 0
-    """trials at a time at most; 0 = as many as fit"""
+    """trials at a time at most, on a cluster asked for even if fewer fit yet; 0 = as many as fit"""
     time_budget: str = ""
     """stop the search after this long: 90s, 30m, 2h; empty = no limit"""
     trial_timeout: str = ""

@@ -34,7 +34,7 @@ class Proposals(SearchAlgorithm):
 
     Args:
         searcher: proposes; `num_settings` of it are tried.
-        concurrent: trials that may be alive at a time; paused ones do not count.
+        concurrent: gives the trials that may be alive at a time; paused ones do not count.
         replayed: gives the trials of a search that is resumed; asked once, when Ray has said where trials live.
     """
 
@@ -45,7 +45,7 @@ class Proposals(SearchAlgorithm):
         experiment: Experiment,
         journal: Ledger,
         *,
-        concurrent: int,
+        concurrent: Callable[[], int],
         keep: CheckpointConfig,
         replayed: Callable[[Proposals], list[Trial]],
     ) -> None:
@@ -73,8 +73,14 @@ class Proposals(SearchAlgorithm):
     def total_samples(self) -> int:
         return self._num_settings
 
+    @property
+    def num_left(self) -> int:
+        """Trials that are still to be given to Ray to run, at most."""
+        recorded = sum(not trial.is_finished() for trial in self._recorded)
+        return 0 if self._finished else self._num_settings - self._num_proposed + recorded
+
     def next_trial(self) -> Trial | None:
-        busy = sum(trial.status != Trial.PAUSED for trial in self._alive.values()) >= self._concurrent
+        busy = sum(trial.status != Trial.PAUSED for trial in self._alive.values()) >= self._concurrent()
         for place, trial in enumerate(self._recorded):
             if trial.status != Trial.PENDING:
                 return self._recorded.pop(place)

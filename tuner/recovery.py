@@ -1,4 +1,6 @@
-"""What Ray's controller does when a trial fails, loses its worker or falls silent. Written for ray 2.60.0.
+"""What Ray's controller does when a trial fails, loses its worker or falls silent, or has to leave its node.
+
+Written for ray 2.60.0.
 
 `tuner.retries` decides whether the trial goes on; here it is done, so that a scheduler and a searcher notice nothing:
 the trial keeps its place at its rung and in its bracket, and every epoch is judged and journaled once.
@@ -11,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ray._private.state import state
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RaySystemError, RayTaskError
 from ray.train._internal.checkpoint_manager import _TrainingResult
 from ray.train.constants import CHECKPOINT_DIR_NAME
@@ -21,6 +24,7 @@ from ray.tune.result import RESULT_DUPLICATE, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
 from tuner.columns import WAITS
+from tuner.nodes import Nodes
 from tuner.retries import Retries
 
 LOOK_S = 0.5  # between two looks for trials that report nothing
@@ -34,11 +38,13 @@ class RecoveringController(TuneController):
     """As Ray's, but for failures.
 
     Args:
+        nodes: say which nodes are being drained.
         retries: says whether a failed trial goes on.
         trial_timeout_s: seconds that a running trial may be without a report; None = no limit.
         waiting: told why a trial cannot go on for now.
     """
 
+    nodes: Nodes
     retries: Retries
     trial_timeout_s: float | None = None
     waiting: Callable[[str], None]
@@ -62,6 +68,9 @@ class RecoveringController(TuneController):
         lost = isinstance(exception, RayActorError)
         if lost and trial.status == Trial.PENDING and trial not in self._trial_to_actor:
             return  # the second notice of one dead worker: Ray tells of the actor, then of the task that it had
+        if lost and trial in self._resetting_trials:
+            self.replace_worker(trial)  # an idle one that had died unseen, and this trial had no part in that
+            return
         self._silent_since.pop(trial.trial_id, None)
         self._resetting_trials.discard(trial)  # or Ray would wait for ever for the reset of a worker that is dead
         if trial.status not in (Trial.RUNNING, Trial.PENDING) or (lost and self._had_been_judged(trial)):
@@ -126,6 +135,12 @@ class RecoveringController(TuneController):
         reused: bool = super()._maybe_reuse_cached_actor(trial)
         return reused
 
+    def replace_worker(self, trial: Trial) -> None:
+        """Another worker for a trial that has done nothing on its own yet."""
+        self._resetting_trials.remove(trial)
+        self.kill_worker(trial)
+        self._schedule_trial_actor(trial)
+
     def kill_worker(self, trial: Trial) -> None:
         """Ends a trial's worker now, without the callbacks of an actor that is asked to end."""
         actor = self._trial_to_actor.pop(trial, None)
@@ -156,14 +171,55 @@ class RecoveringController(TuneController):
         decision: str | None = super()._process_trial_result(trial, result)
         return decision
 
+    # A node that is being drained, a cluster that is shared.
+
+    def _has_to_move(self, trial: Trial) -> bool:
+        """Whether the trial has to give up its place, and its last report is saved: nothing is lost by leaving now."""
+        surplus = self.nodes.too_many(len(self._running_trials))
+        if not (surplus or self.nodes.leaving):
+            return False
+        saved = trial.latest_checkpoint_result
+        if epoch_of(trial) != (saved.metrics[TRAINING_ITERATION] if saved else 0):
+            return False
+        return surplus or bool(self._nodes_of(self._trial_to_actor[trial]) & self.nodes.leaving)
+
+    def _nodes_of(self, actor: Any) -> set[str]:
+        """The ids of the nodes that a tracked actor's trial is on; its workers may be on others than the actor."""
+        alive = self._actor_manager._live_actors_to_ray_actors_resources
+        if actor not in alive:
+            return set()  # it died, which is told next
+        _, acquired = alive[actor]
+        group = state.placement_group_table(acquired.placement_group.id)
+        return set(group["bundles_to_node_id"].values())
+
+    def _give_up_idle_workers(self) -> None:
+        """Those on nodes that are being drained, and those that are others' part of the cluster."""
+        cache, busy = self._actor_cache, len(self._running_trials)
+        for waiting in cache._cached_objects.values():
+            for actor in list(waiting):
+                surplus = self.nodes.too_many(busy + cache.num_cached_objects)
+                if surplus or self._nodes_of(actor) & self.nodes.leaving:
+                    waiting.remove(actor)
+                    cache._num_cached_objects -= 1
+                    actor.set_on_stop(None)
+                    actor.set_on_error(None)
+                    self._remove_actor(tracked_actor=actor)
+
     # Silence.
 
     def _schedule_trial_train(self, trial: Trial) -> None:
+        if self._has_to_move(trial):
+            self.kill_worker(trial)
+            self._requeue_trial(trial)
+            return
         self._silent_since[trial.trial_id] = time.monotonic()
         super()._schedule_trial_train(trial)
 
     def on_step_end(self) -> None:
         super().on_step_end()
+        if self.nodes.leaving or self.nodes.too_many(len(self._running_trials) + self._actor_cache.num_cached_objects):
+            self._give_up_idle_workers()
+        self.nodes.wanted = len(self._live_trials) + self._search_alg.num_left
         now = time.monotonic()
         if self.trial_timeout_s is None or now - self._looked < LOOK_S:
             return

@@ -119,8 +119,8 @@ def search(request: Request) -> int:
     imports = ("ray.tune", "torch", "torch._dynamo") if request.splits else ("ray.tune",)
     started = driver.ray_started(request.experiment, request.found, imports)
     try:
-        with signals_to(give_up), mirrored(request.experiment, request.wandb_mode) as mirror, started as cluster:
-            done = session.conduct(request, journal, cluster)
+        with signals_to(give_up), mirrored(request.experiment, request.wandb_mode) as mirror, started as nodes:
+            done = session.conduct(request, journal, nodes)
             mirror.hurry = done.exit_code == 130
             print("\n".join(console.ending(done)), flush=True)  # before Ray and W&B take their seconds to end
     except KeyboardInterrupt:

@@ -184,7 +184,7 @@ def checked(experiment: Experiment, found: Found, facts: dict[str, Any], history
     check_searcher(experiment, found.space)
     check_scheduler(experiment, found.space)
     writable(local_root(experiment.results))
-    resources = None if experiment.address else resources_of(experiment, local_cluster())
+    resources = None if experiment.address else resources_of(experiment, [local_cluster()])
     return Request(experiment, found, facts, history, resources, wandb_mode(experiment.wandb))
 
 
@@ -250,14 +250,14 @@ def open_journal(request: Request) -> Journal:
     return journal
 
 
-def conduct(request: Request, journal: Journal, cluster: dict[str, float]) -> Done:
+def conduct(request: Request, journal: Journal, nodes: list[dict[str, float]]) -> Done:
     """Searches and concludes.
 
     Raises:
-        RequestError: a trial does not fit the cluster, or there is no room for the answer.
+        RequestError: a trial fits none of the nodes, or there is no room for the answer.
         KeyboardInterrupt: the search was stopped while its folder was gone or full.
     """
-    resources = request.resources or resources_of(request.experiment, cluster)
+    resources = request.resources or resources_of(request.experiment, nodes)
     experiment, folder = request.experiment, request.experiment.folder
     try:
         outcome = driver.search(experiment, request.found, request.splits, journal, request.history, resources)

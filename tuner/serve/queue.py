@@ -89,11 +89,11 @@ def startable(waiting: Sequence[Search], running: Sequence[Search], cluster: Map
     """
     free = {name: cluster.get(name, 0.0) for name in ("CPU", "GPU")}
     for search in running:
-        _take(free, resources_of(search.experiment, dict(cluster)))
+        _take(free, resources_of(search.experiment, [cluster]))
     chosen = []
     for search in waiting:
         try:
-            needed = resources_of(search.experiment, dict(cluster))
+            needed = resources_of(search.experiment, [cluster])
         except RequestError as error:
             raise TooLarge(search, str(error)) from error
         if any(free[name] + 1e-9 < amount for name, amount in _of_a_trial(needed).items()):

@@ -1,0 +1,271 @@
+"""What survives when nodes come and go: real raylets on this machine, searches with `--address`, one fault in each.
+
+Every search trains the same settings to the same epoch (`--scheduler fifo`), so that each trial's every figure can be
+compared, to the last digit, with those of the same search on one node that nothing happened to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tuner.journal import Event, read
+
+ROOT = Path(__file__).parent.parent
+SPACE = ROOT / "benchmarks" / "peers" / "classes.py"
+STORE_BYTES = 100 * 2**20
+PATIENCE_S = 240.0
+Figures = dict[tuple[str, int], dict[str, str]]
+
+
+@dataclass
+class Search:
+    """One `tuner.run` in a process of its own."""
+
+    folder: Path
+    process: subprocess.Popen[str]
+
+    @property
+    def events(self) -> list[Event]:
+        return read(self.folder / "journal.jsonl")
+
+    def named(self, event: str) -> list[Event]:
+        return [each for each in self.events if each["event"] == event]
+
+    def wait_for(self, what: Callable[[], Any]) -> None:
+        """Until `what()` is true; TimeoutError after `PATIENCE_S`, RuntimeError where the search ended before."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not what():
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the search ended before, with {self.process.returncode}")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not within {PATIENCE_S:.0f} s")
+            time.sleep(0.1)
+
+    def wait_for_reports(self, number: int) -> None:
+        self.wait_for(lambda: len(self.named("report")) >= number)
+
+    def end(self) -> int:
+        """Its exit code."""
+        return self.process.wait(PATIENCE_S)
+
+    @property
+    def said(self) -> str:
+        return (self.folder.parent / f"{self.folder.name}.out").read_text()
+
+
+class Testbed:
+    """A Ray cluster of this machine's processes: a head without CPUs for the drivers, and nodes of one CPU each.
+
+    Each node has an address of its own, 127.0.0.2 and on; all share the results folder, as a cluster's storage is.
+    """
+
+    def __init__(self, folder: Path, num_nodes: int) -> None:
+        import ray.cluster_utils
+
+        self.folder = folder.absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._cluster = ray.cluster_utils.Cluster()
+        self._cluster.add_node(num_cpus=0, object_store_memory=STORE_BYTES, include_dashboard=False)
+        self.address: str = self._cluster.address
+        self._last = 1
+        self.nodes: list[Any] = []
+        for _ in range(num_nodes):
+            self.add()
+
+    def add(self, **resources: Any) -> str:
+        """Starts a node and returns its address."""
+        self._last += 1
+        address = f"127.0.0.{self._last}"
+        options = {"num_cpus": 1, "object_store_memory": STORE_BYTES, "node_ip_address": address, **resources}
+        self.nodes.append(self._cluster.add_node(**options))
+        return address
+
+    def kill(self, address: str) -> None:
+        """As a spot machine goes: the raylet by SIGKILL, its workers with it."""
+        (node,) = [node for node in self.nodes if node.node_ip_address == address]
+        self.nodes.remove(node)
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def drain(self, address: str, deadline_s: int = 600) -> None:
+        """As an autoscaler or operator announces that a node goes: `ray drain-node`."""
+        (node,) = [node for node in self.nodes if node.node_ip_address == address]
+        reason = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "reclaimed"]
+        deadline = ["--deadline-remaining-seconds", str(deadline_s)]
+        command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--address", self.address]
+        subprocess.run([*command, "--node-id", node.node_id, *reason, *deadline], check=True, capture_output=True)
+
+    def search(self, name: str, *options: str, space: Path = SPACE) -> Search:
+        """Starts a search."""
+        out = (self.folder / f"{name}.out").open("w")
+        place = ["--address", self.address, "--results", str(self.folder), "--name", name, "--wandb", "disabled"]
+        command = [sys.executable, "-m", "tuner.run", "--space", str(space), *place, "--scheduler", "fifo", *options]
+        return Search(self.folder / name, subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, text=True))
+
+    def end(self) -> None:
+        self._cluster.shutdown()
+
+
+@contextlib.contextmanager
+def raylets(folder: Path, num_nodes: int) -> Iterator[Testbed]:
+    """A cluster that is gone afterwards; its files in a folder with a short name, as Unix sockets need."""
+    before = {name: os.environ.get(name) for name in ("RAY_TMPDIR", "PYTHONPATH", "RAY_AUTH_MODE")}
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as short:
+        # These nodes ask for no token; a driver that finds one in ~/.ray would refuse their calls.
+        os.environ |= {"RAY_TMPDIR": short, "PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
+        bed = Testbed(folder, num_nodes)
+        try:
+            yield bed
+        finally:
+            bed.end()
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                os.environ |= {} if value is None else {name: value}
+
+
+def figures(search: Search) -> Figures:
+    """(trial, epoch) -> what it reported of its training; AssertionError where an epoch is there twice."""
+    found: Figures = {}
+    for event in search.named("report"):
+        key = event["trial"], event["epoch"]
+        assert key not in found, f"{key} is in the journal twice"
+        found[key] = {name: repr(value) for name, value in event["metrics"].items() if name in ("loss", "train_loss")}
+    return found
+
+
+def epochs_lost(search: Search) -> int:
+    """Epochs that had been reported and are trained again, over all retries."""
+    lost, last = 0, {}
+    for event in search.events:
+        if event["event"] == "report":
+            last[event["trial"]] = event["epoch"]
+        elif event["event"] == "trial_failed" and event["will_retry"]:
+            lost += last.get(event["trial"], 0) - event["from_epoch"]
+    return lost
+
+
+def places(search: Search) -> dict[str, list[str]]:
+    """Node -> the trials that started there, in their order."""
+    found: dict[str, list[str]] = {}
+    for event in search.named("trial_started"):
+        found.setdefault(event["node"], []).append(event["trial"])
+    return found
+
+
+# What happens to a search; each returns it when it has ended.
+
+
+def nothing(bed: Testbed) -> Search:
+    search = bed.search("nothing")
+    search.end()
+    return search
+
+
+def node_killed(bed: Testbed) -> Search:
+    search = bed.search("killed")
+    search.wait_for_reports(7)
+    bed.kill(search.named("trial_started")[0]["node"])
+    search.end()
+    return search
+
+
+def node_drained(bed: Testbed) -> Search:
+    search = bed.search("drained")
+    search.wait_for_reports(7)
+    bed.drain(search.named("trial_started")[0]["node"])
+    search.end()
+    return search
+
+
+def all_killed(bed: Testbed) -> Search:
+    search = bed.search("all_killed")
+    search.wait_for_reports(7)
+    for node in list(bed.nodes):
+        bed.kill(node.node_ip_address)
+    search.wait_for(lambda: "none of 1 node has that" in search.said)
+    bed.add()
+    search.end()
+    return search
+
+
+def node_added(bed: Testbed) -> Search:
+    for node in bed.nodes[1:]:
+        bed.kill(node.node_ip_address)
+    search = bed.search("added")
+    search.wait_for_reports(2)
+    bed.add()
+    search.end()
+    return search
+
+
+def another_search(bed: Testbed) -> Search:
+    """A search that holds the whole cluster is joined by another one, which may have one trial at a time."""
+    first = bed.search("first", "--num-samples", "12")
+    first.wait_for_reports(7)
+    search = bed.search("second", "--max-concurrent-trials", "1")
+    search.end()
+    first.end()
+    starts, reports = search.named("trial_started"), first.named("report")
+    ended = first.events[-1]["time"]
+    both = [event["time"] for event in search.named("report") if event["time"] < ended]
+    theirs = sum(bool(both) and both[0] <= event["time"] <= both[-1] for event in reports)
+    waited = starts[0]["time"] - search.events[0]["time"]
+    print(f"second search: first trial after {waited:.0f} s", file=sys.stderr)
+    print(f"while both reported, it had {len(both)} of {len(both) + theirs} reports", file=sys.stderr)
+    return search
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A row of the table."""
+
+    happens: Callable[[Testbed], Search]
+    what: str
+    num_nodes: int = 3
+    kinds: set[str] = field(default_factory=set)
+
+
+FAULTS = {
+    "nothing": Fault(nothing, "nothing"),
+    "killed": Fault(node_killed, "one node killed (SIGKILL to its raylet)"),
+    "drained": Fault(node_drained, "one node drained (`ray drain-node`)"),
+    "all_killed": Fault(all_killed, "all nodes killed, one comes back later", 2),
+    "added": Fault(node_added, "one node at first, one added in the middle", 1),
+    "another": Fault(another_search, "another search holds the whole cluster"),
+}
+
+
+def main() -> None:
+    given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    given.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS))
+    given.add_argument("--results", type=Path, help="kept there; a folder of its own that is removed, unless given")
+    args = given.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tuner-") as results:
+        folder = args.results or Path(results)
+        with raylets(folder, 1) as bed:
+            alone = bed.search("alone")
+            alone.end()
+        expected = figures(alone)
+        print("| what happens | exit code | trials completed | retries | epochs lost | figures equal |")
+        print("| --- | ---: | ---: | ---: | ---: | --- |")
+        for name in args.faults:
+            with raylets(folder, FAULTS[name].num_nodes) as bed:
+                search = FAULTS[name].happens(bed)
+            completed = sum(event["status"] == "completed" for event in search.named("trial_ended"))
+            retries = sum(event["will_retry"] for event in search.named("trial_failed"))
+            equal = "yes" if figures(search) == expected else "NO"
+            row = (FAULTS[name].what, search.process.returncode, completed, retries, epochs_lost(search), equal)
+            print("| " + " | ".join(map(str, row)) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Nodes that come and go: what a search makes of it. The searches with real nodes are `benchmarks/nodes.py`'s."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from ray.core.generated import autoscaler_pb2
+
+from benchmarks.nodes import FAULTS, Search, epochs_lost, figures, places, raylets
+from tuner import nodes
+from tuner.nodes import Nodes, launchable
+from tuner.resources import Resources
+from tuner.shares import Want, division
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """A cluster whose nodes the test sets: `cluster.present`, `cluster.leaving`, `cluster.launchable`."""
+
+    class Cluster:
+        present: list = []
+        leaving: frozenset = frozenset()
+        launchable: list = []
+        agreed = staticmethod(lambda want: None)
+
+    monkeypatch.setattr(nodes, "LOOK_S", 0.0)
+    monkeypatch.setattr(nodes, "present", lambda: (Cluster.present, Cluster.leaving))
+    monkeypatch.setattr(nodes, "launchable", lambda: Cluster.launchable)
+    monkeypatch.setattr(nodes, "agreed", lambda want: Cluster.agreed(want))
+    return Cluster
+
+
+def test_trials_at_a_time_follow_the_nodes(cluster):
+    followed = Nodes(Resources(1, 0, 4), follow=True)
+    for present, expected in (([{"CPU": 4}], 4), ([{"CPU": 4}, {"CPU": 2}], 6), ([], 1), ([{"CPU": 1}], 1)):
+        cluster.present = present
+        assert followed.concurrent() == expected
+
+
+def test_on_this_machine_they_stay(cluster):
+    cluster.present, cluster.leaving = [{"CPU": 9}], frozenset("a")
+    here = Nodes(Resources(1, 0, 2))
+    assert here.concurrent() == 2 and not here.leaving and here.notice(3, 0) == ""
+
+
+def test_an_autoscaler_sees_as_many_trials_as_it_may_add_nodes_for(cluster):
+    cluster.present, cluster.launchable = [{"CPU": 2}], [{"CPU": 4, "GPU": 1}] * 5
+    assert Nodes(Resources(1, 1, 5), follow=True).concurrent() == 5
+    assert Nodes(Resources(1, 1, 3), most=3, follow=True).concurrent() == 3
+
+
+def test_a_number_that_was_asked_for_is_kept_to(cluster):
+    assert Nodes(Resources(1, 1, 20), most=20, follow=True).concurrent() == 20
+
+
+@pytest.mark.parametrize(
+    ("wants", "expected"),
+    [
+        ([(10, 4)], [4]),
+        ([(10, 4), (10, 4)], [2, 2]),
+        ([(10, 3), (10, 3)], [2, 1]),
+        ([(10, 4), (1, 4)], [3, 1]),  # what one cannot use is the other's
+        ([(10, 8), (10, 2)], [4, 1]),  # trials of different sizes: halves of the cluster
+        ([(10, 2), (10, 2), (10, 2)], [1, 1, 1]),  # more searches than places: taken in turn
+        ([(0, 4), (10, 4)], [1, 4]),
+    ],
+)
+def test_searches_divide_a_cluster(wants, expected):
+    assert list(division({str(i): Want(*want) for i, want in enumerate(wants)}).values()) == expected
+
+
+def test_a_search_keeps_to_its_part(cluster):
+    cluster.present, cluster.agreed = [{"CPU": 4}], lambda want: 2
+    shared = Nodes(Resources(1, 0, 4), follow=True)
+    assert shared.concurrent() == 2 and shared.too_many(3) and not shared.too_many(2)
+
+
+def test_an_only_search_has_all_of_it(cluster):
+    cluster.present = [{"CPU": 4}]
+    alone = Nodes(Resources(1, 0, 4), follow=True)
+    assert alone.concurrent() == 4 and not alone.too_many(9)
+
+
+@pytest.mark.parametrize(
+    ("present", "waiting", "said"),
+    [
+        ([{"CPU": 8}], 2, "2 trials wait for a node with 1 CPU and 1 GPU: none of 1 node has that"),
+        ([], 1, "1 trial waits for a node with 1 CPU and 1 GPU: none of 0 nodes has that"),
+        ([{"CPU": 8, "GPU": 1}], 1, "1 trial waits for 1 CPU and 1 GPU: what has that is taken, or starting"),
+    ],
+)
+def test_why_trials_wait_is_said_while_none_runs(cluster, present, waiting, said):
+    cluster.present = present
+    waits = Nodes(Resources(1, 1, 2), follow=True)
+    assert waits.notice(waiting, 0).startswith(said)
+    assert waits.notice(waiting, 1) == waits.notice(0, 0) == ""
+
+
+def test_why_a_trial_of_several_workers_waits_is_said(cluster):
+    cluster.present = [{"CPU": 1}]
+    waits = Nodes(Resources(2, 0, 1, workers=2, split=True), follow=True)
+    assert waits.notice(1, 0).startswith("1 trial waits for 2 workers with 1 CPU each: 1 node has room for 1 of them")
+    cluster.present = [{"CPU": 1}] * 2
+    assert "is taken, or starting" in waits.notice(1, 0)
+
+
+class Told:
+    """Ray's control service, with what an autoscaler told it."""
+
+    def __init__(self, config=None):
+        self.config = config
+
+    def get_cluster_config(self):
+        return self.config
+
+
+def test_the_launchers_file_says_how_far_it_goes(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(nodes, "state", Told())
+    assert launchable() == []
+    kinds = {
+        "head": {"resources": {"CPU": 2}, "max_workers": 0},
+        "gpu": {"resources": {"CPU": 8, "GPU": 1}, "max_workers": 3},
+        "unsaid": {"max_workers": 1},
+    }
+    (tmp_path / "ray_bootstrap_config.yaml").write_text(yaml.safe_dump({"available_node_types": kinds}))
+    assert launchable() == [{"CPU": 8, "GPU": 1}] * 3 + [{}]
+
+
+def test_what_rays_control_service_was_told_goes_first(monkeypatch):
+    groups = autoscaler_pb2.NodeGroupConfig
+    config = autoscaler_pb2.ClusterConfig(
+        node_group_configs=[groups(resources={"CPU": 4}, max_count=2), groups(resources={"GPU": 1}, max_count=-1)]
+    )
+    monkeypatch.setattr(nodes, "state", Told(config))
+    assert launchable() == [{"CPU": 4}] * 2 + [{"GPU": 1}] * nodes.UNBOUNDED
+
+
+# Real nodes: raylets of this machine.
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The figures of the search on one node that nothing happens to."""
+    with raylets(tmp_path_factory.mktemp("alone"), 1) as bed:
+        search = bed.search("alone")
+        assert search.end() == 0, search.said
+    return figures(search)
+
+
+@pytest.fixture
+def after(alone, tmp_path):
+    """`after("killed")`: the search to which that happened, which has all of its trials' figures."""
+
+    def run(fault):
+        with raylets(tmp_path, FAULTS[fault].num_nodes) as bed:
+            search = FAULTS[fault].happens(bed)
+        assert search.process.returncode == 0, search.said
+        assert figures(search) == alone
+        assert [event["status"] for event in search.named("trial_ended")] == ["completed"] * 6
+        return search
+
+    return run
+
+
+@pytest.mark.slow
+def test_a_search_uses_all_nodes(after):
+    search = after("nothing")
+    assert len(places(search)) == 3 and not search.named("trial_failed")
+
+
+@pytest.mark.slow
+def test_a_killed_node_costs_what_was_not_saved(after):
+    search = after("killed")
+    failed = search.named("trial_failed")
+    assert failed and {(event["kind"], event["will_retry"]) for event in failed} == {("worker_lost", True)}
+    assert epochs_lost(search) <= len(failed)
+
+
+@pytest.mark.slow
+def test_a_drained_node_costs_nothing(after):
+    search = after("drained")
+    drained = search.named("trial_started")[0]["node"]
+    assert not search.named("trial_failed")
+    starts = search.named("trial_started")
+    (moved,) = {event["trial"] for event in starts if sum(event["trial"] == e["trial"] for e in starts) > 1}
+    first, second = [event["node"] for event in starts if event["trial"] == moved]
+    assert first == drained != second
+
+
+@pytest.mark.slow
+def test_without_any_node_trials_wait_for_one(after):
+    search = after("all_killed")
+    assert {event["kind"] for event in search.named("trial_failed")} == {"worker_lost"}
+    assert len(places(search)) == 3 and "none of 1 node has that" in search.said
+
+
+@pytest.mark.slow
+def test_a_node_that_is_added_is_used(after):
+    assert len(places(after("added"))) == 2
+
+
+@pytest.mark.slow
+def test_a_ddp_trial_on_two_nodes_moves_when_one_is_drained(tmp_path):
+    options = ["--strategy", "ddp", "--workers-per-trial", "2", "--num-samples", "2", "--max-epochs", "6"]
+    with raylets(tmp_path, 0) as bed:
+        bed.add(num_cpus=2)
+        together = bed.search("together", *options)
+        assert together.end() == 0, together.said
+    with raylets(tmp_path, 2) as bed:
+        apart = bed.search("apart", *options)
+        apart.wait_for_reports(2)
+        (other,) = {node.node_ip_address for node in bed.nodes} - {apart.named("trial_started")[0]["node"]}
+        bed.drain(other)  # where the trial has a worker, and no more
+        apart.wait_for(lambda: "2 nodes have room for 1 of them" in apart.said)
+        bed.add()
+        assert apart.end() == 0, apart.said
+    assert figures(apart) == figures(together)
+    assert [event["trial"] for event in apart.named("trial_started")] == ["00000", "00000", "00001"]
+    assert not apart.named("trial_failed")
+
+
+@pytest.mark.slow
+def test_gpus_that_are_not_there_yet_are_waited_for(tmp_path):
+    from ray.autoscaler.v2.sdk import get_cluster_status
+
+    with raylets(tmp_path, 1) as bed:
+        options = ["--gpus-per-trial", "1", "--num-samples", "3"]
+        space = Path(__file__).parent / "spaces" / "lossy.py"
+        refused = bed.search("refused", *options, space=space)
+        assert refused.end() == 2 and "no node of the cluster has more than 0 GPUs" in refused.said
+        search = bed.search("waits", *options, "--max-concurrent-trials", "3", space=space)
+        search.wait_for(lambda: "3 trials wait for a node with 1 CPU and 1 GPU" in search.said)
+        seen = get_cluster_status(bed.address).resource_demands.placement_group_demand
+        assert sum(bundles.count for each in seen for bundles in each.bundles_by_count) == 3
+        gpus = bed.add(num_cpus=3, num_gpus=3)
+        search.end()  # with 0 where there is a CUDA driver: these GPUs are so by name alone
+        assert {node: sorted(trials) for node, trials in places(search).items()} == {gpus: ["00000", "00001", "00002"]}
+
+
+@pytest.mark.slow
+def test_a_search_does_not_wait_for_the_end_of_another(after, alone, tmp_path):
+    second = after("another")
+    first = Search(tmp_path / "first", second.process)
+    assert second.named("report")[0]["time"] < first.named("experiment_finished")[0]["time"]
+    assert [event["status"] for event in first.named("trial_ended")] == ["completed"] * 12
+    assert {key: value for key, value in figures(first).items() if key in alone} == alone
+    assert not first.named("trial_failed") and not second.named("trial_failed")

@@ -1,0 +1,49 @@
+"""Searches on one cluster divide it: each tells how many trials it could run, and all come to the same division."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+
+import ray
+from ray._private.state import state
+from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_list, _internal_kv_put
+
+TABLE = b"tuner"  # in Ray's key-value store, which the cluster's head keeps: a driver's job -> what its search wants
+
+
+@dataclass(frozen=True)
+class Want:
+    """Trials that a search could run at a time, 0 or more, and those of its kind that fit the cluster, 1 or more."""
+
+    num_trials: int
+    fit: int
+
+
+def agreed(mine: Want) -> int | None:
+    """Tells what this driver's search wants and gives the trials that are its part; None where it is alone."""
+    job = ray.get_runtime_context().get_job_id()
+    _internal_kv_put(job.encode(), json.dumps(astuple(mine)).encode(), overwrite=True, namespace=TABLE)
+    wants = {job: mine}
+    running = {each["JobID"] for each in state.job_table() if not each["IsDead"]}
+    for key in _internal_kv_list(b"", namespace=TABLE):
+        other = key.decode()
+        if other in running and other != job:
+            wants[other] = Want(*json.loads(_internal_kv_get(key, namespace=TABLE)))
+    return division(wants)[job] if len(wants) > 1 else None
+
+
+def division(wants: Mapping[str, Want]) -> dict[str, int]:
+    """Trials of each search, at least 1: one more at a time to whoever then has the smallest part of the cluster.
+
+    What one search cannot use goes to the others (max-min fairness, Bertsekas and Gallager, Data Networks, 6.5.2).
+    """
+    given, left = dict.fromkeys(sorted(wants), 0), 1.0
+    while True:
+        takers = [name for name, want in wants.items() if given[name] < want.num_trials and 1 / want.fit <= left + 1e-9]
+        if not takers:
+            return {name: max(1, number) for name, number in given.items()}
+        name = min(takers, key=lambda each: ((given[each] + 1) / wants[each].fit, each))
+        given[name] += 1
+        left -= 1 / wants[name].fit
