@@ -29,8 +29,8 @@ class NotThere(RequestError):
 class Summary:
     """One experiment in a line. Times are unix seconds, `took_s` leaves out the time between two sessions.
 
-    `epochs` of training have been reported by all trials together. `lines` is how many events had been journaled: what `events` can be followed after. Where its files cannot be
-    read, `error` says why and the rest is empty.
+    `epochs` is how many all trials have trained together, `lines` how many events had been journaled: what `events`
+    can be followed after. Where its files cannot be read, `error` says why and the rest is empty.
     """
 
     name: str
