@@ -12,16 +12,16 @@ Result = TypeVar("Result")
 
 
 def kept(function: Callable[Concatenate[Record, Rest], Result]) -> Callable[Concatenate[Record, Rest], Result]:
-    """A pure function of a record, whose result nobody alters; arguments beside it are positional and hashable.
+    """A pure function of a record, whose result nobody alters; arguments beside it are hashable.
 
     10,000 trials cost 1.2 s to draw, and a page asks again at each event. The result goes when its record does. Two
     threads may both work it out; either's result is right.
     """
 
     @wraps(function)
-    def once(record: Record, *args: Rest.args, **named: Rest.kwargs) -> Result:
+    def once(record: Record, /, *args: Rest.args, **named: Rest.kwargs) -> Result:
         results: dict[object, Result] = record.__dict__.setdefault("_kept", {})
-        key = (function, args)
+        key = (function, args, *named.items())
         if key not in results:
             results[key] = function(record, *args, **named)
         return results[key]
