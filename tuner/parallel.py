@@ -12,7 +12,7 @@ from tuner.records import TrialRecord
 from tuner.results import ExperimentRecord
 
 BEST_TO_WORST = [[0, BEST_COLOR], [0.35, "#4c8bf5"], [1, "#8b93a7"]]
-MOST_LINES = 2000
+MOST_LINES = 1000  # drawn: more cannot be told apart
 MOST_TICKS = 12  # a numeric parameter with more values is an axis of numbers, not of names
 
 
@@ -74,7 +74,7 @@ def _named(name: str, values: list[Any]) -> Axis:
 
 def draw_parallel(data: Parallel) -> dict[str, Any]:
     """Plotly's parcoords, coloured by the metric."""
-    # Every so many lines of very many, and the best: more cannot be told apart.
+    # Every so many lines of very many, and the best.
     values = data.axes[-1].values
     best = (min if data.mode == "min" else max)(range(len(values)), key=values.__getitem__)
     step = math.ceil(len(values) / MOST_LINES)

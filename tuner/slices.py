@@ -12,7 +12,7 @@ from tuner.records import TrialRecord
 from tuner.results import ExperimentRecord
 
 MOST_AXES = 24
-MOST_TRIALS = 2000  # drawn: every so many of them, and the winner
+MOST_TRIALS = 1000  # drawn: every so many of them, and the winner
 USED = ("cpu_", "rss_", "gpu_", "images_per_s", "examples_per_s", "train_s", "validate_s", "micro_batch_size")
 
 

@@ -9,7 +9,7 @@ from tuner.labels import BEST_COLOR, GROUPS, escaped, label_of
 from tuner.records import TrialRecord
 from tuner.results import ExperimentRecord
 
-MOST_SPANS = 2000  # the latest: more than 2,000 bars are thinner than a pixel each
+MOST_SPANS = 1000  # the latest: more bars are thinner than a pixel each
 
 
 class Span(NamedTuple):
