@@ -23,7 +23,7 @@ import httpx
 
 from tuner.experiment import Experiment
 
-PARTS = ("", "/trials", "/rungs", "/figures")
+PARTS = ("", "/trials?limit=500", "/rungs?limit=500", "/figures")  # as page.js asks
 
 
 def main() -> None:
@@ -87,12 +87,10 @@ def pages(results: Path, journal: Path, repeats: int) -> None:
     first, updates, sizes, most = [], [], {}, 0.0
     for _ in range(repeats):
         with Server(results) as server:
-            after, took = server.load("large", None)
-            first.append(took)
+            first.append(server.load("large"))
             for number in range(3):
                 append(journal, number)
-                after, took = server.load("large", after)
-                updates.append(took)
+                updates.append(server.load("large"))
             sizes = server.sizes
             most = max(most, server.memory_bytes())
     print(f"first page   {statistics.median(first) * 1e3:7.0f} ms")
@@ -124,18 +122,15 @@ class Server:
         self._process.terminate()
         self._process.wait()
 
-    def load(self, name: str, after: int | None) -> tuple[int, float]:
-        """What the page asks for when it opens, or (`after`) when there is news; lines known now, and seconds."""
-        began, lines = time.perf_counter(), 0
+    def load(self, name: str) -> float:
+        """What the page asks for when it opens and when there is news; seconds."""
+        began = time.perf_counter()
         for part in PARTS:
-            news = f"?after={after}" if after is not None and part in ("/trials", "/rungs") else ""
-            answer = self._client.get(f"/api/experiments/{name}{part}{news}")
+            answer = self._client.get(f"/api/experiments/{name}{part}")
             answer.raise_for_status()
-            self.sizes[part or "/"] = (
-                f"{len(answer.content) / 1e3:.0f} kB, {answer.elapsed.total_seconds() * 1e3:.0f} ms"
-            )
-            lines = answer.json()["lines"] if not part else lines
-        return lines, time.perf_counter() - began
+            took_ms = answer.elapsed.total_seconds() * 1e3
+            self.sizes[part or "/"] = f"{len(answer.content) / 1e3:.0f} kB, {took_ms:.0f} ms"
+        return time.perf_counter() - began
 
     def memory_bytes(self) -> float:
         """The most that the process has held."""
@@ -165,17 +160,16 @@ def searches(results: Path, repeats: int) -> None:
 
 def watch(server: Server, folder: Path, name: str, over: threading.Event) -> None:
     """A page: it asks again 0.8 s after news."""
-    after = None
     while not over.wait(0.8):
         if (folder / "journal.jsonl").exists():
-            after, _ = server.load(name, after)
+            server.load(name)
 
 
 def search(results: Path, name: str) -> float:
     """Seconds that the trials take, by the journal: starting Ray is not what a page could slow."""
     command = [sys.executable, "-m", "tuner.run", "--space", "quadratic", "--num-samples", "300", "--scheduler", "fifo"]
     command += ["--wandb", "disabled", "--results", str(results), "--name", name]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "RAY_ADDRESS": ""} | {})
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "RAY_ADDRESS": ""})
     lines = (results / name / "journal.jsonl").read_text().splitlines()
     return float(json.loads(lines[-1])["time"]) - float(json.loads(lines[0])["time"])
 

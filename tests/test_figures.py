@@ -144,3 +144,18 @@ def test_a_trials_row_has_its_best_last_and_rung(searched):
     rows = trial_rows(searched)
     assert (rows[0].best, rows[0].best_epoch, rows[0].last, rows[0].epochs) == (1.0, 3, 1.0, 3)
     assert rows[2].rung == 2 and math.isnan(rows[3].last)
+
+
+def test_of_very_many_trials_the_survivors_the_best_and_a_sample_of_the_pruned_are_drawn(monkeypatch):
+    monkeypatch.setattr("tuner.figures.MAX_CURVES", 40)
+    pruned = [trial(n, [100.0 + n], "pruned") for n in range(100)]
+    left = [trial(100 + n, [float(n)]) for n in range(20)]
+    data = curves_of(record(*pruned, *left))
+    shown = {curve.trial for curve in data.curves}
+    assert {t.id for t in left} <= shown and len(shown) <= 40 and data.best == "00100"
+    assert len(shown & {t.id for t in pruned[:50]}) == len(shown & {t.id for t in pruned[50:]}) >= 8
+    assert f"{len(shown)} of 120 trials drawn" in draw_curves(data)["layout"]["xaxis"]["title"]["text"]
+    many = curves_of(record(*(trial(n, [float(n)]) for n in range(100, 0, -1))))
+    shown = {curve.trial for curve in many.curves}
+    assert {f"{n:05}" for n in range(1, 21)} <= shown and len(shown) <= 40 and many.trials == 100
+    assert draw_curves(curves_of(record(*left)))["layout"]["xaxis"]["title"]["text"] == "epoch"

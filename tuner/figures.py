@@ -19,6 +19,7 @@ from tuner.timeline import draw_timeline, timeline_of
 
 Figure = dict[str, Any]
 MAX_POINTS = 20_000  # of all curves together: what a browser draws and receives in well under a second
+MAX_CURVES = 400  # more of them are one blot
 
 
 class Curve(NamedTuple):
@@ -41,22 +42,24 @@ class Stop(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """The learning curves of all trials; `best` is the winner's id, `rungs` are epochs."""
+    """The learning curves of `trials` trials, or of those drawn; `best` is the winner's id, `rungs` are epochs."""
 
     metric: str
     curves: list[Curve]
     stops: list[Stop]
     rungs: list[int]
     best: str
+    trials: int
 
 
 def curves_of(record: ExperimentRecord) -> Curves:
-    """Every trial that reported, thinned to about MAX_POINTS in all."""
+    """The trials of `drawn`, thinned to about MAX_POINTS in all."""
     experiment, winner = record.experiment, record.best()
-    points = sum(len(trial.reports) for trial in record.trials)
+    trials = drawn(record)
+    points = sum(len(trial.reports) for trial in trials)
     step = math.ceil(points / MAX_POINTS) if points else 1
     found, stops = [], []
-    for trial in record.trials:
+    for trial in trials:
         label = label_of(trial)
         last = len(trial.reports) - 1
         kept = [r for i, r in enumerate(trial.reports) if i % step == 0 or i == last]
@@ -72,7 +75,32 @@ def curves_of(record: ExperimentRecord) -> Curves:
         }  # at the last, nothing is compared
     if experiment.scheduler == "median":
         rungs = set()  # it compares at every epoch
-    return Curves(experiment.metric, found, stops, sorted(rungs), winner[0].id if winner else "")
+    return Curves(experiment.metric, found, stops, sorted(rungs), winner[0].id if winner else "", len(record.trials))
+
+
+def drawn(record: ExperimentRecord) -> list[TrialRecord]:
+    """Every trial, in order; of more than MAX_CURVES the survivors, at most three quarters: the better half of these
+    by value and an even sample of the others; and an even sample of the pruned."""
+    if len(record.trials) <= MAX_CURVES:
+        return list(record.trials)
+    metric, mode = record.experiment.metric, record.experiment.mode
+    sign = 1 if mode == "min" else -1
+    pruned = [trial for trial in record.trials if trial.status == "pruned"]
+    left = [trial for trial in record.trials if trial.status != "pruned"]
+    room = MAX_CURVES - min(len(pruned), MAX_CURVES // 4)
+    if len(left) > room:
+        value = {trial.id: sign * best.metrics[metric] for trial in left if (best := trial.best(metric, mode))}
+        left.sort(key=lambda trial: value.get(trial.id, math.inf))
+        half = room // 2
+        left = [*left[:half], *_evenly(left[half:], room - half)]
+    winner = record.best()
+    chosen = {trial.id for trial in [*left, *_evenly(pruned, MAX_CURVES - len(left)), *(winner or ())[:1]]}
+    return [trial for trial in record.trials if trial.id in chosen]
+
+
+def _evenly(trials: list[TrialRecord], most: int) -> list[TrialRecord]:
+    """At most so many of them, the first among them."""
+    return trials[:: max(1, math.ceil(len(trials) / max(1, most)))][:most]
 
 
 def _stop_of(trial: TrialRecord, metric: str, label: str) -> Stop | None:
@@ -101,8 +129,10 @@ def draw_curves(data: Curves) -> Figure:
     if winner:
         traces.append(_lines(winner, f"best: trial {escaped(data.best, 40)}", BEST_COLOR, 1, width=3))
     traces += _stop_marks(data.stops)
+    count = len(data.curves)
+    few = f"<br>{count} of {data.trials:,} trials drawn: the best, and an even sample" if count < data.trials else ""
     layout = {
-        "xaxis": {"title": {"text": "epoch"}, "rangemode": "tozero"},
+        "xaxis": {"title": {"text": f"epoch{few}"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": escaped(data.metric, 40)}},
         "hovermode": "closest",
         "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.06, "x": 0},

@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from tuner.kept import kept
 from tuner.labels import BEST_COLOR, escaped, finite, label_of
+from tuner.records import TrialRecord
 from tuner.results import ExperimentRecord
 
 
@@ -21,17 +25,34 @@ class History(NamedTuple):
 def history_of(record: ExperimentRecord) -> History:
     """Every improvement in the order of the reports, and the last report with the best of all again."""
     metric, sign = record.experiment.metric, 1 if record.experiment.mode == "min" else -1
-    reports = [(r.time, i, r.metrics.get(metric)) for i, t in enumerate(record.trials) for r in t.reports]
-    best, place, improved = math.inf, -1, []
-    for epochs, (_, trial, value) in enumerate(sorted(reports, key=lambda report: report[:2]), 1):
-        known = finite(value)
-        if known is not None and sign * known < best:
-            best, place = sign * known, trial
-            improved.append((epochs, known, place))
-    if improved:
-        improved.append((len(reports), sign * best, place))
-    labels = [label_of(record.trials[place]) for _, _, place in improved]
-    return History(metric, [epochs for epochs, _, _ in improved], [value for _, value, _ in improved], labels)
+    trials = [trial for trial in record.trials if trial.reports]
+    if not trials:
+        return History(metric, [], [], [])
+    # As arrays: 100,000 reports sorted one by one take 0.1 s at every update.
+    columns = [_columns(trial, metric) for trial in trials]
+    times, values = (np.concatenate(column) for column in zip(*columns, strict=True))
+    order = np.argsort(times, kind="stable")
+    losses = sign * values[order]
+    best = np.fmin.accumulate(losses)  # nan gives way to any other
+    improved = np.flatnonzero(
+        losses < np.nan_to_num(np.concatenate([[math.inf], best[:-1]]), nan=math.inf, posinf=math.inf)
+    )
+    if not len(improved):
+        return History(metric, [], [], [])
+    owners = np.repeat(np.arange(len(trials)), [len(trial.reports) for trial in trials])[order][improved]
+    epochs, found = [int(i) + 1 for i in improved], [float(sign * losses[i]) for i in improved]
+    labels = [label_of(trials[owner]) for owner in owners]
+    return History(metric, [*epochs, len(order)], [*found, found[-1]], [*labels, labels[-1]])
+
+
+@kept
+def _columns(trial: TrialRecord, metric: str) -> tuple[Any, Any]:
+    """When each report came, and its value; one that is not finite is worse than any, in either mode: nan."""
+    known = [finite(report.metrics.get(metric)) for report in trial.reports]
+    return (
+        np.array([report.time for report in trial.reports]),
+        np.array([math.nan if value is None else value for value in known]),
+    )
 
 
 def draw_history(data: History) -> dict[str, Any]:

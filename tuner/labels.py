@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from tuner.answer import flat
+from tuner.kept import kept
 from tuner.records import TrialRecord
 
 BEST_COLOR = "#f08c00"  # the winner, in every figure; seen on a light and on a dark page
@@ -21,6 +22,7 @@ GROUPS = {  # status -> name in the legend, colour, opacity; drawn in this order
 MOST_PARAMETERS = 12  # a hover box with more covers the curves
 
 
+@kept
 def label_of(trial: TrialRecord) -> str:
     """What hovering a trial shows: its id, status and setting, a parameter a line, escaped."""
     lines = [f"trial {trial.id}, {trial.status}"]

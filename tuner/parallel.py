@@ -6,10 +6,13 @@ import math
 from typing import Any, NamedTuple
 
 from tuner.answer import flat
+from tuner.kept import kept
 from tuner.labels import BEST_COLOR, escaped, finite, shown, tick
+from tuner.records import TrialRecord
 from tuner.results import ExperimentRecord
 
 BEST_TO_WORST = [[0, BEST_COLOR], [0.35, "#4c8bf5"], [1, "#8b93a7"]]
+MOST_LINES = 1000  # drawn: more cannot be told apart
 MOST_TICKS = 12  # a numeric parameter with more values is an axis of numbers, not of names
 
 
@@ -29,10 +32,11 @@ class Parallel(NamedTuple):
     mode: str
 
 
+@kept
 def parallel_of(record: ExperimentRecord) -> Parallel:
     """The axes of all parameters that differ between trials; no axis where no trial has a finite metric."""
     metric, mode = record.experiment.metric, record.experiment.mode
-    pairs = [(flat(t.config), b.metrics[metric]) for t in record.trials if (b := t.best(metric, mode))]
+    pairs = [(_setting(t), b.metrics[metric]) for t in record.trials if (b := t.best(metric, mode))]
     if not pairs:
         return Parallel([], mode)
     declared: dict[str, Any] = record.facts.get("space", {}).get("params", {})
@@ -40,6 +44,11 @@ def parallel_of(record: ExperimentRecord) -> Parallel:
     axes = [_axis(name, [config.get(name) for config, _ in pairs], declared.get(name, {})) for name in names]
     varied = [axis for axis in axes if len(set(axis.values)) > 1]
     return Parallel([*varied, Axis(metric, [value for _, value in pairs], [], [])], mode)
+
+
+@kept
+def _setting(trial: TrialRecord) -> dict[str, Any]:
+    return flat(trial.config)
 
 
 def _axis(name: str, values: list[Any], declared: dict[str, Any]) -> Axis:
@@ -65,12 +74,18 @@ def _named(name: str, values: list[Any]) -> Axis:
 
 def draw_parallel(data: Parallel) -> dict[str, Any]:
     """Plotly's parcoords, coloured by the metric."""
-    metric = data.axes[-1]
+    # Every so many lines of very many, and the best.
+    values = data.axes[-1].values
+    best = (min if data.mode == "min" else max)(range(len(values)), key=values.__getitem__)
+    step = math.ceil(len(values) / MOST_LINES)
+    places = [i for i in range(len(values)) if i % step == 0 or i == best]
+    axes = [axis._replace(values=[axis.values[i] for i in places]) for axis in data.axes]
+    metric = axes[-1]
     scale = {"colorscale": BEST_TO_WORST, "reversescale": data.mode == "max", "showscale": True}
     trace = {
         "type": "parcoords",
         "line": {"color": metric.values, **scale},
-        "dimensions": [_dimension(axis) for axis in data.axes],
+        "dimensions": [_dimension(axis) for axis in axes],
     }
     return {"data": [trace], "layout": {"margin": {"t": 60, "b": 30, "l": 80, "r": 60}}}
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from tuner.experiment import Experiment
 from tuner.journal import Event
+from tuner.kept import kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +75,11 @@ class TrialRecord:
                 return report
         return None
 
+    @kept
     def _best_first(self, metric: str, mode: str) -> list[Report]:
-        # Kept in the record, which never changes: a page of 10,000 trials asks for it six times an update.
-        kept: dict[tuple[str, str], list[Report]] = self.__dict__.setdefault("_ranked", {})
-        if (metric, mode) not in kept:
-            sign = 1 if mode == "min" else -1
-            known = [r for r in self.reports if _is_finite(r.metrics.get(metric))]
-            kept[metric, mode] = sorted(known, key=lambda report: sign * report.metrics[metric])
-        return kept[metric, mode]
+        sign = 1 if mode == "min" else -1
+        known = [r for r in self.reports if _is_finite(r.metrics.get(metric))]
+        return sorted(known, key=lambda report: sign * report.metrics[metric])
 
 
 def _is_finite(value: Any) -> bool:

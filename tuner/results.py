@@ -8,6 +8,7 @@ from typing import Any
 
 from tuner.experiment import Experiment, load_experiment
 from tuner.foreign import is_ray_folder, read_ray
+from tuner.kept import kept
 from tuner.reading import Reading
 from tuner.records import Report, TrialRecord, best_of
 
@@ -21,6 +22,7 @@ class ExperimentRecord:
     trials: tuple[TrialRecord, ...]
     state: str
 
+    @kept
     def best(self) -> tuple[TrialRecord, Report] | None:
         """The winner by `experiment.BEST_RULE` and its best report."""
         folder = self.experiment.folder

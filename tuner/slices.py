@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from tuner.kept import kept
 from tuner.labels import BEST_COLOR, GRAY, MAIN_COLOR, escaped, finite, label_of, tick
 from tuner.parallel import Axis, parallel_of
 from tuner.records import TrialRecord
 from tuner.results import ExperimentRecord
 
 MOST_AXES = 24
-MOST_TRIALS = 2000  # drawn; the best of them, and every so many of the rest
+MOST_TRIALS = 1000  # drawn: every so many of them, and the winner
 USED = ("cpu_", "rss_", "gpu_", "images_per_s", "examples_per_s", "train_s", "validate_s", "micro_batch_size")
 
 
@@ -29,13 +30,14 @@ class Slices(NamedTuple):
 def slices_of(record: ExperimentRecord) -> Slices:
     """The parameters that differ between trials, on the axes of the parallel coordinates."""
     axes = parallel_of(record).axes
-    trials = with_value(record)
-    return _thinned("parameters", axes[:-1][:MOST_AXES], trials, record)
+    places, _ = _drawn(record)
+    chosen = [axis._replace(values=[axis.values[i] for i in places]) for axis in axes[:-1][:MOST_AXES]]
+    return _slices("parameters", chosen, record)
 
 
 def usage_of(record: ExperimentRecord) -> Slices:
     """What trials used: the mean over a trial's reports of each column that says so, whichever are reported."""
-    trials = with_value(record)
+    _, trials = _drawn(record)
     names = dict.fromkeys(
         name
         for trial in trials
@@ -44,7 +46,7 @@ def usage_of(record: ExperimentRecord) -> Slices:
     )
     axes = [Axis(name, [mean_of(trial, name) for trial in trials], [], []) for name in names]
     known = [axis for axis in axes if all(map(math.isfinite, axis.values)) and len(set(axis.values)) > 1]
-    return _thinned("usage", known[:MOST_AXES], trials, record)
+    return _slices("usage", known[:MOST_AXES], record)
 
 
 def with_value(record: ExperimentRecord) -> list[TrialRecord]:
@@ -53,26 +55,32 @@ def with_value(record: ExperimentRecord) -> list[TrialRecord]:
     return [trial for trial in record.trials if trial.best(metric, mode)]
 
 
+@kept
 def mean_of(trial: TrialRecord, name: str) -> float:
     """The mean of a column over a trial's reports; nan where it has none."""
     values = [value for report in trial.reports if (value := finite(report.metrics.get(name))) is not None]
     return math.fsum(values) / len(values) if values else math.nan
 
 
-def _thinned(across: str, axes: list[Axis], trials: list[TrialRecord], record: ExperimentRecord) -> Slices:
-    metric, mode = record.experiment.metric, record.experiment.mode
-    best = [found.metrics[metric] for t in trials if (found := t.best(metric, mode))]
-    winner = record.best()
+@kept
+def _drawn(record: ExperimentRecord) -> tuple[list[int], list[TrialRecord]]:
+    """The places among the trials with a value that are drawn, and these trials."""
+    trials, winner = with_value(record), record.best()
     step = math.ceil(len(trials) / MOST_TRIALS) or 1
-    kept = [i for i, trial in enumerate(trials) if i % step == 0 or (winner and trial.id == winner[0].id)]
-    place = next((n for n, i in enumerate(kept) if winner and trials[i].id == winner[0].id), -1)
+    places = [i for i, trial in enumerate(trials) if i % step == 0 or (winner and trial.id == winner[0].id)]
+    return places, [trials[i] for i in places]
+
+
+def _slices(across: str, axes: list[Axis], record: ExperimentRecord) -> Slices:
+    metric, mode = record.experiment.metric, record.experiment.mode
+    (_, trials), winner = _drawn(record), record.best()
     return Slices(
         across,
-        [axis._replace(values=[axis.values[i] for i in kept]) for axis in axes],
-        [best[i] for i in kept],
-        [label_of(trials[i]) for i in kept],
-        [trials[i].status == "pruned" for i in kept],
-        place,
+        axes,
+        [best.metrics[metric] for trial in trials if (best := trial.best(metric, mode))],
+        [label_of(trial) for trial in trials],
+        [trial.status == "pruned" for trial in trials],
+        next((i for i, trial in enumerate(trials) if winner and trial.id == winner[0].id), -1),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tuner.experiment import Experiment
+from tuner.kept import kept
 from tuner.records import Decision, TrialRecord
 from tuner.results import ExperimentRecord
 
@@ -106,6 +107,7 @@ def trial_rows(record: ExperimentRecord) -> list[TrialRow]:
     return [trial_row(trial, metric, mode) for trial in record.trials]
 
 
+@kept
 def trial_row(trial: TrialRecord, metric: str, mode: str) -> TrialRow:
     """One trial's row."""
     best = trial.best(metric, mode)
@@ -175,8 +177,13 @@ def cutoff_of(values: list[float], experiment: Experiment) -> float | None:
 
 def decision_rows(record: ExperimentRecord) -> list[DecisionRow]:
     """Every decision, close calls first; those that compared nothing come last, in the order of the trials."""
-    rows = [decision_row(trial.id, decision) for trial in record.trials for decision in trial.decisions]
+    rows = [row for trial in record.trials for row in _decision_rows(trial)]
     return sorted(rows, key=lambda row: math.inf if row.margin is None else row.margin)
+
+
+@kept
+def _decision_rows(trial: TrialRecord) -> list[DecisionRow]:
+    return [decision_row(trial.id, decision) for decision in trial.decisions]
 
 
 def decision_row(trial: str, d: Decision) -> DecisionRow:

@@ -97,6 +97,51 @@ def test_curves_hover_filter_and_a_zoom_that_updates_keep(page, real):
     assert page.input_value("#trial-filter") == "00003"
 
 
+def test_other_rules_are_tried_on_the_recorded_curves(page, real):
+    write_experiment(real.results).close()
+    page.goto(f"{real.url}#demo")
+    page.click("#whatif-section > summary")
+    sync_api.expect(page.locator("#whatif-said")).to_contain_text("5 trials stopped")  # all behind the first
+    sync_api.expect(rows(page, "fates")).to_have_count(5)
+    page.fill("#if-grace", "4")
+    page.press("#if-grace", "Tab")
+    sync_api.expect(page.locator("#whatif-said")).to_contain_text("0 trials stopped")
+    sync_api.expect(page.locator("#whatif-moved")).to_contain_text("0 trials")
+    page.fill("#if-grace", "9")
+    page.press("#if-grace", "Tab")
+    sync_api.expect(page.locator("#whatif-said")).to_contain_text("grace")
+    sync_api.expect(page.locator("#whatif")).to_be_hidden()
+
+
+def test_one_trial_opens_has_an_address_and_closes_by_escape(page, real):
+    write_experiment(real.results).close()
+    page.goto(f"{real.url}#demo")
+    page.click("#trials >> text=00003")
+    sync_api.expect(page.locator("#trial-name")).to_have_text("Trial 00003: completed")
+    assert page.url == f"{real.url}#demo/00003"
+    sync_api.expect(rows(page, "trial-decisions")).to_have_count(1)
+    page.wait_for_function("document.getElementById('trial-figure').data?.length > 0")
+    sync_api.expect(page.locator("#trial-retrain")).to_contain_text("--trial 00003")
+    page.reload()
+    sync_api.expect(page.locator("#trial-name")).to_have_text("Trial 00003: completed")
+    page.keyboard.press("Escape")
+    sync_api.expect(page.locator("#trial")).to_be_hidden()
+    page.wait_for_url(f"{real.url}#demo")
+
+
+def test_rows_are_sorted_by_the_keyboard_alone(page, real):
+    write_experiment(real.results).close()
+    page.goto(f"{real.url}#demo")
+    sync_api.expect(rows(page, "trials")).to_have_count(6)
+    page.focus("#trial-filter")
+    for _ in range(2):
+        page.keyboard.press("Tab")  # the table, which scrolls, then its first head
+    for order, first in (("ascending", "00000"), ("descending", "00005"), (None, "00000")):
+        page.keyboard.press("Enter")
+        sync_api.expect(rows(page, "trials").first.locator("td").first).to_have_text(first)
+        assert page.get_attribute("#trials th", "aria-sort") == order
+
+
 def test_markup_in_a_setting_is_text(page, real):
     write_experiment(real.results).close()
     page.goto(f"{real.url}#demo")

@@ -17,7 +17,6 @@ from starlette.responses import Response
 
 from tuner import tables
 from tuner.errors import RequestError
-from tuner.figures import all_figures
 from tuner.serve.answers import answer
 from tuner.serve.bounds import Bounds
 from tuner.serve.control import REFUSALS, Desk, Shown, add_control
@@ -130,20 +129,19 @@ def _api(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/experiments/{name}/trials", responses={200: {"model": Trials}})
     def trials(name: str, offset: Offset = 0, limit: Limit = MOST_ROWS) -> Response:
         """Its trials in the order in which they were suggested."""
-        rows = tables.trial_rows(desk.view(name).record)
+        rows = desk.view(name).trials
         return answer(Trials(len(rows), rows[offset : offset + limit]))
 
     @app.get("/api/experiments/{name}/rungs", responses={200: {"model": Rungs}})
     def rungs(name: str, offset: Offset = 0, limit: Limit = MOST_ROWS) -> Response:
         """Its rungs, and its decisions with their margins, close calls first; offset and limit are of decisions."""
-        record = desk.view(name).record
-        rows = tables.decision_rows(record)
-        return answer(Rungs(tables.rung_rows(record), len(rows), rows[offset : offset + limit]))
+        view = desk.view(name)
+        return answer(Rungs(view.rungs, len(view.decisions), view.decisions[offset : offset + limit]))
 
     @app.get("/api/experiments/{name}/figures", responses={200: {"model": dict[str, dict[str, Any]]}})
     def figures(name: str) -> Response:
         """Figures of Plotly's schema by name, those that there is something to draw for."""
-        return JSONResponse(all_figures(desk.view(name).record))
+        return Response(desk.view(name).figures, media_type="application/json")
 
 
 def _events(app: FastAPI, desk: Desk) -> None:
@@ -178,7 +176,7 @@ def _errors_as_json(app: FastAPI) -> None:
     def invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
-        return refusal(422, f"{first['loc'][-1]}: {first['msg']}")
+        return refusal(422, f"{first['loc'][:2][-1]}: {first['msg']}")
 
     def wrong(request: Request, error: Exception) -> Response:
         if isinstance(error, Refused):

@@ -2,7 +2,8 @@
 // One page, two views: the list of experiments (#) and one experiment (#name), kept up to date by its journal.
 
 const at = (id) => document.getElementById(id);
-let open = null; // the experiment shown: {name, stream, summary, trials, rungs, figures}
+// The experiment shown: {name, stream, summary, trials, rungs, figures}; `whole` once all rows were asked for.
+let open = null;
 
 // --- the list --------------------------------------------------------------------------------------------------------
 
@@ -30,7 +31,8 @@ async function load(shown) {
   const path = `/api/experiments/${encodeURIComponent(shown.name)}`;
   // The summary first: its number of lines is what the stream goes on after.
   const summary = await get(path);
-  const parts = ["trials", "rungs", "figures"].map((part) => get(`${path}/${part}`));
+  const rows = `?limit=${shown.whole ? 10000 : MOST_ROWS}`;
+  const parts = [`trials${rows}`, `rungs${rows}`, "figures"].map((part) => get(`${path}/${part}`));
   const [trials, rungs, figures] = await Promise.all(parts);
   Object.assign(shown, { summary, trials, rungs, figures });
   if (open === shown) draw();
@@ -54,12 +56,11 @@ function follow(shown) {
 
 function draw() {
   const { summary, trials, rungs, figures } = open;
-  const trained = trials.trials.reduce((sum, trial) => sum + trial.epochs, 0);
   const said = Object.entries(summary.counts).filter(([, n]) => n).map(([status, n]) => `${n} ${status}`);
   set(at("name"), summary.name);
   set(at("summary"), [summary.space, `${summary.searcher} + ${summary.scheduler}`, state(summary),
     `${trials.total} of ${summary.num_samples} trials: ${said.join(", ") || "none yet"}`,
-    `${trained} of ${summary.num_samples * summary.max_epochs} epochs trained`,
+    `${summary.epochs} of ${summary.num_samples * summary.max_epochs} epochs trained`,
     `started ${moment(summary.started)}`, `took ${duration(summary.took_s)}`].join(" · "));
   const { best, metric } = summary;
   const place = best && `trial ${best.trial}, epoch ${best.epoch}: ${setting(best.config)}`;
@@ -93,8 +94,18 @@ function nothing(summary, trials) {
 }
 
 function drawTables() {
-  filtered(at("decisions"), DECISIONS, open.rungs.decisions, at("decision-filter"), at("decision-count"));
-  filtered(at("trials"), TRIALS, open.trials.trials, at("trial-filter"), at("trial-count"));
+  const { rungs, trials } = open;
+  filtered(at("decisions"), DECISIONS, rungs.decisions, rungs.total, at("decision-filter"), at("decision-count"));
+  filtered(at("trials"), TRIALS, trials.trials, trials.total, at("trial-filter"), at("trial-count"));
+}
+
+// The first rows come by themselves; a filter or an order is over all of them.
+function needAll() {
+  const { rungs, trials } = open;
+  const missing = rungs.decisions.length < rungs.total || trials.trials.length < trials.total;
+  if (open.whole || !missing) return;
+  open.whole = true;
+  attempt(() => load(open));
 }
 
 function drawFigure(name, figure) {
@@ -157,7 +168,11 @@ async function show(name) {
 
 const redraw = () => open?.figures && draw();
 for (const id of ["show-pruned", "log-metric", "log-epoch"]) at(id).addEventListener("change", redraw);
-const filter = () => open?.rungs && drawTables();
+const filter = () => {
+  if (!open?.rungs) return;
+  drawTables();
+  needAll();
+};
 for (const id of ["decision-filter", "trial-filter"]) at(id).addEventListener("input", filter);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 window.addEventListener("hashchange", route);

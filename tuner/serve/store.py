@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from tuner import results, tables
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
+from tuner.figures import all_figures
 from tuner.foreign import files_of, is_ray_folder
 from tuner.reading import Reading
 from tuner.tables import BestRow
@@ -26,8 +29,8 @@ class NotThere(RequestError):
 class Summary:
     """One experiment in a line. Times are unix seconds, `took_s` leaves out the time between two sessions.
 
-    `lines` is how many events had been journaled: what `events` can be followed after. Where its files cannot be
-    read, `error` says why and the rest is empty.
+    `epochs` is how many all trials have trained together, `lines` how many events had been journaled: what `events`
+    can be followed after. Where its files cannot be read, `error` says why and the rest is empty.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Summary:
     best: BestRow | None = None
     started: float | None = None
     updated: float | None = None
+    epochs: int = 0
     took_s: float = 0
     lines: int = 0
     notice: str = ""
@@ -56,10 +60,30 @@ class Summary:
 
 @dataclass(frozen=True)
 class View:
-    """An experiment's record with its summary."""
+    """An experiment's record with its summary, and what is worked out of it once for all who ask until it has news."""
 
     record: results.ExperimentRecord
     summary: Summary
+
+    @cached_property
+    def trials(self) -> list[tables.TrialRow]:
+        """As `tables.trial_rows`."""
+        return tables.trial_rows(self.record)
+
+    @cached_property
+    def rungs(self) -> list[tables.RungRow]:
+        """As `tables.rung_rows`."""
+        return tables.rung_rows(self.record)
+
+    @cached_property
+    def decisions(self) -> list[tables.DecisionRow]:
+        """As `tables.decision_rows`."""
+        return tables.decision_rows(self.record)
+
+    @cached_property
+    def figures(self) -> bytes:
+        """`all_figures` as JSON."""
+        return json.dumps(all_figures(self.record), allow_nan=False, separators=(",", ":")).encode()
 
 
 class Store:
@@ -173,6 +197,7 @@ def _summarise(record: results.ExperimentRecord, reading: Reading) -> Summary:
         best=tables.best_row(record),
         started=facts.get("created"),
         updated=reading.updated if ours else max((t.spans[-1][1] for t in record.trials if t.spans), default=None),
+        epochs=sum(trial.reports[-1].epoch for trial in record.trials if trial.reports),
         took_s=round(reading.took_s if ours else _took_s(record), 1),
         lines=reading.lines,
         notice=(facts.get("data") or {}).get("notice") or "",

@@ -116,7 +116,8 @@ function set(node, text) {
   if (node.textContent !== wanted) node.textContent = wanted;
 }
 
-function filtered(table, columns, rows, box, count) {
+// `total` rows there are, of which `rows` have come.
+function filtered(table, columns, rows, total, box, count) {
   const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
   // Heads are part of what is searched: "rung 4" finds the rows whose rung is 4.
   const text = (row) => columns.map(([name, of]) => `${name} ${of(row) ?? ""}`).join(" ").toLowerCase();
@@ -126,5 +127,5 @@ function filtered(table, columns, rows, box, count) {
   table.resort ??= () => box.dispatchEvent(new Event("input"));
   fill(table, columns, sorted(found, columns, table.order).slice(0, MOST_ROWS));
   const cut = found.length > MOST_ROWS ? `, the first ${MOST_ROWS} shown` : "";
-  set(count, `${found.length} of ${rows.length}${cut}`);
+  set(count, rows.length < total && !whole ? `the first ${rows.length} of ${total}` : `${found.length} of ${total}${cut}`);
 }

@@ -1,0 +1,129 @@
+"""The API's answers to questions: what if, one trial, two parameters, importance, the audit."""
+
+import json
+
+import plotly.graph_objects as go
+import pytest
+from fastapi.testclient import TestClient
+
+from tuner.experiment import Experiment
+from tuner.journal import Journal
+from tuner.serve.app import create_app
+
+NAME = "asked"
+
+
+@pytest.fixture
+def results(tmp_path):
+    """12 trials of 4 epochs whose loss is x + 1 / epoch; the worse half is pruned at epoch 2; one never reports."""
+    folder = tmp_path / NAME
+    folder.mkdir()
+    options = {"space": "tiny", "max_epochs": 4, "num_samples": 13, "scheduler": "asha", "grace_period": 2}
+    Experiment(name=NAME, results=str(tmp_path), **options).save(folder, {"created": 1000.0, "space": {"params": {}}})
+    journal = Journal(folder / "journal.jsonl")
+    journal.write("experiment_started", name=NAME)
+    for number in range(13):
+        trial = f"{number:05}"
+        config = {"x": number / 10, "y": (number * 5) % 13, "act": "<b>relu</b>"}
+        journal.write("trial_started", trial, config=config, resources={"CPU": 2}, node="n")
+        if number == 12:
+            journal.write("trial_failed", trial, error="boom", kind="user", will_retry=False)
+            journal.write("trial_ended", trial, status="failed", reason="boom")
+            continue
+        pruned = number >= 6
+        for epoch in range(1, 3 if pruned else 5):
+            journal.write("report", trial, epoch=epoch, metrics={"loss": number / 10 + 1 / epoch, "train_s": 0.5})
+        if pruned:
+            at = {"epoch": 2, "rung": 2, "bracket": 0, "value": number / 10 + 0.5, "cutoff": 0.9, "recorded": number}
+            journal.write("decision", trial, action="stop", reason="worse", **at)
+        status = "pruned" if pruned else "completed"
+        journal.write("trial_ended", trial, status=status, reason="worse" if pruned else "trained its 4 epochs")
+    journal.write("experiment_finished", state="finished", reason="")
+    journal.close()
+    (folder / "ray" / "00003").mkdir(parents=True)
+    (folder / "ray" / "00003" / "stdout").write_text("epoch 1\nepoch 2\n")
+    return tmp_path
+
+
+@pytest.fixture
+def ask(results):
+    client = TestClient(create_app(results), base_url="http://127.0.0.1:8800", raise_server_exceptions=False)
+
+    def get(path, status=200):
+        answer = client.get(f"/api/experiments/{NAME}{path}")
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    return get
+
+
+def test_what_if_nothing_had_been_stopped_says_what_is_not_known(ask):
+    answer = ask("/what-if?scheduler=fifo")
+    outcome = answer["outcome"]
+    assert outcome["stopped"] == {"least": 0, "most": 0} and outcome["stopped_recorded"] == 6
+    assert outcome["epochs_recorded"] == 6 * 4 + 6 * 2 and outcome["epochs"]["most"] == 12 * 4
+    assert {fate["outcome"] for fate in outcome["fates"][6:12]} == {"unknown"}
+    go.Figure(answer["figure"])
+
+
+def test_a_later_grace_period_stops_nobody_sooner(ask):
+    early, late = (ask(f"/what-if?scheduler=asha&grace_period={grace}")["outcome"] for grace in (1, 4))
+    assert early["stopped"]["least"] > 0 == late["stopped"]["most"]
+    assert early["epochs"]["most"] < late["epochs"]["most"]
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("grace_period=9", "grace"),
+        ("scheduler=pbt", "scheduler"),
+        ("brackets=0", "brackets"),
+        ("reduction_factor=1", "reduction"),
+    ],
+)
+def test_rules_that_cannot_be_replayed_are_refused(ask, query, said):
+    assert said in ask(f"/what-if?{query}", 422)["error"]
+
+
+def test_a_contour_of_two_parameters_has_every_trial_as_a_dot(ask):
+    surface, dots = ask("/contour?x=x&y=y")["figure"]["data"]
+    assert len(dots["x"]) == 12 and dots["marker"]["cmin"] == 0.25
+    assert len(surface["z"]) == len(surface["y"]) == 40
+
+
+@pytest.mark.parametrize("name", ["z", "act"])
+def test_a_contour_needs_parameters_that_differ(ask, name):
+    assert f"no parameter '{name}'" in ask(f"/contour?x={name}&y=y", 422)["error"]
+
+
+def test_importance_finds_what_the_loss_follows_and_is_drawn_once(ask, monkeypatch):
+    pytest.importorskip("sklearn")
+    figure = ask("/importance")["figure"]
+    assert figure["data"][0]["y"] == ["y", "x"]  # the most important on top, which Plotly draws last
+    monkeypatch.setattr("tuner.serve.insight.importance_of", None)
+    assert ask("/importance")["figure"] == figure
+
+
+def test_one_trial_has_its_decisions_output_and_command(ask):
+    stopped, trained, failed = (ask(f"/trials/{trial}") for trial in ("00008", "00003", "00012"))
+    (decision,) = stopped["decisions"]
+    assert decision["margin"] == pytest.approx(0.4) and stopped["row"]["rung"] == 2
+    assert [log["tail"] for log in trained["logs"]] == ["epoch 1\nepoch 2\n"]
+    assert trained["retrain"].endswith("--trial 00003") and "on 2 CPU" in trained["cost"]
+    assert failed["row"]["errors"] == ["boom"] and failed["retrain"] == "" and failed["figure"]["data"] == []
+
+
+def test_a_trial_that_is_not_there_is_404(ask):
+    assert "no trial of that id" in ask("/trials/99999", 404)["error"]
+
+
+def test_an_audit_is_none_until_there_was_one_and_its_command_is_said(ask, results):
+    assert ask("/audit")["result"] is None and ask("/audit")["command"].startswith(f"python -m tuner.audit {NAME} ")
+
+
+def test_rows_come_in_pages_and_figures_once_a_record(ask, monkeypatch):
+    assert len(ask("/trials?limit=5")["trials"]) == 5 and ask("/trials?offset=10")["trials"][0]["trial"] == "00010"
+    assert ask("")["epochs"] == 36
+    first = ask("/figures")
+    monkeypatch.setattr("tuner.serve.store.all_figures", None)
+    assert ask("/figures") == json.loads(json.dumps(first))

@@ -1,0 +1,62 @@
+"""Importance: what matters is found, with how sure one may be, and what cannot be told is refused."""
+
+import math
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from test_figures import record, trial
+
+from tuner.errors import RequestError
+from tuner.importance import Importance, draw_importance, importance_of
+
+pytest.importorskip("sklearn")
+
+
+def test_what_the_value_follows_comes_first_and_noise_is_near_zero():
+    stream = np.random.default_rng(0)
+    settings = [{"noise": float(a), "lr": float(b)} for a, b in stream.random((60, 2))]
+    found = importance_of(record(*(trial(n, [s["lr"] ** 2], **s) for n, s in enumerate(settings))))
+    assert found.names == ["lr", "noise"] and found.trials == 60
+    assert found.explained > 0.8 and found.means[0] > 10 * abs(found.means[1])
+    assert all(deviation >= 0 for deviation in found.deviations)
+
+
+def test_values_are_compared_by_rank_so_one_that_exploded_changes_little():
+    trials = [trial(n, [float(n)], x=n, y=n % 3) for n in range(20)]
+    calm = importance_of(record(*trials))
+    wild = importance_of(record(*trials[:-1], trial(19, [1e30], x=19, y=1)))
+    assert calm.names == wild.names and calm.means == pytest.approx(wild.means)
+
+
+def test_the_same_record_gives_the_same_figures():
+    def asked():
+        return importance_of(record(*(trial(n, [float(n % 7)], x=n, y=n % 5) for n in range(12))))
+
+    assert asked() == asked()
+
+
+@pytest.mark.parametrize(
+    "trials",
+    [
+        [trial(n, [float(n)], x=n) for n in range(9)],
+        [trial(n, [float(n)], x=1) for n in range(20)],
+        [trial(n, [math.nan], x=n) for n in range(20)],
+        [],
+    ],
+)
+def test_too_little_to_tell_is_refused(trials):
+    with pytest.raises(RequestError, match="10 trials with a value and parameters that differ"):
+        importance_of(record(*trials))
+
+
+def test_without_scikit_learn_the_refusal_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("tuner.importance.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(RequestError, match="tuner\\[importance\\]"):
+        importance_of(record())
+
+
+def test_the_most_important_is_on_top_and_names_are_escaped():
+    figure = draw_importance(Importance(["<b>", "x"], [0.5, 0.1], [0.1, 0.0], math.nan, 10))
+    go.Figure(figure)
+    assert figure["data"][0]["y"] == ["x", "&lt;b&gt;"]  # Plotly draws the last on top

@@ -1,0 +1,54 @@
+"""The timeline: who ran beside whom, and what it cost."""
+
+from dataclasses import replace
+
+import plotly.graph_objects as go
+import pytest
+from test_figures import record, trial
+
+from tuner.timeline import cost_of, draw_timeline, timeline_of
+
+
+def ran(number, *spans, node="n", status="completed", **resources):
+    return replace(trial(number, [1.0 + number], status), spans=spans, node=node, resources=resources, seconds=8.0)
+
+
+def test_trials_at_a_time_are_in_lanes_and_a_free_lane_is_used_again():
+    data = timeline_of(record(ran(0, (100, 104)), ran(1, (101, 109)), ran(2, (104.02, 106)), ran(3, (110, 111))))
+    assert [(s.trial, s.lane, s.start) for s in data.spans] == [
+        ("00000", "n / 1", 0), ("00001", "n / 2", 1), ("00002", "n / 1", 4.02), ("00003", "n / 1", 10)
+    ]  # fmt: skip
+    assert data.lanes == ["n / 1", "n / 2"] and data.best == "00000"
+
+
+def test_a_resumed_trial_has_a_span_a_session_and_nodes_have_lanes_of_their_own():
+    data = timeline_of(record(ran(0, (0, 4), (10, 12)), ran(1, (0, 4), node="m")))
+    assert [s.trial for s in data.spans].count("00000") == 2 and data.lanes == ["m / 1", "n / 1"]
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [({"CPU": 2}, "1 epochs in 8 s (8 s each) on 2 CPU: 16 CPU-seconds"),
+     ({"CPU": 1, "GPU": 0.5}, "1 epochs in 8 s (8 s each) on 0.5 GPU, 1 CPU: 4 GPU-seconds")],
+)  # fmt: skip
+def test_the_cost_is_of_the_gpu_where_there_is_one(resources, said):
+    assert cost_of(ran(0, (0, 8), **resources)) == said
+
+
+@pytest.mark.parametrize(("end", "unit", "length"), [(100, "seconds", 100), (600, "minutes", 10), (9000, "hours", 2.5)])
+def test_the_axis_is_in_a_unit_that_reads(end, unit, length):
+    figure = draw_timeline(timeline_of(record(ran(0, (0, end)))))
+    go.Figure(figure)
+    assert figure["layout"]["xaxis"]["title"]["text"].startswith(unit)
+    assert figure["data"][0]["x"] == [pytest.approx(length)]
+
+
+def test_each_end_has_its_colour_and_the_winner_its_own():
+    data = timeline_of(record(ran(0, (0, 1)), ran(1, (1, 2), status="pruned"), ran(2, (2, 3), status="failed")))
+    assert [trace["name"] for trace in draw_timeline(data)["data"]] == ["pruned", "failed", "best: trial 00000"]
+
+
+def test_of_very_many_sessions_the_latest_are_drawn(monkeypatch):
+    monkeypatch.setattr("tuner.timeline.MOST_SPANS", 3)
+    data = timeline_of(record(*(ran(n, (n, n + 1)) for n in range(9))))
+    assert [span.trial for span in data.spans] == ["00006", "00007", "00008"]
