@@ -32,7 +32,7 @@ DDP = ["--strategy", "ddp", "--workers-per-trial", "2"]
 KILLS = {"random asha": 2, "bohb bohb": 2, "random pbt": 1, "ddp": 1}
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.parametrize("search", KILLS)
 def test_a_killed_search_ends_as_the_unbroken_one(tmp_path, search):
     searcher, scheduler = search.split() if search != "ddp" else ("random", "asha")
@@ -47,7 +47,7 @@ def test_a_killed_search_ends_as_the_unbroken_one(tmp_path, search):
     assert not killed.left()
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_two_at_a_time_no_epoch_is_lost_or_repeated(tmp_path):
     options = [*SLOW, "--scheduler", "fifo", "--num-samples", "6", "--max-concurrent-trials", "2"]
     whole = run_whole(tmp_path, "whole", options)
@@ -56,7 +56,7 @@ def test_two_at_a_time_no_epoch_is_lost_or_repeated(tmp_path):
     assert curves(killed.folder) == curves(whole)
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("twice", [False, True])
 @pytest.mark.parametrize("more", [[], [*DDP, "--wandb", "offline"]], ids=["single", "ddp and W&B"])
@@ -84,7 +84,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.parametrize("freed", [True, False])
 def test_a_full_disk_is_waited_for_or_left_with_the_state_kept(small_disk, tmp_path, freed):
     said = tmp_path / "said"
@@ -110,7 +110,7 @@ def test_a_full_disk_is_waited_for_or_left_with_the_state_kept(small_disk, tmp_p
     assert "Traceback" not in said.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.parametrize("back", [True, False])
 def test_a_folder_that_is_moved_away_is_waited_for_or_left(tmp_path, back):
     said, folder = tmp_path / "said", tmp_path / "x"
@@ -133,7 +133,7 @@ def test_a_folder_that_is_moved_away_is_waited_for_or_left(tmp_path, back):
     assert repeated_and_lost(folder) == (0, 0) and "Traceback" not in said.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.parametrize("fault", ["killed", "stopped", "full", "read-only"])
 def test_a_search_does_not_notice_what_happens_to_wandb(tmp_path, fault):
     small = ["--num-samples", "3", "--scheduler", "fifo", "--max-epochs", "4", "--wandb", "offline"]

@@ -163,13 +163,13 @@ def after(alone, tmp_path):
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_a_search_uses_all_nodes(after):
     search = after("nothing")
     assert len(places(search)) == 3 and not search.named("trial_failed")
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_a_killed_node_costs_what_was_not_saved(after):
     search = after("killed")
     failed = search.named("trial_failed")
@@ -177,7 +177,7 @@ def test_a_killed_node_costs_what_was_not_saved(after):
     assert epochs_lost(search) <= len(failed)
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_a_drained_node_costs_nothing(after):
     search = after("drained")
     drained = search.named("trial_started")[0]["node"]
@@ -188,19 +188,19 @@ def test_a_drained_node_costs_nothing(after):
     assert first == drained != second
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_without_any_node_trials_wait_for_one(after):
     search = after("all_killed")
     assert {event["kind"] for event in search.named("trial_failed")} == {"worker_lost"}
     assert len(places(search)) == 3 and "none of 1 node has that" in search.said
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_a_node_that_is_added_is_used(after):
     assert len(places(after("added"))) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_a_ddp_trial_on_two_nodes_moves_when_one_is_drained(tmp_path):
     options = ["--strategy", "ddp", "--workers-per-trial", "2", "--num-samples", "2", "--max-epochs", "6"]
     with raylets(tmp_path, 0) as bed:
@@ -220,7 +220,7 @@ def test_a_ddp_trial_on_two_nodes_moves_when_one_is_drained(tmp_path):
     assert not apart.named("trial_failed")
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_gpus_that_are_not_there_yet_are_waited_for(tmp_path):
     from ray.autoscaler.v2.sdk import get_cluster_status
 
@@ -238,7 +238,7 @@ def test_gpus_that_are_not_there_yet_are_waited_for(tmp_path):
         assert {node: sorted(trials) for node, trials in places(search).items()} == {gpus: ["00000", "00001", "00002"]}
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 def test_a_search_does_not_wait_for_the_end_of_another(after, alone, tmp_path):
     second = after("another")
     first = Search(tmp_path / "first", second.process)

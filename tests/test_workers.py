@@ -100,7 +100,7 @@ def test_a_function_has_no_strategy(search):
 COMMAND = [sys.executable, "-m", "tuner.run", "--wandb", "disabled"]
 
 
-@pytest.mark.slow
+@pytest.mark.chaos
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_search_that_is_ended_leaves_no_process_and_is_resumed_as_the_unbroken_one(tmp_path, number):
     space = ["--space", str(SPACES / "tiny.py"), *DDP, "--num-samples", "4", "--max-epochs", "30"]
