@@ -119,7 +119,7 @@ def test_a_search_leaves_all_of_it_in_the_store_and_goes_on_where_its_working_co
     assert events[: len(known)] == known
     assert sum(event["event"] == "trial_suggested" for event in events) == 5
     again = search("tiny.py", "--results", uri)
-    assert again.code == 2 and "test is in" in again.err
+    assert again.code == 2 and "test is there already" in again.err
 
 
 @pytest.fixture(scope="module")

@@ -95,9 +95,9 @@ def begin(experiment: Experiment, found: Found, argv: list[str]) -> Request:
     if store:
         store.check()
     if experiment.folder.exists() or (store and experiment.name in store.names()):
-        where = experiment.results if store else experiment.folder.parent
+        place = store.path(experiment.name) if store else experiment.folder
         raise RequestError(
-            f"--name {name}: {experiment.name} is in {where} already; go on with it by --resume {name}, or take another"
+            f"--name {name}: {place} is there already; go on with it by --resume {name}, or take another"
         )
     return checked(experiment, found, facts_of(found, argv), [])
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # each starts a cluster of its own
+
 ROOT = Path(__file__).parent.parent.parent
 TINY = ROOT / "tests" / "spaces" / "tiny.py"
 NODES = """
