@@ -61,7 +61,7 @@ def epoch(groups: list[Processes]) -> tuple[float, float]:
     reports = [group.answers(group.num_workers)[0] for group in groups]
     wall = time.perf_counter() - started
     busy = (cpu_s(groups) - used) / wall / sum(group.num_workers for group in groups)
-    return max(report["train_s"] for report in reports), busy
+    return max(report["train_s"] for report, _ in reports), busy
 
 
 def main() -> None:
