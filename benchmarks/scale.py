@@ -29,22 +29,15 @@ def search(num_samples: int, results: Path) -> None:
     from tuner import driver, run  # the driver first: it sets what ray reads when it is imported
 
     import ray  # isort: skip
-    from ray.tune import Callback
     from ray.tune.execution.tune_controller import TuneController
 
     begun: dict[str, float] = {}
+    journaled = driver.JournalCallback.on_trial_start
 
-    class Begin(Callback):
-        def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            if not begun:
-                begun.update(at=time.perf_counter(), cpu_s=cpu_s(), mib=resident_mib())
-
-    made = driver.JournalCallback.on_trial_start
-    first = Begin()
-
-    def started(self: Any, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        first.on_trial_start(iteration, trials, trial)
-        made(self, iteration, trials, trial, **info)
+    def started(self: Any, *args: Any, **info: Any) -> None:
+        if not begun:
+            begun.update(at=time.perf_counter(), cpu_s=cpu_s(), mib=resident_mib())
+        journaled(self, *args, **info)
 
     driver.JournalCallback.on_trial_start = started  # type: ignore[method-assign]
     ran = TuneController.cleanup
@@ -87,6 +80,7 @@ def judged_s(num_trials: int, num_reports: int) -> float:
     from tuner.experiment import Experiment
     from tuner.halt import Halt
     from tuner.journal import Journal
+    from tuner.ledger import Ledger
     from tuner.schedulers import build_scheduler
     from tuner.space import Space
 
@@ -95,7 +89,7 @@ def judged_s(num_trials: int, num_reports: int) -> float:
     controller = SimpleNamespace(get_live_trials=lambda: ())
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal(Path(folder) / "journal.jsonl")
-        judge = JournalingScheduler(build_scheduler(experiment, space, []), experiment, journal, Halt(), ())
+        judge = JournalingScheduler(build_scheduler(experiment, space), experiment, Ledger(journal), Halt(), ())
         spent = 0.0
         for number in range(num_trials + num_reports):
             trial = SimpleNamespace(

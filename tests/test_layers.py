@@ -62,8 +62,8 @@ ALLOWED = {
     },
     "tuner.callbacks": {"decisions", "halt", "journal", "retries"},
     "tuner.answer": {
-        "checkpoints", "columns", "experiment", "files", "journal", "records", "results", "space", "training.data",
-        "training.loop",
+        "checkpoints", "columns", "domains", "experiment", "files", "journal", "records", "results", "space",
+        "training.data", "training.loop",
         "trial",
     },
     "tuner.console": {"answer", "columns", "domains", "experiment", "records", "sampling", "session", "storage"},

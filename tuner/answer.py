@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.checkpoints import STATE, damage
 from tuner.columns import USAGE
+from tuner.domains import leaves
 from tuner.experiment import Experiment
 from tuner.files import write_atomically
 from tuner.journal import strict
@@ -167,12 +168,9 @@ def trials_csv(record: ExperimentRecord) -> str:
     return out.getvalue()
 
 
-def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(config: dict[str, Any]) -> dict[str, Any]:
     """`{"a": {"b": 1}}` -> `{"a/b": 1}`"""
-    result: dict[str, Any] = {}
-    for name, value in config.items():
-        result |= flat(value, f"{prefix}{name}/") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return result
+    return dict(leaves(config))
 
 
 def figures(metrics: dict[str, Any]) -> str:
