@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
@@ -26,10 +27,9 @@ from torchvision import transforms
 
 sys.path.append(str(Path(__file__).parents[1]))  # started as a file, not as a module, in a plain checkout
 
+from search_spaces.augmentation import chain
 from search_spaces.augmentation.chain import augment
-from search_spaces.augmentation.draws import HUE, Strengths, draw_jitters, draw_warps
-from search_spaces.augmentation.jitter import change, hue_steps, jitter
-from search_spaces.augmentation.warp import maps_of, packed_crops, warp
+from search_spaces.augmentation.draws import Strengths
 from search_spaces.datasets.cifar10_files import load_sample
 from search_spaces.imagefolder import STRENGTHS
 
@@ -64,6 +64,16 @@ def in_batch(stored: Tensor, strengths: Strengths) -> Callable[[], Tensor]:
     return lambda: augment(stored, SIZE, DEGREES, strengths)
 
 
+def without_numba(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """The same where numba is not installed: by torch's operations, as on a GPU."""
+
+    def run() -> Tensor:
+        with mock.patch.object(chain, "has_numba", lambda: False):
+            return work()
+
+    return run
+
+
 def seconds(work: Callable[[], object]) -> float:
     started = time.process_time()
     work()
@@ -74,28 +84,6 @@ def compare(sides: dict[str, Callable[[], object]], repeats: int) -> dict[str, f
     """Median seconds of each side, after one turn to warm up."""
     turns = [{name: seconds(work) for name, work in sides.items()} for _ in range(1 + repeats)][1:]
     return {name: statistics.median(turn[name] for turn in turns) for name in sides}
-
-
-def parts(stored: Tensor) -> dict[str, Callable[[], object]]:
-    """Where the batched side's time goes, an image at a time as on a CPU."""
-    num, _, height, width = stored.shape
-    ones = [slice(row, row + 1) for row in range(num)]
-    warps, jitters = draw_warps(num, height, width, DEGREES), draw_jitters(num, STRENGTHS)
-    maps = maps_of(warps, SIZE, stored.device)
-    output = torch.empty(num, 3, SIZE, SIZE)
-    turn = 0.05
-    changes = {
-        f"  {name}": (lambda index=index: [change(output[one], index, 0.9, 0) for one in ones])
-        for index, name in enumerate(("brightness", "contrast", "saturation"))
-    }
-    return {
-        "draws": lambda: maps_of(draw_warps(num, height, width, DEGREES), SIZE, stored.device),
-        "crop": lambda: [packed_crops(stored[one], maps[one].boxes, SIZE) for one in ones],
-        "crop, flips, rotation, affine": lambda: [warp(stored[one], maps[one], output[one]) for one in ones],
-        "jitter": lambda: [jitter(output[one], jitters[one]) for one in ones],
-        **changes,
-        "  hue": lambda: [change(output[one], HUE, turn, hue_steps(turn)) for one in ones],
-    }
 
 
 def main() -> None:
@@ -109,15 +97,16 @@ def main() -> None:
     # Channels last, as the loader's processes leave a batch.
     stored = torch.from_numpy(np.stack([np.asarray(image) for image in images])).permute(0, 3, 1, 2)
     for title, strengths in (("colour jitter", STRENGTHS), ("no colour jitter", (0.0, 0.0, 0.0, 0.0))):
-        sides = {"image by image (PIL)": by_image(images, strengths), "in batches": in_batch(stored, strengths)}
+        sides = {
+            "image by image (PIL)": by_image(images, strengths),
+            "in batches": in_batch(stored, strengths),
+            "in batches, without numba": without_numba(in_batch(stored, strengths)),
+        }
         times = compare(sides, options.repeats)
-        slow, fast = times.values()
+        slow, fast, _ = times.values()
         print(f"{title}: {slow / fast:.2f} times as many images a second in batches")
         for name, took in times.items():
-            print(f"  {name:<24}{len(images) / took:>8,.0f} images/s {took / len(images) * 1e3:>7.3f} ms an image")
-    print("of the batched side, ms an image")
-    for name, took in compare(parts(stored), options.repeats).items():
-        print(f"  {name:<32}{took / len(images) * 1e3:>7.3f}")
+            print(f"  {name:<28}{len(images) / took:>8,.0f} images/s {took / len(images) * 1e3:>7.3f} ms an image")
 
 
 if __name__ == "__main__":

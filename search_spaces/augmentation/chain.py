@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import logging
+
 import torch
 from torch import Tensor
 
@@ -10,11 +14,13 @@ from search_spaces.augmentation.jitter import jitter
 from search_spaces.augmentation.warp import maps_of, warp
 from search_spaces.shared.imagenet import scale_and_shift
 
+logger = logging.getLogger(__name__)
+
 
 def augment(images: Tensor, size: int, degrees: float, strengths: Strengths) -> Tensor:
     """(N, 3, H, W) uint8 as (N, 3, size, size) float32, normalised, each image with its own draws.
 
-    A GPU handles all images at once, a CPU one after the other, which stays in its cache from the crop to the end.
+    A GPU handles all images at once; a CPU one after the other, by the kernel of `fused.py` where numba is installed.
 
     Args:
         images: on the device that does the work.
@@ -26,12 +32,21 @@ def augment(images: Tensor, size: int, degrees: float, strengths: Strengths) -> 
     maps = maps_of(draw_warps(num, height, width, degrees), size, images.device)
     jitters = draw_jitters(num, strengths) if any(strengths) else None
     output = images.new_empty((num, 3, size, size), dtype=torch.float32)
+    if images.device.type == "cpu" and has_numba():
+        from search_spaces.augmentation.fused import augmented  # numba takes a second to import
+
+        return augmented(images, maps, jitters, output)
     scale, shift = scale_and_shift(images.device)
-    length = 1 if images.device.type == "cpu" else num
-    for start in range(0, num, length):
-        part = slice(start, start + length)
-        warped = warp(images[part], maps[part], output[part])
-        if jitters:
-            jitter(warped, jitters[part])
-        warped.mul_(scale).add_(shift)
-    return output
+    warp(images, maps, output)
+    if jitters:
+        jitter(output, jitters)
+    return output.mul_(scale).add_(shift)
+
+
+@functools.cache
+def has_numba() -> bool:
+    """Whether numba is installed; says so once where it is not."""
+    found = importlib.util.find_spec("numba") is not None
+    if not found:
+        logger.warning("numba is not installed: augmentation on the CPU is 4 to 8 times slower; install the extra augment")
+    return found

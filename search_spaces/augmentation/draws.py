@@ -45,9 +45,6 @@ class Jitters:
     factors: Tensor
     order: Tensor
 
-    def __getitem__(self, rows: slice) -> Jitters:
-        return Jitters(self.factors[rows], self.order[rows])
-
 
 def draw_warps(num: int, height: int, width: int, degrees: float) -> Warps:
     """Draws for `num` images of height x width; both angles lie within -degrees to degrees."""

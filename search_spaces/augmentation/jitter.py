@@ -25,32 +25,29 @@ def jitter(images: Tensor, jitters: Jitters) -> Tensor:
             index = order[step]
             groups[index, hue_steps(factors[row][HUE]) if index == HUE else 0].append(row)
         for (index, steps), rows in groups.items():
-            if len(rows) == len(images) == 1:  # as on a CPU: nothing to pick, and a number is quicker than a tensor
-                change(images, index, factors[0][index], steps)
-            else:
-                chosen = torch.tensor(rows, device=images.device)
-                factor = jitters.factors[rows, index].to(images.device)[:, None, None, None]
-                images[chosen] = change(images[chosen], index, factor, steps)
+            chosen = torch.tensor(rows, device=images.device)
+            factor = jitters.factors[rows, index].to(images.device)[:, None, None, None]
+            images[chosen] = change(images[chosen], index, factor, steps)
     return images
 
 
-def change(images: Tensor, index: int, factor: float | Tensor, steps: int) -> Tensor:
-    """One of the four changes; factors are one number for all or (N, 1, 1, 1), `steps` as `hue` takes them."""
+def change(images: Tensor, index: int, factor: Tensor, steps: int) -> Tensor:
+    """One of the four changes; factors are (N, 1, 1, 1), `steps` as `hue` takes them."""
     if index == HUE:
         return hue(images, factor, steps)
     return {BRIGHTNESS: brightness, CONTRAST: contrast, SATURATION: saturation}[index](images, factor)
 
 
-def brightness(images: Tensor, factor: float | Tensor) -> Tensor:
+def brightness(images: Tensor, factor: Tensor) -> Tensor:
     return images.mul_(factor).clamp_(0, 255)
 
 
-def contrast(images: Tensor, factor: float | Tensor) -> Tensor:
+def contrast(images: Tensor, factor: Tensor) -> Tensor:
     """Away from the image's mean grey, or towards it."""
     return torch.lerp(grey(images.mean((2, 3), keepdim=True)), images, factor, out=images).clamp_(0, 255)
 
 
-def saturation(images: Tensor, factor: float | Tensor) -> Tensor:
+def saturation(images: Tensor, factor: Tensor) -> Tensor:
     """Away from each pixel's grey, or towards it."""
     return torch.lerp(grey(images), images, factor, out=images).clamp_(0, 255)
 
@@ -66,7 +63,7 @@ def hue_steps(turn: float) -> int:
     return int(math.copysign(math.ceil(abs(turn) * 12), turn))
 
 
-def hue(images: Tensor, turn: float | Tensor, steps: int) -> Tensor:
+def hue(images: Tensor, turn: Tensor, steps: int) -> Tensor:
     """Turns each pixel's hue by -0.5 to 0.5, at the same value and saturation of HSV, in `hue_steps(turn)` steps.
 
     Around the hexcone each channel is at the largest value V for a third of a turn, goes down to the smallest m over

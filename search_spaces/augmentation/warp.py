@@ -42,10 +42,6 @@ class Maps:
     middle: Tensor
     half: Tensor
 
-    def __getitem__(self, rows: slice) -> Maps:
-        parts = (part[rows] for part in (self.across, self.down))
-        return Maps(self.boxes[rows], *parts, self.centres, self.middle[rows], self.half[rows])
-
 
 def maps_of(warps: Warps, size: int, device: torch.device) -> Maps:
     """The maps of size x size outputs, on the device."""
@@ -84,22 +80,12 @@ def warp(images: Tensor, maps: Maps, out: Tensor) -> Tensor:
 
 def packed_crops(images: Tensor, boxes: list[list[int]], size: int) -> Tensor:
     """(N, size * size) packed pixels of the crops, enlarged or reduced to size x size."""
-    if images.device.type != "cpu":
-        parts = [
-            resized(image[None, :, top : top + height, left : left + width].float(), size)
-            for image, (left, top, width, height) in zip(images, boxes, strict=True)
-        ]
-        weights = images.new_tensor((RED, GREEN, BLUE), dtype=torch.float32)[:, None, None]
-        return torch.cat(parts).round_().mul_(weights).sum(1).view(len(images), -1)
-    packed = []
-    for image, (left, top, width, height) in zip(images, boxes, strict=True):
-        # A CPU has a fast kernel for bytes; four of them, the last one 0, are read as one integer.
-        part = images.new_zeros((1, height, width, 4))
-        for channel, plane in zip(part[0].unbind(2), image[:, top : top + height, left : left + width], strict=False):
-            channel.copy_(plane)
-        four = resized(part.permute(0, 3, 1, 2), size)
-        packed.append(four.permute(0, 2, 3, 1).view(torch.int32).view(1, -1))
-    return torch.cat(packed) if len(packed) > 1 else packed[0]
+    parts = [
+        resized(image[None, :, top : top + height, left : left + width].float(), size)
+        for image, (left, top, width, height) in zip(images, boxes, strict=True)
+    ]
+    weights = images.new_tensor((RED, GREEN, BLUE), dtype=torch.float32)[:, None, None]
+    return torch.cat(parts).round_().mul_(weights).sum(1).view(len(images), -1)
 
 
 def resized(image: Tensor, size: int) -> Tensor:
@@ -115,8 +101,8 @@ def sources(maps: Maps, size: int) -> Tensor:
 
 def gathered(pixels: Tensor, index: Tensor) -> Tensor:
     """(N, M) of the pixels (N, L) at the index (N, M), int32."""
-    if len(pixels) > 1:  # index_select is a third faster than gather, but takes one index for all
-        index = index + torch.arange(len(pixels), dtype=torch.int32, device=index.device)[:, None] * pixels.shape[1]
+    # index_select is a third faster than gather, but takes one index for all.
+    index = index + torch.arange(len(pixels), dtype=torch.int32, device=index.device)[:, None] * pixels.shape[1]
     return pixels.view(-1).index_select(0, index.view(-1))
 
 

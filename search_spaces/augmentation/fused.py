@@ -1,0 +1,132 @@
+"""The augmentation of an image on a CPU, compiled by numba: a row of pixels stays in the first cache from the crop on.
+
+The same maps and changes as in `warp.py` and `jitter.py`, which a GPU runs a batch at a time. On a CPU those are some
+60 operations of torch, each of which reads and writes up to 0.6 MB of an image; here an image is gone over twice, and
+the second time only because a contrast has to know the mean of all pixels.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+from search_spaces.augmentation.draws import BRIGHTNESS, CONTRAST, HUE, SATURATION, Jitters
+from search_spaces.augmentation.jitter import GREY, hue_steps
+from search_spaces.augmentation.warp import Maps, resized
+from search_spaces.shared.imagenet import scale_and_shift
+
+RED, GREEN, BLUE = (np.float32(part) for part in GREY)
+LEAST, MOST = np.float32(0), np.float32(255)  # an int or a float64 beside a float32 makes a loop of float64
+# There is no not-a-number in here, and rows are summed in any order: without these no loop becomes one of vectors.
+compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "nsz", "reassoc", "contract"})
+
+
+def augmented(images: Tensor, maps: Maps, jitters: Jitters | None, out: Tensor) -> Tensor:
+    """(N, 3, H, W) uint8 into `out`, (N, 3, size, size) float32, normalised; returns it."""
+    size = out.shape[-1]
+    scale, shift = (values.flatten().numpy() for values in scale_and_shift(images.device))
+    places = [part.flatten(1).numpy() for part in (maps.middle, maps.half)]
+    lines = [part.flatten(2).numpy() for part in (maps.across, maps.down)]
+    changes = jitters.order.int().numpy() if jitters else np.empty((len(images), 0), np.int32)
+    factors = jitters.factors.numpy() if jitters else np.empty((len(images), 4), np.float32)
+    steps = [hue_steps(float(turn)) if jitters else 0 for turn in factors[:, HUE]]
+    centres = maps.centres.flatten().numpy()
+    for row, (left, top, width, height) in enumerate(maps.boxes):
+        part = images[row : row + 1, :, top : top + height, left : left + width]
+        crop = resized(part.contiguous(memory_format=torch.channels_last), size)[0].permute(1, 2, 0).numpy()
+        one = [each[row] for each in (*lines, *places)]
+        fill(crop, *one, centres, changes[row], factors[row], steps[row], scale, shift, out[row].numpy())
+    return out
+
+
+@compiled
+def fill(crop, across, down, middle, half, centres, changes, factors, steps, scale, shift, out):  # type: ignore[no-untyped-def]
+    """One image: (size, size, 3) uint8 of the crop into `out`, (3, size, size); the others as in Maps and Jitters."""
+    size = len(crop)
+    first = len(changes)  # changes before the contrast; all of them where there is none
+    for index in range(len(changes)):
+        if changes[index] == CONTRAST:
+            first = index
+    total = np.float32(0)
+    for y in range(size):
+        red, green, blue = out[0, y], out[1, y], out[2, y]
+        look_up(crop, across, down[:, y], middle[y], half[y], centres, red, green, blue)
+        for index in range(first):
+            change(changes[index], factors, steps, red, green, blue)
+        if first < len(changes):
+            for x in range(size):
+                total += RED * red[x] + GREEN * green[x] + BLUE * blue[x]
+    mean = total / np.float32(size * size)
+    for y in range(size):
+        red, green, blue = out[0, y], out[1, y], out[2, y]
+        for index in range(first, len(changes)):
+            if changes[index] == CONTRAST:
+                for values in (red, green, blue):
+                    for x in range(size):
+                        values[x] = clipped(mean + factors[CONTRAST] * (values[x] - mean))
+            else:
+                change(changes[index], factors, steps, red, green, blue)
+        for x in range(size):
+            red[x] = red[x] * scale[0] + shift[0]
+            green[x] = green[x] * scale[1] + shift[1]
+            blue[x] = blue[x] * scale[2] + shift[2]
+
+
+@compiled
+def look_up(crop, across, down, middle, half, centres, red, green, blue):  # type: ignore[no-untyped-def]
+    """A row of the output from the pixels of the crop that it comes from; black where it comes from outside."""
+    last = np.float32(len(crop) - 1)
+    for x in range(len(red)):
+        if abs(centres[x] - middle) > half:
+            red[x] = green[x] = blue[x] = LEAST
+        else:
+            column = int(within(np.floor(across[0, x] + down[0]), LEAST, last))
+            line = int(within(np.floor(across[1, x] + down[1]), LEAST, last))
+            red[x], green[x], blue[x] = crop[line, column, 0], crop[line, column, 1], crop[line, column, 2]
+
+
+@compiled
+def change(index, factors, steps, red, green, blue):  # type: ignore[no-untyped-def]
+    """Brightness, saturation or hue of a row, in place."""
+    factor = factors[index]
+    if index == BRIGHTNESS:
+        for values in (red, green, blue):
+            for x in range(len(values)):
+                values[x] = clipped(values[x] * factor)
+    elif index == SATURATION:
+        for x in range(len(red)):
+            grey = RED * red[x] + GREEN * green[x] + BLUE * blue[x]
+            red[x] = clipped(grey + factor * (red[x] - grey))
+            green[x] = clipped(grey + factor * (green[x] - grey))
+            blue[x] = clipped(grey + factor * (blue[x] - grey))
+    elif index == HUE:
+        for _ in range(abs(steps)):
+            if steps > 0:
+                turn(factor * np.float32(6) / np.float32(steps), red, green, blue)
+            else:  # backwards the channel before takes the place of the next one
+                turn(factor * np.float32(6) / np.float32(steps), blue, green, red)
+
+
+@compiled
+def turn(part, first, second, third):  # type: ignore[no-untyped-def]
+    """One step of `jitter.hue`: at most half a sixth of a turn, from the first channel to the second."""
+    for x in range(len(first)):
+        a, b, c = first[x], second[x], third[x]
+        largest, smallest = max(a, b, c), min(a, b, c)
+        reach = (largest - smallest) * part
+        low, high = smallest + reach, largest - reach
+        first[x] = within(a + within(b, low, high) - b, smallest, largest)
+        second[x] = within(b + within(c, low, high) - c, smallest, largest)
+        third[x] = within(c + within(a, low, high) - a, smallest, largest)
+
+
+@compiled
+def within(value, least, most):  # type: ignore[no-untyped-def]
+    return min(max(value, least), most)
+
+
+@compiled
+def clipped(value):  # type: ignore[no-untyped-def]
+    return min(max(value, LEAST), MOST)
