@@ -48,5 +48,5 @@ def has_numba() -> bool:
     """Whether numba is installed; says so once where it is not."""
     found = importlib.util.find_spec("numba") is not None
     if not found:
-        logger.warning("numba is not installed: augmentation on the CPU is 4 to 8 times slower; install the extra augment")
+        logger.warning("numba is not installed: augmenting on a CPU is 4 to 8 times slower; give it the extra augment")
     return found
