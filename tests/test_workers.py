@@ -68,6 +68,7 @@ def test_ddp_finds_what_single_finds_prunes_as_it_does_and_leaves_nothing(search
     assert f"loss {tested['loss']:.4f}, accuracy {tested['accuracy']:.4f}" in said
 
 
+@pytest.mark.slow  # its groups start anew five times
 def test_a_worker_in_trouble_is_its_trials_alone(search, nothing_left):
     ran = search("quarrel.py", "--scheduler", "fifo")
     assert ran.code == 0

@@ -17,6 +17,14 @@ from tuner.training.memory import Fit, gradients_in_parts
 NUM_EXAMPLES = 50
 
 
+@pytest.fixture(autouse=True)
+def only_what_a_test_makes():
+    """Collections, of which a test has dozens, leave out what the tests before it made: a second each in a full run."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 class Net(nn.Module):
     """Runs out of memory above `most` examples at once, while training or always."""
 

@@ -307,6 +307,7 @@ def test_neighbouring_stages_share_a_device_where_there_are_more():
     assert Worker("model", num_devices=2).devices("cuda") == [first, second]
 
 
+@pytest.mark.slow  # a compiler's 20 s
 @pytest.mark.parametrize("strategy", ["single", "pipeline"])
 def test_a_compiled_training_gives_the_losses_and_keeps_the_names(strategy):
     alone, other = training(), training(strategy=strategy, made=task(compile=True))
