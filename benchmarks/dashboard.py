@@ -22,8 +22,9 @@ from pathlib import Path
 import httpx
 
 from tuner.experiment import Experiment
+from tuner.journal import sealed
 
-PARTS = ("", "/trials?limit=500", "/rungs?limit=500", "/figures")  # as page.js asks
+PARTS = ("/trials", "/rungs", "/figures")  # asked for by page.js beside the summary
 
 
 def main() -> None:
@@ -54,12 +55,12 @@ def write_journal(results: Path, trials: int, reports: int) -> Path:
         folder, {"created": 1e9, "space": {"params": params}}
     )
     path, clock = folder / "journal.jsonl", 1e9
-    with open(path, "w") as file:
-        file.write(json.dumps({"time": clock, "event": "experiment_started", "name": "large"}) + "\n")
+    with open(path, "wb") as file:
+        file.write(sealed(json.dumps({"time": clock, "event": "experiment_started", "name": "large"}).encode()))
         for number in range(trials):
             for event in trial_events(f"{number:05}", reports, draw):
                 clock += 0.001
-                file.write(json.dumps({"time": round(clock, 3), **event}) + "\n")
+                file.write(sealed(json.dumps({"time": round(clock, 3), **event}).encode()))
     return path
 
 
@@ -100,8 +101,8 @@ def pages(results: Path, journal: Path, repeats: int) -> None:
 
 def append(journal: Path, number: int) -> None:
     line = {"time": 1e9 + 1000 + number, "event": "report", "trial": "00007", "epoch": 10, "metrics": {"loss": 0.5}}
-    with open(journal, "a") as file:
-        file.write(json.dumps(line) + "\n")
+    with open(journal, "ab") as file:
+        file.write(sealed(json.dumps(line).encode()))
 
 
 class Server:
@@ -110,6 +111,7 @@ class Server:
     def __init__(self, results: Path) -> None:
         self._command = [sys.executable, "-m", "tuner.serve", "--results", str(results), "--port", "0"]
         self.sizes: dict[str, str] = {}
+        self._lines = 0  # of the journal, that the page knows
 
     def __enter__(self) -> Server:
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
@@ -123,14 +125,20 @@ class Server:
         self._process.wait()
 
     def load(self, name: str) -> float:
-        """What the page asks for when it opens and when there is news; seconds."""
+        """What the page asks for when it opens and then when there is news; seconds."""
         began = time.perf_counter()
+        summary = self._ask(name, "")
         for part in PARTS:
-            answer = self._client.get(f"/api/experiments/{name}{part}")
-            answer.raise_for_status()
-            took_ms = answer.elapsed.total_seconds() * 1e3
-            self.sizes[part or "/"] = f"{len(answer.content) / 1e3:.0f} kB, {took_ms:.0f} ms"
+            self._ask(name, f"{part}?since={self._lines}" if self._lines else f"{part}?limit=500")
+        self._lines = summary.json()["lines"]
         return time.perf_counter() - began
+
+    def _ask(self, name: str, part: str) -> httpx.Response:
+        answer = self._client.get(f"/api/experiments/{name}{part}")
+        answer.raise_for_status()
+        took_ms = answer.elapsed.total_seconds() * 1e3
+        self.sizes[part.partition("?")[0] or "/"] = f"{len(answer.content) / 1e3:.0f} kB, {took_ms:.0f} ms"
+        return answer
 
     def memory_bytes(self) -> float:
         """The most that the process has held."""

@@ -19,7 +19,6 @@ from tuner.results import ExperimentRecord
 
 REPEATS = 10
 LEAST_TRIALS = 10
-MOST_TRIALS = 1000
 INSTALL = "pip install 'tuner[importance]'"
 
 
@@ -35,7 +34,7 @@ class Importance(NamedTuple):
 
 
 def importance_of(record: ExperimentRecord) -> Importance:
-    """Of the trials with a finite best value, the latest MOST_TRIALS of them.
+    """Of the trials that are drawn: those with a finite value, of very many an even sample.
 
     Raises:
         RequestError: scikit-learn is not installed, or there are too few trials or parameters.
@@ -46,9 +45,9 @@ def importance_of(record: ExperimentRecord) -> Importance:
     count = len(axes[-1].values) if axes else 0
     if count < LEAST_TRIALS or len(axes) < 2:
         raise RequestError(f"importance needs {LEAST_TRIALS} trials with a value and parameters that differ")
-    x = np.array([axis.values[-MOST_TRIALS:] for axis in axes[:-1]]).T
+    x = np.array([axis.values for axis in axes[:-1]]).T
     # Ranks: one trial that diverged to 1e30 would be all that a forest looks at.
-    y = np.argsort(np.argsort(axes[-1].values[-MOST_TRIALS:], kind="stable")) / max(1, len(x) - 1)
+    y = np.argsort(np.argsort(axes[-1].values, kind="stable")) / max(1, len(x) - 1)
     drops, scores = zip(*(_one_forest(x, y, seed) for seed in range(REPEATS)), strict=True)
     means, deviations = np.mean(drops, axis=0), np.std(drops, axis=0, ddof=1)
     order = np.argsort(-means)

@@ -5,20 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from tuner.errors import RequestError
-from tuner.journal import BEGINNINGS, SEAL, Event, opened
+from tuner.journal import BEGINNINGS, Event, has_seal, opened
 from tuner.records import Folding, TrialRecord
 
 CHUNK_BYTES = 1 << 20  # at a time: 10,000 trials are 30 MB of journal, which need not be in memory with their records
 
 
 class Reading:
-    """One journal. `lines` have been read; `state` is the search's, `took_s` its sessions without the time between."""
+    """One journal. `lines` have been read; `state` is the search's, `took_s` its sessions without the time between;
+    `beginnings` is how often it was read from its first line."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.beginnings = 0
         self._begin_anew()
 
     def _begin_anew(self) -> None:
+        self.beginnings += 1
         self.state, self.lines, self.took_s = "running", 0, 0.0
         self.updated: float | None = None
         self._folding = Folding()
@@ -50,7 +53,7 @@ class Reading:
     def _take(self, lines: list[bytes]) -> None:
         for line in lines:
             if self.lines == 0:
-                self._is_sealed = SEAL.search(line) is not None
+                self._is_sealed = has_seal(line)
             try:
                 event = opened(line, self._is_sealed)
                 self._folding.add(event)

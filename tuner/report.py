@@ -20,7 +20,7 @@ from tuner.audit_record import CONFIDENCE, result_of
 from tuner.errors import RequestError
 from tuner.figures import Figure, all_figures
 from tuner.files import write_atomically
-from tuner.labels import finite
+from tuner.records import finite
 from tuner.results import ExperimentRecord, load
 from tuner.tables import best_row, counts, decision_rows, rung_rows, trial_rows
 from tuner.whatif import REPLAYED, reproduced
@@ -96,7 +96,7 @@ def page(record: ExperimentRecord) -> str:
 
 def _summary(record: ExperimentRecord) -> list[str]:
     e, best = record.experiment, best_row(record)
-    said = ", ".join(f"{count} {status}" for status, count in counts(record.trials).items() if count) or "no trial"
+    said = ", ".join(f"{count} {status}" for status, count in counts(record).items() if count) or "no trial"
     when = record.facts.get("created")
     started = f"; started {_time(when)}" if isinstance(when, (int, float)) else ""
     rules = f"{e.searcher} + {e.scheduler}, seed {e.seed}" if e.space else "decisions not recorded"
@@ -138,10 +138,10 @@ def _sections(record: ExperimentRecord, figures: dict[str, Figure]) -> list[str]
         parts.pop("curves", ""),
         _table("Rungs", "rung bracket came went_on stopped waiting best cutoff_then cutoff_now would_pass_now", rungs),
         _table("Decisions, close calls first", "trial action epoch rung value cutoff margin reason",
-               decision_rows(record)[:MOST_DECISIONS]),
+               decision_rows(record, limit=MOST_DECISIONS)),
         *parts.values(),
         _table("Trials", "trial status best best_epoch last epochs seconds config reason",
-               trial_rows(record)[:MOST_TRIALS]),
+               trial_rows(record, record.trials[:MOST_TRIALS])),
     ]  # fmt: skip
     return [part for part in shown if part]
 

@@ -13,8 +13,7 @@ from typing import Literal, NamedTuple, get_args
 
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
-from tuner.labels import finite
-from tuner.records import TrialRecord
+from tuner.records import TrialRecord, finite
 from tuner.results import ExperimentRecord
 from tuner.rules import HyperBand, Judged, Rule, rule_of
 

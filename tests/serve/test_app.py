@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
 from tuner.journal import Journal, sealed
+from tuner.results import Following
 from tuner.serve.app import create_app
 from tuner.serve.guard import is_loopback
 from tuner.serve.stream import Place, read_on
@@ -109,11 +110,9 @@ def test_a_script_in_a_setting_never_reaches_plotly_as_markup(client):
 
 
 def test_what_is_appended_is_seen_and_what_is_not_is_not_read_again(client, results, monkeypatch):
-    from tuner.serve import store
-
     reads = []
-    load = store.results.load_on
-    monkeypatch.setattr(store.results, "load_on", lambda *given: reads.append(given) or load(*given))
+    load = Following.load
+    monkeypatch.setattr(Following, "load", lambda self: reads.append(self) or load(self))
     for _ in range(3):
         get(client, "/demo")
         get(client, "")

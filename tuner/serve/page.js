@@ -2,7 +2,7 @@
 // One page, two views: the list of experiments (#) and one experiment (#name), kept up to date by its journal.
 
 const at = (id) => document.getElementById(id);
-// The experiment shown: {name, stream, summary, trials, rungs, figures}; `whole` once all rows were asked for.
+// The experiment shown: {name, stream, summary, trials, rungs, figures, limit}: of many rows the first `limit` are here.
 let open = null;
 
 // --- the list --------------------------------------------------------------------------------------------------------
@@ -31,11 +31,32 @@ async function load(shown) {
   const path = `/api/experiments/${encodeURIComponent(shown.name)}`;
   // The summary first: its number of lines is what the stream goes on after.
   const summary = await get(path);
-  const rows = `?limit=${shown.whole ? 10000 : MOST_ROWS}`;
+  const limit = shown.whole ? ALL_ROWS : MOST_ROWS;
+  // Rows that have come and had no news since are not asked for again.
+  const since = shown.limit === limit && shown.summary.lines <= summary.lines ? shown.summary.lines : 0;
+  const rows = since ? `?since=${since}` : `?limit=${limit}`;
   const parts = [`trials${rows}`, `rungs${rows}`, "figures"].map((part) => get(`${path}/${part}`));
   const [trials, rungs, figures] = await Promise.all(parts);
-  Object.assign(shown, { summary, trials, rungs, figures });
+  if (since) {
+    trials.trials = merged(shown.trials.trials, trials.trials, limit);
+    rungs.decisions = withNews(shown.rungs.decisions, rungs.decisions, limit);
+  }
+  Object.assign(shown, { summary, trials, rungs, figures, limit });
   if (open === shown) draw();
+}
+
+// The first rows in the order of the trials, those with news in the place of what they were.
+function merged(rows, news, limit) {
+  const known = new Map(rows.map((row) => [row.trial, row]));
+  for (const row of news) if (known.has(row.trial) || known.size < limit) known.set(row.trial, row);
+  return [...known.values()];
+}
+
+// The closest calls: those of trials with news in the place of what these had. Decisions are added, never taken back.
+function withNews(decisions, news, limit) {
+  const renewed = new Set(news.map((decision) => decision.trial));
+  const all = [...decisions.filter((decision) => !renewed.has(decision.trial)), ...news];
+  return all.sort((a, b) => (a.margin ?? Infinity) - (b.margin ?? Infinity) || 0).slice(0, limit);
 }
 
 function follow(shown) {
