@@ -51,27 +51,29 @@ class Reading:
         return self._folding.records()
 
     def _take(self, lines: list[bytes]) -> None:
-        for line in lines:
-            if self.lines == 0:
-                self._is_sealed = has_seal(line)
-            try:
-                event = opened(line, self._is_sealed)
-                self._folding.add(event)
-                self._note(event)
-            except (ValueError, KeyError, TypeError) as error:
-                number = self.lines + 1
-                self._begin_anew()  # half of an event may have been taken in
-                what = f"{self._path} is damaged at line {number} ({error}); --resume goes on from the lines before it"
-                raise RequestError(what) from None
-            self.lines += 1
-            self._offset += len(line) + 1
+        if self.lines == 0 and lines:
+            self._is_sealed = has_seal(lines[0])
+        number, is_sealed, add, note = self.lines, self._is_sealed, self._folding.add, self._note
+        try:
+            for line in lines:  # 5 us each, and 10,000 trials have 170,000
+                number += 1
+                event = opened(line, is_sealed)
+                add(event)
+                note(event)
+        except (ValueError, KeyError, TypeError) as error:
+            self._begin_anew()  # half of an event may have been taken in
+            what = f"{self._path} is damaged at line {number} ({error}); --resume goes on from the lines before it"
+            raise RequestError(what) from None
+        self.lines = number
+        self._offset += sum(map(len, lines)) + len(lines)
 
     def _note(self, event: Event) -> None:
         """The state of the search and how long it has run."""
-        if event["event"] in BEGINNINGS:
+        kind, time = event["event"], event["time"]
+        if kind in BEGINNINGS:
             self.state = "running"
         else:
-            if event["event"] == "experiment_finished":
+            if kind == "experiment_finished":
                 self.state = event["state"]
-            self.took_s += event["time"] - (self.updated if self.updated is not None else event["time"])
-        self.updated = event["time"]
+            self.took_s += time - (self.updated if self.updated is not None else time)
+        self.updated = time

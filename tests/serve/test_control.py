@@ -31,11 +31,13 @@ def state(service, name):
 
 
 def test_a_search_is_queued_then_submitted_as_the_command_line_would_be(service):
-    row = start(service, name="a", num_samples=4, searcher="grid")
+    row = start(service, name="a", num_samples=4, searcher="grid", grace_period=2)
     assert (row["state"], row["actions"], row["num_samples"], row["max_epochs"]) == ("queued", ["stop"], 4, 27)
+    assert (row["grace_period"], row["reduction_factor"]) == (2, 3)
     assert service.searches.step()
     (arguments,) = service.jobs.submitted.values()
-    wanted = ["--num-samples=4", "--searcher=grid", "--name=a", f"--results={service.results}", "--wandb=disabled"]
+    wanted = ["--num-samples=4", "--grace-period=2", "--searcher=grid", "--name=a"]
+    wanted += [f"--results={service.results}", "--wandb=disabled"]
     assert arguments == ["--space=quadratic", *wanted]
     assert state(service, "a") == ("starting", ["stop"])
     service.begin("a").close()

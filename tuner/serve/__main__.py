@@ -111,10 +111,13 @@ def listen(host: str, port: int) -> socket.socket:
         raise RequestError(f"--port {port}: must be 0..65535")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family)
+        listener = socket.create_server(address[:2], family=family)
     except (OSError, UnicodeError) as error:
         what = getattr(error, "strerror", None) or error
         raise RequestError(f"--host {host} --port {port}: {what}; give another --port, or end what uses it") from None
+    # asyncio does so only for sockets that it made itself; without it each answer waits 40 ms for the reader's ACK.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def greeting(results: Path, host: str, port: int, code: str, problem: str) -> str:

@@ -158,7 +158,7 @@ def missing() -> str:
     lacking = [name for name in ("aiohttp", "aiohttp_cors", "opencensus", "prometheus_client") if not _installed(name)]
     if not lacking:
         return ""
-    return f"starting searches needs Ray's dashboard ({', '.join(lacking)} missing): pip install 'tuner[serve]'"
+    return f"starting searches needs Ray's dashboard ({', '.join(lacking)} missing): pip install 'tuner[cluster]'"
 
 
 def _installed(module: str) -> bool:
