@@ -135,3 +135,23 @@ def test_the_searchs_own_rules_give_its_recorded_stops_again(search, scheduler):
     stops = sum(trial.status == "pruned" for trial in ran.record.trials)
     assert stops > 3 and reproduced(ran.record) == stops
     assert (ran.folder / "report.html").stat().st_size < 8e6
+
+
+def test_hyperbands_own_rules_give_every_recorded_end_again(search):
+    # Two at a time fill the first bracket of 3 epochs; what comes behind it waits at rung 1, three at a time.
+    ran = search("tiny.py", "--num-samples", "11", "--max-epochs", "3", "--scheduler", "hyperband")
+    own = ran.record.experiment
+    outcome = what_if(ran.record, "hyperband", own.grace_period, own.reduction_factor)
+    recorded = {
+        trial.id: ("stopped", d.epoch, d.rung, d.cutoff) if (d := trial.decisions[-1]).rung else ("ended", d.epoch)
+        for trial in ran.record.trials
+    }
+    replayed = {
+        fate.trial: ("stopped", fate.epochs, fate.rung, fate.cutoff) if fate.outcome == "stopped"
+        else (fate.outcome, fate.epochs)
+        for fate in outcome.fates
+    }  # fmt: skip
+    assert replayed == recorded and sum(end[0] == "stopped" for end in recorded.values()) > 3
+    assert outcome.same and outcome.exact and outcome.reproduced == outcome.stopped_recorded
+    paused = {t.id for t in ran.record.trials if t.decisions[0].action == "pause"}
+    assert {d.trial for d in outcome.fates if d.rung == 1} < paused  # of those that waited some went on
