@@ -12,7 +12,7 @@ from tuner.report import page
 
 @pytest.fixture
 def searched(tmp_path):
-    trials = [trial(n, [3.0 + n, 2.0 + n], x=n, y=n % 3, act="</script><b>") for n in range(4)]
+    trials = [trial(n, [7.0 - n, 6.0 - n], x=n, y=n % 3, act="</script><b>") for n in range(4)]
     pruned = [trial(n, [9.0 + n], "pruned", [decided(1, 9.0 + n, 4.0)], x=n, y=n % 3, act="b") for n in range(4, 8)]
     return record(*trials, *pruned, max_epochs=2, results=str(tmp_path))
 
