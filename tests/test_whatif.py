@@ -137,9 +137,12 @@ def test_the_searchs_own_rules_give_its_recorded_stops_again(search, scheduler):
     assert (ran.folder / "report.html").stat().st_size < 8e6
 
 
+@pytest.mark.slow
 def test_hyperbands_own_rules_give_every_recorded_end_again(search):
-    # Two at a time fill the first bracket of 3 epochs; what comes behind it waits at rung 1, three at a time.
-    ran = search("tiny.py", "--num-samples", "11", "--max-epochs", "3", "--scheduler", "hyperband")
+    # Four at a time: two fill the first bracket, of 3 epochs; those behind it wait at rung 1 for a third.
+    rules = ("--scheduler", "hyperband", "--reduction-factor", "3", "--max-epochs", "3")
+    four = ("--cpus-per-trial", "0.5", "--max-concurrent-trials", "4")
+    ran = search("tiny.py", "--num-samples", "11", *rules, *four)
     own = ran.record.experiment
     outcome = what_if(ran.record, "hyperband", own.grace_period, own.reduction_factor)
     recorded = {

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tuner.errors import RequestError, nearest
-from tuner.labels import GRAY, escaped, label_of, tick
+from tuner.labels import escaped, label_of, tick
 from tuner.parallel import BEST_TO_WORST, Axis, parallel_of
 from tuner.results import ExperimentRecord
 
@@ -69,7 +69,13 @@ def draw_contour(data: Contour, metric: str, mode: str) -> dict[str, Any]:
     surface = {"type": "contour", "x": data.xs, "y": data.ys, "z": data.grid, "zmin": low, "zmax": high} | scale
     surface |= {"hoverinfo": "skip", "line": {"width": 0}, "connectgaps": False}
     surface |= {"colorbar": {"title": {"text": escaped(metric, 20)}}, "ncontours": 20}
-    look = {"size": 7, "color": data.values, "cmin": low, "cmax": high, "line": {"width": 1, "color": GRAY}} | scale
+    look = {
+        "size": 7,
+        "color": data.values,
+        "cmin": low,
+        "cmax": high,
+        "line": {"width": 1, "color": "rgba(0,0,0,0.5)"},
+    } | scale
     dots = {"type": "scatter", "mode": "markers", "x": data.x.values, "y": data.y.values, "text": data.labels}
     hover = f"%{{text}}<br>{escaped(metric, 40)} %{{marker.color:.5g}}<extra></extra>"
     layout = {"xaxis": _axis(data.x), "yaxis": _axis(data.y), "hovermode": "closest", "showlegend": False}

@@ -76,12 +76,19 @@ def _one_forest(x: Any, y: Any, seed: int) -> tuple[Any, float]:
 def draw_importance(data: Importance) -> dict[str, Any]:
     """Bars with their standard deviation, the most important on top."""
     bars = {"type": "bar", "orientation": "h", "x": data.means[::-1], "marker": {"color": MAIN_COLOR}}
-    bars |= {"y": [escaped(name, 30) for name in data.names[::-1]]}
+    names = [escaped(name, 24) for name in data.names[::-1]]
+    bars |= {"y": names}
     bars |= {"error_x": {"type": "data", "array": data.deviations[::-1]}}
     bars |= {"hovertemplate": "%{y}: %{x:.3f} ± %{error_x.array:.3f}<extra></extra>"}
     explained = 0.0 if math.isnan(data.explained) else data.explained
-    said = f"drop of R² when shuffled; R² on unseen trials: {explained:.2f}"
+    said = f"drop of R² when shuffled<br>(R² on unseen trials: {explained:.2f})"
     return {
         "data": [bars],
-        "layout": {"xaxis": {"title": {"text": said}}, "height": 90 + 34 * len(data.names), "showlegend": False},
+        "layout": {
+            "xaxis": {"title": {"text": said}},
+            "height": 110 + 34 * len(data.names),
+            "showlegend": False,
+            # Plotly's own margin for labels cuts the first letters off, where a figure is not wide.
+            "margin": {"l": 24 + 8 * max(map(len, names)), "r": 16, "t": 12, "b": 64},
+        },
     }

@@ -12,8 +12,11 @@ CHUNK_BYTES = 1 << 20  # at a time: 10,000 trials are 30 MB of journal, which ne
 
 
 class Reading:
-    """One journal. `lines` have been read; `state` is the search's, `took_s` its sessions without the time between;
-    `beginnings` is how often it was read from its first line."""
+    """One journal.
+
+    `lines` have been read; `state` is the search's, `reason` why it ended before its last trial, if so; `took_s` its
+    sessions without the time between; `beginnings` is how often it was read from its first line.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -22,7 +25,7 @@ class Reading:
 
     def _begin_anew(self) -> None:
         self.beginnings += 1
-        self.state, self.lines, self.took_s = "running", 0, 0.0
+        self.state, self.reason, self.lines, self.took_s = "running", "", 0, 0.0
         self.updated: float | None = None
         self._folding = Folding()
         self._offset, self._inode, self._is_sealed = 0, 0, False
@@ -71,9 +74,9 @@ class Reading:
         """The state of the search and how long it has run."""
         kind, time = event["event"], event["time"]
         if kind in BEGINNINGS:
-            self.state = "running"
+            self.state, self.reason = "running", ""
         else:
             if kind == "experiment_finished":
-                self.state = event["state"]
+                self.state, self.reason = event["state"], event.get("reason", "")
             self.took_s += time - (self.updated if self.updated is not None else time)
         self.updated = time

@@ -79,7 +79,7 @@ def draw_slices(data: Slices, metric: str, columns: int = 3) -> dict[str, Any]:
     size = [6] * len(color)
     if data.best >= 0:
         color[data.best], size[data.best] = BEST_COLOR, 11
-    marker = {"color": color, "size": size, "opacity": 0.75}
+    marker = {"color": color, "size": size, "opacity": 0.75, "line": {"width": 0}}
     for i, axis in enumerate(data.axes):
         number = str(i + 1) if i else ""
         trace = {"type": "scattergl", "mode": "markers", "x": axis.values, "y": data.values, "text": data.labels}

@@ -79,7 +79,8 @@ function draw() {
   const { summary, trials, rungs, figures } = open;
   const said = Object.entries(summary.counts).filter(([, n]) => n).map(([status, n]) => `${n} ${status}`);
   set(at("name"), summary.name);
-  set(at("summary"), [summary.space, `${summary.searcher} + ${summary.scheduler}`, state(summary),
+  const rules = [...new Set([summary.searcher, summary.scheduler])].join(" + "); // of a plain Ray folder: not recorded
+  set(at("summary"), [summary.space, rules, state(summary),
     `${trials.total} of ${summary.num_samples} trials: ${said.join(", ") || "none yet"}`,
     `${summary.epochs} of ${summary.num_samples * summary.max_epochs} epochs trained`,
     `started ${moment(summary.started)}`, `took ${duration(summary.took_s)}`].join(" · "));
