@@ -69,9 +69,10 @@ class RayJobs:
 
             return local_cluster()
         from ray.util.state import list_nodes
+        from ray.util.state.exception import RayStateApiException
 
         found = {"CPU": 0.0, "GPU": 0.0}
-        with self._answering("which nodes it has"):
+        with self._answering("which nodes it has", RayStateApiException):
             for node in list_nodes(address=self._address, detail=True, filters=[("state", "=", "ALIVE")]):
                 for name in found:
                     found[name] += node.resources_total.get(name, 0.0)
@@ -142,11 +143,11 @@ class RayJobs:
         return self._client
 
     @contextmanager
-    def _answering(self, what: str) -> Iterator[None]:
-        """Ray's errors as one line; requests' are OSErrors."""
+    def _answering(self, what: str, *more: type[Exception]) -> Iterator[None]:
+        """Ray's errors as one line, of these kinds too; requests' are OSErrors."""
         try:
             yield
-        except (RuntimeError, ValueError, OSError) as error:
+        except (RuntimeError, ValueError, OSError, *more) as error:
             where = f"the cluster of --address {self._address}" if self._address else "Ray on this machine"
             said = " ".join(str(error).split())[:300]
             raise RequestError(f"{where} does not say {what}: {said}") from error
