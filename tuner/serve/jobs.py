@@ -149,7 +149,7 @@ class RayJobs:
             yield
         except (RuntimeError, ValueError, OSError, *more) as error:
             where = f"the cluster of --address {self._address}" if self._address else "Ray on this machine"
-            said = " ".join(str(error).split())[:300]
+            said = " ".join(str(error).split()).partition(" Please ")[0][:300]  # Ray's advice is longer than its error
             raise RequestError(f"{where} does not say {what}: {said}") from error
 
 

@@ -83,7 +83,8 @@ function draw() {
   set(at("summary"), [summary.space, rules, state(summary),
     `${trials.total} of ${summary.num_samples} trials: ${said.join(", ") || "none yet"}`,
     `${summary.epochs} of ${summary.num_samples * summary.max_epochs} epochs trained`,
-    `started ${moment(summary.started)}`, `took ${duration(summary.took_s)}`].join(" · "));
+    summary.started && `started ${moment(summary.started)}`, summary.started && `took ${duration(summary.took_s)}`]
+    .filter(Boolean).join(" · "));
   const { best, metric } = summary;
   const place = best && `trial ${best.trial}, epoch ${best.epoch}: ${setting(best.config)}`;
   set(at("best"), best ? `Best ${metric} ${number(best.value)}: ${place}` : "");
@@ -98,6 +99,7 @@ function draw() {
   at("retrain-line").hidden = !summary.retrain;
   at("rungs-section").hidden = !rungs.rungs.length;
   at("decisions-section").hidden = !rungs.decisions.length;
+  at("trials-section").hidden = !trials.total;
   fill(at("rungs"), RUNGS, rungs.rungs);
   drawTables();
   for (const name of ["curves", "history", "parallel", "slices", "timeline", "usage"]) {
