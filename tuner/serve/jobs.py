@@ -145,9 +145,10 @@ class RayJobs:
     @contextmanager
     def _answering(self, what: str, *more: type[Exception]) -> Iterator[None]:
         """Ray's errors as one line, of these kinds too; requests' are OSErrors."""
+        kinds: tuple[type[Exception], ...] = (RuntimeError, ValueError, OSError, *more)
         try:
             yield
-        except (RuntimeError, ValueError, OSError, *more) as error:
+        except kinds as error:
             where = f"the cluster of --address {self._address}" if self._address else "Ray on this machine"
             said = " ".join(str(error).split()).partition(" Please ")[0][:300]  # Ray's advice is longer than its error
             raise RequestError(f"{where} does not say {what}: {said}") from error
