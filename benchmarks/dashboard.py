@@ -2,7 +2,7 @@
 
 Prints how long the server takes for a first page (every request that the page makes), for an update after new events,
 how large the answers are, and its memory; each is the median of `--repeats`, in a server process of its own.
-With `--search` also how long a search takes with the page open, against the same search alone, in turn.
+With `--search`, in its place, how long a search takes with the page open, against the same search alone, in turn.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--reports", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--search", action="store_true", help="measure a search with the page open too")
+    parser.add_argument("--search", action="store_true", help="measure a search with the page open")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder)
+        if args.search:
+            searches(results, args.repeats)
+            return
         journal = write_journal(results, args.trials, args.reports)
         print(f"{args.trials} trials x {args.reports} reports: {journal.stat().st_size / 1e6:.1f} MB of journal")
         pages(results, journal, args.repeats)
-    if args.search:
-        with tempfile.TemporaryDirectory() as folder:
-            searches(Path(folder), args.repeats)
 
 
 def write_journal(results: Path, trials: int, reports: int) -> Path:
@@ -161,6 +161,7 @@ def searches(results: Path, repeats: int) -> None:
                 over.set()
                 if open_page:
                     reader.join()
+        print(f"pair {number + 1}: alone {alone[-1]:.2f} s, with the page open {watched[-1]:.2f} s", flush=True)
     print(f"a search alone {statistics.median(alone):.2f} s, with the page open {statistics.median(watched):.2f} s")
     pairs = [w / a for w, a in zip(watched, alone, strict=True)]
     print(f"ratio {statistics.median(pairs):.3f} (of {repeats} pairs, {min(pairs):.3f} to {max(pairs):.3f})")

@@ -139,10 +139,10 @@ def test_the_searchs_own_rules_give_its_recorded_stops_again(search, scheduler):
 
 @pytest.mark.slow
 def test_hyperbands_own_rules_give_every_recorded_end_again(search):
-    # Four at a time: two fill the first bracket, of 3 epochs; those behind it wait at rung 1 for a third.
-    rules = ("--scheduler", "hyperband", "--reduction-factor", "3", "--max-epochs", "3")
-    four = ("--cpus-per-trial", "0.5", "--max-concurrent-trials", "4")
-    ran = search("tiny.py", "--num-samples", "11", *rules, *four)
+    # Five at a time: three fill the first bracket, which stops nobody; those behind it wait at rungs 3 and 1.
+    rules = ("--scheduler", "hyperband", "--reduction-factor", "3", "--max-epochs", "9")
+    five = ("--cpus-per-trial", "0.4", "--max-concurrent-trials", "5")
+    ran = search("tiny.py", "--num-samples", "20", *rules, *five)
     own = ran.record.experiment
     outcome = what_if(ran.record, "hyperband", own.grace_period, own.reduction_factor)
     recorded = {
@@ -154,7 +154,8 @@ def test_hyperbands_own_rules_give_every_recorded_end_again(search):
         else (fate.outcome, fate.epochs)
         for fate in outcome.fates
     }  # fmt: skip
-    assert replayed == recorded and sum(end[0] == "stopped" for end in recorded.values()) > 3
+    assert replayed == recorded and sum(end[0] == "stopped" for end in recorded.values()) > 5
     assert outcome.same and outcome.exact and outcome.reproduced == outcome.stopped_recorded
-    paused = {t.id for t in ran.record.trials if t.decisions[0].action == "pause"}
-    assert {d.trial for d in outcome.fates if d.rung == 1} < paused  # of those that waited some went on
+    paused = {trial.id: trial for trial in ran.record.trials if trial.decisions[0].action == "pause"}
+    assert {trial.status for trial in paused.values()} == {"pruned", "completed"}
+    assert all(trial.decisions[-1].action == "stop" for trial in ran.record.trials)  # each end has its reason
