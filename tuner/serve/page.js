@@ -37,6 +37,10 @@ async function load(shown) {
   const rows = since ? `?since=${since}` : `?limit=${limit}`;
   const parts = [`trials${rows}`, `rungs${rows}`, "figures"].map((part) => get(`${path}/${part}`));
   const [trials, rungs, figures] = await Promise.all(parts);
+  if (since && Math.max(trials.trials.length, rungs.decisions.length) >= ALL_ROWS) {
+    shown.limit = 0; // more news than come at once: all anew
+    return load(shown);
+  }
   if (since) {
     trials.trials = merged(shown.trials.trials, trials.trials, limit);
     rungs.decisions = withNews(shown.rungs.decisions, rungs.decisions, limit);
