@@ -168,10 +168,11 @@ def searches(results: Path, repeats: int) -> None:
 
 
 def watch(server: Server, folder: Path, name: str, over: threading.Event) -> None:
-    """A page: it asks again 0.8 s after news."""
-    while not over.wait(0.8):
+    """A page: there is always news, and it asks for a twentieth of the time, 0.8 to 5 s after the last answer."""
+    pause_s = 0.8
+    while not over.wait(pause_s):
         if (folder / "journal.jsonl").exists():
-            server.load(name)
+            pause_s = min(5.0, max(0.8, 20 * server.load(name)))
 
 
 def search(results: Path, name: str) -> float:

@@ -29,6 +29,7 @@ async function showList() {
 
 async function load(shown) {
   const path = `/api/experiments/${encodeURIComponent(shown.name)}`;
+  const began = performance.now();
   // The summary first: its number of lines is what the stream goes on after.
   const summary = await get(path);
   const limit = shown.whole ? ALL_ROWS : MOST_ROWS;
@@ -45,7 +46,7 @@ async function load(shown) {
     trials.trials = merged(shown.trials.trials, trials.trials, limit);
     rungs.decisions = withNews(shown.rungs.decisions, rungs.decisions, limit);
   }
-  Object.assign(shown, { summary, trials, rungs, figures, limit });
+  Object.assign(shown, { summary, trials, rungs, figures, limit, took: performance.now() - began });
   if (open === shown) draw();
 }
 
@@ -71,7 +72,7 @@ function follow(shown) {
     shown.timer ??= setTimeout(async () => { // many events a second are one update
       await attempt(() => load(shown));
       shown.timer = null;
-    }, 800);
+    }, Math.min(5000, Math.max(800, 20 * shown.took))); // asked for a twentieth of the time: a search beside it goes on
   };
   shown.stream.onerror = () => {
     set(at("live"), "reconnecting");
