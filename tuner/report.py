@@ -194,7 +194,9 @@ def _table(title: str, columns: str, rows: Sequence[Any]) -> str:
     names = columns.split()
     if not rows:
         return ""
-    head = "".join(f'<th scope="col">{name.replace("_", " ")}</th>' for name in names)
+    numbers = {name for name in names if any(isinstance(getattr(row, name), (int, float)) for row in rows)}
+    look = {name: ' class="number"' if name in numbers else "" for name in names}
+    head = "".join(f'<th scope="col"{look[name]}>{name.replace("_", " ")}</th>' for name in names)
     lines = ("".join(_cell(name, getattr(row, name)) for name in names) for row in rows)
     body = _rows(lines)
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
