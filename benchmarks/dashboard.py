@@ -2,7 +2,7 @@
 
 Prints how long the server takes for a first page (every request that the page makes), for an update after new events,
 how large the answers are, and its memory; each is the median of `--repeats`, in a server process of its own.
-With `--search` also how long a search takes with the page open, against the same search alone, in turn.
+With `--search`, in its place, how long a search takes with the page open, against the same search alone, in turn.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from pathlib import Path
 import httpx
 
 from tuner.experiment import Experiment
+from tuner.journal import sealed
 
-PARTS = ("", "/trials?limit=500", "/rungs?limit=500", "/figures")  # as page.js asks
+PARTS = ("/trials", "/rungs", "/figures")  # asked for by page.js beside the summary
 
 
 def main() -> None:
@@ -31,16 +32,16 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--reports", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--search", action="store_true", help="measure a search with the page open too")
+    parser.add_argument("--search", action="store_true", help="measure a search with the page open")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder)
+        if args.search:
+            searches(results, args.repeats)
+            return
         journal = write_journal(results, args.trials, args.reports)
         print(f"{args.trials} trials x {args.reports} reports: {journal.stat().st_size / 1e6:.1f} MB of journal")
         pages(results, journal, args.repeats)
-    if args.search:
-        with tempfile.TemporaryDirectory() as folder:
-            searches(Path(folder), args.repeats)
 
 
 def write_journal(results: Path, trials: int, reports: int) -> Path:
@@ -54,12 +55,12 @@ def write_journal(results: Path, trials: int, reports: int) -> Path:
         folder, {"created": 1e9, "space": {"params": params}}
     )
     path, clock = folder / "journal.jsonl", 1e9
-    with open(path, "w") as file:
-        file.write(json.dumps({"time": clock, "event": "experiment_started", "name": "large"}) + "\n")
+    with open(path, "wb") as file:
+        file.write(sealed(json.dumps({"time": clock, "event": "experiment_started", "name": "large"}).encode()))
         for number in range(trials):
             for event in trial_events(f"{number:05}", reports, draw):
                 clock += 0.001
-                file.write(json.dumps({"time": round(clock, 3), **event}) + "\n")
+                file.write(sealed(json.dumps({"time": round(clock, 3), **event}).encode()))
     return path
 
 
@@ -100,8 +101,8 @@ def pages(results: Path, journal: Path, repeats: int) -> None:
 
 def append(journal: Path, number: int) -> None:
     line = {"time": 1e9 + 1000 + number, "event": "report", "trial": "00007", "epoch": 10, "metrics": {"loss": 0.5}}
-    with open(journal, "a") as file:
-        file.write(json.dumps(line) + "\n")
+    with open(journal, "ab") as file:
+        file.write(sealed(json.dumps(line).encode()))
 
 
 class Server:
@@ -110,6 +111,7 @@ class Server:
     def __init__(self, results: Path) -> None:
         self._command = [sys.executable, "-m", "tuner.serve", "--results", str(results), "--port", "0"]
         self.sizes: dict[str, str] = {}
+        self._lines = 0  # of the journal, that the page knows
 
     def __enter__(self) -> Server:
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
@@ -123,14 +125,25 @@ class Server:
         self._process.wait()
 
     def load(self, name: str) -> float:
-        """What the page asks for when it opens and when there is news; seconds."""
+        """What the page asks for when it opens and then when there is news; seconds."""
         began = time.perf_counter()
+        summary = self._ask(name, "")
         for part in PARTS:
-            answer = self._client.get(f"/api/experiments/{name}{part}")
-            answer.raise_for_status()
-            took_ms = answer.elapsed.total_seconds() * 1e3
-            self.sizes[part or "/"] = f"{len(answer.content) / 1e3:.0f} kB, {took_ms:.0f} ms"
+            self._ask(name, f"{part}?since={self._lines}" if self._lines else f"{part}?limit=500")
+        self._lines = summary.json()["lines"]
         return time.perf_counter() - began
+
+    def _ask(self, name: str, part: str) -> httpx.Response:
+        answer = self._client.get(f"/api/experiments/{name}{part}")
+        answer.raise_for_status()
+        took_ms = answer.elapsed.total_seconds() * 1e3
+        self.sizes[part.partition("?")[0] or "/"] = f"{len(answer.content) / 1e3:.0f} kB, {took_ms:.0f} ms"
+        return answer
+
+    def cpu_s(self) -> float:
+        """The processor time that the process has taken."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory_bytes(self) -> float:
         """The most that the process has held."""
@@ -139,8 +152,11 @@ class Server:
 
 
 def searches(results: Path, repeats: int) -> None:
-    """The same search alone and with a page open that asks for everything at each event, in turn."""
-    alone, watched = [], []
+    """The same search alone and with a page open that there is always news for, in turn.
+
+    On a machine with other work the two differ by chance; the server's own processor time does not.
+    """
+    alone, watched, shares = [], [], []
     for number in range(repeats):
         for open_page, times in ((False, alone), (True, watched)):
             name = f"{'watched' if open_page else 'alone'}-{number}"
@@ -149,20 +165,27 @@ def searches(results: Path, repeats: int) -> None:
                 reader = threading.Thread(target=watch, args=(server, results / name, name, over))
                 if open_page:
                     reader.start()
+                before = server.cpu_s()
                 times.append(search(results, name))
+                if open_page:
+                    shares.append((server.cpu_s() - before) / times[-1] / os.cpu_count())
                 over.set()
                 if open_page:
                     reader.join()
+        print(f"pair {number + 1}: alone {alone[-1]:.2f} s, with the page open {watched[-1]:.2f} s", flush=True)
     print(f"a search alone {statistics.median(alone):.2f} s, with the page open {statistics.median(watched):.2f} s")
+    share = statistics.median(shares)
+    print(f"the server took {100 * share:.1f} % of the machine's {os.cpu_count()} cores meanwhile")
     pairs = [w / a for w, a in zip(watched, alone, strict=True)]
     print(f"ratio {statistics.median(pairs):.3f} (of {repeats} pairs, {min(pairs):.3f} to {max(pairs):.3f})")
 
 
 def watch(server: Server, folder: Path, name: str, over: threading.Event) -> None:
-    """A page: it asks again 0.8 s after news."""
-    while not over.wait(0.8):
+    """A page: there is always news, and it asks for a twentieth of the time, 0.8 to 5 s after the last answer."""
+    pause_s = 0.8
+    while not over.wait(pause_s):
         if (folder / "journal.jsonl").exists():
-            server.load(name)
+            pause_s = min(5.0, max(0.8, 20 * server.load(name)))
 
 
 def search(results: Path, name: str) -> float:

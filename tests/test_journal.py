@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tuner import journal
 from tuner.errors import RequestError
-from tuner.journal import Journal, follow, plain, read, scan
+from tuner.journal import Journal, follow, opened, plain, read, scan, sealed
 
 
 def write_some(path):
@@ -89,6 +89,24 @@ def test_a_number_of_a_report_and_a_decision_is_read_back_as_it_was(tmp_path, va
     for found in (report["metrics"]["loss"], decision["value"], decision["cutoff"]):
         assert type(found) is type(value) and (found == value or (math.isnan(value) and math.isnan(found)))
     assert report["metrics"]["word"] == "nano"
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+                    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
+def test_a_line_is_read_as_the_standard_library_reads_it(value):
+    line = json.dumps({"time": 1.5, "event": "e", "given": value}).encode()
+    assert same(opened(sealed(line)[:-1], True), json.loads(line))
+
+
+def test_what_only_the_standard_library_reads_is_read(tmp_path):
+    book = Journal(tmp_path / "j")
+    deep = 0
+    for _ in range(300):
+        deep = [deep]
+    book.write("trial_suggested", "0", config={"file": "half a pair: \udcff", "deep": deep})
+    book.close()
+    (event,) = read(tmp_path / "j")
+    assert event["config"] == {"file": "half a pair: \udcff", "deep": deep}
 
 
 def test_a_missing_journal_has_no_events_and_an_empty_one_neither(tmp_path):

@@ -6,8 +6,9 @@ import pytest
 
 from tuner.experiment import Experiment
 from tuner.journal import Journal
-from tuner.records import best_of, records_of
+from tuner.records import records_of
 from tuner.results import load
+from tuner.standing import Tally
 
 START = {"event": "trial_started", "config": {"lr": 0.1}, "resources": {"CPU": 1}, "node": "n"}
 
@@ -70,12 +71,12 @@ def test_a_trial_without_a_finite_metric_has_no_best_report():
         [report("0", 1, 0, loss=math.nan), report("0", 2, 1, accuracy=1.0), report("0", 3, 1, loss="x")]
     )
     assert record.best("loss", "min") is None
-    assert best_of([record], Experiment(), None) is None
+    assert Tally(Experiment()).update([record]).best("loss", "min") is None
 
 
 def test_ties_between_trials_go_to_the_earlier_report():
     records = records_of([report("0", 1, 5, loss=1.0), report("1", 1, 4, loss=1.0), report("2", 1, 6, loss=2.0)])
-    trial, best = best_of(records, Experiment(), None)
+    trial, best = Tally(Experiment()).update(records).best("loss", "min")
     assert trial.id == "1" and best.time == 4
 
 
@@ -88,7 +89,7 @@ def test_only_saved_epochs_count_where_a_checkpoint_is_there(tmp_path):
     ]
     (record,) = records_of(events)
     assert record.best("loss", "min").epoch == 3
-    assert record.best("loss", "min", tmp_path).epoch == 1
+    assert record.best_saved("loss", "min", tmp_path).epoch == 1
 
 
 def test_a_folder_is_read_into_one_record(tmp_path):

@@ -94,8 +94,13 @@ def result_of(record: ExperimentRecord) -> AuditResult | None:
 
 
 def prunable(record: ExperimentRecord) -> list[TrialRecord]:
-    """The trials that a rule stopped; those that diverged are none: no rule was wrong about them."""
-    return [t for t in record.trials if t.status == "pruned" and t.decisions and t.decisions[-1].rung is not None]
+    """The trials that a rule stopped, but for the winner, which hyperband's rules stop with its bracket.
+
+    Those that diverged are none: no rule was wrong about them.
+    """
+    winner = record.best()
+    others = [trial for trial in record.trials if winner is None or trial is not winner[0]]
+    return [t for t in others if t.status == "pruned" and t.decisions and t.decisions[-1].rung is not None]
 
 
 def read_audit(folder: Path) -> dict[str, Any] | None:

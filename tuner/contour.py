@@ -7,15 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tuner.errors import RequestError, nearest
-from tuner.labels import GRAY, escaped, label_of, tick
+from tuner.labels import escaped, label_of, tick
 from tuner.parallel import BEST_TO_WORST, Axis, parallel_of
 from tuner.results import ExperimentRecord
-from tuner.slices import with_value
 
 CELLS = 40
 NEAR = 0.08  # of an axis: the width of the kernel
 REACH = 0.2  # of an axis: farther from every trial than this, nothing is drawn
-MOST_TRIALS = 1000
 
 
 class Contour(NamedTuple):
@@ -32,17 +30,15 @@ class Contour(NamedTuple):
 
 def contour_of(record: ExperimentRecord, x: str, y: str) -> Contour:
     """Two parameters by name, of those that differ between trials; RequestError for another one."""
-    axes = {axis.name: axis for axis in parallel_of(record).axes[:-1]}
+    parallel = parallel_of(record)
+    axes = {axis.name: axis for axis in parallel.axes[:-1]}
     for name in (x, y):
         if name not in axes:
             raise RequestError(f"no parameter {name!r} that differs between trials{nearest(name, axes)}")
-    trials = with_value(record)[:MOST_TRIALS]
-    metric, mode = record.experiment.metric, record.experiment.mode
-    values = [found.metrics[metric] for trial in trials if (found := trial.best(metric, mode))]
-    first, second = (axes[name]._replace(values=axes[name].values[: len(trials)]) for name in (x, y))
+    first, second, values = axes[x], axes[y], parallel.axes[-1].values
     xs, ys = _ticks(first), _ticks(second)
     grid = smoothed(first.values, second.values, values, xs, ys)
-    return Contour(first, second, values, [label_of(trial) for trial in trials], xs, ys, grid)
+    return Contour(first, second, values, [label_of(trial) for trial in parallel.trials], xs, ys, grid)
 
 
 def _ticks(axis: Axis) -> list[float]:
@@ -73,7 +69,13 @@ def draw_contour(data: Contour, metric: str, mode: str) -> dict[str, Any]:
     surface = {"type": "contour", "x": data.xs, "y": data.ys, "z": data.grid, "zmin": low, "zmax": high} | scale
     surface |= {"hoverinfo": "skip", "line": {"width": 0}, "connectgaps": False}
     surface |= {"colorbar": {"title": {"text": escaped(metric, 20)}}, "ncontours": 20}
-    look = {"size": 7, "color": data.values, "cmin": low, "cmax": high, "line": {"width": 1, "color": GRAY}} | scale
+    look = {
+        "size": 7,
+        "color": data.values,
+        "cmin": low,
+        "cmax": high,
+        "line": {"width": 1, "color": "rgba(0,0,0,0.5)"},
+    } | scale
     dots = {"type": "scatter", "mode": "markers", "x": data.x.values, "y": data.y.values, "text": data.labels}
     hover = f"%{{text}}<br>{escaped(metric, 40)} %{{marker.color:.5g}}<extra></extra>"
     layout = {"xaxis": _axis(data.x), "yaxis": _axis(data.y), "hovermode": "closest", "showlegend": False}

@@ -68,6 +68,7 @@ class JournalingScheduler(TrialScheduler):
         self._explain = Explainer(inner, experiment.metric, experiment.mode)
         self._judged_any = resumed
         self._judged: dict[str, int] = {}  # trial -> its last judged epoch
+        self._waiting: set[str] = set()  # told to pause, and nothing reported since
         self._concurrent = concurrent
         self._added: set[str] = set()  # by the replay, before Ray knows them
         self._first: list[Trial] = []
@@ -101,6 +102,7 @@ class JournalingScheduler(TrialScheduler):
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         trial_id, epoch = trial.trial_id, result["training_iteration"]
+        self._waiting.discard(trial_id)
         metrics = {name: plain(value) for name, value in result.items() if _is_metric(name)}
         saved = result.get("checkpoint_dir_name")
         where = {"checkpoint": f"ray/{trial_id}/{saved}"} if saved else {}
@@ -148,6 +150,8 @@ class JournalingScheduler(TrialScheduler):
         return seeded(self._experiment.seed, 5, *key) if self._experiment.scheduler == "pbt" else nullcontext()
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        if trial.trial_id in self._waiting and trial.is_saving:
+            self._removed(trial)  # stopped before Ray had marked it as paused: to Ray that is a trial that runs
         value = plain(result.get(self.metric))
         if isinstance(value, (int, float)) and math.isfinite(value):
             self._inner.on_trial_complete(tune_controller, trial, result)
@@ -155,14 +159,17 @@ class JournalingScheduler(TrialScheduler):
             self._inner.on_trial_remove(tune_controller, trial)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        # A scheduler that stops a paused trial returns no decision: it asks Ray to stop it, and Ray tells it here.
+        self._removed(trial)
+        self._inner.on_trial_remove(tune_controller, trial)
+
+    def _removed(self, trial: Trial) -> None:
+        """A scheduler that stops a paused trial returns no decision: it asks Ray to stop it, and Ray tells it so."""
         last = trial.last_result or {}
         if trial.trial_id not in self.verdicts and not self._halt.reason and "training_iteration" in last:
             value = plain(last.get(self.metric))
             compared = self._explain.removed(trial)
             reason = self._explain.reason("stop", value, compared, {})
             self._decide(trial.trial_id, last["training_iteration"], value, STOP, reason, compared, "pruned")
-        self._inner.on_trial_remove(tune_controller, trial)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         while self._first:
@@ -197,6 +204,8 @@ class JournalingScheduler(TrialScheduler):
         self, trial_id: str, epoch: int, value: Any, action: str, reason: str, compared: Comparison, status: str
     ) -> str:
         self._journal_decision(trial_id, epoch, value, action, reason, compared)
+        if action == PAUSE:
+            self._waiting.add(trial_id)
         if action == STOP:
             self.verdicts[trial_id] = Verdict(status, reason)
         return action

@@ -68,6 +68,8 @@ class Explainer:
         best_first = sorted(self._came[place].values(), reverse=self._mode == "max")
         kept = int(bracket._n)  # halved already when it stops trials
         cutoff = best_first[kept - 1] if 0 < kept <= len(best_first) else None
+        if cutoff is not None and self._sign * self._came[place][trial.trial_id] >= self._sign * cutoff:
+            cutoff = None  # good enough: its whole bracket has ended
         return Comparison(place[1], place[0], cutoff, len(best_first) - 1)
 
     def reason(self, action: str, value: Any, compared: Comparison, changed: dict[str, tuple[Any, Any]]) -> str:
@@ -125,7 +127,8 @@ class Explainer:
         best_first = sorted(came.values(), reverse=self._mode == "max")
         # The cutoff stands once the whole bracket has come; until then a trial waits.
         complete = set(came) >= {t.trial_id for t in bracket._live_trials}
-        cutoff = float(best_first[kept - 1]) if complete and kept <= len(best_first) else None
+        halved = complete and bracket._halves > 0  # at the last rung it ends, with nobody compared
+        cutoff = float(best_first[kept - 1]) if halved and kept <= len(best_first) else None
         return Comparison(rung, place[0], cutoff, len(came) - 1)
 
 

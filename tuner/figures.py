@@ -10,9 +10,9 @@ import math
 from typing import Any, NamedTuple
 
 from tuner.history import draw_history, history_of
-from tuner.labels import BEST_COLOR, GROUPS, escaped, finite, label_of
+from tuner.labels import BEST_COLOR, GROUPS, escaped, label_of
 from tuner.parallel import draw_parallel, parallel_of
-from tuner.records import TrialRecord
+from tuner.records import TrialRecord, finite
 from tuner.results import ExperimentRecord
 from tuner.slices import draw_slices, slices_of, usage_of
 from tuner.timeline import draw_timeline, timeline_of
@@ -68,7 +68,7 @@ def curves_of(record: ExperimentRecord) -> Curves:
         found.append(Curve(trial.id, status, label, [report.epoch for report in kept], values))
         stop = _stop_of(trial, experiment.metric, label)
         stops += [stop] if stop else []
-    rungs = {d.rung for t in record.trials for d in t.decisions if d.rung is not None}
+    rungs = {at.rung for at in record.standing.rungs}
     if experiment.scheduler == "asha":
         rungs |= {
             rung for rung in experiment.rungs() if rung < experiment.max_epochs
@@ -83,16 +83,14 @@ def drawn(record: ExperimentRecord) -> list[TrialRecord]:
     by value and an even sample of the others; and an even sample of the pruned."""
     if len(record.trials) <= MAX_CURVES:
         return list(record.trials)
-    metric, mode = record.experiment.metric, record.experiment.mode
-    sign = 1 if mode == "min" else -1
     pruned = [trial for trial in record.trials if trial.status == "pruned"]
     left = [trial for trial in record.trials if trial.status != "pruned"]
     room = MAX_CURVES - min(len(pruned), MAX_CURVES // 4)
     if len(left) > room:
-        value = {trial.id: sign * best.metrics[metric] for trial in left if (best := trial.best(metric, mode))}
-        left.sort(key=lambda trial: value.get(trial.id, math.inf))
+        ranked = [trial for rank in record.standing.ranked if (trial := record.trials[rank.place]).status != "pruned"]
         half = room // 2
-        left = [*left[:half], *_evenly(left[half:], room - half)]
+        better = {trial.id for trial in ranked[:half]}
+        left = [*ranked[:half], *_evenly([trial for trial in left if trial.id not in better], room - half)]
     winner = record.best()
     chosen = {trial.id for trial in [*left, *_evenly(pruned, MAX_CURVES - len(left)), *(winner or ())[:1]]}
     return [trial for trial in record.trials if trial.id in chosen]

@@ -137,7 +137,7 @@ def _in_order(trials: list[TrialRecord]) -> list[TrialRecord]:
     arrived = sorted((r.time, i, r.epoch) for i, trial in enumerate(trials) for r in trial.reports)
     order = {(i, epoch): number for number, (_, i, epoch) in enumerate(arrived, 1)}
     return [
-        replace(trial, reports=tuple(replace(r, order=order[i, r.epoch]) for r in trial.reports))
+        replace(trial, reports=tuple(r._replace(order=order[i, r.epoch]) for r in trial.reports))
         for i, trial in enumerate(trials)
     ]
 

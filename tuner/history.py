@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from tuner.kept import kept
-from tuner.labels import BEST_COLOR, escaped, finite, label_of
-from tuner.records import TrialRecord
+from tuner.labels import BEST_COLOR, escaped, label_of
 from tuner.results import ExperimentRecord
 
 
@@ -24,35 +19,12 @@ class History(NamedTuple):
 
 def history_of(record: ExperimentRecord) -> History:
     """Every improvement in the order of the reports, and the last report with the best of all again."""
-    metric, sign = record.experiment.metric, 1 if record.experiment.mode == "min" else -1
-    trials = [trial for trial in record.trials if trial.reports]
-    if not trials:
+    standing, metric = record.standing, record.experiment.metric
+    if not standing.improvements:
         return History(metric, [], [], [])
-    # As arrays: 100,000 reports sorted one by one take 0.1 s at every update.
-    columns = [_columns(trial, metric) for trial in trials]
-    times, values = (np.concatenate(column) for column in zip(*columns, strict=True))
-    order = np.argsort(times, kind="stable")
-    losses = sign * values[order]
-    best = np.fmin.accumulate(losses)  # nan gives way to any other
-    improved = np.flatnonzero(
-        losses < np.nan_to_num(np.concatenate([[math.inf], best[:-1]]), nan=math.inf, posinf=math.inf)
-    )
-    if not len(improved):
-        return History(metric, [], [], [])
-    owners = np.repeat(np.arange(len(trials)), [len(trial.reports) for trial in trials])[order][improved]
-    epochs, found = [int(i) + 1 for i in improved], [float(sign * losses[i]) for i in improved]
-    labels = [label_of(trials[owner]) for owner in owners]
-    return History(metric, [*epochs, len(order)], [*found, found[-1]], [*labels, labels[-1]])
-
-
-@kept
-def _columns(trial: TrialRecord, metric: str) -> tuple[Any, Any]:
-    """When each report came, and its value; one that is not finite is worse than any, in either mode: nan."""
-    known = [finite(report.metrics.get(metric)) for report in trial.reports]
-    return (
-        np.array([report.time for report in trial.reports]),
-        np.array([math.nan if value is None else value for value in known]),
-    )
+    steps = [*standing.improvements, standing.improvements[-1]._replace(epochs=standing.arrived)]
+    labels = [label_of(record.trials[step.place]) for step in steps]
+    return History(metric, [step.epochs for step in steps], [step.value for step in steps], labels)
 
 
 def draw_history(data: History) -> dict[str, Any]:

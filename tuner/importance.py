@@ -19,7 +19,6 @@ from tuner.results import ExperimentRecord
 
 REPEATS = 10
 LEAST_TRIALS = 10
-MOST_TRIALS = 1000
 INSTALL = "pip install 'tuner[importance]'"
 
 
@@ -35,7 +34,7 @@ class Importance(NamedTuple):
 
 
 def importance_of(record: ExperimentRecord) -> Importance:
-    """Of the trials with a finite best value, the latest MOST_TRIALS of them.
+    """Of the trials that are drawn: those with a finite value, of very many an even sample.
 
     Raises:
         RequestError: scikit-learn is not installed, or there are too few trials or parameters.
@@ -46,9 +45,9 @@ def importance_of(record: ExperimentRecord) -> Importance:
     count = len(axes[-1].values) if axes else 0
     if count < LEAST_TRIALS or len(axes) < 2:
         raise RequestError(f"importance needs {LEAST_TRIALS} trials with a value and parameters that differ")
-    x = np.array([axis.values[-MOST_TRIALS:] for axis in axes[:-1]]).T
+    x = np.array([axis.values for axis in axes[:-1]]).T
     # Ranks: one trial that diverged to 1e30 would be all that a forest looks at.
-    y = np.argsort(np.argsort(axes[-1].values[-MOST_TRIALS:], kind="stable")) / max(1, len(x) - 1)
+    y = np.argsort(np.argsort(axes[-1].values, kind="stable")) / max(1, len(x) - 1)
     drops, scores = zip(*(_one_forest(x, y, seed) for seed in range(REPEATS)), strict=True)
     means, deviations = np.mean(drops, axis=0), np.std(drops, axis=0, ddof=1)
     order = np.argsort(-means)
@@ -77,12 +76,19 @@ def _one_forest(x: Any, y: Any, seed: int) -> tuple[Any, float]:
 def draw_importance(data: Importance) -> dict[str, Any]:
     """Bars with their standard deviation, the most important on top."""
     bars = {"type": "bar", "orientation": "h", "x": data.means[::-1], "marker": {"color": MAIN_COLOR}}
-    bars |= {"y": [escaped(name, 30) for name in data.names[::-1]]}
+    names = [escaped(name, 24) for name in data.names[::-1]]
+    bars |= {"y": names}
     bars |= {"error_x": {"type": "data", "array": data.deviations[::-1]}}
     bars |= {"hovertemplate": "%{y}: %{x:.3f} ± %{error_x.array:.3f}<extra></extra>"}
     explained = 0.0 if math.isnan(data.explained) else data.explained
-    said = f"drop of R² when shuffled; R² on unseen trials: {explained:.2f}"
+    said = f"drop of R² when shuffled<br>(R² on unseen trials: {explained:.2f})"
     return {
         "data": [bars],
-        "layout": {"xaxis": {"title": {"text": said}}, "height": 90 + 34 * len(data.names), "showlegend": False},
+        "layout": {
+            "xaxis": {"title": {"text": said}},
+            "height": 110 + 34 * len(data.names),
+            "showlegend": False,
+            # Plotly's own margin for labels cuts the first letters off, where a figure is not wide.
+            "margin": {"l": 24 + 8 * max(map(len, names)), "r": 16, "t": 12, "b": 64},
+        },
     }

@@ -11,7 +11,6 @@ import errno
 import json
 import math
 import os
-import re
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -19,12 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
 from tuner.errors import RequestError
 from tuner.files import write_atomically
 
 Event = dict[str, Any]
 BEGINNINGS = ("experiment_started", "experiment_resumed")  # of a session
-SEAL = re.compile(rb', "crc": "([0-9a-f]{8})"}$')
+SEAL = b', "crc": "%08x"}'
+SEAL_BYTES = len(SEAL % 0)
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -109,7 +111,7 @@ def scan(content: bytes) -> Scan:
     size = 0
     is_sealed = False
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
-        is_sealed = is_sealed or (number == 1 and SEAL.search(line) is not None)
+        is_sealed = is_sealed or (number == 1 and has_seal(line))
         try:
             events.append(opened(line, is_sealed))
         except (ValueError, KeyError, TypeError) as error:
@@ -141,7 +143,7 @@ def follow(
             *lines, rest = (rest + file.read()).split(b"\n")
             for line in lines:
                 number += 1
-                is_sealed = is_sealed or (number == 1 and SEAL.search(line) is not None)
+                is_sealed = is_sealed or (number == 1 and has_seal(line))
                 try:
                     event = opened(line, is_sealed)
                 except (ValueError, KeyError, TypeError) as error:
@@ -155,7 +157,12 @@ def follow(
 
 def sealed(text: bytes) -> bytes:
     """A JSON object as a journal's line: with the CRC-32 of itself as its last field."""
-    return b'%s, "crc": "%08x"}\n' % (text[:-1], zlib.crc32(text))
+    return text[:-1] + SEAL % zlib.crc32(text) + b"\n"
+
+
+def has_seal(line: bytes) -> bool:
+    """Whether a line ends as `sealed` ends one, its newline left out."""
+    return line[-SEAL_BYTES:-10] == SEAL[:10] and line[-2:] == SEAL[-2:]
 
 
 def opened(line: bytes, is_sealed: bool) -> Event:
@@ -164,14 +171,35 @@ def opened(line: bytes, is_sealed: bool) -> Event:
     Args:
         is_sealed: whether a line must have one, as all have in a journal whose first line has.
     """
-    seal = SEAL.search(line)
-    if seal:
-        line = line[: seal.start()] + b"}"
-        if zlib.crc32(line) != int(seal[1], 16):
+    if has_seal(line):
+        seal, line = line[-SEAL_BYTES:], line[:-SEAL_BYTES] + b"}"
+        if seal != SEAL % zlib.crc32(line):
             raise ValueError("its checksum does not agree")
     elif is_sealed:
         raise ValueError("its checksum is missing")
-    return _decode(json.loads(line))
+    event = _parsed(line)
+    kind = event["event"]
+    if not isinstance(kind, str) or not isinstance(event["time"], (int, float)):
+        raise ValueError("its event or its time is none")
+    if kind == "report" and not isinstance(event["metrics"], dict):
+        raise ValueError("its metrics are none")
+    if b'nan"' in line or b'inf"' in line:
+        _replace_words(event, ("value", "cutoff"))
+        if kind == "report":
+            _replace_words(event["metrics"], tuple(event["metrics"]))
+    return event
+
+
+def _parsed(line: bytes) -> Event:
+    """JSON by pydantic's reader, which takes 1 us a line where the standard library's takes 5.
+
+    It refuses what the other reads: halves of surrogate pairs, which a file's name may hold, and 200 levels of nesting.
+    """
+    try:
+        event: Event = from_json(line, cache_strings="keys")
+    except ValueError:
+        event = json.loads(line)
+    return event
 
 
 def plain(value: Any) -> Any:
@@ -202,12 +230,8 @@ def strict(value: Any) -> Any:
     return value
 
 
-def _decode(event: Event) -> Event:
-    if not isinstance(event["event"], str) or not isinstance(event["time"], (int, float)):
-        raise ValueError("its event or its time is none")
-    for name in ("value", "cutoff"):
-        if isinstance(event.get(name), str):
-            event[name] = _NON_FINITE.get(event[name], event[name])
-    if event["event"] == "report":
-        event["metrics"] = {k: _NON_FINITE.get(v, v) if isinstance(v, str) else v for k, v in event["metrics"].items()}
-    return event
+def _replace_words(fields: dict[str, Any], names: tuple[str, ...]) -> None:
+    """Numbers in the place of the words for those that JSON has not."""
+    for name in names:
+        if isinstance(fields.get(name), str):
+            fields[name] = _NON_FINITE.get(fields[name], fields[name])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import math
 from typing import Any
 
 from tuner.answer import flat
@@ -45,9 +44,3 @@ def tick(text: str, length: int) -> str:
     """As `escaped`, for Plotly's tick texts, some of which are read as HTML and some not: no character of HTML's."""
     line = " ".join(text.split()).translate(str.maketrans("<>&", "\u2039\u203a+"))
     return line if len(line) <= length else line[: length - 3] + "..."
-
-
-def finite(value: Any) -> float | None:
-    """The number, or None for anything that is none or not finite."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return value if number else None

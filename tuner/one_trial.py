@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.labels import BEST_COLOR, MAIN_COLOR, STOP_COLOR, escaped, finite
-from tuner.records import TrialRecord
+from tuner.labels import BEST_COLOR, MAIN_COLOR, STOP_COLOR, escaped
+from tuner.records import TrialRecord, finite
 from tuner.results import ExperimentRecord
 from tuner.tables import DecisionRow, TrialRow, decision_row, trial_row
 from tuner.timeline import cost_of

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from tuner.answer import flat
 from tuner.kept import kept
-from tuner.labels import BEST_COLOR, escaped, finite, shown, tick
-from tuner.records import TrialRecord
+from tuner.labels import BEST_COLOR, escaped, shown, tick
+from tuner.records import TrialRecord, finite
 from tuner.results import ExperimentRecord
 
 BEST_TO_WORST = [[0, BEST_COLOR], [0.35, "#4c8bf5"], [1, "#8b93a7"]]
-MOST_LINES = 1000  # drawn: more cannot be told apart
+MOST_LINES = 1000  # drawn, and asked of what a parameter does: more cannot be told apart
 MOST_TICKS = 12  # a numeric parameter with more values is an axis of numbers, not of names
 
 
@@ -26,24 +26,36 @@ class Axis(NamedTuple):
 
 
 class Parallel(NamedTuple):
-    """The axes of the parameters, the metric's last, all of one length: the trials with a finite best value."""
+    """The axes of the parameters, the metric's last, all of one length: a position for each of `trials`."""
 
     axes: list[Axis]
     mode: str
+    trials: list[TrialRecord]
 
 
 @kept
 def parallel_of(record: ExperimentRecord) -> Parallel:
-    """The axes of all parameters that differ between trials; no axis where no trial has a finite metric."""
+    """The axes of all parameters that differ between `sampled` trials; none where no trial has a finite metric."""
     metric, mode = record.experiment.metric, record.experiment.mode
-    pairs = [(_setting(t), b.metrics[metric]) for t in record.trials if (b := t.best(metric, mode))]
+    trials = sampled(record)
+    pairs = [(_setting(t), b.metrics[metric]) for t in trials if (b := t.best(metric, mode))]
     if not pairs:
-        return Parallel([], mode)
+        return Parallel([], mode, [])
     declared: dict[str, Any] = record.facts.get("space", {}).get("params", {})
     names = list(dict.fromkeys(name for config, _ in pairs for name in config))
     axes = [_axis(name, [config.get(name) for config, _ in pairs], declared.get(name, {})) for name in names]
     varied = [axis for axis in axes if len(set(axis.values)) > 1]
-    return Parallel([*varied, Axis(metric, [value for _, value in pairs], [], [])], mode)
+    return Parallel([*varied, Axis(metric, [value for _, value in pairs], [], [])], mode, trials)
+
+
+@kept
+def sampled(record: ExperimentRecord) -> list[TrialRecord]:
+    """The trials with a finite value, in order; of more than MOST_LINES every so many, and the winner."""
+    places, winner = sorted(rank.place for rank in record.standing.ranked), record.best()
+    chosen = [record.trials[place] for place in places[:: math.ceil(len(places) / MOST_LINES) or 1]]
+    if winner and winner[0] not in chosen:
+        chosen = sorted([*chosen, winner[0]], key=lambda trial: trial.order)
+    return chosen
 
 
 @kept
@@ -74,18 +86,12 @@ def _named(name: str, values: list[Any]) -> Axis:
 
 def draw_parallel(data: Parallel) -> dict[str, Any]:
     """Plotly's parcoords, coloured by the metric."""
-    # Every so many lines of very many, and the best.
-    values = data.axes[-1].values
-    best = (min if data.mode == "min" else max)(range(len(values)), key=values.__getitem__)
-    step = math.ceil(len(values) / MOST_LINES)
-    places = [i for i in range(len(values)) if i % step == 0 or i == best]
-    axes = [axis._replace(values=[axis.values[i] for i in places]) for axis in data.axes]
-    metric = axes[-1]
+    metric = data.axes[-1]
     scale = {"colorscale": BEST_TO_WORST, "reversescale": data.mode == "max", "showscale": True}
     trace = {
         "type": "parcoords",
         "line": {"color": metric.values, **scale},
-        "dimensions": [_dimension(axis) for axis in axes],
+        "dimensions": [_dimension(axis) for axis in data.axes],
     }
     return {"data": [trace], "layout": {"margin": {"t": 60, "b": 30, "l": 80, "r": 60}}}
 

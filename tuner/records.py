@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tuner.experiment import Experiment
 from tuner.journal import Event
 from tuner.kept import kept
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """One line of metrics: after `epoch` epochs; `checkpoint` is relative to the experiment's folder.
 
     `order` is its place among the events: the order in which reports arrived, where `time` is too coarse to tell.
@@ -28,8 +26,7 @@ class Report:
     order: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """What the scheduler said of a report, and why; `value` and `cutoff` in the metric's own units and sign."""
 
     epoch: int
@@ -47,8 +44,8 @@ class TrialRecord:
     """One trial as the journal has it.
 
     `status` is suggested, running, completed, pruned, failed or interrupted; `reason` says why it ended; `order` is
-    the place of its first event among all; `spans` are its sessions on a worker, in unix seconds; `repeated` are
-    reports of epochs that a restart trained again.
+    the place of its first event among all and `news` that of its last; `spans` are its sessions on a worker, in unix
+    seconds; `repeated` are reports of epochs that a restart trained again.
     """
 
     id: str
@@ -62,49 +59,32 @@ class TrialRecord:
     node: str = ""
     seconds: float = 0.0  # from its start, or its last restart, to its last event; all restarts added
     order: int = 0
+    news: int = 0
     spans: tuple[tuple[float, float], ...] = ()
     repeated: tuple[Report, ...] = ()
 
-    def best(self, metric: str, mode: str, only_saved: Path | None = None) -> Report | None:
-        """The report with the best finite value, the earlier of equal ones; None where there is none.
-
-        With `only_saved` (the experiment's folder), of the reports whose checkpoint is there.
-        """
-        for report in self._best_first(metric, mode):
-            if only_saved is None or (report.checkpoint and (only_saved / report.checkpoint).is_dir()):
-                return report
-        return None
-
     @kept
-    def _best_first(self, metric: str, mode: str) -> list[Report]:
+    def best(self, metric: str, mode: str) -> Report | None:
+        """The report with the best finite value, the earlier of equal ones; None where there is none."""
+        best, least, sign = None, math.inf, 1 if mode == "min" else -1
+        for report in self.reports:
+            value = finite(report.metrics.get(metric))
+            if value is not None and sign * value < least:
+                best, least = report, sign * value
+        return best
+
+    def best_saved(self, metric: str, mode: str, folder: Path) -> Report | None:
+        """As `best`, of the reports whose checkpoint is there, in the experiment's folder."""
         sign = 1 if mode == "min" else -1
-        known = [r for r in self.reports if _is_finite(r.metrics.get(metric))]
-        return sorted(known, key=lambda report: sign * report.metrics[metric])
+        known = [(sign * v, i) for i, r in enumerate(self.reports) if (v := finite(r.metrics.get(metric))) is not None]
+        best_first = (self.reports[i] for _, i in sorted(known))
+        return next((r for r in best_first if r.checkpoint and (folder / r.checkpoint).is_dir()), None)
 
 
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
-
-
-def best_of(
-    trials: Iterable[TrialRecord], experiment: Experiment, only_saved: Path | None
-) -> tuple[TrialRecord, Report] | None:
-    """The best report of all trials with its trial, the earlier of equal ones; None where none is finite."""
-    metric, mode = experiment.metric, experiment.mode
-    sign = 1 if mode == "min" else -1
-
-    def rank(report: Report) -> tuple[float, float]:
-        return sign * report.metrics[metric], report.time
-
-    found: tuple[TrialRecord, Report] | None = None
-    candidates = [(t, r) for t in trials if (r := t.best(metric, mode))]
-    for trial, at_most in sorted(candidates, key=lambda pair: rank(pair[1])):
-        if found and rank(at_most) > rank(found[1]):
-            break  # no later one can be better, so their checkpoints are not looked for on the disk
-        report = trial.best(metric, mode, only_saved)
-        if report and (found is None or rank(report) < rank(found[1])):
-            found = trial, report
-    return found
+def finite(value: Any) -> float | None:
+    """The number, or None for anything that is none or not finite."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return value if number else None
 
 
 def records_of(events: Iterable[Event]) -> list[TrialRecord]:
@@ -120,7 +100,8 @@ class Folding:
 
     def __init__(self) -> None:
         self._building: dict[str, _Building] = {}
-        self._made: dict[str, TrialRecord] = {}
+        self._made: dict[str, TrialRecord] = {}  # in the order in which trials were first seen
+        self._news: dict[str, _Building] = {}
         self._count = 0
 
     def add(self, event: Event) -> None:
@@ -133,14 +114,13 @@ class Folding:
         if building is None:
             building = self._building[trial] = _Building(trial, self._count)
         building.add(event, self._count)
-        self._made.pop(trial, None)
+        self._news[trial] = building
 
     def records(self) -> list[TrialRecord]:
         """One a trial, in the order in which they were first seen."""
-        for trial, building in self._building.items():
-            if trial not in self._made:
-                self._made[trial] = building.record()
-        return [self._made[trial] for trial in self._building]
+        self._made |= {trial: building.record() for trial, building in self._news.items()}
+        self._news.clear()
+        return list(self._made.values())
 
 
 class _Building:
@@ -154,24 +134,26 @@ class _Building:
         self.errors: list[str] = []
         self.seconds, self.since = 0.0, math.nan
         self.spans: list[tuple[float, float]] = []
+        self.news = order
 
     def add(self, event: Event, order: int) -> None:
         kind, time = event["event"], event["time"]
-        if "config" in event:
-            self.fields["config"] = event["config"]
-        if kind == "trial_started":
+        self.news = order
+        if kind == "report":
+            self._report(event, order)
+        elif kind == "decision":
+            self.decisions.append(Decision._make(_decided(event)))
+        elif kind == "trial_started":
             self.since = time
             self.spans.append((time, time))
             self.fields.update(status="running", reason="", resources=event["resources"], node=event["node"])
-        elif kind == "report":
-            self._report(event, order)
-        elif kind == "decision":
-            self.decisions.append(Decision(*(event[name] for name in _DECIDED)))
         elif kind == "trial_failed":
             self.errors.append(event["error"])
         elif kind == "trial_ended":
             self.fields.update(status=event["status"], reason=event["reason"])
-        if not math.isnan(self.since) and kind in ("report", "trial_ended", "trial_failed"):
+        if "config" in event:
+            self.fields["config"] = event["config"]
+        if kind in _TIMED and not math.isnan(self.since):
             self.seconds += time - self.since
             self.since = time if kind == "report" else math.nan
             self.spans[-1] = self.spans[-1][0], time
@@ -181,9 +163,7 @@ class _Building:
         # By epoch: a restart that had no checkpoint reports the same epochs again, and the later one counts.
         if epoch in self.reports:
             self.repeated.append(self.reports[epoch])
-        # A metric's name is kept once, not once a report: half of what 100,000 reports take.
-        metrics = {sys.intern(name): value for name, value in event["metrics"].items()}
-        self.reports[epoch] = Report(epoch, metrics, event.get("checkpoint"), event["time"], order)
+        self.reports[epoch] = Report(epoch, event["metrics"], event.get("checkpoint"), event["time"], order)
 
     def record(self) -> TrialRecord:
         return TrialRecord(
@@ -192,9 +172,11 @@ class _Building:
             decisions=tuple(self.decisions),
             errors=tuple(self.errors),
             seconds=round(self.seconds, 3),
+            news=self.news,
             spans=tuple(self.spans),
             repeated=tuple(self.repeated),
         )
 
 
-_DECIDED = tuple(Decision.__dataclass_fields__)
+_TIMED = frozenset({"report", "trial_ended", "trial_failed"})
+_decided = itemgetter(*Decision._fields)

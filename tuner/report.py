@@ -8,19 +8,24 @@ from __future__ import annotations
 import argparse
 import html
 import importlib.util
-import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pydantic_core import to_json
+
+from tuner.alternatives import alternative_rows
 from tuner.answer import setting
 from tuner.audit_record import CONFIDENCE, result_of
+from tuner.contour import contour_of, draw_contour
 from tuner.errors import RequestError
 from tuner.figures import Figure, all_figures
 from tuner.files import write_atomically
-from tuner.labels import finite
+from tuner.parallel import parallel_of
+from tuner.records import finite
 from tuner.results import ExperimentRecord, load
 from tuner.tables import best_row, counts, decision_rows, rung_rows, trial_rows
 from tuner.whatif import REPLAYED, reproduced
@@ -30,15 +35,20 @@ TITLES = {
     "curves": "Learning curves", "history": "Best so far", "parallel": "Parameters", "slices": "Slices",
     "timeline": "Timeline", "usage": "Resources",
 }  # fmt: skip
+AFTER_CONTOUR = ("timeline", "usage")
 MOST_DECISIONS = 200  # the closest calls; all are in the journal
 MOST_TRIALS = 1000  # rows; all are in trials.csv
+MOST_PARAMETERS = 4  # of which two at a time are drawn: six contours
 SERVE = Path(__file__).parent / "serve"
 DRAW = """
 "use strict";
 function drawAll() {
   for (const [name, figure] of Object.entries(FIGURES)) drawInto(document.getElementById(name), figure, name,
     (layout) => { if (name === "curves") layout.margin.t = 40; });
+  if (pair) drawInto(document.getElementById("contour"), CONTOURS[pair.selectedIndex], pair.value);
 }
+const pair = document.getElementById("pair");
+pair?.addEventListener("change", drawAll);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
 for (const node of document.querySelectorAll("time")) {
   node.textContent = new Date(node.dateTime).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
@@ -80,7 +90,7 @@ def write_report(record: ExperimentRecord) -> Path:
 
 def page(record: ExperimentRecord) -> str:
     """The whole document."""
-    figures = all_figures(record)
+    figures, contours = all_figures(record), _contours(record)
     name = html.escape(record.experiment.name)
     head = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{name}</title>',
@@ -90,13 +100,29 @@ def page(record: ExperimentRecord) -> str:
         f"<style>{(SERVE / 'page.css').read_text()}</style></head><body><main><h1>{name}</h1>",
     ]
     return "\n".join(
-        [*head, *_summary(record), *_sections(record, figures), "</main>", *_scripts(figures), "</body></html>"]
+        [
+            *head,
+            *_summary(record),
+            *_sections(record, figures, list(contours)),
+            "</main>",
+            *_scripts(figures, list(contours.values())),
+            "</body></html>",
+        ]
     )
+
+
+def _contours(record: ExperimentRecord) -> dict[str, Figure]:
+    """The metric over each two of the first parameters that differ."""
+    own = record.experiment
+    names = [axis.name for axis in parallel_of(record).axes[:-1]][:MOST_PARAMETERS]
+    return {
+        f"{x}, {y}": draw_contour(contour_of(record, x, y), own.metric, own.mode) for x, y in combinations(names, 2)
+    }
 
 
 def _summary(record: ExperimentRecord) -> list[str]:
     e, best = record.experiment, best_row(record)
-    said = ", ".join(f"{count} {status}" for status, count in counts(record.trials).items() if count) or "no trial"
+    said = ", ".join(f"{count} {status}" for status, count in counts(record).items() if count) or "no trial"
     when = record.facts.get("created")
     started = f"; started {_time(when)}" if isinstance(when, (int, float)) else ""
     rules = f"{e.searcher} + {e.scheduler}, seed {e.seed}" if e.space else "decisions not recorded"
@@ -131,17 +157,21 @@ def _time(seconds: float) -> str:
     return f'<time datetime="{stamp}">{stamp}</time>'
 
 
-def _sections(record: ExperimentRecord, figures: dict[str, Figure]) -> list[str]:
+def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[str]) -> list[str]:
     parts = {name: _figure(name) for name in TITLES if name in figures}
     rungs = rung_rows(record)
     shown = [
         parts.pop("curves", ""),
         _table("Rungs", "rung bracket came went_on stopped waiting best cutoff_then cutoff_now would_pass_now", rungs),
         _table("Decisions, close calls first", "trial action epoch rung value cutoff margin reason",
-               decision_rows(record)[:MOST_DECISIONS]),
-        *parts.values(),
+               decision_rows(record, limit=MOST_DECISIONS)),
+        _table("What if the rules had been others",
+               "scheduler grace_period reduction_factor stopped epochs saved best_trial", alternative_rows(record)),
+        *(part for name, part in parts.items() if name not in AFTER_CONTOUR),
+        _contour(pairs),
+        *(part for name, part in parts.items() if name in AFTER_CONTOUR),
         _table("Trials", "trial status best best_epoch last epochs seconds config reason",
-               trial_rows(record)[:MOST_TRIALS]),
+               trial_rows(record, record.trials[:MOST_TRIALS])),
     ]  # fmt: skip
     return [part for part in shown if part]
 
@@ -152,11 +182,21 @@ def _figure(name: str) -> str:
     return f'<section><h2>{TITLES[name]}</h2><div class="scroll">{node}</div></section>'
 
 
+def _contour(pairs: list[str]) -> str:
+    if not pairs:
+        return ""
+    options = "".join(f"<option>{html.escape(pair)}</option>" for pair in pairs)
+    choice = f'<p class="controls"><label>parameters <select id="pair">{options}</select></label></p>'
+    return f'<section><h2>Two parameters</h2>{choice}<div id="contour" class="figure tall"></div></section>'
+
+
 def _table(title: str, columns: str, rows: Sequence[Any]) -> str:
     names = columns.split()
     if not rows:
         return ""
-    head = "".join(f'<th scope="col">{name.replace("_", " ")}</th>' for name in names)
+    numbers = {name for name in names if any(isinstance(getattr(row, name), (int, float)) for row in rows)}
+    look = {name: ' class="number"' if name in numbers else "" for name in names}
+    head = "".join(f'<th scope="col"{look[name]}>{name.replace("_", " ")}</th>' for name in names)
     lines = ("".join(_cell(name, getattr(row, name)) for name in names) for row in rows)
     body = _rows(lines)
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
@@ -174,13 +214,13 @@ def _cell(name: str, value: Any) -> str:
     return f'<td class="{look}">{"" if value is None else html.escape(str(text))}</td>'
 
 
-def _scripts(figures: dict[str, Figure]) -> list[str]:
+def _scripts(figures: dict[str, Figure], contours: list[Figure]) -> list[str]:
     plotly = importlib.util.find_spec("plotly")  # found and not imported: its JavaScript alone is needed
     assert plotly and plotly.submodule_search_locations
     library = (Path(plotly.submodule_search_locations[0]) / "package_data" / "plotly.min.js").read_text()
     # `<` written as JSON's escape: a parameter that holds "</script>" must not end the script.
-    data = json.dumps(rounded(figures), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    own = f"const FIGURES = {data};\n{(SERVE / 'look.js').read_text()}\n{DRAW}"
+    figured, contoured = (to_json(rounded(each)).decode().replace("<", "\\u003c") for each in (figures, contours))
+    own = f"const FIGURES = {figured}, CONTOURS = {contoured};\n{(SERVE / 'look.js').read_text()}\n{DRAW}"
     return [f"<script>{library}</script>", f"<script>{own}</script>"] if figures else []
 
 

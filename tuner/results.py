@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,35 +11,60 @@ from tuner.experiment import Experiment, load_experiment
 from tuner.foreign import is_ray_folder, read_ray
 from tuner.kept import kept
 from tuner.reading import Reading
-from tuner.records import Report, TrialRecord, best_of
+from tuner.records import Report, TrialRecord
+from tuner.standing import Standing, Tally
 
 
 @dataclass(frozen=True)
 class ExperimentRecord:
-    """An experiment as its folder has it; `state` is running, finished, interrupted or failed."""
+    """An experiment as its folder has it; `state` is running, finished, interrupted or failed.
+
+    `followed` is how its trials stand where a journal that is followed has told; it is left aside for other trials.
+    """
 
     experiment: Experiment
     facts: dict[str, Any]
     trials: tuple[TrialRecord, ...]
     state: str
+    followed: Standing | None = field(default=None, compare=False, repr=False)
+
+    @cached_property
+    def standing(self) -> Standing:
+        """How its trials stand together."""
+        if self.followed and self.followed.trials is self.trials:
+            return self.followed
+        return Tally(self.experiment).update(self.trials)
 
     @kept
     def best(self) -> tuple[TrialRecord, Report] | None:
         """The winner by `experiment.BEST_RULE` and its best report."""
-        folder = self.experiment.folder
-        return best_of(self.trials, self.experiment, folder) or best_of(self.trials, self.experiment, None)
+        asked = self.experiment.metric, self.experiment.mode
+        return self.standing.best_saved(*asked, self.experiment.folder) or self.standing.best(*asked)
 
 
 def load(folder: Path) -> ExperimentRecord:
     """Reads one experiment's folder, also one that plain Ray Tune wrote; RequestError where it is none."""
-    return load_on(folder, Reading(folder / "journal.jsonl"))
+    return Following(folder).load()
 
 
-def load_on(folder: Path, reading: Reading) -> ExperimentRecord:
-    """As `load`, with a journal that may have been read up to a place before."""
-    if not (folder / "experiment.json").exists() and is_ray_folder(folder):
-        return ExperimentRecord(*read_ray(folder))
-    experiment, facts = load_experiment(folder)
-    experiment = replace(experiment, results=str(folder.parent), name=folder.name)
-    trials = tuple(reading.read_on())
-    return ExperimentRecord(experiment, facts, trials, reading.state)
+class Following:
+    """One experiment's folder, read again and again: of its journal only what is new."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.reading = Reading(folder / "journal.jsonl")
+        self._tally: Tally | None = None
+        self._beginnings = 0
+
+    def load(self) -> ExperimentRecord:
+        """The folder as it is now; RequestError where it is no experiment's."""
+        folder, reading = self.folder, self.reading
+        if not (folder / "experiment.json").exists() and is_ray_folder(folder):
+            return ExperimentRecord(*read_ray(folder))
+        experiment, facts = load_experiment(folder)
+        experiment = replace(experiment, results=str(folder.parent), name=folder.name)
+        trials = reading.read_on()
+        if self._tally is None or reading.beginnings != self._beginnings:
+            self._tally, self._beginnings = Tally(experiment), reading.beginnings
+        standing = self._tally.update(trials)
+        return ExperimentRecord(experiment, facts, standing.trials, reading.state, standing)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -87,7 +88,7 @@ class Asha(Fifo):
         return Judged()
 
 
-def percentile(ordered: list[float], percent: float) -> float:
+def percentile(ordered: Sequence[float], percent: float) -> float:
     """`np.percentile` to the bit, of values in ascending order: an insertion and two look-ups instead of a sort.
 
     The arithmetic is that of numpy's linear method (`_lerp`), since a trial is held against it with `<`.

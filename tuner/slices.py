@@ -6,13 +6,12 @@ import math
 from typing import Any, NamedTuple
 
 from tuner.kept import kept
-from tuner.labels import BEST_COLOR, GRAY, MAIN_COLOR, escaped, finite, label_of, tick
-from tuner.parallel import Axis, parallel_of
-from tuner.records import TrialRecord
+from tuner.labels import BEST_COLOR, GRAY, MAIN_COLOR, escaped, label_of, tick
+from tuner.parallel import Axis, parallel_of, sampled
+from tuner.records import TrialRecord, finite
 from tuner.results import ExperimentRecord
 
 MOST_AXES = 24
-MOST_TRIALS = 1000  # drawn: every so many of them, and the winner
 USED = ("cpu_", "rss_", "gpu_", "images_per_s", "examples_per_s", "train_s", "validate_s", "micro_batch_size")
 
 
@@ -29,15 +28,12 @@ class Slices(NamedTuple):
 
 def slices_of(record: ExperimentRecord) -> Slices:
     """The parameters that differ between trials, on the axes of the parallel coordinates."""
-    axes = parallel_of(record).axes
-    places, _ = _drawn(record)
-    chosen = [axis._replace(values=[axis.values[i] for i in places]) for axis in axes[:-1][:MOST_AXES]]
-    return _slices("parameters", chosen, record)
+    return _slices("parameters", parallel_of(record).axes[:-1][:MOST_AXES], record)
 
 
 def usage_of(record: ExperimentRecord) -> Slices:
     """What trials used: the mean over a trial's reports of each column that says so, whichever are reported."""
-    _, trials = _drawn(record)
+    trials = sampled(record)
     names = dict.fromkeys(
         name
         for trial in trials
@@ -49,12 +45,6 @@ def usage_of(record: ExperimentRecord) -> Slices:
     return _slices("usage", known[:MOST_AXES], record)
 
 
-def with_value(record: ExperimentRecord) -> list[TrialRecord]:
-    """The trials with a finite best value, in the order of the record."""
-    metric, mode = record.experiment.metric, record.experiment.mode
-    return [trial for trial in record.trials if trial.best(metric, mode)]
-
-
 @kept
 def mean_of(trial: TrialRecord, name: str) -> float:
     """The mean of a column over a trial's reports; nan where it has none."""
@@ -62,18 +52,9 @@ def mean_of(trial: TrialRecord, name: str) -> float:
     return math.fsum(values) / len(values) if values else math.nan
 
 
-@kept
-def _drawn(record: ExperimentRecord) -> tuple[list[int], list[TrialRecord]]:
-    """The places among the trials with a value that are drawn, and these trials."""
-    trials, winner = with_value(record), record.best()
-    step = math.ceil(len(trials) / MOST_TRIALS) or 1
-    places = [i for i, trial in enumerate(trials) if i % step == 0 or (winner and trial.id == winner[0].id)]
-    return places, [trials[i] for i in places]
-
-
 def _slices(across: str, axes: list[Axis], record: ExperimentRecord) -> Slices:
     metric, mode = record.experiment.metric, record.experiment.mode
-    (_, trials), winner = _drawn(record), record.best()
+    trials, winner = sampled(record), record.best()
     return Slices(
         across,
         axes,
@@ -98,7 +79,7 @@ def draw_slices(data: Slices, metric: str, columns: int = 3) -> dict[str, Any]:
     size = [6] * len(color)
     if data.best >= 0:
         color[data.best], size[data.best] = BEST_COLOR, 11
-    marker = {"color": color, "size": size, "opacity": 0.75}
+    marker = {"color": color, "size": size, "opacity": 0.75, "line": {"width": 0}}
     for i, axis in enumerate(data.axes):
         number = str(i + 1) if i else ""
         trace = {"type": "scattergl", "mode": "markers", "x": axis.values, "y": data.values, "text": data.labels}

@@ -6,17 +6,16 @@ Rows are what the service sends and the report prints. A float may be nan or inf
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from tuner.experiment import Experiment
-from tuner.kept import kept
 from tuner.records import Decision, TrialRecord
 from tuner.results import ExperimentRecord
+from tuner.rules import percentile
+from tuner.standing import Rung, margin_of
 
 Number = float | Literal["nan", "inf", "-inf"]
 
@@ -86,10 +85,10 @@ class DecisionRow:
     reason: str
 
 
-def counts(trials: Iterable[TrialRecord]) -> dict[str, int]:
+def counts(record: ExperimentRecord) -> dict[str, int]:
     """Status -> number of trials, for all six statuses."""
-    found = Counter(trial.status for trial in trials)
-    return {name: found[name] for name in ("suggested", "running", "completed", "pruned", "failed", "interrupted")}
+    found = record.standing.counts
+    return {n: found.get(n, 0) for n in ("suggested", "running", "completed", "pruned", "failed", "interrupted")}
 
 
 def best_row(record: ExperimentRecord) -> BestRow | None:
@@ -101,13 +100,17 @@ def best_row(record: ExperimentRecord) -> BestRow | None:
     return BestRow(trial.id, report.epoch, report.metrics[record.experiment.metric], trial.config)
 
 
-def trial_rows(record: ExperimentRecord) -> list[TrialRow]:
-    """One row a trial, in the order in which they were suggested."""
+def with_news(record: ExperimentRecord, since: int) -> Sequence[TrialRecord]:
+    """The trials that had an event after that line of the journal, in order; all of them at 0."""
+    return record.trials if since == 0 else [trial for trial in record.trials if trial.news > since]
+
+
+def trial_rows(record: ExperimentRecord, trials: Iterable[TrialRecord] | None = None) -> list[TrialRow]:
+    """One row a trial, in the order in which they were suggested; of these trials alone where some are given."""
     metric, mode = record.experiment.metric, record.experiment.mode
-    return [trial_row(trial, metric, mode) for trial in record.trials]
+    return [trial_row(trial, metric, mode) for trial in (record.trials if trials is None else trials)]
 
 
-@kept
 def trial_row(trial: TrialRecord, metric: str, mode: str) -> TrialRow:
     """One trial's row."""
     best = trial.best(metric, mode)
@@ -131,65 +134,60 @@ def trial_row(trial: TrialRecord, metric: str, mode: str) -> TrialRow:
 
 def rung_rows(record: ExperimentRecord) -> list[RungRow]:
     """One row a rung and bracket that a trial came to, the lowest bracket and rung first."""
-    came: dict[tuple[int | None, int], dict[str, list[Decision]]] = defaultdict(lambda: defaultdict(list))
-    for trial in record.trials:
-        for decision in trial.decisions:
-            if decision.rung is not None:
-                came[decision.bracket, decision.rung][trial.id].append(decision)
-    reached = {trial.id: trial.reports[-1].epoch for trial in record.trials if trial.reports}
-    places = sorted(came, key=lambda place: (-1 if place[0] is None else place[0], place[1]))
-    return [_rung_row(place, came[place], reached, record.experiment) for place in places]
+    return [_rung_row(rung, record.experiment) for rung in record.standing.rungs]
 
 
-def _rung_row(
-    place: tuple[int | None, int], came: dict[str, list[Decision]], reached: dict[str, int], experiment: Experiment
-) -> RungRow:
-    actions = Counter(decisions[-1].action for decisions in came.values())
-    # A trial that was paused goes on without another decision: its reports say that it did.
-    waiting = sum(d[-1].action == "pause" and reached.get(t, 0) <= d[-1].epoch for t, d in came.items())
-    # A trial is at a rung once: where a restart came again, the later value counts.
-    values = [v for decisions in came.values() if (v := decisions[-1].value) is not None and math.isfinite(v)]
-    held = [d for decisions in came.values() for d in decisions if d.cutoff is not None]
-    now = cutoff_of(values, experiment) if experiment.scheduler == "asha" else None
-    sign = 1 if experiment.mode == "min" else -1
+def _rung_row(at: Rung, experiment: Experiment) -> RungRow:
+    now = cutoff_of(at.scores, experiment) if experiment.scheduler == "asha" else None
+    sign = _sign(experiment)
     return RungRow(
-        rung=place[1],
-        bracket=place[0],
-        came=len(came),
-        went_on=actions["continue"] + actions["pause"] - waiting,
-        stopped=actions["stop"],
-        waiting=waiting,
-        best=sign * min(sign * value for value in values) if values else None,
-        cutoff_then=max(held, key=lambda d: d.recorded).cutoff if held else None,
+        rung=at.rung,
+        bracket=at.bracket,
+        came=at.came,
+        went_on=at.went_on,
+        stopped=at.stopped,
+        waiting=at.waiting,
+        best=sign * at.scores[-1] if at.scores else None,
+        cutoff_then=at.cutoff_then,
         cutoff_now=now,
-        would_pass_now=None if now is None else sum(sign * value <= sign * now for value in values),
+        would_pass_now=None if now is None else len(at.scores) - bisect_left(at.scores, sign * now),
     )
 
 
-def cutoff_of(values: list[float], experiment: Experiment) -> float | None:
-    """What asha asks of the next trial at a rung where `values` are recorded, as Ray's `_Bracket.cutoff` has it."""
-    if not values:
+def _sign(experiment: Experiment) -> int:
+    """Of a score, of which more is better."""
+    return 1 if experiment.mode == "max" else -1
+
+
+def cutoff_of(scores: Sequence[float], experiment: Experiment) -> float | None:
+    """What asha asks of the next trial at a rung, as Ray's `_Bracket.cutoff` has it.
+
+    Args:
+        scores: the values recorded there with the sign by which more is better, in ascending order.
+    """
+    if not scores:
         return None
-    sign = 1 if experiment.mode == "max" else -1
-    share = (1 - 1 / experiment.reduction_factor) * 100
-    return sign * float(np.percentile([sign * value for value in values], share))
+    return _sign(experiment) * percentile(scores, (1 - 1 / experiment.reduction_factor) * 100)
 
 
-def decision_rows(record: ExperimentRecord) -> list[DecisionRow]:
-    """Every decision, close calls first; those that compared nothing come last, in the order of the trials."""
-    rows = [row for trial in record.trials for row in _decision_rows(trial)]
-    return sorted(rows, key=lambda row: math.inf if row.margin is None else row.margin)
+def decision_rows(
+    record: ExperimentRecord, offset: int = 0, limit: int | None = None, since: int = 0
+) -> list[DecisionRow]:
+    """Every decision, close calls first; those that compared nothing come last, in the order of the trials.
 
-
-@kept
-def _decision_rows(trial: TrialRecord) -> list[DecisionRow]:
-    return [decision_row(trial.id, decision) for decision in trial.decisions]
+    Of very many, `limit` from `offset` on. With `since`, of the trials of `with_news` alone, in their order.
+    """
+    part = slice(offset, None if limit is None else offset + limit)
+    if since:
+        return [decision_row(t.id, decision) for t in with_news(record, since) for decision in t.decisions][part]
+    trials = ((record.trials[call.place], call.number) for call in record.standing.calls[part])
+    return [decision_row(trial.id, trial.decisions[number]) for trial, number in trials]
 
 
 def decision_row(trial: str, d: Decision) -> DecisionRow:
     """One decision's row."""
-    known = d.value is not None and d.cutoff is not None and math.isfinite(d.value) and math.isfinite(d.cutoff)
-    margin = abs(d.value - d.cutoff) if known else None  # type: ignore[operator]
+    far = margin_of(d)
+    margin = far if math.isfinite(far) else None
     return DecisionRow(trial, d.epoch, d.rung, d.bracket, d.value, d.cutoff, margin, d.recorded, d.action, d.reason)
 
 

@@ -34,13 +34,13 @@ class Timeline(NamedTuple):
 def timeline_of(record: ExperimentRecord) -> Timeline:
     """Rows are places on a node, not processes: the journal names a trial's node alone, and workers are reused."""
     winner = record.best()
-    starts = sorted((span, i) for i, trial in enumerate(record.trials) for span in trial.spans)[-MOST_SPANS:]
-    first = starts[0][0][0] if starts else 0.0
+    sessions = record.standing.sessions[-MOST_SPANS:]
+    first = sessions[0].start if sessions else 0.0
     busy: dict[str, list[float]] = {}
     spans = []
-    labels = {i: f"{label_of(record.trials[i])}<br>{cost_of(record.trials[i])}" for i in {i for _, i in starts}}
-    for (start, end), i in starts:
-        trial = record.trials[i]
+    labels = {i: f"{label_of(record.trials[i])}<br>{cost_of(record.trials[i])}" for i in {s.place for s in sessions}}
+    for start, i, number in sessions:
+        trial, end = record.trials[i], record.trials[i].spans[number][1]
         places = busy.setdefault(trial.node, [])
         # 50 ms of grace: a trial's end is journaled a little after the next one's start.
         place = next((n for n, until in enumerate(places) if until <= start + 0.05), len(places))

@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple, get_args
 
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
-from tuner.labels import finite
-from tuner.records import TrialRecord
+from tuner.kept import kept
+from tuner.records import TrialRecord, finite
 from tuner.results import ExperimentRecord
 from tuner.rules import HyperBand, Judged, Rule, rule_of
 
@@ -137,6 +137,7 @@ def checked(own: Experiment, scheduler: str, grace_period: int, reduction_factor
     return rules
 
 
+@kept
 def reproduced(record: ExperimentRecord) -> int | None:
     """How many of the recorded stops a replay under the search's own rules gives again; None where there is none."""
     own = record.experiment

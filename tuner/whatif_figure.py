@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tuner.labels import BEST_COLOR, GRAY, MAIN_COLOR, STOP_COLOR, escaped, finite, label_of
-from tuner.records import TrialRecord
+from tuner.labels import BEST_COLOR, GRAY, MAIN_COLOR, STOP_COLOR, escaped, label_of
+from tuner.records import TrialRecord, finite
 from tuner.results import ExperimentRecord
 from tuner.whatif import Fate, WhatIf
 

@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
 from tuner.journal import Journal, sealed
+from tuner.results import Following
 from tuner.serve.app import create_app
 from tuner.serve.guard import is_loopback
 from tuner.serve.stream import Place, read_on
@@ -96,6 +97,18 @@ def test_trials_come_in_pages(client):
     assert page["total"] == 3 and [row["trial"] for row in page["trials"]] == ["1"]
 
 
+def test_only_trials_with_news_are_sent_again_and_their_decisions(client, results):
+    lines = get(client, "/demo")["lines"]
+    assert get(client, f"/demo/trials?since={lines}") == {"total": 3, "trials": []}
+    journal = Journal(results / "demo" / "journal.jsonl")
+    journal.write("decision", "1", epoch=1, value=4.0, action="stop", reason="late", **{**NONE, "rung": 2})
+    journal.close()
+    assert [row["trial"] for row in get(client, f"/demo/trials?since={lines}")["trials"]] == ["1"]
+    answer = get(client, f"/demo/rungs?since={lines}")
+    assert [(d["trial"], d["reason"]) for d in answer["decisions"]] == [("1", "worse"), ("1", "late")]
+    assert answer["total"] == 5 and len(answer["rungs"]) == 2
+
+
 def test_close_calls_come_first(client):
     answer = get(client, "/demo/rungs")
     assert [d["margin"] for d in answer["decisions"]] == [0.5, None, None, None]
@@ -109,11 +122,9 @@ def test_a_script_in_a_setting_never_reaches_plotly_as_markup(client):
 
 
 def test_what_is_appended_is_seen_and_what_is_not_is_not_read_again(client, results, monkeypatch):
-    from tuner.serve import store
-
     reads = []
-    load = store.results.load_on
-    monkeypatch.setattr(store.results, "load_on", lambda *given: reads.append(given) or load(*given))
+    load = Following.load
+    monkeypatch.setattr(Following, "load", lambda self: reads.append(self) or load(self))
     for _ in range(3):
         get(client, "/demo")
         get(client, "")

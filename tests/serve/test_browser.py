@@ -13,6 +13,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium"),
 ]
 LONG = 60_000  # ms: two busy cores start Ray in 10 to 30 s
+sync_api.expect.set_options(timeout=30_000)  # a state is waited for as long as a busy machine may need, never a time
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,7 @@ def test_other_rules_are_tried_on_the_recorded_curves(page, real):
     page.fill("#if-grace", "4")
     page.press("#if-grace", "Tab")
     sync_api.expect(page.locator("#whatif-said")).to_contain_text("0 trials stopped")
-    sync_api.expect(page.locator("#whatif-moved")).to_contain_text("0 trials")
+    sync_api.expect(page.locator("#whatif-moved")).to_have_text("No trial would have ended otherwise.")
     page.fill("#if-grace", "9")
     page.press("#if-grace", "Tab")
     sync_api.expect(page.locator("#whatif-said")).to_contain_text("grace")
@@ -211,9 +212,11 @@ def test_a_phone_reads_and_starts(page, real, scheme):
     page.goto(real.link)
     page.wait_for_url(real.url)
     page.click("#start > summary")
-    for where in ("", "#demo"):
+    for where, table, count in (("", "experiments", 1), ("#demo", "trials", 6)):
         page.goto(real.url + where)
-        page.wait_for_timeout(500)
+        sync_api.expect(rows(page, table)).to_have_count(count)
+        if where:
+            page.wait_for_function("document.getElementById('timeline').data?.length > 0")  # drawn last
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
         wide = "[...document.querySelectorAll('main:not([hidden]) :is(input, select, button, h1, p)')]"
         assert (

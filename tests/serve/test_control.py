@@ -1,14 +1,19 @@
 """Starting, stopping and resuming by the API: what is refused, what waits, what a restart finds again."""
 
 import os
+import re
 import threading
 import time
+import tomllib
+from pathlib import Path
 
 import pytest
 import uvicorn
 
+from tuner.errors import RequestError
 from tuner.experiment import Experiment
 from tuner.lock import only_driver
+from tuner.serve import jobs
 from tuner.serve.client import Client, ServiceError
 from tuner.serve.jobs import Fate
 from tuner.serve.options import ON_RESUME, SETTABLE, WITHHELD
@@ -31,11 +36,13 @@ def state(service, name):
 
 
 def test_a_search_is_queued_then_submitted_as_the_command_line_would_be(service):
-    row = start(service, name="a", num_samples=4, searcher="grid")
+    row = start(service, name="a", num_samples=4, searcher="grid", grace_period=2)
     assert (row["state"], row["actions"], row["num_samples"], row["max_epochs"]) == ("queued", ["stop"], 4, 27)
+    assert (row["grace_period"], row["reduction_factor"]) == (2, 3)
     assert service.searches.step()
     (arguments,) = service.jobs.submitted.values()
-    wanted = ["--num-samples=4", "--searcher=grid", "--name=a", f"--results={service.results}", "--wandb=disabled"]
+    wanted = ["--num-samples=4", "--grace-period=2", "--searcher=grid", "--name=a"]
+    wanted += [f"--results={service.results}", "--wandb=disabled"]
     assert arguments == ["--space=quadratic", *wanted]
     assert state(service, "a") == ("starting", ["stop"])
     service.begin("a").close()
@@ -75,6 +82,20 @@ def test_a_name_is_made_where_none_is_given(service):
 def test_a_wrong_request_is_refused_in_the_command_lines_words(service, asked, says):
     assert says in start(service, 422, **asked)["error"]
     assert not service.searches.all()
+
+
+def test_without_rays_dashboard_the_refusal_names_the_extra_that_brings_it(monkeypatch):
+    monkeypatch.setattr(jobs, "_installed", lambda module: module != "aiohttp")
+    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    extra = re.search(r"\(aiohttp missing\): pip install 'tuner\[(.*)\]'$", jobs.missing())[1]
+    assert any(requirement.startswith("ray[default]") for requirement in extras[extra])
+
+
+def test_a_cluster_that_does_not_answer_is_said_in_one_line(tmp_path):
+    with pytest.raises(RequestError, match="^the cluster of --address http://127.0.0.1:1 does not say which nodes"):
+        jobs.RayJobs("http://127.0.0.1:1", tmp_path).resources()
 
 
 def test_every_option_is_settable_or_withheld():

@@ -30,6 +30,7 @@ from tuner.serve.stream import follow
 MOST_STREAMS = 100  # followed at a time: each is a look at a file twice a second
 MOST_ROWS = 10_000
 Offset = Annotated[int, Query(ge=0, le=10**9, description="rows to leave out")]
+Since = Annotated[int, Query(ge=0, le=10**12, description="only trials with news after this line of the journal")]
 Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="rows to send at most")]
 
 
@@ -127,16 +128,21 @@ def _api(app: FastAPI, desk: Desk) -> None:
         return answer(desk.one(name))
 
     @app.get("/api/experiments/{name}/trials", responses={200: {"model": Trials}})
-    def trials(name: str, offset: Offset = 0, limit: Limit = MOST_ROWS) -> Response:
+    def trials(name: str, offset: Offset = 0, limit: Limit = MOST_ROWS, since: Since = 0) -> Response:
         """Its trials in the order in which they were suggested."""
-        rows = desk.view(name).trials
-        return answer(Trials(len(rows), rows[offset : offset + limit]))
+        record = desk.view(name).record
+        rows = tables.trial_rows(record, tables.with_news(record, since)[offset : offset + limit])
+        return answer(Trials(len(record.trials), rows))
 
     @app.get("/api/experiments/{name}/rungs", responses={200: {"model": Rungs}})
-    def rungs(name: str, offset: Offset = 0, limit: Limit = MOST_ROWS) -> Response:
-        """Its rungs, and its decisions with their margins, close calls first; offset and limit are of decisions."""
-        view = desk.view(name)
-        return answer(Rungs(view.rungs, len(view.decisions), view.decisions[offset : offset + limit]))
+    def rungs(name: str, offset: Offset = 0, limit: Limit = MOST_ROWS, since: Since = 0) -> Response:
+        """Its rungs, and its decisions with their margins, close calls first; offset, limit and since are of decisions.
+
+        With since, the decisions come in the order of the trials.
+        """
+        record = desk.view(name).record
+        rows = tables.decision_rows(record, offset, limit, since)
+        return answer(Rungs(tables.rung_rows(record), len(record.standing.calls), rows))
 
     @app.get("/api/experiments/{name}/figures", responses={200: {"model": dict[str, dict[str, Any]]}})
     def figures(name: str) -> Response:

@@ -166,6 +166,8 @@ def _pending(search: Search, root: Path) -> Summary:
         mode=e.mode,
         num_samples=e.num_samples,
         max_epochs=e.max_epochs,
+        grace_period=e.grace_period,
+        reduction_factor=e.reduction_factor,
         seed=e.seed,
     )
 

@@ -24,6 +24,8 @@ const span = ({ least, most }) => (least === most ? String(least) : `${least} to
 async function ask(id, url, draw) {
   const said = at(`${id}-said`);
   const asking = (ask[id] = Symbol(id));
+  const began = performance.now();
+  Object.assign(at(id).dataset, { again: Infinity, of: open.name });
   try {
     const answer = await get(url);
     if (ask[id] === asking) draw(answer);
@@ -31,8 +33,11 @@ async function ask(id, url, draw) {
     if (ask[id] === asking) {
       set(said, error.message);
       at(id).hidden = true;
+      if (id === "whatif") at("fates").parentElement.hidden = true;
     }
   }
+  // News ask again, but an answer that takes seconds is not all that the service is for: a tenth of its time at most.
+  if (ask[id] === asking) at(id).dataset.again = began + 11 * (performance.now() - began);
 }
 
 // --- what if ---------------------------------------------------------------------------------------------------------
@@ -50,8 +55,10 @@ function whatIf() {
     at("whatif").hidden = false;
     drawInto(at("whatif"), figure, open.name, (layout) => { layout.yaxis.type = at("log-metric").checked ? "log" : "-"; });
     const moved = outcome.fates.filter((f) => f.epochs !== f.recorded || f.outcome === "unknown");
-    set(at("whatif-moved"), `${moved.length} trials that would have ended otherwise`);
+    set(at("whatif-moved"), moved.length ? `${moved.length} trials that would have ended otherwise`
+      : "No trial would have ended otherwise.");
     fill(at("fates"), FATES, moved.slice(0, MOST_ROWS));
+    at("fates").parentElement.hidden = !moved.length;
   });
 }
 
@@ -59,7 +66,7 @@ function verdict(o) {
   const lost = { true: "the best trial would have been LOST", false: "the best trial would have been kept",
     null: "whether the best trial would have been kept is not known" }[o.best_lost];
   const saved = { least: o.epochs_recorded - o.epochs.most, most: o.epochs_recorded - o.epochs.least };
-  const change = saved.most <= 0 ? `${span({ least: -saved.most, most: -saved.least })} more`
+  const change = saved.most === 0 && saved.least === 0 ? "as many" : saved.most <= 0 ? `${span({ least: -saved.most, most: -saved.least })} more`
     : saved.least >= 0 ? `${span(saved)} saved` : `between ${saved.most} saved and ${-saved.least} more`;
   const again = o.reproduced === null ? "" : ` Replayed with its own rules, ${o.reproduced} of the ` +
     `${o.stopped_recorded} recorded stops come out again, at the same epoch and cutoff.`;
@@ -121,6 +128,7 @@ function contour() {
 
 function importance() {
   set(at("importance-said"), "growing forests ...");
+  at("importance").hidden = at("importance").dataset.of !== open.name || !at("importance").data;
   ask("importance", `${path()}/importance`, ({ figure }) => {
     set(at("importance-said"), "");
     at("importance").hidden = false;
@@ -184,7 +192,10 @@ function drawInsight(summary, figures) {
   prepareContour(figures);
   at("whatif-section").hidden = !figures.curves;
   at("audit-section").hidden = !summary.counts.pruned || !summary.best;
-  for (const [id, show] of FOLDED) if (at(`${id}-section`).open && !at(`${id}-section`).hidden) show();
+  for (const [id, show] of FOLDED) {
+    const waits = at(id).dataset.of === open.name && performance.now() < Number(at(id).dataset.again);
+    if (at(`${id}-section`).open && !at(`${id}-section`).hidden && !waits) show();
+  }
 }
 
 const FOLDED = [["whatif", whatIf], ["contour", contour], ["importance", importance], ["audit", audit]];

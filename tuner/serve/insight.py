@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
+from weakref import WeakKeyDictionary
 
 from fastapi import FastAPI, Path, Query
 from starlette.responses import Response
@@ -21,10 +21,10 @@ from tuner.serve.answers import answer
 from tuner.serve.control import Desk
 from tuner.serve.guard import refusal
 from tuner.serve.store import NotThere
+from tuner.standing import Standing
 from tuner.whatif import MOST_BRACKETS, Replayed, WhatIf, what_if
 from tuner.whatif_figure import cuts_of, draw_whatif
 
-KEPT = 32  # answers that take seconds, until their experiment has news
 Parameter = Annotated[str, Query(max_length=500, description="a parameter that differs between trials")]
 
 
@@ -127,17 +127,14 @@ def asked(desk: Desk, name: str, work: Callable[[ExperimentRecord], Any]) -> Res
 
 
 class _Slow:
-    """Figures that take seconds, kept for the record that they were drawn of; one is made at a time."""
+    """Figures that take seconds, kept with the record that they were drawn of; one is made at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: OrderedDict[int, tuple[ExperimentRecord, dict[str, Any]]] = OrderedDict()
+        self._made: WeakKeyDictionary[Standing, dict[str, Any]] = WeakKeyDictionary()
 
     def kept(self, record: ExperimentRecord, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         with self._lock:
-            found = self._made.get(id(record))
-            if found is None or found[0] is not record:
-                found = self._made[id(record)] = record, make()
-            while len(self._made) > KEPT:
-                self._made.popitem(last=False)
-            return found[1]
+            if record.standing not in self._made:
+                self._made[record.standing] = make()
+            return self._made[record.standing]

@@ -69,9 +69,10 @@ class RayJobs:
 
             return local_cluster()
         from ray.util.state import list_nodes
+        from ray.util.state.exception import RayStateApiException
 
         found = {"CPU": 0.0, "GPU": 0.0}
-        with self._answering("which nodes it has"):
+        with self._answering("which nodes it has", RayStateApiException):
             for node in list_nodes(address=self._address, detail=True, filters=[("state", "=", "ALIVE")]):
                 for name in found:
                     found[name] += node.resources_total.get(name, 0.0)
@@ -142,13 +143,14 @@ class RayJobs:
         return self._client
 
     @contextmanager
-    def _answering(self, what: str) -> Iterator[None]:
-        """Ray's errors as one line; requests' are OSErrors."""
+    def _answering(self, what: str, *more: type[Exception]) -> Iterator[None]:
+        """Ray's errors as one line, of these kinds too; requests' are OSErrors."""
+        kinds: tuple[type[Exception], ...] = (RuntimeError, ValueError, OSError, *more)
         try:
             yield
-        except (RuntimeError, ValueError, OSError) as error:
+        except kinds as error:
             where = f"the cluster of --address {self._address}" if self._address else "Ray on this machine"
-            said = " ".join(str(error).split())[:300]
+            said = " ".join(str(error).split()).partition(" Please ")[0][:300]  # Ray's advice is longer than its error
             raise RequestError(f"{where} does not say {what}: {said}") from error
 
 
@@ -158,7 +160,7 @@ def missing() -> str:
     lacking = [name for name in ("aiohttp", "aiohttp_cors", "opencensus", "prometheus_client") if not _installed(name)]
     if not lacking:
         return ""
-    return f"starting searches needs Ray's dashboard ({', '.join(lacking)} missing): pip install 'tuner[serve]'"
+    return f"starting searches needs Ray's dashboard ({', '.join(lacking)} missing): pip install 'tuner[cluster]'"
 
 
 def _installed(module: str) -> bool:

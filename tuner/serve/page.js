@@ -2,7 +2,7 @@
 // One page, two views: the list of experiments (#) and one experiment (#name), kept up to date by its journal.
 
 const at = (id) => document.getElementById(id);
-// The experiment shown: {name, stream, summary, trials, rungs, figures}; `whole` once all rows were asked for.
+// The experiment shown: {name, stream, summary, trials, rungs, figures, limit}: of many rows the first `limit` are here.
 let open = null;
 
 // --- the list --------------------------------------------------------------------------------------------------------
@@ -29,13 +29,39 @@ async function showList() {
 
 async function load(shown) {
   const path = `/api/experiments/${encodeURIComponent(shown.name)}`;
+  const began = performance.now();
   // The summary first: its number of lines is what the stream goes on after.
   const summary = await get(path);
-  const rows = `?limit=${shown.whole ? 10000 : MOST_ROWS}`;
+  const limit = shown.whole ? ALL_ROWS : MOST_ROWS;
+  // Rows that have come and had no news since are not asked for again.
+  const since = shown.limit === limit && shown.summary.lines <= summary.lines ? shown.summary.lines : 0;
+  const rows = since ? `?since=${since}` : `?limit=${limit}`;
   const parts = [`trials${rows}`, `rungs${rows}`, "figures"].map((part) => get(`${path}/${part}`));
   const [trials, rungs, figures] = await Promise.all(parts);
-  Object.assign(shown, { summary, trials, rungs, figures });
+  if (since && Math.max(trials.trials.length, rungs.decisions.length) >= ALL_ROWS) {
+    shown.limit = 0; // more news than come at once: all anew
+    return load(shown);
+  }
+  if (since) {
+    trials.trials = merged(shown.trials.trials, trials.trials, limit);
+    rungs.decisions = withNews(shown.rungs.decisions, rungs.decisions, limit);
+  }
+  Object.assign(shown, { summary, trials, rungs, figures, limit, took: performance.now() - began });
   if (open === shown) draw();
+}
+
+// The first rows in the order of the trials, those with news in the place of what they were.
+function merged(rows, news, limit) {
+  const known = new Map(rows.map((row) => [row.trial, row]));
+  for (const row of news) if (known.has(row.trial) || known.size < limit) known.set(row.trial, row);
+  return [...known.values()];
+}
+
+// The closest calls: those of trials with news in the place of what these had. Decisions are added, never taken back.
+function withNews(decisions, news, limit) {
+  const renewed = new Set(news.map((decision) => decision.trial));
+  const all = [...decisions.filter((decision) => !renewed.has(decision.trial)), ...news];
+  return all.sort((a, b) => (a.margin ?? Infinity) - (b.margin ?? Infinity) || 0).slice(0, limit);
 }
 
 function follow(shown) {
@@ -46,7 +72,7 @@ function follow(shown) {
     shown.timer ??= setTimeout(async () => { // many events a second are one update
       await attempt(() => load(shown));
       shown.timer = null;
-    }, 800);
+    }, Math.min(5000, Math.max(800, 20 * shown.took))); // asked for a twentieth of the time: a search beside it goes on
   };
   shown.stream.onerror = () => {
     set(at("live"), "reconnecting");
@@ -58,10 +84,12 @@ function draw() {
   const { summary, trials, rungs, figures } = open;
   const said = Object.entries(summary.counts).filter(([, n]) => n).map(([status, n]) => `${n} ${status}`);
   set(at("name"), summary.name);
-  set(at("summary"), [summary.space, `${summary.searcher} + ${summary.scheduler}`, state(summary),
+  const rules = [...new Set([summary.searcher, summary.scheduler])].join(" + "); // of a plain Ray folder: not recorded
+  set(at("summary"), [summary.space, rules, state(summary),
     `${trials.total} of ${summary.num_samples} trials: ${said.join(", ") || "none yet"}`,
     `${summary.epochs} of ${summary.num_samples * summary.max_epochs} epochs trained`,
-    `started ${moment(summary.started)}`, `took ${duration(summary.took_s)}`].join(" · "));
+    summary.started && `started ${moment(summary.started)}`, summary.started && `took ${duration(summary.took_s)}`]
+    .filter(Boolean).join(" · "));
   const { best, metric } = summary;
   const place = best && `trial ${best.trial}, epoch ${best.epoch}: ${setting(best.config)}`;
   set(at("best"), best ? `Best ${metric} ${number(best.value)}: ${place}` : "");
@@ -76,6 +104,7 @@ function draw() {
   at("retrain-line").hidden = !summary.retrain;
   at("rungs-section").hidden = !rungs.rungs.length;
   at("decisions-section").hidden = !rungs.decisions.length;
+  at("trials-section").hidden = !trials.total;
   fill(at("rungs"), RUNGS, rungs.rungs);
   drawTables();
   for (const name of ["curves", "history", "parallel", "slices", "timeline", "usage"]) {

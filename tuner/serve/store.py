@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import threading
 from collections import OrderedDict
@@ -10,15 +9,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from tuner import results, tables
+from pydantic_core import to_json
+
+from tuner import tables
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
 from tuner.figures import all_figures
 from tuner.foreign import files_of, is_ray_folder
 from tuner.reading import Reading
+from tuner.results import ExperimentRecord, Following
 from tuner.tables import BestRow
 
-KEPT = 8  # experiments whose records stay in memory: 1,000 trials of 10 reports are about 20 MB
+MOST_LINES = 500_000  # of the journals whose records stay in memory: about 500 MB; one journal always stays
 
 
 class NotThere(RequestError):
@@ -62,28 +64,13 @@ class Summary:
 class View:
     """An experiment's record with its summary, and what is worked out of it once for all who ask until it has news."""
 
-    record: results.ExperimentRecord
+    record: ExperimentRecord
     summary: Summary
-
-    @cached_property
-    def trials(self) -> list[tables.TrialRow]:
-        """As `tables.trial_rows`."""
-        return tables.trial_rows(self.record)
-
-    @cached_property
-    def rungs(self) -> list[tables.RungRow]:
-        """As `tables.rung_rows`."""
-        return tables.rung_rows(self.record)
-
-    @cached_property
-    def decisions(self) -> list[tables.DecisionRow]:
-        """As `tables.decision_rows`."""
-        return tables.decision_rows(self.record)
 
     @cached_property
     def figures(self) -> bytes:
         """`all_figures` as JSON."""
-        return json.dumps(all_figures(self.record), allow_nan=False, separators=(",", ":")).encode()
+        return to_json(all_figures(self.record))
 
 
 class Store:
@@ -93,7 +80,7 @@ class Store:
         self.root = folder.absolute()
         self._lock = threading.Lock()
         self._views: OrderedDict[str, tuple[object, View]] = OrderedDict()
-        self._readings: dict[str, Reading] = {}
+        self._followed: dict[str, Following] = {}
         self._summaries: dict[str, tuple[object, Summary]] = {}
 
     def summaries(self) -> list[Summary]:
@@ -108,13 +95,12 @@ class Store:
             stamp = _stamp(folder)
             kept = self._views.get(name)
             if kept is None or kept[0] != stamp:
-                reading = self._readings.setdefault(name, Reading(folder / "journal.jsonl"))
-                kept = (stamp, _read(folder, reading))
+                kept = (stamp, _read(self._followed.setdefault(name, Following(folder))))
             self._views[name] = kept
             self._views.move_to_end(name)
             self._summaries[name] = (stamp, kept[1].summary)
-            if len(self._views) > KEPT:
-                self._readings.pop(self._views.popitem(last=False)[0], None)
+            while len(self._views) > 1 and sum(view.summary.lines for _, view in self._views.values()) > MOST_LINES:
+                self._followed.pop(self._views.popitem(last=False)[0], None)
             return kept[1]
 
     def journal(self, name: str) -> Path:
@@ -166,16 +152,17 @@ def _stat(path: Path) -> tuple[int, int, int] | None:
         return None
 
 
-def _read(folder: Path, reading: Reading) -> View:
+def _read(followed: Following) -> View:
+    folder = followed.folder
     try:
         # The events that are sent as news are those behind the lines that this record holds.
-        record = results.load_on(folder, reading)
-        return View(record, _summarise(record, reading))
+        record = followed.load()
+        return View(record, _summarise(record, followed.reading))
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         raise RequestError(f"{folder.name} cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _summarise(record: results.ExperimentRecord, reading: Reading) -> Summary:
+def _summarise(record: ExperimentRecord, reading: Reading) -> Summary:
     e, facts = record.experiment, record.facts
     ours = not facts.get("foreign")
     winner = e.folder / "best" / "config.json"
@@ -193,20 +180,20 @@ def _summarise(record: results.ExperimentRecord, reading: Reading) -> Summary:
         grace_period=e.grace_period,
         reduction_factor=e.reduction_factor,
         seed=e.seed,
-        counts=tables.counts(record.trials),
+        counts=tables.counts(record),
         best=tables.best_row(record),
         started=facts.get("created"),
         updated=reading.updated if ours else max((t.spans[-1][1] for t in record.trials if t.spans), default=None),
-        epochs=sum(trial.reports[-1].epoch for trial in record.trials if trial.reports),
+        epochs=record.standing.epochs,
         took_s=round(reading.took_s if ours else _took_s(record), 1),
         lines=reading.lines,
-        notice=(facts.get("data") or {}).get("notice") or "",
+        notice=" ".join(filter(None, (reading.reason, (facts.get("data") or {}).get("notice")))),
         resume=f"python -m tuner.run --resume {e.name} --results {shlex.quote(e.results)}{more}" if ours else "",
         retrain=f"python -m tuner.train {shlex.quote(str(winner))}" if winner.is_file() else "",
     )
 
 
-def _took_s(record: results.ExperimentRecord) -> float:
+def _took_s(record: ExperimentRecord) -> float:
     """From the first start to the last report of a folder that has no journal."""
     spans = [span for trial in record.trials for span in trial.spans]
     return max(end for _, end in spans) - min(start for start, _ in spans) if spans else 0.0

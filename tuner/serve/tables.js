@@ -3,6 +3,7 @@
 // written through textContent, never as HTML; what has not changed is not touched, so that selection and scroll stay.
 
 const MOST_ROWS = 500; // drawn at a time; the filter searches all
+const ALL_ROWS = 10000; // as many as the service sends at once
 
 // --- words -----------------------------------------------------------------------------------------------------------
 

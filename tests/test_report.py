@@ -1,0 +1,50 @@
+"""report.html: one file with every figure and table, nothing that is fetched, and what a setting holds as text."""
+
+import json
+import re
+
+import pytest
+from test_figures import decided, record, trial
+
+from tuner.alternatives import alternative_rows
+from tuner.report import page
+
+
+@pytest.fixture
+def searched(tmp_path):
+    trials = [trial(n, [7.0 - n, 6.0 - n], x=n, y=n % 3, act="</script><b>") for n in range(4)]
+    pruned = [trial(n, [9.0 + n], "pruned", [decided(1, 9.0 + n, 4.0)], x=n, y=n % 3, act="b") for n in range(4, 8)]
+    return record(*trials, *pruned, max_epochs=2, results=str(tmp_path))
+
+
+def constants(text):
+    figures, contours = re.search(r"const FIGURES = (.*), CONTOURS = (.*);\n", text).groups()
+    return json.loads(figures), json.loads(contours)
+
+
+def test_the_file_has_every_pair_of_parameters_and_nothing_fetched(searched):
+    text = page(searched)
+    figures, contours = constants(text)
+    assert set(figures) == {"curves", "history", "parallel", "slices"} and len(contours) == 3
+    assert re.findall("<option>(.*?)</option>", text) == ["x, y", "x, act", "y, act"]
+    assert "default-src 'none'" in text and "<script src" not in text and "</script><b>" not in text
+
+
+def test_other_rules_are_a_row_each_and_the_own_ones_come_first(searched):
+    own, *others = alternative_rows(searched)
+    assert (own.scheduler, own.grace_period, own.saved) == ("asha (as it was)", 1, "0 %")
+    assert {row.scheduler for row in others} == {"asha", "median", "hyperband", "fifo"}
+    nothing = next(row for row in others if row.scheduler == "fifo")
+    assert (nothing.stopped, nothing.epochs, nothing.grace_period) == ("0", "12 to 16", None)
+    assert "<h2>What if the rules had been others</h2>" in page(searched)
+
+
+def test_too_much_to_replay_or_nothing_is_no_table(searched, monkeypatch):
+    assert alternative_rows(record()) == []
+    monkeypatch.setattr("tuner.alternatives.MOST_REPORTS", 3)
+    assert alternative_rows(searched) == []
+
+
+def test_one_parameter_has_no_pair_and_no_trial_no_figure():
+    assert "<h2>Two parameters" not in page(record(trial(0, [1.0], x=1), trial(1, [2.0], x=2)))
+    assert "const FIGURES" not in page(record())

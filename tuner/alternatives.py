@@ -1,0 +1,70 @@
+"""What if, for a page that nobody can ask: the rules that one would try first, each replayed, a row each. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tuner.errors import RequestError
+from tuner.results import ExperimentRecord
+from tuner.whatif import REPLAYED, Range, WhatIf, what_if
+
+MOST_REPORTS = 30_000  # replayed: a row of 10,000 reports takes a quarter of a second
+
+
+@dataclass(frozen=True)
+class AlternativeRow:
+    """One set of rules: how many trials they stop, epochs they train, and what becomes of the best trial.
+
+    `stopped` and `epochs` are ranges where curves that were really cut short leave it open; `saved` is the epochs'
+    share of those really trained, negative where more would have been trained.
+    """
+
+    scheduler: str
+    grace_period: int | None
+    reduction_factor: float | None
+    stopped: str
+    epochs: str
+    saved: str
+    best_trial: str
+
+
+def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
+    """The search's own rules first; none where nothing can be replayed, or it would take long."""
+    if not record.standing.ranked or record.standing.arrived > MOST_REPORTS:
+        return []
+    rows = []
+    for scheduler, grace, factor in _choices(record):
+        try:
+            rows.append(_row(what_if(record, scheduler, grace, factor)))
+        except RequestError:
+            continue  # a grace period beyond the last epoch, say: no search would take these rules
+    return rows
+
+
+def _choices(record: ExperimentRecord) -> list[tuple[str, int, float]]:
+    own = record.experiment
+    grace, factor = own.grace_period, own.reduction_factor
+    first = [(own.scheduler, grace, factor)] if own.scheduler in REPLAYED and not record.facts.get("foreign") else []
+    asha = [("asha", g, f) for f in (factor, *(f for f in (2.0, 3.0, 4.0) if f != factor)) for g in (grace, 2 * grace)]
+    others = [("median", grace, factor), ("hyperband", grace, 3.0), ("fifo", grace, factor)]
+    return list(dict.fromkeys([*first, *asha, *others]))
+
+
+def _row(outcome: WhatIf) -> AlternativeRow:
+    asha = outcome.scheduler == "asha"
+    lost = {True: "lost", False: "kept", None: "not known"}[outcome.best_lost]
+    saved = [100 * (1 - epochs / outcome.epochs_recorded) for epochs in (outcome.epochs.most, outcome.epochs.least)]
+    least, most = (f"{share:.0f}" for share in saved)
+    return AlternativeRow(
+        scheduler=outcome.scheduler + (" (as it was)" if outcome.same else ""),
+        grace_period=outcome.grace_period if asha or outcome.scheduler == "median" else None,
+        reduction_factor=outcome.reduction_factor if asha or outcome.scheduler == "hyperband" else None,
+        stopped=_said(outcome.stopped),
+        epochs=_said(outcome.epochs),
+        saved=f"{least} %" if least == most else f"{least} to {most} %",
+        best_trial=lost,
+    )
+
+
+def _said(span: Range) -> str:
+    return str(span.least) if span.least == span.most else f"{span.least} to {span.most}"
