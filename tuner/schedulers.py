@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ray.tune.schedulers import (
-    AsyncHyperBandScheduler,
     FIFOScheduler,
     HyperBandForBOHB,
     HyperBandScheduler,
@@ -19,6 +18,7 @@ from ray.tune.schedulers import (
 from tuner import domains
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
+from tuner.rungs import Asha
 from tuner.space import Space
 
 BY_EPOCH = {"time_attr": "training_iteration"}
@@ -46,11 +46,10 @@ def check_scheduler(experiment: Experiment, space: Space) -> None:
 
 
 def _asha(experiment: Experiment, space: Space) -> TrialScheduler:
-    return AsyncHyperBandScheduler(
+    return Asha(
         max_t=experiment.max_epochs,
         grace_period=experiment.grace_period,
         reduction_factor=experiment.reduction_factor,
-        **BY_EPOCH,
     )
 
 
