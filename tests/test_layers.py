@@ -116,7 +116,7 @@ ALLOWED = {
     "tuner.serve.options": {"errors", "experiment", "space"},
     "tuner.serve.queue": {"errors", "experiment", "files", "resources"},
     "tuner.serve.cluster": {"errors", "files", "serve.secret"},
-    "tuner.serve.jobs": {"errors", "resources", "serve.cluster"},
+    "tuner.serve.jobs": {"errors", "nodes", "resources", "serve.cluster"},
     "tuner.serve.searches": {"errors", "serve.jobs", "serve.options", "serve.queue"},
     "tuner.serve.control": {
         "experiment", "lock", "results", "serve.answers", "serve.guard", "serve.options", "serve.queue",

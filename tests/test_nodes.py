@@ -63,6 +63,9 @@ def test_a_number_that_was_asked_for_is_kept_to(cluster):
         ([(10, 8), (10, 2)], [4, 1]),  # trials of different sizes: halves of the cluster
         ([(10, 2), (10, 2), (10, 2)], [1, 1, 1]),  # more searches than places: taken in turn
         ([(0, 4), (10, 4)], [1, 4]),
+        ([(10, 4), (10, 4, 1)], [1, 3]),  # the higher priority, but for one trial of each
+        ([(10, 4), (2, 4, 1)], [2, 2]),  # and what it cannot use is the other's
+        ([(10, 8), (10, 8), (4, 8, 9), (10, 8, -9)], [2, 1, 4, 1]),
     ],
 )
 def test_searches_divide_a_cluster(wants, expected):

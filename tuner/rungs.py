@@ -1,6 +1,6 @@
-"""Ray's ASHA with rungs that know their cutoff (ray 2.60.0): a report costs the same at the first trial and the 10,000th.
+"""Ray's ASHA with rungs that know their cutoff: a report costs the same at the first trial and the 10,000th.
 
-Ray works a rung's percentile out of all its values each time a trial comes to it, and twice: 0.3 ms each time with 10,000.
+Ray 2.60.0 works a rung's percentile out of all its values each time a trial comes to it: 0.3 ms with 10,000.
 """
 
 from __future__ import annotations
@@ -59,5 +59,7 @@ class Asha(AsyncHyperBandScheduler):
     """
 
     def __init__(self, *, max_t: int, grace_period: int, reduction_factor: float) -> None:
-        super().__init__("training_iteration", max_t=max_t, grace_period=grace_period, reduction_factor=reduction_factor)
+        super().__init__(
+            "training_iteration", max_t=max_t, grace_period=grace_period, reduction_factor=reduction_factor
+        )
         self._brackets = [Bracket(grace_period, max_t, reduction_factor, 0)]

@@ -30,11 +30,13 @@ TOKEN = "s3cret of 32 characters, or more"
 class Jobs:
     """Jobs that are only noted; what becomes of them is set in `fates`."""
 
+    address = ""
+
     def __init__(self):
         self.fates, self.submitted, self.stopped, self.closed, self.down = {}, {}, [], 0, ""
 
-    def resources(self):
-        return {"CPU": 2.0, "GPU": 0.0}
+    def nodes(self):
+        return [{"CPU": 2.0, "GPU": 0.0}]
 
     def submit(self, job, arguments):
         if self.down:

@@ -237,7 +237,7 @@ class Searches:
 
     def _start_some(self, waiting: list[Search], running: list[Search]) -> None:
         try:
-            chosen = startable(waiting, running, self._jobs.resources())
+            chosen = startable(waiting, running, self._jobs.nodes(), self._jobs.address)
         except TooLarge as error:
             with self._lock:
                 self._queue.put(replace(error.search, phase="failed", message=error.reason))
