@@ -117,7 +117,7 @@ ALLOWED = {
     "tuner.serve.queue": {"errors", "experiment", "files", "resources"},
     "tuner.serve.cluster": {"errors", "files", "serve.secret"},
     "tuner.serve.jobs": {"errors", "nodes", "resources", "serve.cluster"},
-    "tuner.serve.searches": {"errors", "serve.jobs", "serve.options", "serve.queue"},
+    "tuner.serve.searches": {"errors", "serve.check", "serve.jobs", "serve.options", "serve.queue"},
     "tuner.serve.control": {
         "experiment", "lock", "results", "serve.answers", "serve.guard", "serve.options", "serve.queue",
         "serve.searches", "serve.store", "space",

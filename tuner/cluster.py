@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ray._common.usage.usage_lib import get_cluster_metadata
@@ -38,7 +40,9 @@ def check_head(address: str) -> None:
             f"--address {address}: a search runs inside the cluster, not through Ray's client, which cannot carry "
             f"Tune's callbacks; run it there: {SUBMIT}"
         )
-    cluster, nodes = _asked(address, _listening(address))
+    head = _listening(address)
+    with _backend_silenced():
+        cluster, nodes = _asked(address, head)
     theirs, ours = (cluster["ray_version"], cluster["python_version"]), tuple(compute_version_info()[:2])
     if theirs != ours:
         raise RequestError(
@@ -98,6 +102,19 @@ def _asked(address: str, head: str) -> tuple[dict[str, Any], list[Any]]:
             f"--address {address}: what listens there is no Ray head ({' '.join(str(error).split())[:100]}); give the "
             f"port of `ray start --head`, 6379 unless chosen otherwise"
         ) from None
+
+
+@contextmanager
+def _backend_silenced() -> Iterator[None]:
+    """Ray's C++ side writes a warning for each refusal, which is told here in one line; it knows no stderr but 2."""
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _asks_for_no_token(head: str) -> bool:

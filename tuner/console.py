@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tuner.session import Done, Request
 
 logger = logging.getLogger(__name__)
+MOST_ROWS = 100  # of the last table; trials.csv has them all
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -72,7 +73,7 @@ class Console(CLIReporter):
 
     @never_fatal
     def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
-        text = self._progress_str(trials, done)
+        text = self._progress_str(trials, done and len(trials) <= MOST_ROWS)
         table = [line for line in text.splitlines() if line.startswith(("|", "+", "Number of errored", "..."))]
         counts = [sum(trial.status == status for trial in trials) for status in (Trial.PENDING, Trial.RUNNING)]
         notice = self._waiting(*counts)

@@ -157,6 +157,16 @@ def test_a_trial_of_a_cluster_lies_on_one_node(options, nodes, says):
         startable([search], [], nodes, "http://head:8265")
 
 
+def test_a_search_for_a_cluster_is_checked_against_its_nodes_and_not_this_machine(service):
+    service.jobs.address, service.jobs.nodes = "http://head:8265", lambda: [{}, {"CPU": 128, "GPU": 8}]
+    start(service, name="large", cpus_per_trial=100, gpus_per_trial=8)
+    start(service, name="larger", cpus_per_trial=200)
+    service.searches.step()  # what fits nowhere leaves the queue
+    service.searches.step()
+    assert [job.partition("-")[0] for job in service.jobs.submitted] == ["large"]
+    assert "no node of the cluster has more than 128 CPUs" in service.searches.get("larger").message
+
+
 def test_a_search_waits_for_room_among_all_nodes():
     nodes = [{"CPU": 2}] * 3
     capped = [Search(name, {**SEARCH, "max_concurrent_trials": 2}, [], 0.0) for name in "abcd"]
