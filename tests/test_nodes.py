@@ -242,9 +242,10 @@ def test_gpus_that_are_not_there_yet_are_waited_for(tmp_path):
 
 
 @pytest.mark.chaos
-def test_a_search_does_not_wait_for_the_end_of_another(after, alone, tmp_path):
-    second = after("another")
-    first = Search(tmp_path / "first", second.process)
+@pytest.mark.parametrize(("fault", "name"), [("another", "second"), ("priority", "urgent")])
+def test_a_search_does_not_wait_for_the_end_of_another(after, alone, tmp_path, fault, name):
+    second = after(fault)
+    first = Search(tmp_path / f"before_{name}", second.process)
     assert second.named("report")[0]["time"] < first.named("experiment_finished")[0]["time"]
     assert [event["status"] for event in first.named("trial_ended")] == ["completed"] * 12
     assert {key: value for key, value in figures(first).items() if key in alone} == alone
