@@ -34,6 +34,8 @@ class Rung(dict[str, float]):
 class Bracket(_Bracket):
     """As Ray's."""
 
+    _rungs: list[tuple[float, Rung]]
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._rungs = [(milestone, Rung()) for milestone, _ in self._rungs]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A real `ray up` of docker/cluster-onprem.yaml over SSH to three hosts on this machine, searches on them, `ray down`.
 #
-#   sudo PYTHON=.venv/bin/python tests/cluster/ray_up.sh        under 5 minutes; Linux, root
+#   sudo PYTHON=.venv/bin/python tests/cluster/ray_up.sh        under 5 minutes; Linux, root; 77 where it cannot run
 #
 # A host is a network, process and mount namespace with a private copy (overlay) of this machine's files: nothing
 # outside is seen, changed or stopped, though `ray down` ends every Ray process of a host. PYTHON is of an environment
@@ -23,6 +23,14 @@ clean() {
     rm -rf "$WORK"
 }
 trap clean EXIT
+
+skip() { echo "ray_up.sh is skipped: it needs $1" >&2; exit 77; }
+[ "$(id -u)" = 0 ] || skip root
+for program in sshd ssh-keygen rsync ip uv; do command -v $program >/dev/null || skip $program; done
+ip netns add "$NET-0" 2>/dev/null && ip netns del "$NET-0" || skip "network namespaces"
+mkdir -p "$WORK"/try/{upper,work,root}
+unshare --mount mount -t overlay overlay -o "lowerdir=/,upperdir=$WORK/try/upper,workdir=$WORK/try/work" "$WORK/try/root" \
+    2>/dev/null || skip "overlay file systems in $WORK"
 
 step() { printf '\n== %3ss  %s\n' "$SECONDS" "$*"; }
 
