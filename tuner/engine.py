@@ -89,6 +89,18 @@ class Controller(RecoveringController):
         if missing > 0:
             self._actor_cache.increase_max(key, by=missing)
 
+    def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
+        """A worker that is free does not take the place of one that starts for this very trial.
+
+        Ray ends the process that is half way through its imports: with trials shorter than a start, and they are where
+        many are stopped at the first rung, the first worker goes on alone while others are started and ended.
+        """
+        own = self._trial_to_actor.get(trial)
+        starts = own is not None and trial not in self._resetting_trials and self._actor_manager.is_actor_started(own)
+        if starts:  # it has its resources: Ray's "started"
+            return False
+        return super()._maybe_reuse_cached_actor(trial)
+
     def _on_trial_reset(self, trial: Trial, success: bool) -> None:
         """A worker that cannot be reset (the last trial's thread has not ended) is replaced.
 

@@ -124,6 +124,22 @@ laptop "(ray dashboard ~/cluster.yaml >~/dashboard.log 2>&1 & echo \$! >~/dashbo
     kill \$(cat ~/dashboard.pid)"
 test -s "$WORK/storage/results/job/best/config.json"
 
+step "the service on the head: a search by its queue"
+cat >"$WORK/storage/queued.py" <<'END'
+import subprocess, sys, time
+from pathlib import Path
+from tuner.serve.client import Client
+
+serve = ["--results", "/storage/results", "--address", "http://127.0.0.1:8265", "--wandb", "disabled", "--port", "0"]
+service = subprocess.Popen([sys.executable, "-m", "tuner.serve", *serve], stdout=subprocess.PIPE, text=True)
+url = service.stdout.readline().split(" at ")[1].split()[0]
+client = Client(url, Path("/storage/results/.service/token").read_text())
+client.start("quadratic", num_samples=4, name="queued", priority=1)
+print("queued:", client.wait("queued", 120)["state"])
+service.terminate()
+END
+laptop "ray exec ~/cluster.yaml 'python /storage/queued.py'" | grep 'queued: finished'
+
 step "refused: results that nodes do not share, a machine that is no node"
 refused() { if said=$(laptop "$1" 2>&1); then echo "was not refused: $said"; exit 1; else echo "$said" | grep 'tuner: error'; fi; }
 refused "ray exec ~/cluster.yaml '${search/\/storage/\/tmp} --space quadratic'"
