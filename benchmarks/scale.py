@@ -33,7 +33,7 @@ RAYS = ["Ray Tune, as published", "10,000", "625.0", "715.3", "1.14"]
 
 def search(num_samples: int, results: Path) -> None:
     """One search in this process; its figures go to `results`/figures.json."""
-    from tuner import driver, engine, run  # the driver first: it sets what ray reads when it is imported
+    from tuner import driver, engine, run, session  # the driver first: it sets what ray reads when it is imported
 
     import ray  # isort: skip
 
@@ -54,6 +54,7 @@ def search(num_samples: int, results: Path) -> None:
 
     driver.JournalCallback.on_trial_start = started  # type: ignore[method-assign]
     engine.Controller.checkpoint = forced  # type: ignore[method-assign]
+    session.local_cluster = lambda: {"CPU": float(NUM_CPUS), "GPU": 0.0}  # the search is held to what is there
     ray.init("local", num_cpus=NUM_CPUS, include_dashboard=False, log_to_driver=False)
     words = ["--space", "benchmarks/peers/instant.py", "--name", "scale", "--results", str(results)]
     code = run.main([*words, "--num-samples", str(num_samples), "--wandb", "disabled"])
@@ -123,15 +124,23 @@ def judged_s(num_trials: int, num_reports: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1_000, 10_000], help="trials of a search")
+    parser.add_argument("--sizes", type=int, nargs="*", default=[100, 1_000, 10_000], help="trials of a search")
     parser.add_argument("--num-seconds", type=int, default=1_600, help="trials of one second, 0 = leave them out")
     parser.add_argument("--search", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.search:
         search(int(args.search[0]), Path(args.search[1]))
         return
+    if args.sizes:
+        grown(args.sizes)
+    if args.num_seconds:
+        unhurried(args.num_seconds)
+
+
+def grown(sizes: list[int]) -> None:
+    """The tables of searches of these sizes."""
     rows = []
-    for size in args.sizes:
+    for size in sizes:
         marks = measured(size)
         per = 1_000 / (size - WARM_UP)
         used = {name: (marks["ended"][name] - marks["warm"][name]) * per for name in ("seconds", "cpu_s", "mib")}
@@ -146,15 +155,18 @@ def main() -> None:
     print("driver. Once: CPU seconds after the last trial, peak of memory.\n")
     header = ["trials", "seconds", "CPU (s)", "memory (MiB)", "journal (MiB)", "nodes", "after (s)", "peak (MiB)"]
     measure.show(header, rows)
-    judged = {size: judged_s(size, 2_000) for size in args.sizes}
+    judged = {size: judged_s(size, 2_000) for size in sizes}
     print("\nOne report, judged and journaled:\n")
     measure.show(["trials at the rung", "ms"], [[f"{size:,}", f"{s * 1e3:.2f}"] for size, s in judged.items()])
-    if args.num_seconds:
-        marks = measured(args.num_seconds, TRIAL_S="1", NUM_REPORTS="1")
-        took, ideal = marks["ended"]["seconds"] - marks["warm"]["seconds"], (args.num_seconds - WARM_UP) / NUM_CPUS
-        print(f"\nTrials of one second with one report, {NUM_CPUS} at a time:\n")
-        ours = ["tuner, with journal and table", f"{args.num_seconds:,}", f"{ideal:.1f}", f"{took:.1f}"]
-        measure.show(["", "trials", "ideal (s)", "seconds", "ratio"], [[*ours, f"{took / ideal:.2f}"], RAYS])
+
+
+def unhurried(num_samples: int) -> None:
+    """The table of trials of one second."""
+    marks = measured(num_samples, TRIAL_S="1", NUM_REPORTS="1")
+    took, ideal = marks["ended"]["seconds"] - marks["warm"]["seconds"], (num_samples - WARM_UP) / NUM_CPUS
+    print(f"\nTrials of one second with one report, {NUM_CPUS} at a time:\n")
+    ours = ["tuner, with journal and table", f"{num_samples:,}", f"{ideal:.1f}", f"{took:.1f}", f"{took / ideal:.2f}"]
+    measure.show(["", "trials", "ideal (s)", "seconds", "ratio"], [ours, RAYS])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Ray's ASHA and median rule (ray 2.60.0), worked out bit by bit: a report costs the same at any number of trials.
+"""Ray's ASHA and median rule (ray 2.60.0), brought up to date by each report, whose cost is that of any other.
 
 Ray works a rung's percentile out of all its values each time a trial comes to it, 0.3 ms with 10,000 trials, and the
 running mean of every trial out of all its reports at each report of any, 5 ms with 100 trials.
