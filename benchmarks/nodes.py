@@ -209,9 +209,19 @@ def node_added(bed: Testbed) -> Search:
 
 def another_search(bed: Testbed) -> Search:
     """A search that holds the whole cluster is joined by another one, which may have one trial at a time."""
-    first = bed.search("first", "--num-samples", "12")
+    return joined(bed, "second", "--max-concurrent-trials", "1")
+
+
+def higher_priority(bed: Testbed) -> Search:
+    """As before, but the other one may have what it can get, and goes first."""
+    return joined(bed, "urgent", "--priority", "1")
+
+
+def joined(bed: Testbed, name: str, *options: str) -> Search:
+    """The search of that name, which comes to one that holds the whole cluster."""
+    first = bed.search(f"before_{name}", "--num-samples", "12")
     first.wait_for_reports(7)
-    search = bed.search("second", "--max-concurrent-trials", "1")
+    search = bed.search(name, *options)
     search.end()
     first.end()
     starts, reports = search.named("trial_started"), first.named("report")
@@ -219,7 +229,7 @@ def another_search(bed: Testbed) -> Search:
     both = [event["time"] for event in search.named("report") if event["time"] < ended]
     theirs = sum(bool(both) and both[0] <= event["time"] <= both[-1] for event in reports)
     waited = starts[0]["time"] - search.events[0]["time"]
-    print(f"second search: first trial after {waited:.0f} s", file=sys.stderr)
+    print(f"{name} search: first trial after {waited:.0f} s", file=sys.stderr)
     print(f"while both reported, it had {len(both)} of {len(both) + theirs} reports", file=sys.stderr)
     return search
 
@@ -241,6 +251,7 @@ FAULTS = {
     "all_killed": Fault(all_killed, "all nodes killed, one comes back later", 2),
     "added": Fault(node_added, "one node at first, one added in the middle", 1),
     "another": Fault(another_search, "another search holds the whole cluster"),
+    "priority": Fault(higher_priority, "another one holds it, of a lower priority"),
 }
 
 

@@ -1,10 +1,13 @@
 """What the driver costs as a search grows: 100, 1,000 and 10,000 trials that do nothing but report ten times.
 
 Each size is a process of its own with 16 simulated CPUs, so that 16 trials run at a time whatever the machine has.
-Given are the search's seconds, the driver's own CPU seconds and what its resident memory grew by, all per 1,000
-trials: flat figures mean that a trial costs the same in a large search as in a small one. Start-up is left out: time
-and memory are taken from the first trial on. A second table has the cost of judging one report (decision, journal,
-searcher) by how many trials a rung has seen, and how many nodes of eight trials, a report a second each, that serves.
+Given are seconds, the driver's own CPU seconds and what its resident memory grew by, from the 21st trial's start (all
+workers run by then) to the last one's end, per 1,000 trials: flat figures mean that a trial costs the same in a large
+search as in a small one. What the driver does once after the last trial (Ray's snapshot, the answer, the report) and
+its peak of memory are given as they are.
+
+A second table has the cost of judging one report (decision, journal, searcher) by how many trials a rung has seen. A
+third has trials of one second with one report each, as in Ray's own benchmark of its bookkeeping.
 """
 
 from __future__ import annotations
@@ -21,43 +24,59 @@ from typing import Any
 from benchmarks.peers import measure
 
 NUM_CPUS = 16
+WARM_UP = 20  # trials that are not counted: the driver starts a worker for each of the first
 TRIALS_A_NODE = 8
+NUM_REPORTS = 10
+# https://docs.ray.io/en/latest/tune/tutorials/tune-scalability.html, on a machine with 16 CPUs
+RAYS = ["Ray Tune, as published", "10,000", "625.0", "715.3", "1.14"]
 
 
 def search(num_samples: int, results: Path) -> None:
     """One search in this process; its figures go to `results`/figures.json."""
-    from tuner import driver, run  # the driver first: it sets what ray reads when it is imported
+    from tuner import driver, engine, run, session  # the driver first: it sets what ray reads when it is imported
 
     import ray  # isort: skip
-    from ray.tune.execution.tune_controller import TuneController
 
-    begun: dict[str, float] = {}
-    journaled = driver.JournalCallback.on_trial_start
+    marks: dict[str, dict[str, float]] = {}
+    journaled, checkpoint, num_started = driver.JournalCallback.on_trial_start, engine.Controller.checkpoint, 0
 
     def started(self: Any, *args: Any, **info: Any) -> None:
-        if not begun:
-            begun.update(at=time.perf_counter(), cpu_s=cpu_s(), mib=resident_mib())
+        nonlocal num_started
         journaled(self, *args, **info)
+        num_started += 1
+        if num_started in (1, WARM_UP + 1):
+            marks["first" if num_started == 1 else "warm"] = now()
+
+    def forced(self: Any, force: bool = False, wait: bool = False) -> None:
+        if force:  # once, when the last trial has ended
+            marks["ended"] = now()
+        checkpoint(self, force=force, wait=wait)
 
     driver.JournalCallback.on_trial_start = started  # type: ignore[method-assign]
-    ran = TuneController.cleanup
-    figures: dict[str, float] = {}
-
-    def cleanup(self: Any) -> None:
-        figures.update(
-            seconds=time.perf_counter() - begun["at"],
-            cpu_s=cpu_s() - begun["cpu_s"],
-            mib=resident_mib() - begun["mib"],
-        )
-        ran(self)
-
-    TuneController.cleanup = cleanup  # type: ignore[method-assign]
+    engine.Controller.checkpoint = forced  # type: ignore[method-assign]
+    session.local_cluster = lambda: {"CPU": float(NUM_CPUS), "GPU": 0.0}  # the search is held to what is there
     ray.init("local", num_cpus=NUM_CPUS, include_dashboard=False, log_to_driver=False)
     words = ["--space", "benchmarks/peers/instant.py", "--name", "scale", "--results", str(results)]
     code = run.main([*words, "--num-samples", str(num_samples), "--wandb", "disabled"])
+    marks["done"] = now()
     ray.shutdown()
     assert code == 0, code
-    (results / "figures.json").write_text(json.dumps(figures))
+    (results / "figures.json").write_text(json.dumps(marks))
+
+
+def now() -> dict[str, float]:
+    """What this process has used so far."""
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    return {"seconds": time.perf_counter(), "cpu_s": cpu_s(), "mib": resident_mib(), "peak_mib": peak_mib}
+
+
+def measured(num_samples: int, **options: str) -> dict[str, dict[str, float]]:
+    """The marks of a search in a process of its own, and the size of its journal."""
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder)
+        measure.run(["-m", "benchmarks.scale", "--search", str(num_samples), folder], results / "log", options)
+        marks: dict[str, dict[str, float]] = json.loads((results / "figures.json").read_text())
+        return {**marks, "journal": {"mib": (results / "scale" / "journal.jsonl").stat().st_size / 2**20}}
 
 
 def cpu_s() -> float:
@@ -105,30 +124,49 @@ def judged_s(num_trials: int, num_reports: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1_000, 10_000], help="trials of a search")
+    parser.add_argument("--sizes", type=int, nargs="*", default=[100, 1_000, 10_000], help="trials of a search")
+    parser.add_argument("--num-seconds", type=int, default=1_600, help="trials of one second, 0 = leave them out")
     parser.add_argument("--search", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.search:
         search(int(args.search[0]), Path(args.search[1]))
         return
+    if args.sizes:
+        grown(args.sizes)
+    if args.num_seconds:
+        unhurried(args.num_seconds)
+
+
+def grown(sizes: list[int]) -> None:
+    """The tables of searches of these sizes."""
     rows = []
-    for size in args.sizes:
-        with tempfile.TemporaryDirectory() as folder:
-            results = Path(folder)
-            measure.run(["-m", "benchmarks.scale", "--search", str(size), folder], results / "log")
-            found = json.loads((results / "figures.json").read_text())
-            journal_mib = (results / "scale" / "journal.jsonl").stat().st_size / 2**20
-        per = 1_000 / size
-        cells = [found["seconds"] * per, found["cpu_s"] * per, found["mib"] * per, journal_mib * per]
-        rows.append([f"{size:,}", *(f"{cell:.1f}" for cell in cells)])
-    print(f"\nTrials that report ten times and return, {NUM_CPUS} at a time; per 1,000 trials:\n")
-    measure.show(["trials", "seconds", "driver's CPU (s)", "driver's memory (MiB)", "journal (MiB)"], rows)
-    judged = {size: judged_s(size, 2_000) for size in args.sizes}
-    print("\nOne report, judged and journaled:\n")
-    measure.show(
-        ["trials at the rung", "ms", "nodes served"],
-        [[f"{size:,}", f"{s * 1e3:.2f}", f"{1 / s / TRIALS_A_NODE:,.0f}"] for size, s in judged.items()],
+    for size in sizes:
+        marks = measured(size)
+        per = 1_000 / (size - WARM_UP)
+        used = {name: (marks["ended"][name] - marks["warm"][name]) * per for name in ("seconds", "cpu_s", "mib")}
+        nodes = 1_000 * (NUM_REPORTS + 1) / used["cpu_s"] / TRIALS_A_NODE
+        after_s, peak = marks["done"]["cpu_s"] - marks["ended"]["cpu_s"], marks["done"]["peak_mib"]
+        cells = [*used.values(), marks["journal"]["mib"] * 1_000 / size]
+        rows.append([f"{size:,}", *(f"{cell:.1f}" for cell in cells), f"{nodes:.0f}", f"{after_s:.1f}", f"{peak:.0f}"])
+    print(
+        f"\nTrials that report ten times and return, {NUM_CPUS} at a time. Per 1,000 trials: seconds, the CPU seconds"
     )
+    print("and memory of the driver, the journal. Nodes of eight trials with a report a second each, for one core of a")
+    print("driver. Once: CPU seconds after the last trial, peak of memory.\n")
+    header = ["trials", "seconds", "CPU (s)", "memory (MiB)", "journal (MiB)", "nodes", "after (s)", "peak (MiB)"]
+    measure.show(header, rows)
+    judged = {size: judged_s(size, 2_000) for size in sizes}
+    print("\nOne report, judged and journaled:\n")
+    measure.show(["trials at the rung", "ms"], [[f"{size:,}", f"{s * 1e3:.2f}"] for size, s in judged.items()])
+
+
+def unhurried(num_samples: int) -> None:
+    """The table of trials of one second."""
+    marks = measured(num_samples, TRIAL_S="1", NUM_REPORTS="1")
+    took, ideal = marks["ended"]["seconds"] - marks["warm"]["seconds"], (num_samples - WARM_UP) / NUM_CPUS
+    print(f"\nTrials of one second with one report, {NUM_CPUS} at a time:\n")
+    ours = ["tuner, with journal and table", f"{num_samples:,}", f"{ideal:.1f}", f"{took:.1f}", f"{took / ideal:.2f}"]
+    measure.show(["", "trials", "ideal (s)", "seconds", "ratio"], [ours, RAYS])
 
 
 if __name__ == "__main__":

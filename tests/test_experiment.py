@@ -27,6 +27,7 @@ WRONG = [
     ("cpus_per_trial", 0), ("cpus_per_trial", -1), ("cpus_per_trial", 1.5), ("cpus_per_trial", math.nan),
     ("cpus_per_trial", math.inf), ("cpus_per_trial", "all"), ("gpus_per_trial", -0.5), ("gpus_per_trial", 1.5),
     ("gpus_per_trial", math.nan), ("gpus_per_trial", "one"), ("max_concurrent_trials", -1), ("seed", -1),
+    ("priority", 101), ("priority", -101),
     ("seed", 2**32), ("time_budget", "10"), ("time_budget", "0s"), ("time_budget", "-3m"), ("time_budget", "1d"),
     ("time_budget", "1h30m"), ("time_budget", "90 s"), ("time_budget", "infm"), ("time_budget", "1e3s"),
     ("name", "../x"), ("name", "a/b"), ("name", " "), ("name", ".hidden"), ("name", "-x"), ("name", "x" * 101),
@@ -52,6 +53,7 @@ def test_a_misspelt_choice_is_told_the_nearest(given, near):
 RIGHT = [
     ("cpus_per_trial", 0.5), ("cpus_per_trial", 2), ("cpus_per_trial", 4.0), ("gpus_per_trial", 0),
     ("gpus_per_trial", 0.25), ("gpus_per_trial", 2), ("gpus_per_trial", "auto"), ("seed", 2**32 - 1),
+    ("priority", -100), ("priority", 100),
     ("reduction_factor", 1.5), ("name", "a.b_c-1"), ("name", "x" * 100), ("time_budget", "1.5h"), ("max_epochs", 1),
     ("trial_timeout", "0.5s"), ("trial_timeout", "30m"), ("max_failures", 0), ("max_failures", 100),
 ]  # fmt: skip

@@ -63,6 +63,9 @@ def test_a_number_that_was_asked_for_is_kept_to(cluster):
         ([(10, 8), (10, 2)], [4, 1]),  # trials of different sizes: halves of the cluster
         ([(10, 2), (10, 2), (10, 2)], [1, 1, 1]),  # more searches than places: taken in turn
         ([(0, 4), (10, 4)], [1, 4]),
+        ([(10, 4), (10, 4, 1)], [1, 3]),  # the higher priority, but for one trial of each
+        ([(10, 4), (2, 4, 1)], [2, 2]),  # and what it cannot use is the other's
+        ([(10, 8), (10, 8), (4, 8, 9), (10, 8, -9)], [2, 1, 4, 1]),
     ],
 )
 def test_searches_divide_a_cluster(wants, expected):
@@ -239,9 +242,10 @@ def test_gpus_that_are_not_there_yet_are_waited_for(tmp_path):
 
 
 @pytest.mark.chaos
-def test_a_search_does_not_wait_for_the_end_of_another(after, alone, tmp_path):
-    second = after("another")
-    first = Search(tmp_path / "first", second.process)
+@pytest.mark.parametrize(("fault", "name"), [("another", "second"), ("priority", "urgent")])
+def test_a_search_does_not_wait_for_the_end_of_another(after, alone, tmp_path, fault, name):
+    second = after(fault)
+    first = Search(tmp_path / f"before_{name}", second.process)
     assert second.named("report")[0]["time"] < first.named("experiment_finished")[0]["time"]
     assert [event["status"] for event in first.named("trial_ended")] == ["completed"] * 12
     assert {key: value for key, value in figures(first).items() if key in alone} == alone

@@ -233,3 +233,13 @@ def test_a_worker_with_a_poisoned_cuda_context_serves_no_other_trial(search, tmp
     assert processes[1] not in processes[2:]
     failed = next(event for event in read(ran.folder / "journal.jsonl") if event["event"] == "trial_failed")
     assert failed["kind"] == "cuda" and "usually a label or an index out of range" in failed["error"]
+
+
+@pytest.mark.slow
+def test_a_worker_that_starts_is_not_ended_for_one_that_is_free(search, tmp_path, monkeypatch):
+    (tmp_path / "late").mkdir()
+    monkeypatch.setenv("LATE", str(tmp_path / "late"))
+    ran = search("late.py", "--num-samples", "60")
+    started = [event["pid"] for event in read(ran.folder / "journal.jsonl") if event["event"] == "trial_started"]
+    assert ran.code == 0 and len(started) == 60
+    assert len(set(started)) == len(list((tmp_path / "late").iterdir())) == 2

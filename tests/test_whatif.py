@@ -72,12 +72,13 @@ def test_asha_decides_as_rays_does(seed, brackets):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_median_rule_decides_as_rays_does(seed):
+@pytest.mark.parametrize("left_out", [0.0, 0.4])
+def test_the_median_rule_decides_as_rays_does(seed, left_out):
     theirs = MedianStoppingRule(time_attr="t", metric="m", mode="min", grace_period=2)
     nobody = SimpleNamespace(get_live_trials=list)
-    ours, stopped, trials = Median(Experiment(max_epochs=8, grace_period=2)), set(), {}
+    ours, stopped, trials, chance = Median(Experiment(max_epochs=8, grace_period=2)), set(), {}, random.Random(seed)
     for trial, epoch, value in raced(seed):
-        if trial in stopped:
+        if trial in stopped or chance.random() < left_out:
             continue
         result = {"t": epoch, "m": value}
         one = trials.setdefault(trial, Named(str(trial)))

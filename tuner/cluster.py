@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ray._common.usage.usage_lib import get_cluster_metadata
@@ -13,7 +16,12 @@ from ray._private.authentication.authentication_token_setup import (
 )
 from ray._private.services import canonicalize_bootstrap_address_or_die
 from ray._private.utils import compute_version_info
-from ray._raylet import GcsClient  # type: ignore[attr-defined]  # its stub leaves the class out
+from ray._raylet import (  # type: ignore[attr-defined]  # its stub leaves the classes out
+    AuthenticationMode,
+    Config,
+    GcsClient,
+    get_authentication_mode,
+)
 from ray.exceptions import AuthenticationError, RayError
 
 from tuner.errors import RequestError
@@ -32,7 +40,9 @@ def check_head(address: str) -> None:
             f"--address {address}: a search runs inside the cluster, not through Ray's client, which cannot carry "
             f"Tune's callbacks; run it there: {SUBMIT}"
         )
-    cluster, nodes = _asked(address, _listening(address))
+    head = _listening(address)
+    with _backend_silenced():
+        cluster, nodes = _asked(address, head)
     theirs, ours = (cluster["ray_version"], cluster["python_version"]), tuple(compute_version_info()[:2])
     if theirs != ours:
         raise RequestError(
@@ -63,6 +73,7 @@ def _listening(address: str) -> str:
 
 def _asked(address: str, head: str) -> tuple[dict[str, Any], list[Any]]:
     """The cluster's metadata and nodes; RequestError where the head does not answer to this token."""
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # "is enabled for this cluster": not yet
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     try:
         ensure_token_if_auth_enabled(create_token_if_missing=False)  # without one GcsClient ends the process
@@ -72,6 +83,11 @@ def _asked(address: str, head: str) -> tuple[dict[str, Any], list[Any]]:
             f"--address {address}: RAY_AUTH_MODE=token, and no token is here; copy what `ray get-auth-token` prints on "
             f"the cluster's head to {path}"
         ) from None
+    if get_authentication_mode() == AuthenticationMode.TOKEN and _asks_for_no_token(head):
+        raise RequestError(
+            f"--address {address}: the cluster asks for no token, and a driver that has one refuses the answers of its "
+            f"trials, which have none; set RAY_AUTH_MODE=disabled, or start the cluster with RAY_AUTH_MODE=token"
+        )
     try:
         client = GcsClient(address=head)
         return get_cluster_metadata(client), list(client.get_all_node_info(timeout=10).values())
@@ -86,6 +102,33 @@ def _asked(address: str, head: str) -> tuple[dict[str, Any], list[Any]]:
             f"--address {address}: what listens there is no Ray head ({' '.join(str(error).split())[:100]}); give the "
             f"port of `ray start --head`, 6379 unless chosen otherwise"
         ) from None
+
+
+@contextmanager
+def _backend_silenced() -> Iterator[None]:
+    """Ray's C++ side writes a warning for each refusal, which is told here in one line; it knows no stderr but 2."""
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _asks_for_no_token(head: str) -> bool:
+    """Whether the head answers without a token, in token mode; it then answers with one too, whatever that is."""
+    try:
+        os.environ["RAY_AUTH_MODE"] = "disabled"
+        Config.initialize("")  # Ray has read the mode already
+        get_cluster_metadata(GcsClient(address=head))
+    except (RayError, RuntimeError):
+        return False
+    finally:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        Config.initialize("")
+    return True
 
 
 def _is_here(host: str) -> bool:

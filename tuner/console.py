@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tuner.session import Done, Request
 
 logger = logging.getLogger(__name__)
+MOST_ROWS = 100  # of the last table; trials.csv has them all
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -56,11 +57,12 @@ class Console(CLIReporter):
     ) -> None:
         columns = list(dict.fromkeys([experiment.metric, "loss", "accuracy", "training_iteration"]))
         self._in_place = sys.stdout.isatty()
+        self._pause_s = 1.0 if self._in_place else 30.0
         super().__init__(
             metric_columns=columns,
             metric=experiment.metric,
             mode=experiment.mode,
-            max_report_frequency=1 if self._in_place else 30,
+            max_report_frequency=self._pause_s,
             max_progress_rows=20,
             print_intermediate_tables=True,
         )
@@ -72,7 +74,8 @@ class Console(CLIReporter):
 
     @never_fatal
     def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
-        text = self._progress_str(trials, done)
+        begun = time.monotonic()
+        text = self._progress_str(trials, done and len(trials) <= MOST_ROWS)
         table = [line for line in text.splitlines() if line.startswith(("|", "+", "Number of errored", "..."))]
         counts = [sum(trial.status == status for trial in trials) for status in (Trial.PENDING, Trial.RUNNING)]
         notice = self._waiting(*counts)
@@ -88,6 +91,8 @@ class Console(CLIReporter):
             print(up + "\n".join(block), flush=True)
         else:
             print("\n".join(block), flush=True)
+        # The table goes through every trial: at most a twentieth of the driver's time is for it. (Ray's spelling.)
+        self._max_report_freqency = max(self._pause_s, 20 * (time.monotonic() - begun))
 
 
 def without_column(table: list[str], name: str) -> list[str]:

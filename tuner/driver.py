@@ -87,7 +87,12 @@ def search(
     """
     halt = Halt(experiment.time_budget, left_s(experiment, history))
     journal.blocked = halt.blocked
-    nodes = Nodes(resources, experiment.max_concurrent_trials, follow=bool(experiment.address))
+    nodes = Nodes(
+        resources,
+        experiment.max_concurrent_trials,
+        follow=bool(experiment.address),
+        priority=experiment.priority,
+    )
     searcher, num_settings = build_searcher(experiment, found.space)
     scheduler = build_scheduler(experiment, found.space)
     pbt = experiment.scheduler == "pbt"  # needs its whole population at once, and any of its checkpoints

@@ -42,7 +42,7 @@ PAIRS: dict[str, tuple[str, ...]] = {
 EXTENDABLE = frozenset(
     {"num_samples", "max_epochs", "time_budget", "max_concurrent_trials", "results", "address", "data_dir"}
     | {"wandb", "wandb_project", "cpus_per_trial", "gpus_per_trial"}
-    | {"trial_timeout", "max_failures"}
+    | {"trial_timeout", "max_failures", "priority"}
 )
 AT_LEAST_ONE = ("num_samples", "max_epochs", "grace_period", "workers_per_trial")
 BEST_RULE = (
@@ -87,6 +87,8 @@ class Experiment:
     """out of memory: compute the batch in parts, halved until one fits, or fail the trial"""
     max_concurrent_trials: int = 0
     """trials at a time at most, on a cluster asked for even if fewer fit yet; 0 = as many as fit"""
+    priority: int = 0
+    """-100..100; where searches share a cluster or wait in the service's queue, the highest gets its trials first"""
     time_budget: str = ""
     """stop the search after this long: 90s, 30m, 2h; empty = no limit"""
     trial_timeout: str = ""
@@ -125,8 +127,9 @@ class Experiment:
             raise RequestError(f"--reduction-factor {self.reduction_factor:g}: must be above 1")
         if self.max_concurrent_trials < 0:
             raise RequestError(f"--max-concurrent-trials {self.max_concurrent_trials}: must be 1 or more, or 0 = all")
-        if not 0 <= self.seed < 2**32:
-            raise RequestError(f"--seed {self.seed}: must be 0..{2**32 - 1}")
+        for name, low, high in (("seed", 0, 2**32 - 1), ("priority", -100, 100)):
+            if not low <= getattr(self, name) <= high:
+                raise RequestError(f"{option(name)} {getattr(self, name)}: must be {low}..{high}")
         self._check_resources()
         self._check_workers()
         self._check_pair()
@@ -247,9 +250,7 @@ def load_experiment(folder: Path) -> tuple[Experiment, dict[str, Any]]:
         what = "is gone"
     except NotADirectoryError:
         raise RequestError(_no_experiment(folder)) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        what = f"is damaged ({error})"
-    except RequestError as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RequestError) as error:
         what = f"is damaged ({error})"
     try:
         found = _read(copy)

@@ -12,15 +12,15 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import (
     AsyncHyperBandScheduler,
     HyperBandScheduler,
-    MedianStoppingRule,
     PopulationBasedTraining,
     TrialScheduler,
 )
+
+from tuner.incremental import IncrementalMedian
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Explainer:
         scheduler, epoch, value = self._scheduler, result["training_iteration"], result[self._metric]
         if isinstance(scheduler, AsyncHyperBandScheduler):
             return self._asha(scheduler, trial.trial_id, epoch)
-        if isinstance(scheduler, MedianStoppingRule):
+        if isinstance(scheduler, IncrementalMedian):
             return self._median(scheduler, trial, epoch, value)
         if isinstance(scheduler, HyperBandScheduler):
             return self._hyperband(scheduler, trial, epoch, value)
@@ -104,14 +104,10 @@ class Explainer:
                 return Comparison(rung, scheduler._brackets.index(bracket), own_sign, len(recorded))
         return Comparison()
 
-    def _median(self, scheduler: MedianStoppingRule, trial: Trial, epoch: int, value: float) -> Comparison:
+    def _median(self, scheduler: IncrementalMedian, trial: Trial, epoch: int, value: float) -> Comparison:
         if epoch < scheduler._grace_period:
             return Comparison()
-        others = [other for other in scheduler._trials_beyond_time(epoch) if other is not trial]
-        means = [mean for other in others if np.isfinite(mean := scheduler._running_mean(other, epoch))]
-        best = scheduler._compare_op([value, *(r[self._metric] for r in scheduler._results.get(trial, ()))])
-        cutoff = float(np.median(means)) if len(means) >= scheduler._min_samples_required else None
-        return Comparison(epoch, None, cutoff, len(means), float(best))
+        return Comparison(epoch, None, *scheduler.compared(trial, epoch, value))
 
     def _hyperband(self, scheduler: HyperBandScheduler, trial: Trial, epoch: int, value: float) -> Comparison:
         bracket, _ = scheduler._trial_info[trial]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ class Nodes:
         resources: of one trial; `concurrent` trials at the start.
         most: trials at a time that were asked for, 0 = as many as fit.
         follow: whether nodes come and go (`--address`).
+        priority: among the searches that share the cluster.
     """
 
-    def __init__(self, resources: Resources, most: int = 0, *, follow: bool = False) -> None:
-        self._resources, self._most, self._follow = resources, most, follow
+    def __init__(self, resources: Resources, most: int = 0, *, follow: bool = False, priority: int = 0) -> None:
+        self._resources, self._most, self._follow, self._priority = resources, most, follow, priority
         self._looked = 0.0
         self._fit = resources.concurrent
         self._present: list[dict[str, float]] = []
@@ -81,7 +83,7 @@ class Nodes:
         self._present, self._leaving = present()
         self._fit = max(self._resources.fit(self._present), self._resources.fit(launchable()))
         most = self._most or self._fit
-        self._part = agreed(Want(min(self.wanted, most), max(1, self._fit)))
+        self._part = agreed(Want(min(self.wanted, most), max(1, self._fit), self._priority))
 
 
 def present() -> tuple[list[dict[str, float]], frozenset[str]]:
@@ -95,15 +97,22 @@ def present() -> tuple[list[dict[str, float]], frozenset[str]]:
 def launchable() -> list[dict[str, float]]:
     """Resources of each worker node that an autoscaler may have at most; empty where none says so.
 
-    `ray up` leaves its file on the head, where the driver is; other launchers may tell Ray's control service.
+    An autoscaler may tell Ray's control service; `ray up` leaves its file on the head, where the driver is.
     """
     told = state.get_cluster_config()
-    groups: list[tuple[dict[str, Any], int]] = []
     if told:
-        groups = [(dict(group.resources), group.max_count) for group in told.node_group_configs]
-    else:
-        file = Path("~/ray_bootstrap_config.yaml").expanduser()
-        if file.is_file():
-            kinds = yaml.safe_load(file.read_text())["available_node_types"].values()
-            groups = [(kind.get("resources", {}), kind.get("max_workers", 0)) for kind in kinds]
+        return _each((dict(group.resources), group.max_count) for group in told.node_group_configs)
+    return launchable_here()
+
+
+def launchable_here() -> list[dict[str, float]]:
+    """As `launchable`, by what `ray up` left on this machine."""
+    file = Path("~/ray_bootstrap_config.yaml").expanduser()
+    if not file.is_file():
+        return []
+    kinds = yaml.safe_load(file.read_text())["available_node_types"].values()
+    return _each((kind.get("resources", {}), kind.get("max_workers", 0)) for kind in kinds)
+
+
+def _each(groups: Iterable[tuple[dict[str, Any], int]]) -> list[dict[str, float]]:
     return [resources for resources, count in groups for _ in range(UNBOUNDED if count < 0 else min(count, UNBOUNDED))]

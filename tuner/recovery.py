@@ -92,6 +92,7 @@ class RecoveringController(TuneController):
             self._scheduler_alg.on_trial_error(self, trial)
             self._search_alg.on_trial_complete(trial.trial_id, error=True)
             self._schedule_trial_stop(trial, exception=exception)
+            self._live_trials.discard(trial)  # Ray keeps it there, and goes through all of them at each event
             tell = self._callbacks.on_trial_error
         tell(iteration=self._iteration, trials=self._trials, trial=trial)
 
@@ -126,6 +127,7 @@ class RecoveringController(TuneController):
         self._set_trial_status(trial, Trial.PENDING)
         self._trials.remove(trial)
         self._trials.append(trial)
+        self._live_trials.discard(trial)  # to the end here too
         self._live_trials.add(trial)
 
     def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:

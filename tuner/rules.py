@@ -107,22 +107,30 @@ class Median(Fifo):
     def __init__(self, rules: Experiment) -> None:
         self._grace = rules.grace_period
         self._results: dict[int, list[tuple[int, float]]] = defaultdict(list)
+        self._best: dict[int, float] = defaultdict(lambda: math.inf)
         self._own: dict[int, dict[int, float]] = defaultdict(dict)  # trial -> epoch -> its running mean there
         self._means: dict[int, list[float]] = defaultdict(list)  # epoch -> those of all trials, in ascending order
+
+    def median(self, epoch: int) -> tuple[float | None, int]:
+        """Of the running means at an epoch, and of how many; None where they are too few to compare with."""
+        means = self._means[epoch]
+        half = len(means) // 2
+        if len(means) < self.LEAST:
+            return None, len(means)
+        return (means[half] if len(means) % 2 else float(np.mean(means[half - 1 : half + 1]))), len(means)
+
+    def best(self, trial: int, value: float) -> float:
+        """Of the trial's reports and this value."""
+        return min(value, self._best[trial])
 
     def judge(self, trial: int, epoch: int, value: float) -> Judged:
         if epoch < self._grace:
             self._record(trial, epoch, value)
             return Judged()
         self._forget(trial, epoch)
-        means = self._means[epoch]
-        half = len(means) // 2
-        cutoff = None
-        if len(means) >= self.LEAST:
-            cutoff = means[half] if len(means) % 2 else float(np.mean(means[half - 1 : half + 1]))
+        cutoff, _ = self.median(epoch)
         self._record(trial, epoch, value)
-        best = min(value for _, value in self._results[trial])
-        return Judged("stop" if cutoff is not None and best > cutoff else "continue", epoch, cutoff)
+        return Judged("stop" if cutoff is not None and self._best[trial] > cutoff else "continue", epoch, cutoff)
 
     def ended(self, trial: int, epoch: int, value: float | None) -> list[tuple[int, Judged]]:
         if value is not None:
@@ -131,11 +139,16 @@ class Median(Fifo):
 
     def _record(self, trial: int, epoch: int, value: float) -> None:
         self._results[trial].append((epoch, value))
+        self._best[trial] = self.best(trial, value)
         self._forget(trial, epoch)
         if epoch >= self._grace:
+            own = self._own[trial]
+            between = range(max(own) + 1, epoch) if own else ()  # epochs that it left out: its last mean stands there
+            known = own[max(own)] if own else math.nan
             mean = float(np.mean([v for at, v in self._results[trial] if self._grace <= at <= epoch]))
-            self._own[trial][epoch] = mean
-            insort(self._means[epoch], mean)
+            for at, value in [*((at, known) for at in between), (epoch, mean)]:
+                own[at] = value
+                insort(self._means[at], value)
 
     def _forget(self, trial: int, epoch: int) -> None:
         """Takes a trial's means from this epoch on away: one that began anew has not come to the later ones yet."""

@@ -129,8 +129,12 @@ def search(request: Request) -> int:
     return done.exit_code
 
 
-def requested(argv: list[str], command: Command) -> Request:
-    """The command line as a checked request, over the space's own defaults or what is resumed."""
+def requested(argv: list[str], command: Command, here: bool = True) -> Request:
+    """The command line as a checked request, over the space's own defaults or what is resumed.
+
+    Args:
+        here: whether the search would run on this machine, or the cluster of `--address`.
+    """
     if not (command.experiment.space or command.resume):
         raise RequestError("give --space NAME (see --list), or --resume NAME")
     from tuner import driver  # noqa: F401  (before the space: it sets what ray reads when it is imported)
@@ -138,9 +142,9 @@ def requested(argv: list[str], command: Command) -> Request:
 
     if command.resume:
         given = session.saved(command.experiment, command.resume)
-        return session.resume(parse(argv, given.experiment).experiment, given)
+        return session.resume(parse(argv, given.experiment).experiment, given, here)
     found = find_space(command.experiment.space)
-    return session.begin(parse(argv, session.defaults_of(found)).experiment, found, argv)
+    return session.begin(parse(argv, session.defaults_of(found)).experiment, found, argv, here)
 
 
 if __name__ == "__main__":

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 from ray.tune.schedulers import (
-    AsyncHyperBandScheduler,
     FIFOScheduler,
     HyperBandForBOHB,
     HyperBandScheduler,
-    MedianStoppingRule,
     PopulationBasedTraining,
     TrialScheduler,
 )
@@ -19,6 +16,7 @@ from ray.tune.schedulers import (
 from tuner import domains
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
+from tuner.incremental import IncrementalAsha, IncrementalMedian
 from tuner.space import Space
 
 BY_EPOCH = {"time_attr": "training_iteration"}
@@ -45,27 +43,12 @@ def check_scheduler(experiment: Experiment, space: Space) -> None:
         )
 
 
-def _asha(experiment: Experiment, space: Space) -> TrialScheduler:
-    return AsyncHyperBandScheduler(
-        max_t=experiment.max_epochs,
-        grace_period=experiment.grace_period,
-        reduction_factor=experiment.reduction_factor,
-        **BY_EPOCH,
-    )
-
-
 def _hyperband(experiment: Experiment, space: Space) -> TrialScheduler:
     return HyperBandScheduler(max_t=experiment.max_epochs, reduction_factor=experiment.reduction_factor, **BY_EPOCH)
 
 
 def _bohb(experiment: Experiment, space: Space) -> TrialScheduler:
     return HyperBandForBOHB(max_t=experiment.max_epochs, reduction_factor=experiment.reduction_factor, **BY_EPOCH)
-
-
-def _median(experiment: Experiment, space: Space) -> TrialScheduler:
-    # A trial with too few others to compare with trains on. As Ray has it, it would be paused after each epoch for as
-    # long as others wait, which costs a restart an epoch, and all its epochs where it saves no checkpoint.
-    return MedianStoppingRule(grace_period=experiment.grace_period, min_time_slice=math.inf, **BY_EPOCH)
 
 
 def _pbt(experiment: Experiment, space: Space) -> TrialScheduler:
@@ -84,10 +67,10 @@ def _mutation(domain: Any) -> Any:
 
 
 BUILDERS: dict[str, Callable[[Experiment, Space], Any]] = {
-    "asha": _asha,
+    "asha": lambda experiment, space: IncrementalAsha(experiment),
     "bohb": _bohb,
     "hyperband": _hyperband,
-    "median": _median,
+    "median": lambda experiment, space: IncrementalMedian(experiment),
     "pbt": _pbt,
     "fifo": lambda experiment, space: FIFOScheduler(),
 }

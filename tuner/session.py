@@ -87,8 +87,8 @@ def defaults_of(found: Found) -> Experiment:
     )
 
 
-def begin(experiment: Experiment, found: Found, argv: list[str]) -> Request:
-    """A new search. RequestError for whatever cannot be done."""
+def begin(experiment: Experiment, found: Found, argv: list[str], here: bool = True) -> Request:
+    """A new search; `here` as in `checked`. RequestError for whatever cannot be done."""
     name = experiment.name or f"{Path(found.name).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     experiment = replace(experiment, name=name.replace(":", "-"))
     store = Store(experiment.results) if is_uri(experiment.results) else None
@@ -99,7 +99,7 @@ def begin(experiment: Experiment, found: Found, argv: list[str]) -> Request:
         raise RequestError(
             f"--name {name}: {place} is there already; go on with it by --resume {name}, or take another"
         )
-    return checked(experiment, found, facts_of(found, argv), [])
+    return checked(experiment, found, facts_of(found, argv), [], here)
 
 
 def saved(given: Experiment, name: str) -> Saved:
@@ -117,8 +117,8 @@ def saved(given: Experiment, name: str) -> Saved:
     return Saved(replace(experiment, results=given.results, name=name), facts)
 
 
-def resume(wanted: Experiment, given: Saved) -> Request:
-    """The rest of a search, or more of it; RequestError where what is wanted is another search."""
+def resume(wanted: Experiment, given: Saved, here: bool = True) -> Request:
+    """The rest of a search, or more of it; `here` as in `checked`. RequestError where it would be another search."""
     changed = given.experiment.differences(wanted)
     refused = {name: pair for name, pair in changed.items() if name not in EXTENDABLE}
     if refused:
@@ -142,7 +142,7 @@ def resume(wanted: Experiment, given: Saved) -> Request:
     if wanted.max_epochs != given.experiment.max_epochs:
         check_more_epochs(given.experiment, wanted)
     history = history_of(wanted.folder)
-    return checked(wanted, found, given.facts, history)
+    return checked(wanted, found, given.facts, history, here)
 
 
 def check_more_epochs(given: Experiment, wanted: Experiment) -> None:
@@ -170,8 +170,12 @@ def history_of(folder: Path) -> list[Event]:
     return found.events
 
 
-def checked(experiment: Experiment, found: Found, facts: dict[str, Any], history: list[Event]) -> Request:
-    """Everything that can be refused before Ray starts and before data is read."""
+def checked(experiment: Experiment, found: Found, facts: dict[str, Any], history: list[Event], here: bool) -> Request:
+    """Everything that can be refused before Ray starts and before data is read.
+
+    Args:
+        here: whether the search would run on this machine, which then has to hold a trial.
+    """
     reported = found.space.reported()
     if reported is not None and experiment.metric not in reported:
         raise RequestError(
@@ -184,7 +188,7 @@ def checked(experiment: Experiment, found: Found, facts: dict[str, Any], history
     check_searcher(experiment, found.space)
     check_scheduler(experiment, found.space)
     writable(local_root(experiment.results))
-    resources = None if experiment.address else resources_of(experiment, [local_cluster()])
+    resources = resources_of(experiment, [local_cluster()]) if here and not experiment.address else None
     return Request(experiment, found, facts, history, resources, wandb_mode(experiment.wandb))
 
 

@@ -15,10 +15,17 @@ TABLE = b"tuner"  # in Ray's key-value store, which the cluster's head keeps: a 
 
 @dataclass(frozen=True)
 class Want:
-    """Trials that a search could run at a time, 0 or more, and those of its kind that fit the cluster, 1 or more."""
+    """What a search asks of the cluster.
+
+    Args:
+        num_trials: trials that it could run at a time, 0 or more.
+        fit: trials of its kind that the whole cluster holds at a time, 1 or more.
+        priority: the highest is served first.
+    """
 
     num_trials: int
     fit: int
+    priority: int = 0
 
 
 def agreed(mine: Want) -> int | None:
@@ -38,12 +45,18 @@ def division(wants: Mapping[str, Want]) -> dict[str, int]:
     """Trials of each search, at least 1: one more at a time to whoever then has the smallest part of the cluster.
 
     What one search cannot use goes to the others (max-min fairness, Bertsekas and Gallager, Data Networks, 6.5.2).
+    After the one trial that every search has, a higher priority takes all that it can use before a lower one.
     """
+
+    def turn(name: str) -> tuple[bool, int, float, str]:
+        want = wants[name]
+        return given[name] > 0, -want.priority, (given[name] + 1) / want.fit, name
+
     given, left = dict.fromkeys(sorted(wants), 0), 1.0
     while True:
         takers = [name for name, want in wants.items() if given[name] < want.num_trials and 1 / want.fit <= left + 1e-9]
         if not takers:
             return {name: max(1, number) for name, number in given.items()}
-        name = min(takers, key=lambda each: ((given[each] + 1) / wants[each].fit, each))
+        name = min(takers, key=turn)
         given[name] += 1
         left -= 1 / wants[name].fit

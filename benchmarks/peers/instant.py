@@ -10,11 +10,11 @@ from ray import tune
 
 from tuner.space import Space
 
-NUM_REPORTS = 10
+NUM_REPORTS = int(os.environ.get("NUM_REPORTS", "10"))
 
 
 def report_only(config: dict[str, Any]) -> None:
-    """Ten reports, spread over TRIAL_S seconds where that is set."""
+    """NUM_REPORTS reports, spread over TRIAL_S seconds where that is set."""
     pause_s = float(os.environ.get("TRIAL_S", "0")) / NUM_REPORTS
     for epoch in range(1, NUM_REPORTS + 1):
         if pause_s:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -45,16 +46,22 @@ def env(tmp_path_factory):
     return {**kept, **paths, "RAY_AUTH_MODE": "token"}
 
 
-@pytest.fixture(scope="module")
-def cluster(env, tmp_path_factory):
-    """`host:port` of the two nodes."""
-    where = tmp_path_factory.mktemp("cluster")
+@contextmanager
+def started(env, where):
+    """`host:port` of two nodes."""
     nodes = subprocess.Popen(
         [sys.executable, "-c", NODES], env=env, cwd=where, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     yield nodes.stdout.readline().strip()
     nodes.stdin.close()
     nodes.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def cluster(env, tmp_path_factory):
+    """The address of a cluster that wants the token."""
+    with started(env, tmp_path_factory.mktemp("cluster")) as address:
+        yield address
 
 
 @pytest.fixture
@@ -78,9 +85,8 @@ def run(env, cluster, tmp_path):
 def refusal(done):
     """The one line of a refused request."""
     assert done.returncode == 2, done.stdout + done.stderr
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("[")]  # Ray's own warnings
-    assert len(lines) == 1 and lines[0].startswith("tuner: error: "), done.stderr
-    return lines[0]
+    assert done.stderr.startswith("tuner: error: ") and done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
 
 
 def test_a_search_runs_on_a_cluster(run, tmp_path):
@@ -113,7 +119,17 @@ def test_a_wrong_token_is_refused(run, env, tmp_path, changed, said):
 
 
 def test_a_token_that_is_there_is_used_without_a_mode(run):
-    assert run("--dry-run", RAY_AUTH_MODE=None).returncode == 0
+    done = run("--dry-run", RAY_AUTH_MODE=None)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_token_for_a_cluster_that_asks_for_none_is_refused(run, env, tmp_path):
+    with started({**env, "RAY_AUTH_MODE": "disabled"}, tmp_path) as address:
+        for mode in ("token", None):
+            said = refusal(run(address=address, RAY_AUTH_MODE=mode))
+            assert "the cluster asks for no token" in said and "set RAY_AUTH_MODE=disabled" in said
+        options = ["--num-samples", "1", "--max-epochs", "1"]
+        assert run(*options, address=address, RAY_AUTH_MODE="disabled").returncode == 0
 
 
 def test_rays_client_is_refused_with_what_works(run):

@@ -10,6 +10,10 @@ import jsonschema
 import pytest
 import yaml
 
+from tuner import run
+from tuner.experiment import Experiment
+from tuner.resources import Resources, resources_of
+
 ROOT = Path(__file__).parent.parent.parent
 LAUNCHED = ["cluster.yaml", "docker/cluster-onprem.yaml", "docker/cluster-gcp.yaml"]
 
@@ -148,6 +152,23 @@ KUBERAY = closed(
 
 def test_kuberay_takes_it():
     jsonschema.validate(yaml_documents("docker/kuberay.yaml")[1], KUBERAY)
+
+
+def test_kuberays_workers_come_from_none_with_the_searchs_trials():
+    """By the code with which Ray's autoscaler reads KubeRay's clusters."""
+    from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+
+    job = yaml_documents("docker/kuberay.yaml")[1]["spec"]
+    spec = job["rayClusterSpec"]
+    config = _derive_autoscaling_config_from_ray_cr({"metadata": {"name": "c", "namespace": "n"}, "spec": spec})
+    assert spec["enableInTreeAutoscaling"] and config["idle_timeout_minutes"] == 5
+    kinds = config["available_node_types"]
+    workers = [kinds[name] for name in kinds if name != config["head_node_type"]]
+    assert kinds[config["head_node_type"]]["resources"]["CPU"] == 0
+    assert [(kind["min_workers"], kind["max_workers"], kind["resources"]["GPU"]) for kind in workers] == [(0, 4, 1)]
+    command = run.parse(job["entrypoint"].split()[3:], Experiment()).experiment
+    assert (command.gpus_per_trial, command.max_concurrent_trials) == (1, 4)
+    assert resources_of(command, [kinds[config["head_node_type"]]["resources"]]) == Resources(1, 1, 4)
 
 
 def test_the_dockerfile_is_clean():

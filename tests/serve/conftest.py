@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 from fastapi.testclient import TestClient
 
-from tuner import run
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
 from tuner.facts import facts_of
 from tuner.journal import Journal
 from tuner.serve.app import create_app
+from tuner.serve.check import experiment_of
 from tuner.serve.client import BUSY, Client, ServiceError
 from tuner.serve.cluster import find
 from tuner.serve.jobs import Fate
@@ -30,11 +30,13 @@ TOKEN = "s3cret of 32 characters, or more"
 class Jobs:
     """Jobs that are only noted; what becomes of them is set in `fates`."""
 
+    address = ""
+
     def __init__(self):
         self.fates, self.submitted, self.stopped, self.closed, self.down = {}, {}, [], 0, ""
 
-    def resources(self):
-        return {"CPU": 2.0, "GPU": 0.0}
+    def nodes(self):
+        return [{"CPU": 2.0, "GPU": 0.0}]
 
     def submit(self, job, arguments):
         if self.down:
@@ -54,7 +56,7 @@ class Jobs:
 
 def in_this_process(arguments):
     """What the check's own process does."""
-    return dataclasses.asdict(run.requested(arguments, run.parse(arguments, Experiment())).experiment)
+    return dataclasses.asdict(experiment_of(arguments))
 
 
 def begin(results, name, **options):

@@ -17,6 +17,7 @@ from tuner.serve import jobs
 from tuner.serve.client import Client, ServiceError
 from tuner.serve.jobs import Fate
 from tuner.serve.options import ON_RESUME, SETTABLE, WITHHELD
+from tuner.serve.queue import Search, TooLarge, startable
 
 ALL = "/api/experiments"
 
@@ -110,7 +111,7 @@ def test_every_option_that_may_be_set_reaches_the_command_line(service):
     given = {"num_samples": 3, "max_epochs": 8, "grace_period": 2, "reduction_factor": 3.0, "searcher": "grid",
              "scheduler": "asha", "metric": "loss", "mode": "max", "cpus_per_trial": 1, "gpus_per_trial": 0.0,
              "workers_per_trial": 1, "strategy": "single", "precision": "fp32", "on_oom": "fail", "seed": 7,
-             "max_concurrent_trials": 1, "time_budget": "30m", "max_failures": 1,
+             "max_concurrent_trials": 1, "time_budget": "30m", "max_failures": 1, "priority": -3,
              "trial_timeout": "5m", "name": "all", "tensorboard": True}  # fmt: skip
     assert set(given) >= set(SETTABLE), "say here what a new option is given"
     start(service, **given)
@@ -140,6 +141,59 @@ def test_searches_wait_for_room_in_order_and_small_ones_run_side_by_side(service
     service.searches.step()
     assert [job.partition("-")[0] for job in service.jobs.submitted] == ["whole", "one", "two"]
     assert state(service, "three") == ("queued", ["stop"])
+
+
+def test_the_highest_priority_goes_first_and_past_lower_ones_that_run(service):
+    for name, priority in {"low": -1, "normal": 0, "other": 0, "urgent": 5}.items():
+        start(service, name=name, priority=priority)
+    service.searches.step()
+    assert [job.partition("-")[0] for job in service.jobs.submitted] == ["urgent"]
+    service.jobs.fates[next(iter(service.jobs.submitted))] = Fate("ended", 0)
+    service.searches.step()
+    start(service, name="urgent2", priority=5)  # those of a lower priority give their places up
+    service.searches.step()
+    assert [job.partition("-")[0] for job in service.jobs.submitted] == ["urgent", "normal", "urgent2"]
+
+
+SEARCH = {"space": "quadratic", "results": "r"}
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes", "says"),
+    [
+        ({"gpus_per_trial": 2.0}, [{"CPU": 4, "GPU": 2}] * 2, "starts"),
+        ({"gpus_per_trial": 3.0}, [{"CPU": 4, "GPU": 2}] * 2, "no node of the cluster has more than 2 GPUs"),
+        ({"cpus_per_trial": 5.0}, [{"CPU": 4}] * 2, "no node of the cluster has more than 4 CPUs"),
+        ({"strategy": "ddp", "workers_per_trial": 4}, [{"CPU": 2}] * 2, "starts"),
+        ({}, [{}], "more than 0 CPUs; .* an autoscaler adds such nodes, say for how many"),
+        ({"gpus_per_trial": 1.0, "max_concurrent_trials": 3}, [{}], "starts"),  # and asks an autoscaler for them
+    ],
+)
+def test_a_trial_of_a_cluster_lies_on_one_node(options, nodes, says):
+    search = Search("a", {**SEARCH, **options}, [], 0.0)
+    if says == "starts":
+        assert startable([search], [], nodes, "http://head:8265") == [search]
+        return
+    with pytest.raises(TooLarge, match=says):
+        startable([search], [], nodes, "http://head:8265")
+
+
+def test_a_search_for_a_cluster_is_checked_against_its_nodes_and_not_this_machine(service):
+    service.jobs.address, service.jobs.nodes = "http://head:8265", lambda: [{}, {"CPU": 128, "GPU": 8}]
+    start(service, name="large", cpus_per_trial=100, gpus_per_trial=8)
+    start(service, name="larger", cpus_per_trial=200)
+    service.searches.step()  # what fits nowhere leaves the queue
+    service.searches.step()
+    assert [job.partition("-")[0] for job in service.jobs.submitted] == ["large"]
+    assert "no node of the cluster has more than 128 CPUs" in service.searches.get("larger").message
+
+
+def test_a_search_waits_for_room_among_all_nodes():
+    nodes = [{"CPU": 2}] * 3
+    capped = [Search(name, {**SEARCH, "max_concurrent_trials": 2}, [], 0.0) for name in "abcd"]
+    assert startable(capped, [], nodes, "http://head:8265") == capped[:3]
+    assert startable(capped[2:], capped[:2], nodes, "http://head:8265") == capped[2:3]
+    assert startable(capped[:1], capped[1:2], [{"CPU": 1}], "http://head:8265") == []
 
 
 def test_the_queue_survives_a_restart(service):

@@ -2,6 +2,8 @@
 
 The service asks it by a process of its own, so that ray, torch and what a space's file does stay out of the service. It
 prints the experiment with every choice made as JSON; what is wrong is the command line's own one line and exit code 2.
+With ELSEWHERE as the last word the search is for a cluster, whose nodes the service knows: this machine need not hold
+its trials.
 """
 
 from __future__ import annotations
@@ -14,15 +16,24 @@ from tuner import run
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
 
+ELSEWHERE = "--elsewhere"
+
+
+def experiment_of(argv: list[str]) -> Experiment:
+    """What these words ask for, every choice made; RequestError in the command line's words."""
+    here = argv[-1:] != [ELSEWHERE]
+    argv = argv if here else argv[:-1]
+    return run.requested(argv, run.parse(argv, Experiment()), here).experiment
+
 
 def main(argv: list[str]) -> int:
     """0 with the experiment on stdout, or 2 with one line on stderr."""
     try:
-        request = run.requested(argv, run.parse(argv, Experiment()))
+        experiment = experiment_of(argv)
     except RequestError as error:
         print(f"tuner: error: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(dataclasses.asdict(request.experiment)))
+    print(json.dumps(dataclasses.asdict(experiment)))
     return 0
 
 

@@ -30,10 +30,16 @@ class Fate:
 
 
 class Jobs(Protocol):
-    """Where searches run. Every call may take seconds; RequestError where the cluster does not answer."""
+    """Where searches run. Every call may take seconds; RequestError where the cluster does not answer.
 
-    def resources(self) -> dict[str, float]:
-        """Resource -> amount of the whole cluster, whether it is started yet or not."""
+    Attributes:
+        address: of a cluster elsewhere; empty = one of this machine alone.
+    """
+
+    address: str
+
+    def nodes(self) -> list[dict[str, float]]:
+        """Resource -> amount of each node that the cluster has or may get, whether it is started yet or not."""
 
     def submit(self, job: str, arguments: list[str]) -> None:
         """Starts `tuner.run` with these arguments as the job of that id."""
@@ -58,25 +64,24 @@ class RayJobs:
     """
 
     def __init__(self, address: str, state: Path) -> None:
-        self._address, self._state = address, state
+        self.address, self._state = address, state
         self._own: clusters.Cluster | None = None
         self._client: JobSubmissionClient | None = None
 
-    def resources(self) -> dict[str, float]:
+    def nodes(self) -> list[dict[str, float]]:
         """As `Jobs` says."""
-        if not self._address:
+        if not self.address:
             from tuner.resources import local_cluster
 
-            return local_cluster()
+            return [local_cluster()]
         from ray.util.state import list_nodes
         from ray.util.state.exception import RayStateApiException
 
-        found = {"CPU": 0.0, "GPU": 0.0}
+        from tuner.nodes import launchable_here
+
         with self._answering("which nodes it has", RayStateApiException):
-            for node in list_nodes(address=self._address, detail=True, filters=[("state", "=", "ALIVE")]):
-                for name in found:
-                    found[name] += node.resources_total.get(name, 0.0)
-        return found
+            alive = list_nodes(address=self.address, detail=True, filters=[("state", "=", "ALIVE")])
+        return max([node.resources_total for node in alive], launchable_here(), key=_size)
 
     def submit(self, job: str, arguments: list[str]) -> None:
         """As `Jobs` says."""
@@ -121,23 +126,23 @@ class RayJobs:
     def close(self) -> None:
         """As `Jobs` says; a cluster of `--address` is not the service's to end."""
         own = self._own or clusters.find(self._state)
-        if own and not self._address:
+        if own and not self.address:
             own.end()
         self._own = self._client = None
 
     def _connected(self, start: bool) -> JobSubmissionClient | None:
         """The client; None where the own cluster is not there and is not to be started."""
-        if self._client and (self._address or (self._own and self._own.alive())):
+        if self._client and (self.address or (self._own and self._own.alive())):
             return self._client
         with self._answering("that it takes jobs"):
             from ray.job_submission import JobSubmissionClient
 
-            if self._address:
-                self._client = JobSubmissionClient(self._address)
+            if self.address:
+                self._client = JobSubmissionClient(self.address)
                 return self._client
             self._own = clusters.find(self._state)
             if self._own is None and start:
-                there = self.resources()
+                (there,) = self.nodes()
                 self._own = clusters.start(self._state, there["CPU"], there["GPU"])
             self._client = JobSubmissionClient(self._own.url, headers=self._own.headers()) if self._own else None
         return self._client
@@ -149,9 +154,13 @@ class RayJobs:
         try:
             yield
         except kinds as error:
-            where = f"the cluster of --address {self._address}" if self._address else "Ray on this machine"
+            where = f"the cluster of --address {self.address}" if self.address else "Ray on this machine"
             said = " ".join(str(error).split()).partition(" Please ")[0][:300]  # Ray's advice is longer than its error
             raise RequestError(f"{where} does not say {what}: {said}") from error
+
+
+def _size(nodes: list[dict[str, float]]) -> float:
+    return sum(node.get(name, 0.0) for node in nodes for name in ("CPU", "GPU"))
 
 
 def missing() -> str:

@@ -20,7 +20,7 @@ from tuner.space import list_spaces
 SETTABLE = (
     "num_samples", "max_epochs", "grace_period", "reduction_factor", "searcher", "scheduler", "metric", "mode",
     "cpus_per_trial", "gpus_per_trial", "workers_per_trial", "strategy", "precision", "on_oom",
-    "max_concurrent_trials", "max_failures", "trial_timeout", "time_budget", "seed", "name", "tensorboard",
+    "max_concurrent_trials", "priority", "max_failures", "trial_timeout", "time_budget", "seed", "name", "tensorboard",
 )  # fmt: skip
 WITHHELD = ("results", "data_dir", "address", "wandb", "wandb_project")
 ON_RESUME = ("num_samples", "time_budget")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ class Search:
     Args:
         options: the experiment with every choice made.
         arguments: of `tuner.run`.
-        since: when it was asked for, unix seconds; the queue's order.
+        since: when it was asked for, unix seconds; the queue's order among those of one priority.
         job: the Ray job's id, once it is submitted.
         message: why it waits, or how it failed.
     """
@@ -42,6 +42,11 @@ class Search:
     def experiment(self) -> Experiment:
         """What was asked for."""
         return Experiment(**self.options)
+
+    @property
+    def priority(self) -> int:
+        """Of what was asked for, without checking all of it again."""
+        return int(self.options.get("priority", 0))
 
 
 class Queue:
@@ -75,30 +80,36 @@ class Queue:
         return [search for search in self if search.phase in phases]
 
 
-def startable(waiting: Sequence[Search], running: Sequence[Search], cluster: Mapping[str, float]) -> list[Search]:
-    """Who may start now: in the order asked for, as long as there is room for one trial beside what the others may use.
+def startable(
+    waiting: Sequence[Search], running: Sequence[Search], nodes: Sequence[Mapping[str, float]], address: str = ""
+) -> list[Search]:
+    """Who may start now: as long as there is room for one trial beside what the others may use.
 
-    A search may use as many trials at a time as its `max_concurrent_trials`, all that fit without it: that is the cap
-    by which several share a cluster. Nobody overtakes the first in the queue, so a large one does not wait for ever.
+    The highest priority first, and then in the order asked for. A search may use as many trials at a time as its
+    `max_concurrent_trials`, all that fit without it: that is the cap by which several share a cluster. Those of a lower
+    priority give their places up (`tuner.shares`), so they hold none against a higher one. Nobody overtakes the first
+    in the queue, so a large one does not wait for ever.
 
     Args:
-        cluster: resource -> amount in all.
+        nodes: of each node that there is or that an autoscaler may add, resource -> amount.
+        address: of a cluster that may have more nodes than are known; empty = this machine.
 
     Raises:
         TooLarge: the first does not fit the empty cluster either.
     """
-    free = {name: cluster.get(name, 0.0) for name in ("CPU", "GPU")}
-    for search in running:
-        _take(free, resources_of(search.experiment, [cluster]))
-    chosen = []
-    for search in waiting:
+    there = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
+    chosen: list[Search] = []
+    for search in sorted(waiting, key=lambda each: -each.priority):
         try:
-            needed = resources_of(search.experiment, [cluster])
+            needed = resources_of(replace(search.experiment, address=address), nodes)
         except RequestError as error:
             raise TooLarge(search, str(error)) from error
-        if any(free[name] + 1e-9 < amount for name, amount in _of_a_trial(needed).items()):
+        holders = [*(other for other in running if other.priority >= search.priority), *chosen]
+        used = [_most_of(holder, nodes) for holder in holders]
+        free = {name: amount - sum(most[name] for most in used) for name, amount in there.items()}
+        # What fits no node that is known is an autoscaler's: the search asks it, and says so where it gets none.
+        if needed.fit(nodes) and any(free[name] + 1e-9 < amount for name, amount in _of_a_trial(needed).items()):
             break
-        _take(free, needed)
         chosen.append(search)
     return chosen
 
@@ -111,9 +122,13 @@ class TooLarge(Exception):
         self.search, self.reason = search, reason
 
 
-def _take(free: dict[str, float], needed: Resources) -> None:
-    for name, amount in _of_a_trial(needed).items():
-        free[name] -= amount * needed.concurrent
+def _most_of(search: Search, nodes: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """What a search may use of the nodes; nothing where they cannot hold one of its trials any more."""
+    try:
+        needed = resources_of(search.experiment, nodes)
+    except RequestError:
+        return {"CPU": 0.0, "GPU": 0.0}
+    return {name: amount * needed.concurrent for name, amount in _of_a_trial(needed).items()}
 
 
 def _of_a_trial(needed: Resources) -> dict[str, float]:

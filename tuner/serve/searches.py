@@ -23,6 +23,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from tuner.errors import RequestError
+from tuner.serve.check import ELSEWHERE
 from tuner.serve.jobs import Fate, Jobs
 from tuner.serve.options import resume_arguments, start_arguments
 from tuner.serve.queue import ACTIVE, Queue, Search, TooLarge, startable
@@ -126,7 +127,7 @@ class Searches:
         if not self._checks.acquire(blocking=False):
             raise Refused(503, f"{MOST_CHECKS} requests are being checked; try again in some seconds")
         try:
-            options = self._check([*arguments, "--address="])
+            options = self._check([*arguments, "--address=", *([ELSEWHERE] if self._jobs.address else [])])
         finally:
             self._checks.release()
         with self._lock:
@@ -237,7 +238,7 @@ class Searches:
 
     def _start_some(self, waiting: list[Search], running: list[Search]) -> None:
         try:
-            chosen = startable(waiting, running, self._jobs.resources())
+            chosen = startable(waiting, running, self._jobs.nodes(), self._jobs.address)
         except TooLarge as error:
             with self._lock:
                 self._queue.put(replace(error.search, phase="failed", message=error.reason))
