@@ -20,16 +20,17 @@ PAIRS = [
     ("bohb", "bohb"), ("random", "hyperband"), ("hyperopt", "hyperband"), ("random", "pbt"),
 ]  # fmt: skip
 CHOICES = {"num_samples": 9, "max_epochs": 4}
+KEPT = "tuner.driver.KEEP_BEST_AND_LATEST", CheckpointConfig()  # all checkpoints: a cut goes back in time
 
 
 @pytest.fixture
 def whole(one_ray, tmp_path, monkeypatch):
-    """`whole(searcher=..., ...)` runs an unbroken search that keeps all of its checkpoints; gives its folder."""
+    """`whole(searcher=..., ...)` runs an unbroken search; gives its folder."""
     monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
 
     def search(**choices):
         with monkeypatch.context() as patch:
-            patch.setattr("tuner.driver.KEEP_BEST_AND_LATEST", CheckpointConfig())
+            patch.setattr(*KEPT)
             run(tmp_path / "whole", **CHOICES, **choices)
         return tmp_path / "whole"
 
@@ -55,7 +56,8 @@ def told(folder):
 
 
 @pytest.mark.parametrize(("searcher", "scheduler"), PAIRS)
-def test_cut_again_and_again(whole, searcher, scheduler):
+def test_cut_again_and_again(whole, monkeypatch, searcher, scheduler):
+    monkeypatch.setattr(*KEPT)
     choices = {"searcher": searcher, "scheduler": scheduler}
     folder = whole(**choices)
     expected, stream, at = told(folder), random.Random(f"{searcher} {scheduler}"), 0

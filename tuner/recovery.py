@@ -28,6 +28,7 @@ from tuner.nodes import Nodes
 from tuner.retries import Retries
 
 LOOK_S = 0.5  # between two looks for trials that report nothing
+STOP_S = 5  # that a worker has to end its epoch when the search ends, then it is killed; Ray gives it 10
 
 
 class TrialTimeoutError(Exception):
@@ -55,6 +56,7 @@ class RecoveringController(TuneController):
         self._silent_since: dict[str, float] = {}
         self._judged_until: dict[str, int] = {}  # of trials that train epochs again
         self._looked = 0.0
+        self._actor_force_cleanup_timeout = STOP_S
         theirs = self._actor_manager._actor_task_failed
         # Ray's actor manager ends the whole search for an error that is neither a worker's nor a task's, such as the
         # one of a worker that the node's memory monitor has killed.
