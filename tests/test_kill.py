@@ -92,9 +92,9 @@ def test_an_epoch_of_an_hour_is_not_waited_for(tmp_path, monkeypatch):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A disk of 4 MiB, where this machine lets a test mount one."""
+    """A disk of 24 MiB, where this machine lets a test mount one: report.html takes 5 of them."""
     folder = tmp_path / "disk"
-    mounted(folder, "size=4m")
+    mounted(folder, "size=24m")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 

@@ -70,11 +70,12 @@ class RecoveringController(TuneController):
         lost = isinstance(exception, RayActorError)
         if lost and trial.status == Trial.PENDING and trial not in self._trial_to_actor:
             return  # the second notice of one dead worker: Ray tells of the actor, then of the task that it had
-        if lost and trial in self._resetting_trials:
-            self.replace_worker(trial)  # an idle one that had died unseen, and this trial had no part in that
+        if trial in self._resetting_trials:
+            # An idle worker had died unseen, or could not close the last trial's output, on a full disk: this trial
+            # had no part in that.
+            self.replace_worker(trial)
             return
         self._silent_since.pop(trial.trial_id, None)
-        self._resetting_trials.discard(trial)  # or Ray would wait for ever for the reset of a worker that is dead
         if trial.status not in (Trial.RUNNING, Trial.PENDING) or (lost and self._had_been_judged(trial)):
             return
         with contextlib.suppress(OSError):  # Ray writes the error into files beside the journal, which has it
