@@ -74,6 +74,13 @@ def test_the_test_part_is_read_once_for_one_winner(searched):
     assert conclude(results.load(folder), found, touched, 1, 0).test != first
 
 
+def test_a_search_that_is_to_go_on_has_a_model_and_is_tested_at_its_end(searched):
+    folder, found, splits, _ = searched
+    assert conclude(results.load(folder), found, splits, 1, 0, ended=False).test is None
+    assert (folder / "best/model.pt").exists()
+    assert conclude(results.load(folder), found, splits, 1, 0).test
+
+
 def test_another_space_file_has_the_winner_tested_again(searched):
     folder, found, splits, _ = searched
     first = conclude(results.load(folder), found, splits, 1, 0).test

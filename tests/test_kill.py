@@ -75,11 +75,26 @@ def test_a_signal_stops_the_search_and_leaves_no_process(tmp_path, number, twice
     assert {trial.status for trial in load(tmp_path / "x").trials} <= {"completed", "pruned"}
 
 
+@pytest.mark.chaos
+def test_an_epoch_of_an_hour_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("EPOCH_S", "3600")
+    process = start([*COMMAND, "--space", str(SPACES / "hours.py"), "--results", str(tmp_path), "--name", "x"])
+    wait_for(lambda: (tmp_path / "x" / "journal.jsonl").exists() and reports(tmp_path / "x") >= 1)
+    started = time.monotonic()
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(30) == 130
+    assert time.monotonic() - started < 15
+    wait_for(lambda: not left_of(process), 15)
+    monkeypatch.delenv("EPOCH_S")
+    subprocess.run([*COMMAND, "--resume", "x", "--results", str(tmp_path)], check=True, capture_output=True)
+    assert {trial.status for trial in load(tmp_path / "x").trials} == {"completed"}
+
+
 @pytest.fixture
 def small_disk(tmp_path):
-    """A disk of 4 MiB, where this machine lets a test mount one."""
+    """A disk of 24 MiB, where this machine lets a test mount one: report.html takes 5 of them."""
     folder = tmp_path / "disk"
-    mounted(folder, "size=4m")
+    mounted(folder, "size=24m")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 

@@ -1,6 +1,8 @@
 """A trial's output is cut at a limit, with a line that says so."""
 
-from tuner.output import Bounded
+import errno
+
+from tuner.output import Bounded, flushed
 
 
 def kept(texts, most):
@@ -22,3 +24,11 @@ def test_beyond_the_limit_is_said_once_and_dropped():
 
 def test_one_text_above_the_limit_is_cut():
     assert kept(["x" * 1000], 10).startswith("x" * 10 + "\n[what follows")
+
+
+def test_what_has_no_room_is_lost_and_nothing_else():
+    def full(*text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert Bounded(full)("text") == 4
+    flushed(full)()

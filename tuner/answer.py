@@ -37,11 +37,17 @@ class Answer:
     test: dict[str, float] | None
 
 
-def conclude(record: ExperimentRecord, found: Found, splits: Splits | None, cpus: float, gpus: float) -> Answer | None:
+def conclude(
+    record: ExperimentRecord, found: Found, splits: Splits | None, cpus: float, gpus: float, *, ended: bool = True
+) -> Answer | None:
     """Writes trials.csv and, where a trial has a finite metric, `best/`; the test part is read here, once.
 
     The winner follows `experiment.BEST_RULE`. A search that is extended and still has the same best epoch keeps
     the test figures it has.
+
+    Args:
+        ended: whether the search has. One that is to go on may have another winner then, and whoever stops it waits:
+            the test part is not read.
     """
     folder, experiment = record.experiment.folder, record.experiment
     write_atomically(folder / "trials.csv", trials_csv(record))
@@ -54,7 +60,8 @@ def conclude(record: ExperimentRecord, found: Found, splits: Splits | None, cpus
     config = config_of(experiment, trial, report.epoch, cpus=cpus, gpus=gpus, sha256=found.sha256)
     test = tested_before(best, config)
     if test is None and report.checkpoint and splits is not None:
-        test = evaluate(found, config, folder / report.checkpoint, splits, best / "model.pt")
+        state = save_model(folder / report.checkpoint, best / "model.pt")
+        test = evaluate(found, config, state, splits) if ended and splits.test is not None else None
     write_atomically(best / "config.json", json.dumps(config, indent=2) + "\n")
     metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
     if splits is not None and splits.notice:
@@ -112,10 +119,19 @@ def tested_before(best: Path, config: dict[str, Any]) -> dict[str, float] | None
     return test if all(same.get(name) == config[name] for name in named) else None
 
 
-def evaluate(
-    found: Found, config: dict[str, Any], checkpoint: Path, splits: Splits, model_path: Path
-) -> dict[str, float] | None:
-    """Loads a checkpoint, writes its model's state_dict, and returns its figures on the test part, if there is one."""
+def save_model(checkpoint: Path, model_path: Path) -> dict[str, Any]:
+    """Writes the state_dict of a checkpoint's model; returns the whole training's state."""
+    import torch
+
+    state: dict[str, Any] = torch.load(checkpoint / STATE, weights_only=True, map_location="cpu")["training"]
+    saved = io.BytesIO()
+    torch.save(state["model"], saved)
+    write_atomically(model_path, saved.getvalue())
+    return state
+
+
+def evaluate(found: Found, config: dict[str, Any], state: dict[str, Any], splits: Splits) -> dict[str, float]:
+    """The figures of a training's state on the test part."""
     import torch
 
     from tuner.training.loop import Training
@@ -124,13 +140,7 @@ def evaluate(
     # As many threads as the trial had: another number adds in another order, and the last digits would differ
     # from those that `tuner.train` prints.
     torch.set_num_threads(max(1, int(config["cpus"])))
-    state = torch.load(checkpoint / STATE, weights_only=True, map_location="cpu")["training"]
-    saved = io.BytesIO()
-    torch.save(state["model"], saved)
-    write_atomically(model_path, saved.getvalue())
-    if splits.test is None:
-        return None
-    assert found.space.task is not None  # splits come from a task
+    assert found.space.task is not None and splits.test is not None  # splits come from a task
     training = Training(
         found.space.task,
         config["config"],

@@ -227,6 +227,8 @@ def ending(done: Done) -> list[str]:
             lines += [f"test        {figures(done.answer.test)}"]
         elif done.request.splits is None:
             lines += ["test        none: the space is a function, so it has no test set of its own"]
+        elif done.outcome.state == "interrupted":
+            lines += ["test        not yet: the test part is read once, when the search has ended"]
         if done.request.splits and done.request.splits.notice:
             lines += [banner(done.request.splits.notice)]
     elif done.outcome.state == "interrupted":

@@ -15,8 +15,14 @@ NEIGHBOUR_SHARE = 0.1  # of a numeric range (of its logarithm, for a log range):
 
 
 def leaves(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Each searched parameter as (`"outer/inner"`, domain); nested dictionaries are walked, as Ray does."""
+    """Each searched parameter as (`"outer/inner"`, domain); nested dictionaries are walked, as Ray does.
+
+    Raises:
+        ValueError: a name is no string, or has the `/` that joins nested ones.
+    """
     for name, value in params.items():
+        if not isinstance(name, str) or "/" in name:
+            raise ValueError(f"parameter {name!r}: a name is a string without '/'; nest dictionaries instead")
         if isinstance(value, Mapping) and not is_grid(value):
             yield from leaves(value, f"{prefix}{name}/")
         else:

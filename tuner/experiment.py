@@ -22,7 +22,6 @@ from tuner.files import write_atomically
 from tuner.storage import is_uri, local_root
 
 logger = logging.getLogger(__name__)
-
 FILE, COPY = "experiment.json", ".experiment.json.copy"  # the same; the copy is read where the first is damaged
 SearcherName = Literal["random", "grid", "refine", "hyperopt", "bohb", "optuna"]
 SchedulerName = Literal["asha", "bohb", "hyperband", "median", "pbt", "fifo"]
@@ -44,6 +43,13 @@ EXTENDABLE = frozenset(
     | {"wandb", "wandb_project", "cpus_per_trial", "gpus_per_trial"}
     | {"trial_timeout", "max_failures", "priority"}
 )
+NAMES = {  # option -> what it must match, and that in words
+    "name": (r"|[A-Za-z0-9][\w.-]{0,99}", "letters, digits, '.', '_' and '-', a letter or digit first, at most 100"),
+    "metric": (r".+", "give a name that is in the reports"),
+    "results": (r".+", "give a folder, or an object store such as s3://bucket/folder"),
+    "wandb_project": (r"[^/\\#?%:]{1,128}", "W&B takes 1 to 128 characters, none of / \\ # ? % :"),
+}
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RequestError)
 AT_LEAST_ONE = ("num_samples", "max_epochs", "grace_period", "workers_per_trial")
 BEST_RULE = (
     "the best trial is the one whose best epoch has the best finite value of the metric, among epochs that a "
@@ -133,7 +139,7 @@ class Experiment:
         self._check_resources()
         self._check_workers()
         self._check_pair()
-        self._check_name()
+        self._check_names()
         self.time_budget_s, self.trial_timeout_s  # noqa: B018  (raise for a bad one)
 
     @property
@@ -197,11 +203,10 @@ class Experiment:
                 f"with {', '.join(PAIRS[self.searcher])}; {self.scheduler} works with {', '.join(other)}"
             )
 
-    def _check_name(self) -> None:
-        if self.name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.name):
-            raise RequestError(
-                f"--name {self.name!r}: letters, digits, '.', '_' and '-', a letter or digit first, at most 100"
-            )
+    def _check_names(self) -> None:
+        for name, (pattern, allowed) in NAMES.items():
+            if not re.fullmatch(pattern, getattr(self, name), re.ASCII):
+                raise RequestError(f"{option(name)} {getattr(self, name)!r}: {allowed}")
         if is_uri(self.results) and self.address:
             raise RequestError(
                 f"--results {self.results} with --address: the nodes of a cluster share a folder; mount the store on "
@@ -212,7 +217,7 @@ class Experiment:
         text = getattr(self, name)
         if not text:
             return None
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text, re.ASCII)
         if not found or float(found[1]) == 0:
             raise RequestError(f"{option(name)} {text}: write it as 90s, 30m or 2h, above zero")
         return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
@@ -244,17 +249,17 @@ def load_experiment(folder: Path) -> tuple[Experiment, dict[str, Any]]:
     path, copy = folder / FILE, folder / COPY
     try:
         return _read(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if not copy.exists():
             raise RequestError(_no_experiment(folder)) from None
         what = "is gone"
     except NotADirectoryError:
         raise RequestError(_no_experiment(folder)) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RequestError) as error:
+    except UNREADABLE as error:
         what = f"is damaged ({error})"
     try:
         found = _read(copy)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RequestError):
+    except UNREADABLE:
         wanted = "restore it from a copy, or start anew with --name"
         raise RequestError(f"{path} {what}, and so is its copy {copy.name}; {wanted}") from None
     logger.warning("%s %s; its copy %s is used", path, what, copy.name)

@@ -1,7 +1,11 @@
-"""What a trial prints, bounded: one that prints megabytes must not fill the disk of the others."""
+"""What a trial prints, bounded: one that prints megabytes must not fill the disk of the others.
+
+And never a reason to fail: what it prints while the disk is full is lost, and the trial goes on.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +26,18 @@ class Bounded:
     def __call__(self, text: str) -> int:
         if self._left > 0:
             self._left -= len(text.encode(errors="replace"))
-            self._write(text if self._left >= 0 else text[: self._left])
-            if self._left <= 0:
-                self._write(self._note)
+            with contextlib.suppress(OSError):
+                self._write(text if self._left >= 0 else text[: self._left])
+                if self._left <= 0:
+                    self._write(self._note)
         return len(text)
+
+
+def flushed(flush: Callable[[], Any]) -> Callable[[], None]:
+    """Takes the place of a stream's `flush`: as it is, but where there is no room."""
+
+    def flush_if_there_is_room() -> None:
+        with contextlib.suppress(OSError):
+            flush()
+
+    return flush_if_there_is_room

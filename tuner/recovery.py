@@ -28,6 +28,7 @@ from tuner.nodes import Nodes
 from tuner.retries import Retries
 
 LOOK_S = 0.5  # between two looks for trials that report nothing
+STOP_S = 5  # that a worker has to end its epoch when the search ends, then it is killed; Ray gives it 10
 
 
 class TrialTimeoutError(Exception):
@@ -55,6 +56,7 @@ class RecoveringController(TuneController):
         self._silent_since: dict[str, float] = {}
         self._judged_until: dict[str, int] = {}  # of trials that train epochs again
         self._looked = 0.0
+        self._actor_force_cleanup_timeout = STOP_S
         theirs = self._actor_manager._actor_task_failed
         # Ray's actor manager ends the whole search for an error that is neither a worker's nor a task's, such as the
         # one of a worker that the node's memory monitor has killed.
@@ -68,11 +70,12 @@ class RecoveringController(TuneController):
         lost = isinstance(exception, RayActorError)
         if lost and trial.status == Trial.PENDING and trial not in self._trial_to_actor:
             return  # the second notice of one dead worker: Ray tells of the actor, then of the task that it had
-        if lost and trial in self._resetting_trials:
-            self.replace_worker(trial)  # an idle one that had died unseen, and this trial had no part in that
+        if trial in self._resetting_trials:
+            # An idle worker had died unseen, or could not close the last trial's output, on a full disk: this trial
+            # had no part in that.
+            self.replace_worker(trial)
             return
         self._silent_since.pop(trial.trial_id, None)
-        self._resetting_trials.discard(trial)  # or Ray would wait for ever for the reset of a worker that is dead
         if trial.status not in (Trial.RUNNING, Trial.PENDING) or (lost and self._had_been_judged(trial)):
             return
         with contextlib.suppress(OSError):  # Ray writes the error into files beside the journal, which has it

@@ -13,7 +13,7 @@ from ray.tune.result import RESULT_DUPLICATE
 from ray.tune.utils.util import Tee
 
 from tuner.columns import WAITS
-from tuner.output import Bounded
+from tuner.output import Bounded, flushed
 from tuner.training.usage import Usage
 
 
@@ -45,7 +45,7 @@ def begin_reports() -> Reporter:
     session.report = reporter = Reporter(type(session).report.__get__(session))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, Tee):  # Ray's, a new one for each trial: into the worker's log and the trial's file
-            stream.write = Bounded(stream.write)
+            stream.write, stream.flush = Bounded(stream.write), flushed(stream.flush)
     return reporter
 
 

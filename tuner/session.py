@@ -272,7 +272,8 @@ def conduct(request: Request, journal: Journal, nodes: list[dict[str, float]]) -
     record = load(folder)
     answer = None
     try:
-        answer = conclude(record, request.found, request.splits, resources.cpus, resources.gpus)
+        ended = outcome.state != "interrupted"
+        answer = conclude(record, request.found, request.splits, resources.cpus, resources.gpus, ended=ended)
         write_report(record)
     except OSError as error:
         again = f"the search itself is kept: --resume {experiment.name} writes it once there is room"

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -106,8 +107,12 @@ class Space:
     def __post_init__(self) -> None:
         if (self.task is None) == (self.train is None):
             raise ValueError("Space takes either task= or train=, exactly one of them")
+        if not isinstance(self.params, Mapping):
+            raise ValueError(f"params is a {type(self.params).__name__}: must be a dict, name -> search domain")
         if not self.params:
             raise ValueError("Space has no params: there is nothing to search")
+        if self.train is not None and not _takes_config(self.train):
+            raise ValueError(f"train={self.train!r}: must be a function of one argument, the config")
         for name, domain in domains.leaves(self.params):
             try:
                 domains.check(domain)
@@ -157,7 +162,8 @@ def find_space(name: str) -> Found:
     if name.endswith(".py") or "/" in name:
         path, attribute = Path(name), ""
         if not path.is_file():
-            raise RequestError(f"--space {name}: no such file")
+            what = "is a folder; give the .py file" if path.is_dir() else "no such file"
+            raise RequestError(f"--space {name}: {what}")
         module = _import_file(path.resolve())
     elif "." in module_name:
         module = _import_module(module_name, name)
@@ -175,6 +181,16 @@ def find_space(name: str) -> Found:
         raise RequestError(f"--space {name}: {module.__file__} has no {what}; it needs one at module level")
     path = Path(str(module.__file__))
     return Found(space, name, path, hashlib.sha256(path.read_bytes()).hexdigest(), module.__name__)
+
+
+def _takes_config(train: Any) -> bool:
+    try:
+        inspect.signature(train).bind({})
+        return True
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # a built-in function that does not say
 
 
 def _folder() -> Path:
@@ -216,7 +232,8 @@ def _import_file(path: Path) -> ModuleType:
 def _where(error: BaseException) -> str:
     """The error with the file and line where the space raised it (the innermost frame outside this package)."""
     if isinstance(error, SyntaxError):
-        return f"does not parse: {error.msg} ({error.filename}, line {error.lineno})"
+        place = f" ({error.filename}, line {error.lineno})" if error.lineno else ""
+        return f"does not parse: {error.msg}{place}"
     ours = str(Path(__file__).parent)
     skip = ("<", ours, importlib.__file__.rpartition("/")[0])
     frames = [

@@ -1,0 +1,107 @@
+"""A search whose driver dies after any event, again and again, ends as if it had not.
+
+Ray's own controller, the replay, searchers and schedulers; but workers that train nothing (`workerless.py`), which
+makes it possible to try every place. With real workers: `test_resume.py`; with real kills: `test_kill.py`.
+"""
+
+import random
+import shutil
+from collections import Counter
+
+import pytest
+from killing import repeated_and_lost
+from ray.tune import CheckpointConfig
+from workerless import Workerless, run
+
+from tuner.journal import read
+
+PAIRS = [
+    ("random", "asha"), ("hyperopt", "asha"), ("optuna", "asha"), ("refine", "asha"), ("refine", "median"),
+    ("bohb", "bohb"), ("random", "hyperband"), ("hyperopt", "hyperband"), ("random", "pbt"),
+]  # fmt: skip
+CHOICES = {"num_samples": 9, "max_epochs": 4}
+KEPT = "tuner.driver.KEEP_BEST_AND_LATEST", CheckpointConfig()  # all checkpoints: a cut goes back in time
+
+
+@pytest.fixture
+def whole(one_ray, tmp_path, monkeypatch):
+    """`whole(searcher=..., ...)` runs an unbroken search; gives its folder."""
+    monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
+
+    def search(**choices):
+        with monkeypatch.context() as patch:
+            patch.setattr(*KEPT)
+            run(tmp_path / "whole", **CHOICES, **choices)
+        return tmp_path / "whole"
+
+    return search
+
+
+def resumed(folder, num_events, **choices):
+    """The search gone on from its first events, beside the folder."""
+    target = folder.with_name(f"{folder.name}-{num_events}")
+    shutil.copytree(folder, target)
+    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (target / "journal.jsonl").write_bytes(b"".join(lines[:num_events]))
+    run(target, **CHOICES, **choices)
+    return target
+
+
+def told(folder):
+    """Suggestions, reports and decisions in their order, and how each trial ended."""
+    events = read(folder / "journal.jsonl")
+    kept = [e for e in events if e["event"] in ("trial_suggested", "report", "decision")]
+    ends = {e["trial"]: e["reason"] for e in events if e["event"] == "trial_ended"}
+    return [{name: value for name, value in event.items() if name != "time"} for event in kept], ends
+
+
+@pytest.mark.parametrize(("searcher", "scheduler"), PAIRS)
+def test_cut_again_and_again(whole, monkeypatch, searcher, scheduler):
+    monkeypatch.setattr(*KEPT)
+    choices = {"searcher": searcher, "scheduler": scheduler}
+    folder = whole(**choices)
+    expected, stream, at = told(folder), random.Random(f"{searcher} {scheduler}"), 0
+    while (at := at + stream.randint(1, 15)) < len(read(folder / "journal.jsonl")):
+        folder = resumed(folder, at, **choices)
+        assert told(folder) == expected, f"cut after {at} events"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("searcher", "scheduler"), PAIRS)
+def test_cut_after_every_event(whole, searcher, scheduler):
+    choices = {"searcher": searcher, "scheduler": scheduler}
+    folder = whole(**choices)
+    expected = told(folder)
+    for at in range(1, len(read(folder / "journal.jsonl"))):
+        target = resumed(folder, at, **choices)
+        assert told(target) == expected, f"cut after {at} events"
+        shutil.rmtree(target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("searcher", "scheduler"), [("random", "hyperband"), ("bohb", "bohb"), ("refine", "asha")])
+def test_two_at_a_time_lose_and_repeat_nothing(whole, monkeypatch, searcher, scheduler):
+    """Their order may be another; with a third CPU there is still no third trial."""
+    monkeypatch.setattr(Workerless, "num_cpus", 3)
+    choices = {"searcher": searcher, "scheduler": scheduler, "concurrent": 2}
+    folder = whole(**choices)
+    assert most_at_a_time(folder) == 2
+    for at in range(8, len(read(folder / "journal.jsonl")), 9):
+        target = resumed(folder, at, **choices)
+        assert most_at_a_time(target) == 2, f"cut after {at} events"
+        assert repeated_and_lost(target) == (0, 0), f"cut after {at} events"
+        assert Counter(e["event"] for e in read(target / "journal.jsonl"))["trial_suggested"] == CHOICES["num_samples"]
+
+
+def most_at_a_time(folder):
+    """Trials that had a worker at once, at most."""
+    running, most = set(), 0
+    for event in read(folder / "journal.jsonl"):
+        if event["event"] == "experiment_resumed":
+            running.clear()
+        elif event["event"] == "trial_started":
+            running.add(event["trial"])
+        elif event["event"] == "trial_ended" or event.get("action") in ("pause", "stop"):
+            running.discard(event.get("trial"))
+        most = max(most, len(running))
+    return most

@@ -1,0 +1,159 @@
+"""Searches by Ray's own controller whose workers train nothing: one takes 0.1 s, so that every cut can be tried."""
+
+import json
+import math
+import zlib
+from collections import deque
+from pathlib import Path
+
+import ray
+from killing import SPACES
+from ray.air.execution._internal.tracked_actor import TrackedActor
+from ray.train._internal.session import _TrainingResult
+from ray.tune import Checkpoint
+from ray.tune.result import TRIAL_INFO
+
+from tuner import driver
+from tuner.experiment import Experiment
+from tuner.journal import Journal, read
+from tuner.resources import Resources
+from tuner.space import find_space
+
+
+class Answer:
+    """A method of an actor whose answer is known."""
+
+    def __init__(self, answer):
+        self._answer = answer
+
+    def remote(self, **options):
+        return ray.put(self._answer)
+
+
+class Handle:
+    """What the controller asks of an actor itself."""
+
+    get_current_ip_pid = Answer(("127.0.0.1", 1))
+    get_auto_filled_metrics = Answer({})
+
+
+class Worker:
+    """What a worker process holds: a trial, and what it has trained to.
+
+    A loss hangs on the whole way that led to it, so that a wrong setting or checkpoint is seen in every later report.
+    """
+
+    def __init__(self, config, storage):
+        self.reset(config, storage)
+
+    def reset(self, config, storage):
+        self.trial, self.storage = config[TRIAL_INFO].trial_id, storage
+        self.setting = {name: value for name, value in config.items() if not name.startswith("__")}
+        self.index = storage.current_checkpoint_index
+        self.epoch, self.way, self.best = 0, 0, math.inf
+        return True
+
+    def restore(self, saved):
+        self.epoch, self.way, self.best = json.loads((Path(saved.checkpoint.path) / "trained").read_text())
+
+    def train(self):
+        self.epoch, self.index = self.epoch + 1, self.index + 1
+        self.way = zlib.crc32(json.dumps([self.trial, self.setting, self.epoch, self.way]).encode())
+        loss = (math.log10(self.setting["lr"]) + 2) ** 2 / self.epoch + self.way / 2**32
+        improved, self.best = loss < self.best, min(self.best, loss)
+        self.saved = Path(self.storage.trial_fs_path) / f"checkpoint_{self.index:06d}"
+        self.saved.mkdir(parents=True, exist_ok=True)
+        (self.saved / "trained").write_text(json.dumps([self.epoch, self.way, self.best]))
+        self.report = {"loss": loss, "training_iteration": self.epoch, "improved": self.epoch if improved else 0}
+        return {**self.report, "done": False, "should_checkpoint": True, "checkpoint_dir_name": self.saved.name}
+
+    def save(self):
+        return _TrainingResult(Checkpoint.from_directory(self.saved), self.report)
+
+    def stop(self):
+        """Nothing to let go of."""
+
+
+class Workerless:
+    """Takes the place of Ray's actor manager: workers live in this process and answer when they are waited for."""
+
+    num_cpus = 1
+
+    def __init__(self, resource_manager):
+        self._pending, self._workers, self._num_made = {}, {}, 0
+        self._tasks = deque()
+        self._live_actors_to_ray_actors_resources = {}  # the controller looks into it
+        self._actor_task_failed = None  # the controller puts its own there; no task fails here
+
+    def add_actor(self, cls, resource_request, kwargs, on_start, on_stop, on_error):
+        self._num_made += 1
+        actor = TrackedActor(self._num_made, on_start, on_stop, on_error)
+        self._pending[actor] = kwargs
+        return actor
+
+    def schedule_actor_task(
+        self, tracked_actor, method_name, args=(), kwargs=None, on_result=None, on_error=None, _return_future=False
+    ):
+        self._tasks.append((tracked_actor, method_name, args, kwargs or {}, on_result))
+        if method_name == "save":  # population based training waits for a checkpoint that it takes over
+            return ray.put(self._workers[tracked_actor].save())
+        return None
+
+    def next(self, timeout=None):
+        if self._pending and len(self._workers) < self.num_cpus:
+            actor = next(iter(self._pending))
+            self._workers[actor] = Worker(**self._pending.pop(actor))
+            self._live_actors_to_ray_actors_resources[actor] = (Handle(), None)
+            actor._on_start(actor)
+            return True
+        while self._tasks:
+            actor, method, args, kwargs, on_result = self._tasks.popleft()
+            if actor in self._workers:
+                answer = getattr(self._workers[actor], method)(*args, **kwargs)
+                if on_result:
+                    on_result(actor, answer)
+                return True
+        return False
+
+    def remove_actor(self, tracked_actor, kill=False, stop_future=None):
+        self._pending.pop(tracked_actor, None)
+        self._live_actors_to_ray_actors_resources.pop(tracked_actor, None)
+        lived = self._workers.pop(tracked_actor, None) is not None
+        if lived and tracked_actor._on_stop:
+            tracked_actor._on_stop(tracked_actor)
+        return lived
+
+    def clear_actor_task_futures(self, tracked_actor):
+        self._tasks = deque(task for task in self._tasks if task[0] != tracked_actor)
+
+    def is_actor_started(self, tracked_actor):
+        return tracked_actor in self._workers
+
+    def is_actor_failed(self, tracked_actor):
+        return False
+
+    def get_live_actors_resources(self):
+        return {}
+
+    def cleanup(self):
+        pass
+
+    num_live_actors = property(lambda self: len(self._workers))
+    num_pending_actors = property(lambda self: len(self._pending))
+    num_total_actors = property(lambda self: len(self._workers) + len(self._pending))
+    num_actor_tasks = property(lambda self: len(self._tasks))
+
+
+def run(folder, *, concurrent=1, **choices):
+    """A search without workers to its end, or the rest of it: `folder` may have a part of its journal."""
+    found = find_space(str(SPACES / "tiny.py"))
+    experiment = Experiment(
+        space=found.name, results=str(folder.parent), name=folder.name, max_concurrent_trials=concurrent, **choices
+    )
+    (folder / "ray").mkdir(parents=True, exist_ok=True)
+    history = read(folder / "journal.jsonl")
+    journal = Journal(folder / "journal.jsonl")
+    begun = "experiment_resumed" if history else "experiment_started"
+    journal.write(begun, name=experiment.name, num_samples=experiment.num_samples, max_epochs=experiment.max_epochs)
+    driver.search(experiment, found, None, journal, history, Resources(1, 0, concurrent, 1))
+    journal.close()
