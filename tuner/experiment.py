@@ -253,8 +253,6 @@ def load_experiment(folder: Path) -> tuple[Experiment, dict[str, Any]]:
         if not copy.exists():
             raise RequestError(_no_experiment(folder)) from None
         what = "is gone"
-    except NotADirectoryError:
-        raise RequestError(_no_experiment(folder)) from None
     except UNREADABLE as error:
         what = f"is damaged ({error})"
     try:
