@@ -1,4 +1,4 @@
-"""What the driver costs as a search grows: 100, 1,000 and 10,000 trials that do nothing but report ten times.
+"""What the driver costs as a search grows: 100, 1,000 and 10,000 trials that do nothing but report, at most ten times.
 
 Each size is a process of its own with 16 simulated CPUs, so that 16 trials run at a time whatever the machine has.
 Given are seconds, the driver's own CPU seconds and what its resident memory grew by, from the 21st trial's start (all
@@ -6,8 +6,9 @@ workers run by then) to the last one's end, per 1,000 trials: flat figures mean 
 search as in a small one. What the driver does once after the last trial (Ray's snapshot, the answer, the report) and
 its peak of memory are given as they are.
 
-A second table has the cost of judging one report (decision, journal, searcher) by how many trials a rung has seen. A
-third has trials of one second with one report each, as in Ray's own benchmark of its bookkeeping.
+More tables: the cost of judging one report (decision, journal, searcher) by how many trials a rung has seen; what a
+report costs the driver in all, and how many nodes of eight trials with a report a second each that serves; trials of
+one second with one report each, as in Ray's own benchmark of its bookkeeping.
 """
 
 from __future__ import annotations
@@ -26,12 +27,11 @@ from benchmarks.peers import measure
 NUM_CPUS = 16
 WARM_UP = 20  # trials that are not counted: the driver starts a worker for each of the first
 TRIALS_A_NODE = 8
-NUM_REPORTS = 10
 # https://docs.ray.io/en/latest/tune/tutorials/tune-scalability.html, on a machine with 16 CPUs
 RAYS = ["Ray Tune, as published", "10,000", "625.0", "715.3", "1.14"]
 
 
-def search(num_samples: int, results: Path) -> None:
+def search(num_samples: int, results: Path, scheduler: str) -> None:
     """One search in this process; its figures go to `results`/figures.json."""
     from tuner import driver, engine, run, session  # the driver first: it sets what ray reads when it is imported
 
@@ -57,7 +57,8 @@ def search(num_samples: int, results: Path) -> None:
     session.local_cluster = lambda: {"CPU": float(NUM_CPUS), "GPU": 0.0}  # the search is held to what is there
     ray.init("local", num_cpus=NUM_CPUS, include_dashboard=False, log_to_driver=False)
     words = ["--space", "benchmarks/peers/instant.py", "--name", "scale", "--results", str(results)]
-    code = run.main([*words, "--num-samples", str(num_samples), "--wandb", "disabled"])
+    words += ["--num-samples", str(num_samples), "--scheduler", scheduler, "--wandb", "disabled"]
+    code = run.main(words)
     marks["done"] = now()
     ray.shutdown()
     assert code == 0, code
@@ -70,11 +71,12 @@ def now() -> dict[str, float]:
     return {"seconds": time.perf_counter(), "cpu_s": cpu_s(), "mib": resident_mib(), "peak_mib": peak_mib}
 
 
-def measured(num_samples: int, **options: str) -> dict[str, dict[str, float]]:
+def measured(num_samples: int, scheduler: str = "asha", **options: str) -> dict[str, dict[str, float]]:
     """The marks of a search in a process of its own, and the size of its journal."""
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder)
-        measure.run(["-m", "benchmarks.scale", "--search", str(num_samples), folder], results / "log", options)
+        words = ["--search", str(num_samples), folder, scheduler]
+        measure.run(["-m", "benchmarks.scale", *words], results / "log", options)
         marks: dict[str, dict[str, float]] = json.loads((results / "figures.json").read_text())
         return {**marks, "journal": {"mib": (results / "scale" / "journal.jsonl").stat().st_size / 2**20}}
 
@@ -126,13 +128,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="*", default=[100, 1_000, 10_000], help="trials of a search")
     parser.add_argument("--num-seconds", type=int, default=1_600, help="trials of one second, 0 = leave them out")
-    parser.add_argument("--search", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--num-reports", type=int, default=100, help="of a trial, for their cost; 0 = leave it out")
+    parser.add_argument("--search", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.search:
-        search(int(args.search[0]), Path(args.search[1]))
+        search(int(args.search[0]), Path(args.search[1]), args.search[2])
         return
     if args.sizes:
         grown(args.sizes)
+    if args.num_reports:
+        reporting(args.num_reports)
     if args.num_seconds:
         unhurried(args.num_seconds)
 
@@ -144,20 +149,30 @@ def grown(sizes: list[int]) -> None:
         marks = measured(size)
         per = 1_000 / (size - WARM_UP)
         used = {name: (marks["ended"][name] - marks["warm"][name]) * per for name in ("seconds", "cpu_s", "mib")}
-        nodes = 1_000 * (NUM_REPORTS + 1) / used["cpu_s"] / TRIALS_A_NODE
         after_s, peak = marks["done"]["cpu_s"] - marks["ended"]["cpu_s"], marks["done"]["peak_mib"]
         cells = [*used.values(), marks["journal"]["mib"] * 1_000 / size]
-        rows.append([f"{size:,}", *(f"{cell:.1f}" for cell in cells), f"{nodes:.0f}", f"{after_s:.1f}", f"{peak:.0f}"])
+        rows.append([f"{size:,}", *(f"{cell:.1f}" for cell in cells), f"{after_s:.1f}", f"{peak:.0f}"])
     print(
-        f"\nTrials that report ten times and return, {NUM_CPUS} at a time. Per 1,000 trials: seconds, the CPU seconds"
+        f"\nTrials that return at once, {NUM_CPUS} at a time, asha. Per 1,000 trials: seconds, the driver's CPU seconds"
     )
-    print("and memory of the driver, the journal. Nodes of eight trials with a report a second each, for one core of a")
-    print("driver. Once: CPU seconds after the last trial, peak of memory.\n")
-    header = ["trials", "seconds", "CPU (s)", "memory (MiB)", "journal (MiB)", "nodes", "after (s)", "peak (MiB)"]
+    print("and memory, the journal. Once: CPU seconds after the last trial, peak of memory.\n")
+    header = ["trials", "seconds", "CPU (s)", "memory (MiB)", "journal (MiB)", "after (s)", "peak (MiB)"]
     measure.show(header, rows)
     judged = {size: judged_s(size, 2_000) for size in sizes}
     print("\nOne report, judged and journaled:\n")
     measure.show(["trials at the rung", "ms"], [[f"{size:,}", f"{s * 1e3:.2f}"] for size, s in judged.items()])
+
+
+def reporting(num_reports: int) -> None:
+    """The table of what a report costs the driver in all."""
+    num_samples = 10 * NUM_CPUS
+    marks = measured(num_samples, "fifo", NUM_REPORTS=str(num_reports))
+    total = (num_samples - WARM_UP) * num_reports
+    cpu_ms = (marks["ended"]["cpu_s"] - marks["warm"]["cpu_s"]) * 1e3 / total
+    rate = total / (marks["ended"]["seconds"] - marks["warm"]["seconds"])
+    print("\nReports; nodes of eight trials with a report a second each, by one core of a driver:\n")
+    cells = [f"{total:,}", f"{rate:,.0f}", f"{cpu_ms:.2f}", f"{1e3 / cpu_ms / TRIALS_A_NODE:.0f}"]
+    measure.show(["reports", "a second here", "driver's CPU (ms)", "nodes"], [cells])
 
 
 def unhurried(num_samples: int) -> None:

@@ -108,8 +108,7 @@ def _answer(ref: Any) -> str:
     except GetTimeoutError:
         return f"has not answered in {PATIENCE_S:.0f} s; see the Ray logs there, /tmp/ray/session_latest/logs"
     except RuntimeEnvSetupError as error:
-        return (
-            f"cannot be given the code ({' '.join(str(error).split())[:200]}); it needs ray[default] (extra `cluster`)"
-        )
+        said = " ".join(str(error).split())[:200]
+        return f"cannot be given the code ({said}); see runtime_env_setup-*.log there, in /tmp/ray/session_latest/logs"
     except RayError as error:
         return f"cannot run a task ({' '.join(str(error).split())[:200]})"
