@@ -148,7 +148,11 @@ def search(
     )
     controller = installed(nodes, not experiment.address, retries, experiment.trial_timeout_s, halt.waiting)
     with signals_to(halt.interrupt), controller:
-        tuner.fit()
+        try:
+            tuner.fit()
+        except ValueError:
+            if not journal.lost:  # Ray reads its last snapshot back, for which there was no folder
+                raise
     state = "interrupted" if halt.interrupted else "finished"
     journal.write("experiment_finished", state=state, reason=halt.reason)
     if halt.error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -112,8 +113,11 @@ class Controller(RecoveringController):
         self.replace_worker(trial)
 
     def checkpoint(self, force: bool = False, wait: bool = False) -> None:
-        """Once, at the end: the journal is the experiment's state, and a snapshot costs more with each trial."""
-        if force:
+        """Once, at the end: the journal is the experiment's state, and a snapshot costs more with each trial.
+
+        Where the experiment's folder was moved away, Ray would make another in its place.
+        """
+        if force and Path(self._storage.storage_fs_path).exists():
             super().checkpoint(force=force, wait=wait)
 
 
