@@ -40,10 +40,10 @@ def tuner_trials(folder: str) -> Any:
     import torch
     from ray import tune
 
+    from tuner.engine.workers import keep, workers_for
     from tuner.space import Task
     from tuner.training.data import Arrays, Splits
     from tuner.training.group import Setting
-    from tuner.workers import keep, workers_for
 
     def noted(outputs: Any, targets: Any) -> Any:
         if outputs.requires_grad and torch.distributed.get_rank() == 0:

@@ -33,7 +33,8 @@ RAYS = ["Ray Tune, as published", "10,000", "625.0", "715.3", "1.14"]
 
 def search(num_samples: int, results: Path, scheduler: str) -> None:
     """One search in this process; its figures go to `results`/figures.json."""
-    from tuner import driver, engine, run, session  # the driver first: it sets what ray reads when it is imported
+    from tuner import driver, run, session  # the driver first: it sets what ray reads when it is imported
+    from tuner.engine import controller as engine  # the driver first: it sets what ray reads when it is imported
 
     import ray  # isort: skip
 
@@ -98,10 +99,10 @@ def judged_s(num_trials: int, num_reports: int) -> float:
     from ray import tune
 
     from tuner.decisions import JournalingScheduler
+    from tuner.engine.halt import Halt
     from tuner.experiment import Experiment
-    from tuner.halt import Halt
     from tuner.journal import Journal
-    from tuner.ledger import Ledger
+    from tuner.resume.ledger import Ledger
     from tuner.schedulers import build_scheduler
     from tuner.space import Space
 

@@ -6,8 +6,8 @@ import pytest
 from scipy.stats import binomtest
 
 from tuner.audit import main, sampled
-from tuner.audit_record import clopper_pearson, result_of
 from tuner.results import load
+from tuner.views.audit_record import clopper_pearson, result_of
 
 
 @pytest.mark.parametrize(("hits", "count"), [(0, 5), (1, 5), (5, 5), (3, 20), (19, 40)])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tuner import cluster
+from tuner.engine import cluster
 from tuner.errors import RequestError
 
 

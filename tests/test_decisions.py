@@ -10,12 +10,12 @@ from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule, TrialScheduler
 
 from tuner.decisions import JournalingScheduler
+from tuner.engine.halt import Halt
 from tuner.experiment import Experiment
 from tuner.explain import Comparison, Explainer
-from tuner.halt import Halt
 from tuner.journal import Journal, read
-from tuner.ledger import Ledger
-from tuner.replay import Replay
+from tuner.resume.ledger import Ledger
+from tuner.resume.replay import Replay
 from tuner.schedulers import build_scheduler
 from tuner.space import Space
 

@@ -4,7 +4,7 @@ import pytest
 import ray.exceptions
 import torch
 
-from tuner.failures import first_line, kind_of
+from tuner.engine.failures import first_line, kind_of
 
 
 def as_ray_says(error):

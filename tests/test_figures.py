@@ -9,11 +9,11 @@ from ray.tune.schedulers.async_hyperband import _Bracket
 
 from tuner.experiment import Experiment
 from tuner.figures import all_figures, curves_of, draw_curves, history_of
-from tuner.labels import escaped
-from tuner.parallel import parallel_of
 from tuner.records import Decision, Report, TrialRecord
 from tuner.results import ExperimentRecord
-from tuner.tables import cutoff_of, decision_rows, rung_rows, trial_rows
+from tuner.views.labels import escaped
+from tuner.views.parallel import parallel_of
+from tuner.views.tables import cutoff_of, decision_rows, rung_rows, trial_rows
 
 
 def trial(number, values, status="completed", decisions=(), **config):

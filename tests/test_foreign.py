@@ -3,11 +3,11 @@
 from ray import tune
 
 from tuner.figures import all_figures
-from tuner.one_trial import one_trial
 from tuner.report import write_report
 from tuner.results import load
 from tuner.serve.store import Store
-from tuner.whatif import what_if
+from tuner.views.one_trial import one_trial
+from tuner.views.whatif import what_if
 
 
 def test_curves_and_tables_come_from_rays_own_files(one_ray, tmp_path):

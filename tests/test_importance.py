@@ -8,7 +8,7 @@ import pytest
 from test_figures import record, trial
 
 from tuner.errors import RequestError
-from tuner.importance import Importance, draw_importance, importance_of
+from tuner.views.importance import Importance, draw_importance, importance_of
 
 pytest.importorskip("sklearn")
 
@@ -51,7 +51,7 @@ def test_too_little_to_tell_is_refused(trials):
 
 
 def test_without_scikit_learn_the_refusal_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("tuner.importance.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("tuner.views.importance.importlib.util.find_spec", lambda name: None)
     with pytest.raises(RequestError, match="tuner\\[importance\\]"):
         importance_of(record())
 

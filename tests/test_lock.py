@@ -8,12 +8,12 @@ import sys
 import pytest
 
 from tuner.errors import RequestError
-from tuner.lock import only_driver
+from tuner.resume.lock import only_driver
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from tuner.lock import only_driver
+from tuner.resume.lock import only_driver
 with only_driver(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

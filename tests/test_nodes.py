@@ -7,10 +7,10 @@ import yaml
 from ray.core.generated import autoscaler_pb2
 
 from benchmarks.nodes import FAULTS, Search, epochs_lost, figures, places, raylets
-from tuner import nodes
-from tuner.nodes import Nodes, launchable
+from tuner.engine import nodes
+from tuner.engine.nodes import Nodes, launchable
+from tuner.engine.shares import Want, division
 from tuner.resources import Resources
-from tuner.shares import Want, division
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import errno
 
-from tuner.output import Bounded, flushed
+from tuner.engine.output import Bounded, flushed
 
 
 def kept(texts, most):

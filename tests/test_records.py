@@ -8,7 +8,7 @@ from tuner.experiment import Experiment
 from tuner.journal import Journal
 from tuner.records import records_of
 from tuner.results import load
-from tuner.standing import Tally
+from tuner.views.standing import Tally
 
 START = {"event": "trial_started", "config": {"lr": 0.1}, "resources": {"CPU": 1}, "node": "n"}
 

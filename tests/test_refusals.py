@@ -373,7 +373,7 @@ def test_a_folder_with_another_programs_experiment_json_is_refused(refused, save
 
 
 def test_a_second_driver_is_refused_and_told_which_is_the_first(refused, saved):
-    from tuner.lock import only_driver
+    from tuner.resume.lock import only_driver
 
     with only_driver(saved):
         assert f"process {os.getpid()} on {socket.gethostname()} is running this" in refused("--resume", "mine")

@@ -6,8 +6,8 @@ import re
 import pytest
 from test_figures import decided, record, trial
 
-from tuner.alternatives import alternative_rows
 from tuner.report import page
+from tuner.views.alternatives import alternative_rows
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_other_rules_are_a_row_each_and_the_own_ones_come_first(searched):
 
 def test_too_much_to_replay_or_nothing_is_no_table(searched, monkeypatch):
     assert alternative_rows(record()) == []
-    monkeypatch.setattr("tuner.alternatives.MOST_REPORTS", 3)
+    monkeypatch.setattr("tuner.views.alternatives.MOST_REPORTS", 3)
     assert alternative_rows(searched) == []
 
 

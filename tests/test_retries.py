@@ -8,10 +8,10 @@ import ray.exceptions
 from pyarrow.fs import LocalFileSystem
 
 from tuner import run
+from tuner.engine.output import MOST_BYTES
+from tuner.engine.recovery import RecoveringController, as_a_worker_or_task_error
+from tuner.engine.retries import Retries
 from tuner.journal import read
-from tuner.output import MOST_BYTES
-from tuner.recovery import RecoveringController, as_a_worker_or_task_error
-from tuner.retries import Retries
 
 LOST = ray.exceptions.RayActorError(error_msg="killed")
 POISONED = RuntimeError("CUDA error: an illegal memory access was encountered")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tuner import run
-from tuner.columns import USAGE
+from tuner.engine.columns import USAGE
 from tuner.experiment import PAIRS
 from tuner.journal import read
 

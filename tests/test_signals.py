@@ -9,12 +9,12 @@ import time
 import pytest
 from killing import left_of, start
 
-from tuner import signals
-from tuner.signals import signals_to
+from tuner.engine import signals
+from tuner.engine.signals import signals_to
 
 WITH_A_FAMILY = """
 import subprocess, sys, time
-from tuner.signals import signals_to
+from tuner.engine.signals import signals_to
 child = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)'], "
 child += "start_new_session=True); print('up', flush=True); time.sleep(99)"
 with signals_to(lambda reason: print(reason, flush=True)):

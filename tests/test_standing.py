@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tuner.experiment import Experiment
 from tuner.records import Folding
-from tuner.standing import Tally
+from tuner.views.standing import Tally
 
 
 def events(seed, trials=6, epochs=5):

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tuner import storage
 from tuner.errors import RequestError
 from tuner.journal import read
-from tuner.storage import JOURNAL, Mirror, Store, files_of, is_uri, local_root
+from tuner.resume import storage
+from tuner.resume.storage import JOURNAL, Mirror, Store, files_of, is_uri, local_root
 
 ROOT = Path(__file__).parent.parent
 

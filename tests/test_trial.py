@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from tuner import trial
-from tuner.columns import WAITS
+from tuner.engine.columns import WAITS
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from tuner.experiment import Experiment
 from tuner.records import Report, TrialRecord
 from tuner.results import ExperimentRecord
 from tuner.rules import Asha, Median, percentile
-from tuner.whatif import Range, reproduced, what_if
-from tuner.whatif_figure import cuts_of, draw_whatif
+from tuner.views.whatif import Range, reproduced, what_if
+from tuner.views.whatif_figure import cuts_of, draw_whatif
 
 
 def record(curves, status="completed", **options):

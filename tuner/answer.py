@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.checkpoints import STATE, damage
-from tuner.columns import USAGE
 from tuner.domains import leaves
+from tuner.engine.columns import USAGE
 from tuner.experiment import Experiment
 from tuner.files import write_atomically
 from tuner.journal import strict
 from tuner.records import Report, TrialRecord
 from tuner.results import ExperimentRecord
+from tuner.resume.checkpoints import STATE, damage
 from tuner.space import Found
 
 if TYPE_CHECKING:

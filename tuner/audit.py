@@ -18,13 +18,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
-from tuner.audit_record import CONFIDENCE, FILE, AuditedTrial, AuditResult, prunable, read_audit, result_of
-from tuner.checkpoints import STATE, damage
 from tuner.errors import RequestError
 from tuner.files import write_atomically
 from tuner.records import TrialRecord
 from tuner.results import ExperimentRecord, load
+from tuner.resume.checkpoints import STATE, damage
 from tuner.train import state_of, training_of, trial_config
+from tuner.views.audit_record import CONFIDENCE, FILE, AuditedTrial, AuditResult, prunable, read_audit, result_of
 
 STATES = "audit"  # the folder of what is being trained; gone when all is done
 

@@ -8,9 +8,9 @@ from ray.tune import Callback
 from ray.tune.experiment import Trial
 
 from tuner.decisions import JournalingScheduler, Verdict
-from tuner.halt import Halt
+from tuner.engine.halt import Halt
+from tuner.engine.retries import Failure, Retries
 from tuner.journal import Journal
-from tuner.retries import Failure, Retries
 
 
 class JournalCallback(Callback):

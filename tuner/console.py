@@ -17,11 +17,11 @@ from ray.tune.experiment import Trial
 
 from tuner import domains
 from tuner.answer import figures, setting
-from tuner.columns import GROWTH
+from tuner.engine.columns import GROWTH
 from tuner.experiment import Experiment
 from tuner.records import TrialRecord
+from tuner.resume.storage import is_uri
 from tuner.sampling import GridSearcher, num_random
-from tuner.storage import is_uri
 
 if TYPE_CHECKING:
     from tuner.resources import Resources

@@ -15,13 +15,13 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from tuner.columns import USAGE
+from tuner.engine.columns import USAGE
+from tuner.engine.halt import Halt
 from tuner.errors import RequestError, nearest
 from tuner.experiment import Experiment
 from tuner.explain import Comparison, Explainer
-from tuner.halt import Halt
 from tuner.journal import plain
-from tuner.ledger import Ledger
+from tuner.resume.ledger import Ledger
 from tuner.sampling import seeded
 
 CONTINUE: str = TrialScheduler.CONTINUE

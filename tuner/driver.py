@@ -34,25 +34,25 @@ from ray.tune import CheckpointConfig
 from ray.tune.experiment import Trial
 from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 
-from tuner import probe
 from tuner import trial as trials
 from tuner.callbacks import JournalCallback
 from tuner.console import Console
 from tuner.decisions import JournalingScheduler
-from tuner.engine import installed
+from tuner.engine import probe
+from tuner.engine.controller import installed
+from tuner.engine.halt import Halt
+from tuner.engine.nodes import Nodes, launchable, present
+from tuner.engine.retries import Retries
+from tuner.engine.signals import signals_to
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
-from tuner.halt import Halt
 from tuner.journal import Event, Journal
-from tuner.ledger import Ledger
-from tuner.nodes import Nodes, launchable, present
 from tuner.proposals import KEEP_BEST_AND_LATEST, Proposals
-from tuner.replay import Replay
 from tuner.resources import Resources, local_cluster
-from tuner.retries import Retries
+from tuner.resume.ledger import Ledger
+from tuner.resume.replay import Replay
 from tuner.schedulers import build_scheduler
 from tuner.searchers import build_searcher
-from tuner.signals import signals_to
 from tuner.space import Found
 
 logger = logging.getLogger(__name__)

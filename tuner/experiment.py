@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from tuner.errors import RequestError, nearest
 from tuner.files import write_atomically
-from tuner.storage import is_uri, local_root
+from tuner.resume.storage import is_uri, local_root
 
 logger = logging.getLogger(__name__)
 FILE, COPY = "experiment.json", ".experiment.json.copy"  # the same; the copy is read where the first is damaged

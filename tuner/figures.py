@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from tuner.history import draw_history, history_of
-from tuner.labels import BEST_COLOR, GROUPS, escaped, label_of
-from tuner.parallel import draw_parallel, parallel_of
 from tuner.records import TrialRecord, finite
 from tuner.results import ExperimentRecord
-from tuner.slices import draw_slices, slices_of, usage_of
-from tuner.timeline import draw_timeline, timeline_of
+from tuner.views.history import draw_history, history_of
+from tuner.views.labels import BEST_COLOR, GROUPS, escaped, label_of
+from tuner.views.parallel import draw_parallel, parallel_of
+from tuner.views.slices import draw_slices, slices_of, usage_of
+from tuner.views.timeline import draw_timeline, timeline_of
 
 Figure = dict[str, Any]
 MAX_POINTS = 20_000  # of all curves together: what a browser draws and receives in well under a second

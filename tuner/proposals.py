@@ -19,7 +19,7 @@ from ray.tune.search import SearchAlgorithm, Searcher
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
 from tuner.journal import plain
-from tuner.ledger import Ledger
+from tuner.resume.ledger import Ledger
 from tuner.sampling import seeded
 
 # Every report carries `improved`: its epoch where it is its trial's best so far, else 0. Keeping the checkpoint of the

@@ -17,18 +17,18 @@ from typing import Any, NoReturn
 
 from pydantic_core import to_json
 
-from tuner.alternatives import alternative_rows
 from tuner.answer import setting
-from tuner.audit_record import CONFIDENCE, result_of
-from tuner.contour import contour_of, draw_contour
 from tuner.errors import RequestError
 from tuner.figures import Figure, all_figures
 from tuner.files import write_atomically
-from tuner.parallel import parallel_of
 from tuner.records import finite
 from tuner.results import ExperimentRecord, load
-from tuner.tables import best_row, counts, decision_rows, rung_rows, trial_rows
-from tuner.whatif import REPLAYED, reproduced
+from tuner.views.alternatives import alternative_rows
+from tuner.views.audit_record import CONFIDENCE, result_of
+from tuner.views.contour import contour_of, draw_contour
+from tuner.views.parallel import parallel_of
+from tuner.views.tables import best_row, counts, decision_rows, rung_rows, trial_rows
+from tuner.views.whatif import REPLAYED, reproduced
 
 FILE = "report.html"
 TITLES = {

@@ -12,7 +12,7 @@ from tuner.foreign import is_ray_folder, read_ray
 from tuner.kept import kept
 from tuner.reading import Reading
 from tuner.records import Report, TrialRecord
-from tuner.standing import Standing, Tally
+from tuner.views.standing import Standing, Tally
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def print_spaces() -> int:
 def run(argv: list[str], command: Command) -> int:
     """A new search, or the rest of one."""
     from tuner import console, session
-    from tuner.lock import only_driver
+    from tuner.resume.lock import only_driver
 
     with contextlib.ExitStack() as held:
         if command.resume and not command.dry_run:
@@ -111,7 +111,7 @@ def run(argv: list[str], command: Command) -> int:
 def search(request: Request) -> int:
     """Runs a request whose folder is held, and prints its answer."""
     from tuner import console, driver, session
-    from tuner.signals import end_family, give_up, signals_to
+    from tuner.engine.signals import end_family, give_up, signals_to
     from tuner.wandb_mirror import mirrored
 
     journal = session.open_journal(request)

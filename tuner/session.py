@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from tuner import driver
 from tuner.answer import Answer, conclude
-from tuner.cluster import check_head
+from tuner.engine.cluster import check_head
 from tuner.errors import RequestError, nearest
 from tuner.experiment import EXTENDABLE, Experiment, latest_experiment, load_experiment, option
 from tuner.facts import facts_of
@@ -23,10 +23,10 @@ from tuner.journal import Event, Journal, Scan, scan
 from tuner.report import write_report
 from tuner.resources import Resources, local_cluster, resources_of
 from tuner.results import ExperimentRecord, load
+from tuner.resume.storage import Mirror, Store, is_uri, local_root
 from tuner.schedulers import check_scheduler
 from tuner.searchers import check_searcher
 from tuner.space import Found, find_space
-from tuner.storage import Mirror, Store, is_uri, local_root
 from tuner.training.data import DataError, Splits, hold_out
 from tuner.wandb_mirror import wandb_mode
 

@@ -22,9 +22,9 @@ import numpy as np
 from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
-from tuner.checkpoints import STATE
-from tuner.columns import WAITS
-from tuner.reports import begin_reports, own_exits
+from tuner.engine.columns import WAITS
+from tuner.engine.reports import begin_reports, own_exits
+from tuner.resume.checkpoints import STATE
 from tuner.space import Task
 from tuner.training.share import hold_to_share
 
@@ -96,8 +96,8 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], goal: Goal) 
     """
     import torch
 
+    from tuner.engine.workers import keep, workers_for
     from tuner.training.group import Setting
-    from tuner.workers import keep, workers_for
 
     start_clean(replace(goal, cpus=1, gpus=0))  # this process waits; what the trial has, its workers have
     begin_reports()

@@ -12,7 +12,7 @@ import uvicorn
 
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
-from tuner.lock import only_driver
+from tuner.resume.lock import only_driver
 from tuner.serve import jobs
 from tuner.serve.client import Client, ServiceError
 from tuner.serve.jobs import Fate

@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import Response
 
-from tuner import tables
 from tuner.errors import RequestError
 from tuner.serve.answers import answer
 from tuner.serve.bounds import Bounds
@@ -26,6 +25,7 @@ from tuner.serve.page import add_page
 from tuner.serve.searches import Refused, Searches
 from tuner.serve.store import NotThere, Store
 from tuner.serve.stream import follow
+from tuner.views import tables
 
 MOST_STREAMS = 100  # followed at a time: each is a look at a file twice a second
 MOST_ROWS = 10_000

@@ -11,8 +11,8 @@ from fastapi import Body, FastAPI, Request
 from starlette.responses import Response
 
 from tuner.experiment import Experiment
-from tuner.lock import driver_of
 from tuner.results import ExperimentRecord
+from tuner.resume.lock import driver_of
 from tuner.serve.answers import answer
 from tuner.serve.guard import Keys, signin_page, welcome
 from tuner.serve.options import Resume, Start

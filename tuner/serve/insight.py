@@ -11,19 +11,19 @@ from weakref import WeakKeyDictionary
 from fastapi import FastAPI, Path, Query
 from starlette.responses import Response
 
-from tuner.audit_record import AuditResult, result_of
-from tuner.contour import contour_of, draw_contour
 from tuner.errors import RequestError
-from tuner.importance import draw_importance, importance_of
-from tuner.one_trial import OneTrial, one_trial
 from tuner.results import ExperimentRecord
 from tuner.serve.answers import answer
 from tuner.serve.control import Desk
 from tuner.serve.guard import refusal
 from tuner.serve.store import NotThere
-from tuner.standing import Standing
-from tuner.whatif import MOST_BRACKETS, Replayed, WhatIf, what_if
-from tuner.whatif_figure import cuts_of, draw_whatif
+from tuner.views.audit_record import AuditResult, result_of
+from tuner.views.contour import contour_of, draw_contour
+from tuner.views.importance import draw_importance, importance_of
+from tuner.views.one_trial import OneTrial, one_trial
+from tuner.views.standing import Standing
+from tuner.views.whatif import MOST_BRACKETS, Replayed, WhatIf, what_if
+from tuner.views.whatif_figure import cuts_of, draw_whatif
 
 Parameter = Annotated[str, Query(max_length=500, description="a parameter that differs between trials")]
 

@@ -77,7 +77,7 @@ class RayJobs:
         from ray.util.state import list_nodes
         from ray.util.state.exception import RayStateApiException
 
-        from tuner.nodes import launchable_here
+        from tuner.engine.nodes import launchable_here
 
         with self._answering("which nodes it has", RayStateApiException):
             alive = list_nodes(address=self.address, detail=True, filters=[("state", "=", "ALIVE")])

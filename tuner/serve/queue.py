@@ -87,8 +87,8 @@ def startable(
 
     The highest priority first, and then in the order asked for. A search may use as many trials at a time as its
     `max_concurrent_trials`, all that fit without it: that is the cap by which several share a cluster. Those of a lower
-    priority give their places up (`tuner.shares`), so they hold none against a higher one. Nobody overtakes the first
-    in the queue, so a large one does not wait for ever.
+    priority give their places up (`tuner.engine.shares`), so they hold none against a higher one. Nobody overtakes the
+    first in the queue, so a large one does not wait for ever.
 
     Args:
         nodes: of each node that there is or that an autoscaler may add, resource -> amount.

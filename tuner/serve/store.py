@@ -11,14 +11,14 @@ from pathlib import Path
 
 from pydantic_core import to_json
 
-from tuner import tables
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
 from tuner.figures import all_figures
 from tuner.foreign import files_of, is_ray_folder
 from tuner.reading import Reading
 from tuner.results import ExperimentRecord, Following
-from tuner.tables import BestRow
+from tuner.views import tables
+from tuner.views.tables import BestRow
 
 MOST_LINES = 500_000  # of the journals whose records stay in memory: about 500 MB; one journal always stays
 

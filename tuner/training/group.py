@@ -1,6 +1,6 @@
 """The processes of one ddp trial: what each of them does, and how they find each other; who starts them is left open.
 
-`tuner.workers` starts them as Ray actors, `tuner.training.launch` as plain processes.
+`tuner.engine.workers` starts them as Ray actors, `tuner.training.launch` as plain processes.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from ray.train._internal.checkpoint_manager import _TrainingResult
 from ray.tune import Checkpoint
 from ray.tune.experiment import Trial
 
-from tuner.checkpoints import damage
 from tuner.experiment import Experiment
 from tuner.journal import Event
+from tuner.resume.checkpoints import damage
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tuner.labels import BEST_COLOR, escaped, label_of
 from tuner.results import ExperimentRecord
+from tuner.views.labels import BEST_COLOR, escaped, label_of
 
 
 class History(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tuner.kept import kept
-from tuner.labels import BEST_COLOR, GROUPS, escaped, label_of
 from tuner.records import TrialRecord
 from tuner.results import ExperimentRecord
+from tuner.views.labels import BEST_COLOR, GROUPS, escaped, label_of
 
 MOST_SPANS = 1000  # the latest: more bars are thinner than a pixel each
 

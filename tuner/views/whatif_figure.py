@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tuner.labels import BEST_COLOR, GRAY, MAIN_COLOR, STOP_COLOR, escaped, label_of
 from tuner.records import TrialRecord, finite
 from tuner.results import ExperimentRecord
-from tuner.whatif import Fate, WhatIf
+from tuner.views.labels import BEST_COLOR, GRAY, MAIN_COLOR, STOP_COLOR, escaped, label_of
+from tuner.views.whatif import Fate, WhatIf
 
 MOST_TRIALS = 1000
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tuner.errors import RequestError
 from tuner.results import ExperimentRecord
-from tuner.whatif import REPLAYED, Range, WhatIf, what_if
+from tuner.views.whatif import REPLAYED, Range, WhatIf, what_if
 
 MOST_REPORTS = 30_000  # replayed: a row of 10,000 reports takes a quarter of a second
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from tuner.answer import flat
 from tuner.kept import kept
-from tuner.labels import BEST_COLOR, escaped, shown, tick
 from tuner.records import TrialRecord, finite
 from tuner.results import ExperimentRecord
+from tuner.views.labels import BEST_COLOR, escaped, shown, tick
 
 BEST_TO_WORST = [[0, BEST_COLOR], [0.35, "#4c8bf5"], [1, "#8b93a7"]]
 MOST_LINES = 1000  # drawn, and asked of what a parameter does: more cannot be told apart

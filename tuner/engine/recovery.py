@@ -2,7 +2,7 @@
 
 Written for ray 2.60.0.
 
-`tuner.retries` decides whether the trial goes on; here it is done, so that a scheduler and a searcher notice nothing:
+`retries.py` decides whether the trial goes on; here it is done, so that a scheduler and a searcher notice nothing:
 the trial keeps its place at its rung and in its bracket, and every epoch is judged and journaled once.
 """
 
@@ -23,9 +23,9 @@ from ray.tune.experiment import Trial
 from ray.tune.result import RESULT_DUPLICATE, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
-from tuner.columns import WAITS
-from tuner.nodes import Nodes
-from tuner.retries import Retries
+from tuner.engine.columns import WAITS
+from tuner.engine.nodes import Nodes
+from tuner.engine.retries import Retries
 
 LOOK_S = 0.5  # between two looks for trials that report nothing
 STOP_S = 5  # that a worker has to end its epoch when the search ends, then it is killed; Ray gives it 10

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tuner.errors import RequestError, nearest
-from tuner.labels import escaped, label_of, tick
-from tuner.parallel import BEST_TO_WORST, Axis, parallel_of
 from tuner.results import ExperimentRecord
+from tuner.views.labels import escaped, label_of, tick
+from tuner.views.parallel import BEST_TO_WORST, Axis, parallel_of
 
 CELLS = 40
 NEAR = 0.08  # of an axis: the width of the kernel

@@ -6,10 +6,10 @@ import math
 from typing import Any, NamedTuple
 
 from tuner.kept import kept
-from tuner.labels import BEST_COLOR, GRAY, MAIN_COLOR, escaped, label_of, tick
-from tuner.parallel import Axis, parallel_of, sampled
 from tuner.records import TrialRecord, finite
 from tuner.results import ExperimentRecord
+from tuner.views.labels import BEST_COLOR, GRAY, MAIN_COLOR, escaped, label_of, tick
+from tuner.views.parallel import Axis, parallel_of, sampled
 
 MOST_AXES = 24
 USED = ("cpu_", "rss_", "gpu_", "images_per_s", "examples_per_s", "train_s", "validate_s", "micro_batch_size")

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tuner.errors import RequestError
-from tuner.labels import MAIN_COLOR, escaped
-from tuner.parallel import parallel_of
 from tuner.results import ExperimentRecord
+from tuner.views.labels import MAIN_COLOR, escaped
+from tuner.views.parallel import parallel_of
 
 REPEATS = 10
 LEAST_TRIALS = 10

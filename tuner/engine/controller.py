@@ -1,8 +1,8 @@
 """Ray Tune's controller with its holes closed. Written for ray 2.60.0, which pyproject.toml pins.
 
 `ray.tune.Tuner` builds its controller by a name in `ray.tune.tune`; `installed` puts this one there for a search.
-Warm workers stay warm here, and an event costs the same however many trials have ended; `tuner.recovery` has what
-happens when one fails.
+Warm workers stay warm here, and an event costs the same however many trials have ended; `recovery.py` has what happens
+when one fails.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import ray.tune.tune
 from ray.tune import ExperimentAnalysis
 from ray.tune.experiment import Trial
 
-from tuner.nodes import Nodes
-from tuner.recovery import RecoveringController
-from tuner.retries import Retries
+from tuner.engine.nodes import Nodes
+from tuner.engine.recovery import RecoveringController
+from tuner.engine.retries import Retries
 
 
 class ActorClasses:

@@ -8,7 +8,7 @@ from ray.train._internal.session import _FutureTrainingResult
 from ray.tune.experiment import Trial
 
 from tuner.decisions import JournalingScheduler, Verdict
-from tuner.ledger import Ledger
+from tuner.resume.ledger import Ledger
 
 
 class Source(Protocol):

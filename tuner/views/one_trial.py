@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.labels import BEST_COLOR, MAIN_COLOR, STOP_COLOR, escaped
 from tuner.records import TrialRecord, finite
 from tuner.results import ExperimentRecord
-from tuner.tables import DecisionRow, TrialRow, decision_row, trial_row
-from tuner.timeline import cost_of
+from tuner.views.labels import BEST_COLOR, MAIN_COLOR, STOP_COLOR, escaped
+from tuner.views.tables import DecisionRow, TrialRow, decision_row, trial_row
+from tuner.views.timeline import cost_of
 
 TAIL_BYTES = 16 << 10
 MOST_METRICS = 16

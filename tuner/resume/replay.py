@@ -19,9 +19,9 @@ from ray.tune.schedulers import TrialScheduler
 from tuner.decisions import ACTIONS, JournalingScheduler, Verdict
 from tuner.experiment import Experiment
 from tuner.journal import Event
-from tuner.ledger import Ledger
-from tuner.saves import Saves
-from tuner.stage import Source, Stage
+from tuner.resume.ledger import Ledger
+from tuner.resume.saves import Saves
+from tuner.resume.stage import Source, Stage
 
 logger = logging.getLogger(__name__)
 

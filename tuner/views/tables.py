@@ -15,7 +15,7 @@ from tuner.experiment import Experiment
 from tuner.records import Decision, TrialRecord
 from tuner.results import ExperimentRecord
 from tuner.rules import percentile
-from tuner.standing import Rung, margin_of
+from tuner.views.standing import Rung, margin_of
 
 Number = float | Literal["nan", "inf", "-inf"]
 

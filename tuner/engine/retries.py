@@ -1,4 +1,4 @@
-"""Which failed trials are tried again: a policy that decides and counts; `tuner.engine` executes what it says."""
+"""Which failed trials are tried again: a policy that decides and counts; `controller.py` does what it says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tuner.failures import kind_of
+from tuner.engine.failures import kind_of
 from tuner.journal import Event
 
 
