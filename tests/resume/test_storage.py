@@ -16,7 +16,7 @@ from tuner.journal import read
 from tuner.resume import storage
 from tuner.resume.storage import JOURNAL, Mirror, Store, files_of, is_uri, local_root
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def lossy(search, tmp_path):
         marks.mkdir(exist_ok=True)
         space = tmp_path / "lossy.py"
         choice = f"space = space_of({list(troubles)}, {str(marks)!r}, {saves})\n"
-        space.write_text((Path(__file__).parent / "spaces" / "lossy.py").read_text() + choice)
+        space.write_text((Path(__file__).parents[1] / "spaces" / "lossy.py").read_text() + choice)
         ran = search(str(space), *options)
         ran.trained = lambda epoch, trial="00000": len(list(marks.glob(f"{trial}-{epoch}-*")))
         ran.events = read(ran.folder / "journal.jsonl")

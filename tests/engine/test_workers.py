@@ -13,7 +13,7 @@ import pytest
 from tuner import train
 from tuner.results import load
 
-SPACES = Path(__file__).parent / "spaces"
+SPACES = Path(__file__).parents[1] / "spaces"
 DDP = ["--strategy", "ddp", "--workers-per-trial", "2"]
 
 
