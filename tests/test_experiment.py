@@ -32,6 +32,7 @@ WRONG = [
     ("time_budget", "1h30m"), ("time_budget", "90 s"), ("time_budget", "infm"), ("time_budget", "1e3s"),
     ("name", "../x"), ("name", "a/b"), ("name", " "), ("name", ".hidden"), ("name", "-x"), ("name", "x" * 101),
     ("name", "x\n"),
+    ("time_budget", "1m\n2m"),
     ("trial_timeout", "10"), ("trial_timeout", "0s"), ("trial_timeout", "1d"), ("trial_timeout", "-1s"),
     ("max_failures", -1),
 ]  # fmt: skip

@@ -7,7 +7,13 @@ from collections.abc import Iterable
 
 
 class RequestError(Exception):
-    """What was asked for cannot be done; the text says what was given, what is allowed and what to do."""
+    """What was asked for cannot be done; the text says what was given, what is allowed and what to do.
+
+    It is one line, whatever was given.
+    """
+
+    def __str__(self) -> str:
+        return " ".join(super().__str__().splitlines())
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
