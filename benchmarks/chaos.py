@@ -75,7 +75,7 @@ CASES = [
 
 def of_drivers(case: Case, results: Path, seed: int) -> list[str]:
     """A row of the first table."""
-    name = "".join(letter for letter in case.name if letter.isalnum())
+    name = folder_name(case.name)
     whole = run_whole(results, f"{name}-whole", case.options)
     killed = run_killed(results, name, case.options, case.kills, seed=seed, of_everything=case.of_everything)
     repeated, lost = repeated_and_lost(killed.folder)
@@ -92,11 +92,11 @@ def of_drivers(case: Case, results: Path, seed: int) -> list[str]:
 
 def of_workers(name: str, options: list[str], results: Path, every_s: float, seed: int) -> list[str]:
     """A row of the second table."""
-    folder, stream, kills = results / name, random.Random(seed), 0
+    folder, stream, kills = results / folder_name(name), random.Random(seed), 0
     begun = time.monotonic()
-    quiet = run_whole(results, f"{name}-quiet", options)
+    quiet = run_whole(results, f"{folder.name}-quiet", options)
     quiet_s, begun = time.monotonic() - begun, time.monotonic()
-    process = start([*COMMAND, *options, "--max-failures", "1000", "--results", str(results), "--name", name])
+    process = start([*COMMAND, *options, "--max-failures", "1000", "--results", str(results), "--name", folder.name])
     while process.poll() is None:
         time.sleep(stream.uniform(0.5, 1.5) * every_s)
         if workers := [pid for pid in left_of(process) if is_worker(pid)]:
@@ -111,6 +111,11 @@ def of_workers(name: str, options: list[str], results: Path, every_s: float, see
     again = sum(epochs_again(events, event) for event in failed)
     figures = [kills, sum(event["will_retry"] for event in failed), again]
     return [name, *map(str, figures), same, f"{quiet_s:.0f}", f"{chaos_s:.0f}"]
+
+
+def folder_name(name: str) -> str:
+    """A row's name as an experiment's."""
+    return "".join(letter for letter in name if letter.isalnum())
 
 
 def is_worker(pid: int) -> bool:
