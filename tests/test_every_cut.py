@@ -64,7 +64,7 @@ def test_cut_again_and_again(whole, monkeypatch, searcher, scheduler):
     choices = {"searcher": searcher, "scheduler": scheduler}
     folder = whole(**choices)
     expected, stream, at = told(folder), random.Random(f"{searcher} {scheduler}"), 0
-    while (at := at + stream.randint(1, 15)) < len(read(folder / "journal.jsonl")):
+    while (at := at + stream.randint(5, 25)) < len(read(folder / "journal.jsonl")):
         folder = resumed(folder, at, **choices)
         assert told(folder) == expected, f"cut after {at} events"
 
