@@ -75,7 +75,7 @@ def test_a_signal_stops_the_search_and_leaves_no_process(tmp_path, number, twice
     assert {trial.status for trial in load(tmp_path / "x").trials} <= {"completed", "pruned"}
 
 
-@pytest.mark.chaos
+@pytest.mark.slow
 def test_an_epoch_of_an_hour_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setenv("EPOCH_S", "3600")
     process = start([*COMMAND, "--space", str(SPACES / "hours.py"), "--results", str(tmp_path), "--name", "x"])
@@ -99,7 +99,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@pytest.mark.chaos
+@pytest.mark.slow
 @pytest.mark.parametrize("freed", [True, False])
 def test_a_full_disk_is_waited_for_or_left_with_the_state_kept(small_disk, tmp_path, freed):
     said = tmp_path / "said"
@@ -125,7 +125,7 @@ def test_a_full_disk_is_waited_for_or_left_with_the_state_kept(small_disk, tmp_p
     assert "Traceback" not in said.read_text()
 
 
-@pytest.mark.chaos
+@pytest.mark.slow
 @pytest.mark.parametrize("back", [True, False])
 def test_a_folder_that_is_moved_away_is_waited_for_or_left(tmp_path, back):
     said, folder = tmp_path / "said", tmp_path / "x"
@@ -148,7 +148,7 @@ def test_a_folder_that_is_moved_away_is_waited_for_or_left(tmp_path, back):
     assert repeated_and_lost(folder) == (0, 0) and "Traceback" not in said.read_text()
 
 
-@pytest.mark.chaos
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["killed", "stopped", "full", "read-only"])
 def test_a_search_does_not_notice_what_happens_to_wandb(tmp_path, fault):
     small = ["--num-samples", "3", "--scheduler", "fifo", "--max-epochs", "4", "--wandb", "offline"]

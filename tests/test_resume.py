@@ -14,9 +14,11 @@ from tuner.results import load
 
 ONE_AT_A_TIME = ["--max-concurrent-trials", "1", "--cpus-per-trial", "2"]
 PAIRS = [
-    ("random", "asha"), ("hyperopt", "asha"), ("optuna", "asha"), ("refine", "median"),
+    ("random", "asha"), ("hyperopt", "asha"), ("optuna", "asha"), ("refine", "median"), ("bohb", "bohb"),
     ("random", "hyperband"), ("random", "pbt"),
 ]  # fmt: skip
+# Every pair is cut in many places by `test_every_cut.py`, without training; here the workers are real.
+CUTS = [("random", "asha", 1), *[pytest.param(*pair, 5, marks=pytest.mark.slow) for pair in PAIRS]]
 
 
 def cut(folder, target, num_events):
@@ -26,11 +28,7 @@ def cut(folder, target, num_events):
     (target / "journal.jsonl").write_bytes(b"".join(lines[:num_events]))
 
 
-BOHB = pytest.param("bohb", "bohb", marks=pytest.mark.slow)  # a minute: its model is fitted anew for each suggestion
-
-
-@pytest.mark.parametrize("num_cuts", [1, pytest.param(5, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("searcher", "scheduler"), [*PAIRS, BOHB])
+@pytest.mark.parametrize(("searcher", "scheduler", "num_cuts"), CUTS)
 def test_a_search_cut_anywhere_ends_as_the_unbroken_one(search, tmp_path, searcher, scheduler, num_cuts):
     options = ["--searcher", searcher, "--scheduler", scheduler, "--num-samples", "7", "--max-epochs", "4"]
     whole = search("tiny.py", *options, *ONE_AT_A_TIME, name="whole")

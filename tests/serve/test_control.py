@@ -96,7 +96,7 @@ def test_without_rays_dashboard_the_refusal_names_the_extra_that_brings_it(monke
 
 def test_a_cluster_that_does_not_answer_is_said_in_one_line(tmp_path):
     with pytest.raises(RequestError, match="^the cluster of --address http://127.0.0.1:1 does not say which nodes"):
-        jobs.RayJobs("http://127.0.0.1:1", tmp_path).resources()
+        jobs.RayJobs("http://127.0.0.1:1", tmp_path).nodes()
 
 
 def test_every_option_is_settable_or_withheld():
