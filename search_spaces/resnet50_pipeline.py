@@ -1,4 +1,4 @@
-"""ResNet-50 in two stages, each on a device of its own, both at work; CIFAR-10 enlarged to 128, `:space64` to 64."""
+"""ResNet-50 in two stages, each on a device of its own, both at work; CIFAR-10 enlarged to 64, `:space128` to 128."""
 
 from __future__ import annotations
 
@@ -61,5 +61,5 @@ def pipeline_space(size: int) -> Space:
     )
 
 
-space = pipeline_space(128)
-space64 = pipeline_space(64)
+space = pipeline_space(64)
+space128 = pipeline_space(128)
