@@ -160,8 +160,12 @@ def main() -> None:
             show(["search", "kills survived", "epochs repeated", "reports lost", "equal", "processes left"], rows)
         if args.only != "drivers":
             options = [*SLOW, "--num-samples", str(args.num_samples), "--max-epochs", "3", "--scheduler", "fifo"]
-            kinds = {"two trials at a time": TWO, "ddp in 2 workers": DDP}
-            rows = [of_workers(name, [*options, *more], results, args.every, args.seed) for name, more in kinds.items()]
+            # A ddp trial needs 5 s to start again: killed more often than that it would never end an epoch.
+            kinds = {"two trials at a time": (TWO, args.every), "ddp in 2 workers": (DDP, 3 * args.every)}
+            rows = [
+                of_workers(name, [*options, *more], results, every_s, args.seed)
+                for name, (more, every_s) in kinds.items()
+            ]
             header = ["search", "kills", "retries", "epochs again", "equal", "quiet (s)", "with kills (s)"]
             show(header, rows)
 
