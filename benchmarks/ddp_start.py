@@ -113,11 +113,10 @@ def one_side(side: str, folder: str) -> None:
     import ray
     from ray import tune
 
-    from tuner.driver import start_ahead, system_config
+    import tuner.driver  # noqa: F401  (first: it sets what ray reads)
 
-    config = system_config(["ray.tune", "torch", "torch._dynamo"], WORKERS + 1)
-    ray.init("local", num_cpus=WORKERS + 1, include_dashboard=False, log_to_driver=False, _system_config=config)
-    start_ahead(1)
+    preloaded = {"preload_python_modules": ["ray.tune", "torch", "torch._dynamo"]}
+    ray.init("local", num_cpus=WORKERS + 1, include_dashboard=False, log_to_driver=False, _system_config=preloaded)
     time.sleep(10)  # the idle workers' imports
     trainable = tuner_trials(folder) if side == "tuner" else torchtrainer_trials(folder)
     tune.Tuner(

@@ -22,7 +22,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # workers inherit it, and recom
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -214,7 +214,7 @@ def ray_started(
             "num_cpus": here["CPU"],
             "num_gpus": here["GPU"],
             "include_dashboard": False,
-            "_system_config": system_config(imports, here["CPU"]),
+            "_system_config": {"preload_python_modules": list(imports)},
         }
     try:
         ray.init(experiment.address or "local", logging_level=logging.ERROR, log_to_driver=False, **options)
@@ -223,31 +223,9 @@ def ray_started(
     try:
         if experiment.address:
             probe.check_nodes(experiment, found)
-        elif experiment.strategy == "ddp":
-            start_ahead(min(experiment.num_samples, int(here["CPU"]) // experiment.workers_per_trial))
         yield [*present()[0], *launchable()]
     finally:
         ray.shutdown()
-
-
-def system_config(imports: Sequence[str], num_cpus: float) -> dict[str, Any]:
-    """How Ray's worker processes are kept on this machine: with modules imported, and until they are needed.
-
-    Ray ends what has been idle for a second as long as there are more processes than CPUs that are free. A trial's
-    placement group takes all CPUs before its ddp workers take their processes: without another limit these were ended
-    then, and started again, 4 s each.
-    """
-    return {"preload_python_modules": list(imports), "num_workers_soft_limit": 2 * int(num_cpus) + 1}
-
-
-def start_ahead(num: int) -> None:
-    """Starts processes beyond those that Ray starts with itself, one a CPU: a ddp trial has one more than workers."""
-
-    def nothing() -> None:
-        pass
-
-    for index in range(num):  # of different resources: of equal ones Ray runs one after the other in one process
-        ray.remote(nothing).options(num_cpus=0, memory=1 + index).remote()
 
 
 def left_s(experiment: Experiment, history: list[Event]) -> float | None:
