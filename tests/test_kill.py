@@ -87,7 +87,7 @@ def test_an_epoch_of_an_hour_is_not_waited_for(tmp_path, monkeypatch):
     wait_for(lambda: not left_of(process), 15)
     monkeypatch.delenv("EPOCH_S")
     subprocess.run([*COMMAND, "--resume", "x", "--results", str(tmp_path)], check=True, capture_output=True)
-    assert {trial.status for trial in load(tmp_path / "x").trials} == {"completed"}
+    assert {trial.status for trial in load(tmp_path / "x").trials} <= {"completed", "pruned"}
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ ALLOWED = {
     "tuner.kept": set(),
     "tuner.engine.failures": set(),
     "tuner.engine.retries": {"engine.failures", "journal"},
+    "tuner.engine.ahead": set(),
     "tuner.engine.shares": set(),
     "tuner.engine.nodes": {"engine.shares", "resources"},
     "tuner.engine.recovery": {"engine.columns", "engine.nodes", "engine.retries"},
@@ -74,8 +75,8 @@ ALLOWED = {
         "answer", "domains", "engine.columns", "experiment", "records", "resume.storage", "sampling", "session",
     },
     "tuner.driver": {
-        "callbacks", "console", "decisions", "engine.controller", "engine.halt", "engine.nodes", "engine.probe",
-        "engine.retries", "engine.signals", "errors", "experiment", "journal", "proposals", "resources",
+        "callbacks", "console", "decisions", "engine.ahead", "engine.controller", "engine.halt", "engine.nodes",
+        "engine.probe", "engine.retries", "engine.signals", "errors", "experiment", "journal", "proposals", "resources",
         "resume.ledger", "resume.replay", "schedulers", "searchers", "space", "trial",
     },
     "tuner.session": {

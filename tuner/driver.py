@@ -38,7 +38,7 @@ from tuner import trial as trials
 from tuner.callbacks import JournalCallback
 from tuner.console import Console
 from tuner.decisions import JournalingScheduler
-from tuner.engine import probe
+from tuner.engine import ahead, probe
 from tuner.engine.controller import installed
 from tuner.engine.halt import Halt
 from tuner.engine.nodes import Nodes, launchable, present
@@ -189,14 +189,15 @@ def trainable(experiment: Experiment, found: Found, splits: Any, resources: Reso
 
 @contextmanager
 def ray_started(
-    experiment: Experiment, found: Found, imports: tuple[str, ...] = ()
+    experiment: Experiment, found: Found, resources: Resources | None, imports: tuple[str, ...] = ()
 ) -> Iterator[list[dict[str, float]]]:
     """Ray on this machine, or the cluster of `--address`; leaves it afterwards.
 
     Yields the resources of each node that there is, or that an autoscaler says that it may add.
 
     Args:
-        imports: modules that workers import as soon as they start, while the driver still prepares.
+        resources: of a trial on this machine; None where the nodes of `--address` are to be asked.
+        imports: modules that this machine's workers import while the driver still prepares.
 
     Raises:
         RequestError: a node of the cluster cannot run the search.
@@ -209,12 +210,12 @@ def ray_started(
     if experiment.address:
         options = {"runtime_env": {**probe.code_of(found), "env_vars": {name: os.environ[name] for name in SENT}}}
     else:
-        here = local_cluster()
+        here, num_processes = local_cluster(), resources.num_processes() if resources else 0
         options = {
             "num_cpus": here["CPU"],
             "num_gpus": here["GPU"],
             "include_dashboard": False,
-            "_system_config": {"preload_python_modules": list(imports)},
+            "_system_config": ahead.system_config(num_processes, imports),
         }
     try:
         ray.init(experiment.address or "local", logging_level=logging.ERROR, log_to_driver=False, **options)
@@ -223,6 +224,8 @@ def ray_started(
     try:
         if experiment.address:
             probe.check_nodes(experiment, found)
+        else:
+            ahead.start_ahead(num_processes)
         yield [*present()[0], *launchable()]
     finally:
         ray.shutdown()

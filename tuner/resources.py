@@ -32,6 +32,10 @@ class Resources:
             return [bundle(self.cpus, self.gpus)]
         return [{}, *[bundle(self.cpus / self.workers, self.gpus / self.workers)] * self.workers]
 
+    def num_processes(self) -> int:
+        """Of all trials that run at a time."""
+        return self.concurrent * (self.workers + 1 if self.split else 1)
+
     def fit(self, nodes: Sequence[Mapping[str, float]]) -> int:
         """Trials that the nodes hold at a time. A bundle spans no two nodes; a trial's workers may be on several.
 

@@ -117,7 +117,7 @@ def search(request: Request) -> int:
     journal = session.open_journal(request)
     # A task's workers need torch, and torch's optimisers torch._dynamo: 3 s of imports, begun early.
     imports = ("ray.tune", "torch", "torch._dynamo") if request.splits else ("ray.tune",)
-    started = driver.ray_started(request.experiment, request.found, imports)
+    started = driver.ray_started(request.experiment, request.found, request.resources, imports)
     try:
         with signals_to(give_up), mirrored(request.experiment, request.wandb_mode) as mirror, started as nodes:
             done = session.conduct(request, journal, nodes)

@@ -1,0 +1,53 @@
+"""Processes started ahead of their trials. In a process of its own: they belong to the Ray that the driver starts."""
+
+import json
+import subprocess
+import sys
+
+SCRIPT = """
+import contextlib, json, os, sys, time, uuid
+from pathlib import Path
+os.environ["OURS"] = uuid.uuid4().hex  # another Ray may run beside this one
+import tuner.driver
+import ray
+from ray.util.placement_group import placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from tuner.engine.ahead import start_ahead, system_config
+
+def idle():
+    found = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            ours = os.environ["OURS"].encode() in (process / "environ").read_bytes()
+            found += ours and (process / "cmdline").read_bytes().startswith(b"ray::IDLE")
+    return found
+
+class Actor:
+    def look(self):
+        return os.getpid(), "colorsys" in sys.modules
+
+options = system_config(3, ["colorsys"])
+ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, _system_config=options)
+start_ahead(3)
+end = time.monotonic() + 30
+while (started := idle()) < 3 and time.monotonic() < end:
+    time.sleep(0.1)
+group = placement_group([{"CPU": 1}, {"CPU": 1}])
+ray.get(group.ready())
+time.sleep(3)  # Ray ends those that have been idle for a second
+kept = idle()
+actors = []
+for index, cpus in ((0, 0), (0, 1), (1, 1)):
+    place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
+    actors.append(ray.remote(Actor).options(num_cpus=cpus, scheduling_strategy=place).remote())
+seen = ray.get([actor.look.remote() for actor in actors])
+print(json.dumps({"started": started, "kept": kept, "left": idle(), "imported": [said for _, said in seen]}))
+ray.shutdown()
+"""
+
+
+def test_processes_wait_for_the_actors_of_a_placement_group_that_takes_all_cpus():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said == {"started": 3, "kept": 3, "left": 0, "imported": [True] * 3}
