@@ -1,11 +1,11 @@
-"""What a person reads before, during and after a search."""
+"""What a person reads before and after a search."""
 
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from ray import tune
+from ray.tune.schedulers import HyperBandScheduler
 
 from tuner import console, run, session
 from tuner.experiment import CHOICES, PAIRS, Experiment
@@ -19,54 +19,6 @@ def request_of(tmp_path, *argv):
     found = find_space(TINY)
     given = ["--space", TINY, "--results", str(tmp_path), "--name", "mine", "--wandb", "disabled", *argv]
     return session.begin(run.parse(given, session.defaults_of(found)).experiment, found, given)
-
-
-def trial(number, status="RUNNING", epoch=1, losses=(1.0,)):
-    analysis = {"loss": {"min": min(losses), "max": max(losses)}} if losses else {}
-    return SimpleNamespace(
-        trial_id=f"{number:05d}", status=status, last_result={"training_iteration": epoch}, metric_analysis=analysis,
-        is_finished=lambda: status in ("TERMINATED", "ERROR"),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(0, "0 s"), (59.4, "59 s"), (60, "1 m 0 s"), (185, "3 m 5 s"), (3600, "1 h 0 m"), (7800, "2 h 10 m")],
-)
-def test_a_duration_is_told_in_two_units(seconds, said):
-    assert console.duration(seconds) == said
-
-
-def test_the_progress_line_counts_what_is_done_running_and_failed():
-    experiment = Experiment(max_epochs=8)
-    trials = [
-        trial(0, "TERMINATED", 8, (0.5,)),
-        trial(1, "TERMINATED", 2, (0.9,)),
-        trial(2, "ERROR"),
-        trial(3),
-        trial(4, "PAUSED"),
-    ]
-    said = console.progress_line(trials, experiment, 10, time.time() - 30, None)
-    assert said.startswith(
-        "3/10 done, 1 stopped early, 1 running, 1 paused, 1 failed | best loss 0.5000 (trial 00000) | 30 s"
-    )
-    assert said.endswith("about 1 m 10 s left")
-
-
-def test_the_progress_line_before_the_first_report():
-    said = console.progress_line([trial(0, losses=())], Experiment(), 10, time.time(), None)
-    assert said == "0/10 done, 0 stopped early, 1 running | 0 s"
-
-
-def test_a_time_budget_bounds_what_is_left():
-    said = console.progress_line([trial(0, "TERMINATED", 10)], Experiment(), 100, time.time() - 100, 25.0)
-    assert said.endswith("about 25 s left")
-
-
-def test_the_best_is_the_largest_where_larger_is_better():
-    trials = [trial(0, losses=(0.1, 0.9)), trial(1, losses=(0.5,))]
-    assert console.best_so_far(trials, Experiment(mode="max")) == "best loss 0.9000 (trial 00000)"
-    assert console.best_so_far(trials, Experiment(mode="min")) == "best loss 0.1000 (trial 00000)"
 
 
 def test_the_plan_says_what_will_be_done(tmp_path):
@@ -125,6 +77,13 @@ def test_a_domain_is_told_in_a_word(declared, said):
     assert console.domain(declared) == said
 
 
+@pytest.mark.parametrize(("max_epochs", "factor"), [(8, 2), (10, 2), (81, 3), (1, 2)])
+def test_the_plan_says_how_many_trials_hyperband_never_stops(max_epochs, factor):
+    experiment = Experiment(searcher="random", scheduler="hyperband", max_epochs=max_epochs, reduction_factor=factor)
+    theirs = HyperBandScheduler(max_t=max_epochs, reduction_factor=factor)._get_n0(0)
+    assert console.schedule(experiment).endswith(f"the first {theirs} trials are never stopped")
+
+
 def test_the_first_lines_name_the_data_and_its_notice(tmp_path):
     from dataclasses import replace
 
@@ -146,13 +105,6 @@ def test_the_last_lines_say_how_to_go_on(tmp_path, state, more):
     assert "failed: trial 00003: ValueError: wrong" in said and "NOTE: the time budget of 30m is over" in said
     assert ("no answer yet" if state == "interrupted" else "no answer: no trial has a finite loss") in said
     assert f"python -m tuner.run --resume mine --results {tmp_path}" in said and more in said
-
-
-def test_a_column_is_left_out_of_a_table_that_is_too_wide():
-    table = ["+-----+-------+------+", "| n   | loc   | loss |", "|-----+-------+------|", "| 0   | a:1   | 2.0  |"]
-    left = ["+-----+------+", "| n   | loss |", "|-----+------|", "| 0   | 2.0  |"]
-    assert console.without_column([*table, "..."], "loc") == [*left, "..."]
-    assert console.without_column(left, "loc") == left
 
 
 def test_memory_that_grew_is_told_of_the_trial_where_it_grew_fastest():

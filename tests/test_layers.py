@@ -71,13 +71,14 @@ ALLOWED = {
         "domains", "engine.columns", "experiment", "files", "journal", "records", "results", "resume.checkpoints",
         "space", "training.data", "training.loop", "trial",
     },
+    "tuner.progress": {"experiment"},
     "tuner.console": {
         "answer", "domains", "engine.columns", "experiment", "records", "resume.storage", "sampling", "session",
     },
     "tuner.driver": {
-        "callbacks", "console", "decisions", "engine.ahead", "engine.controller", "engine.halt", "engine.nodes",
-        "engine.probe", "engine.retries", "engine.signals", "errors", "experiment", "journal", "proposals", "resources",
-        "resume.ledger", "resume.replay", "schedulers", "searchers", "space", "trial",
+        "callbacks", "decisions", "engine.ahead", "engine.controller", "engine.halt", "engine.nodes",
+        "engine.probe", "engine.retries", "engine.signals", "errors", "experiment", "journal", "progress", "proposals",
+        "resources", "resume.ledger", "resume.replay", "schedulers", "searchers", "space", "trial",
     },
     "tuner.session": {
         "answer", "driver", "engine.cluster", "errors", "experiment", "facts", "journal", "report", "resources",

@@ -36,7 +36,6 @@ from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 
 from tuner import trial as trials
 from tuner.callbacks import JournalCallback
-from tuner.console import Console
 from tuner.decisions import JournalingScheduler
 from tuner.engine import ahead, probe
 from tuner.engine.controller import installed
@@ -47,6 +46,7 @@ from tuner.engine.signals import signals_to
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
 from tuner.journal import Event, Journal
+from tuner.progress import ProgressTable
 from tuner.proposals import KEEP_BEST_AND_LATEST, Proposals
 from tuner.resources import Resources, local_cluster
 from tuner.resume.ledger import Ledger
@@ -142,7 +142,7 @@ def search(
             storage_path=str(experiment.folder.absolute()),
             stop=halt,
             callbacks=[JournalCallback(journal, judge, halt, retries), *loggers],
-            progress_reporter=Console(experiment, num_settings, halt.left_s, nodes.notice),
+            progress_reporter=ProgressTable(experiment, num_settings, halt.left_s, nodes.notice),
             verbose=1,
         ),
     )
