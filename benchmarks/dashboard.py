@@ -2,7 +2,7 @@
 
 Prints how long the server takes for a first page (every request that the page makes), for an update after new events,
 how large the answers are, and its memory; each is the median of `--repeats`, in a server process of its own.
-With `--search`, in its place, how long a search takes with the page open, against the same search alone, in turn.
+With `--search`, in its place, the pace of a search with the page open, against its pace without, in turn.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import httpx
 from tuner.experiment import Experiment
 from tuner.journal import sealed
 
+WINDOW_S = 10.0  # of the search with the page open, and without
 PARTS = ("/trials", "/rungs", "/figures")  # asked for by page.js beside the summary
 
 
@@ -32,7 +34,9 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--reports", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--search", action="store_true", help="measure a search with the page open")
+    parser.add_argument(
+        "--search", action="store_true", help="the pace of a search with the page open, --repeats times"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder)
@@ -152,49 +156,59 @@ class Server:
 
 
 def searches(results: Path, repeats: int) -> None:
-    """The same search alone and with a page open that there is always news for, in turn.
+    """One search of trials that return at once, with a page open that there is always news for every other window.
 
-    On a machine with other work the two differ by chance; the server's own processor time does not.
+    Windows that lie next to each other are compared: a machine's pace drifts, and two whole searches differ by more
+    than a page could cost.
     """
-    alone, watched, shares = [], [], []
-    for number in range(repeats):
-        for open_page, times in ((False, alone), (True, watched)):
-            name = f"{'watched' if open_page else 'alone'}-{number}"
-            with Server(results) as server:
-                over = threading.Event()
-                reader = threading.Thread(target=watch, args=(server, results / name, name, over))
-                if open_page:
-                    reader.start()
-                before = server.cpu_s()
-                times.append(search(results, name))
-                if open_page:
-                    shares.append((server.cpu_s() - before) / times[-1] / os.cpu_count())
-                over.set()
-                if open_page:
-                    reader.join()
-        print(f"pair {number + 1}: alone {alone[-1]:.2f} s, with the page open {watched[-1]:.2f} s", flush=True)
-    print(f"a search alone {statistics.median(alone):.2f} s, with the page open {statistics.median(watched):.2f} s")
-    share = statistics.median(shares)
-    print(f"the server took {100 * share:.1f} % of the machine's {os.cpu_count()} cores meanwhile")
-    pairs = [w / a for w, a in zip(watched, alone, strict=True)]
-    print(f"ratio {statistics.median(pairs):.3f} (of {repeats} pairs, {min(pairs):.3f} to {max(pairs):.3f})")
+    folder = results / "search"
+    command = [sys.executable, "-m", "tuner.run", "--space", "quadratic", "--num-samples", "100000"]
+    command += ["--scheduler", "fifo", "--wandb", "disabled", "--results", str(results), "--name", folder.name]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "RAY_ADDRESS": ""}
+    )
+    with Server(results) as server:
+        while num_lines(folder / "journal.jsonl") < 1000:
+            time.sleep(0.5)
+        rates, taken = [], []
+        for number in range(2 * repeats + 1):
+            before = server.cpu_s()
+            rates.append(pace(folder, server if number % 2 else None))
+            if number % 2:
+                taken.append((server.cpu_s() - before) / WINDOW_S / os.cpu_count())
+                print(f"lines a second: alone {rates[-2]:.0f}, with the page open {rates[-1]:.0f}", flush=True)
+    process.send_signal(signal.SIGINT)
+    process.wait()
+    ratios = [2 * rates[i] / (rates[i - 1] + rates[i + 1]) for i in range(1, len(rates), 2)]
+    error = statistics.stdev(ratios) / len(ratios) ** 0.5
+    print(f"pace with the page open / alone: {statistics.mean(ratios):.3f} +- {error:.3f} ({repeats} windows)")
+    print(f"the server took {100 * statistics.mean(taken):.1f} % of the machine's {os.cpu_count()} cores meanwhile")
 
 
-def watch(server: Server, folder: Path, name: str, over: threading.Event) -> None:
+def pace(folder: Path, server: Server | None) -> float:
+    """Lines a second that the journal gets for a window, with a page open if there is a server to ask."""
+    over = threading.Event()
+    page = threading.Thread(target=watch, args=(server, folder.name, over))
+    if server:
+        page.start()
+    begun, lines = time.perf_counter(), num_lines(folder / "journal.jsonl")
+    time.sleep(WINDOW_S)
+    rate = (num_lines(folder / "journal.jsonl") - lines) / (time.perf_counter() - begun)
+    over.set()
+    if server:
+        page.join()
+    return rate
+
+
+def watch(server: Server, name: str, over: threading.Event) -> None:
     """A page: there is always news, and it asks for a twentieth of the time, 0.8 to 5 s after the last answer."""
-    pause_s = 0.8
+    pause_s = 0.0
     while not over.wait(pause_s):
-        if (folder / "journal.jsonl").exists():
-            pause_s = min(5.0, max(0.8, 20 * server.load(name)))
+        pause_s = min(5.0, max(0.8, 20 * server.load(name)))
 
 
-def search(results: Path, name: str) -> float:
-    """Seconds that the trials take, by the journal: starting Ray is not what a page could slow."""
-    command = [sys.executable, "-m", "tuner.run", "--space", "quadratic", "--num-samples", "300", "--scheduler", "fifo"]
-    command += ["--wandb", "disabled", "--results", str(results), "--name", name]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "RAY_ADDRESS": ""})
-    lines = (results / name / "journal.jsonl").read_text().splitlines()
-    return float(json.loads(lines[-1])["time"]) - float(json.loads(lines[0])["time"])
+def num_lines(journal: Path) -> int:
+    return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
 
 if __name__ == "__main__":
