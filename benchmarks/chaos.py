@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--num-samples", type=int, default=30, help="trials of a search of the second table")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--results", default="", help="a new folder for the searches, which stays")
-    parser.add_argument("--cases", default="", help="those searches of the first table whose name matches this regex")
+    parser.add_argument("--cases", default="", help="those searches of both tables whose name matches this regex")
     args = parser.parse_args()
     cases = [case for case in CASES if re.search(args.cases, case.name)]
     with tempfile.TemporaryDirectory() as folder:
@@ -165,6 +165,7 @@ def main() -> None:
             rows = [
                 of_workers(name, [*options, *more], results, every_s, args.seed)
                 for name, (more, every_s) in kinds.items()
+                if re.search(args.cases, name)
             ]
             header = ["search", "kills", "retries", "epochs again", "equal", "quiet (s)", "with kills (s)"]
             show(header, rows)
