@@ -36,8 +36,11 @@ class Killed:
     survived: int
     sessions: list[subprocess.Popen]
 
-    def left(self, seconds=30):
-        """Processes of its sessions that still live so long after the last one."""
+    def left(self, seconds=90):
+        """Processes of its sessions that still live so long after the last one.
+
+        Of a killed one, Ray's agents try for 60 s to tell a GCS that is gone of the raylet's end (ray 2.60).
+        """
         end = time.monotonic() + seconds
         while (left := [pid for session in self.sessions for pid in left_of(session)]) and time.monotonic() < end:
             time.sleep(0.2)
