@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+from tuner.engine.ahead import start_ahead
+
 SCRIPT = """
 import contextlib, json, os, sys, time, uuid
 from pathlib import Path
@@ -51,3 +53,9 @@ def test_processes_wait_for_the_actors_of_a_placement_group_that_takes_all_cpus(
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
     assert said == {"started": 3, "kept": 3, "left": 0, "imported": [True] * 3}
+
+
+def test_a_raylet_that_does_not_answer_is_told_and_not_waited_for(one_ray, monkeypatch, caplog):
+    monkeypatch.setattr(one_ray, "nodes", lambda: [{"NodeManagerAddress": "127.0.0.1", "NodeManagerPort": 1}])
+    start_ahead(1)
+    assert "no worker was started ahead" in caplog.text

@@ -7,15 +7,18 @@ placement group has taken all CPUs, to start the workers' processes anew: 5 s of
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
+import grpc
 import ray
 from ray._private.grpc_utils import init_grpc_channel
 from ray.core.generated.common_pb2 import PYTHON
 from ray.core.generated.node_manager_pb2 import PrestartWorkersRequest
 from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 
+logger = logging.getLogger(__name__)
 KEEP_S = 600  # how long an idle one is kept, taken CPUs or not: the driver has data to send before its first trial
 
 
@@ -41,5 +44,9 @@ def start_ahead(num_processes: int) -> None:
         keep_alive_duration_secs=KEEP_S,
     )
     request.runtime_env_info.serialized_runtime_env = "{}"  # that of actors without one of their own
-    with init_grpc_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}") as channel:
-        NodeManagerServiceStub(channel).PrestartWorkers(request, timeout=10)
+    raylet = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
+    try:
+        with init_grpc_channel(raylet, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            NodeManagerServiceStub(channel).PrestartWorkers(request, timeout=10)
+    except grpc.RpcError as error:
+        logger.warning("no worker was started ahead (%s): the first trials wait for theirs", error.details())
