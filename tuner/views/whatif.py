@@ -177,6 +177,12 @@ def _epochs(trial: TrialRecord) -> int:
     return max((report.epoch for report in trial.reports), default=0)
 
 
+def epochs_beyond(trial: TrialRecord, experiment: Experiment) -> int:
+    """Epochs that a trial which had begun to report was not let train by its search."""
+    begun = trial.reports and trial.status not in ("completed", "failed")
+    return max(0, experiment.max_epochs - _epochs(trial)) if begun else 0
+
+
 def _lost(fates: list[Fate], winner: str, epoch: int) -> bool:
     return any(fate.trial == winner and fate.outcome == "stopped" and fate.epochs < epoch for fate in fates)
 
@@ -280,10 +286,11 @@ class _Replay:
 
     def _beyond_of(self, trial: TrialRecord) -> tuple[tuple[int, float], ...]:
         """What is taken for the epochs after a trial's record, which no rule of its search let it train."""
-        if self._beyond == "missing" or trial.status in ("completed", "failed"):
+        if self._beyond == "missing":
             return ()
         value = self._extremes[0 if self._beyond == "best" else 1]
-        return tuple((epoch, value) for epoch in range(_epochs(trial) + 1, self._most + 1))
+        last = _epochs(trial)
+        return tuple((last + 1 + number, value) for number in range(epochs_beyond(trial, self._experiment)))
 
 
 def _extremes(record: ExperimentRecord, sign: float) -> tuple[float, float]:
