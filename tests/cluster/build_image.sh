@@ -31,7 +31,7 @@ buildah build --isolation chroot --pull-never --build-arg BASE=localhost/base --
 buildah rmi --force localhost/base >/dev/null
 
 echo "== tests inside it, as its own user"
-uv pip install --quiet --target "$WORK/pytest" --python-version 3.11 pytest pytest-timeout httpx
+uv pip install --quiet --target "$WORK/pytest" --python-version 3.11 pytest pytest-timeout httpx hypothesis
 chmod -R a+rX "$WORK/pytest"
 container=$(buildah from --pull-never localhost/tuner)
 inside() {
