@@ -202,6 +202,8 @@ def _first_line(path: Path) -> str:
         return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
     except SyntaxError as error:
         return f"(does not parse: {error.msg}, line {error.lineno})"
+    except ValueError as error:  # a null byte, in Python before 3.11.4
+        return f"(does not parse: {error})"
 
 
 def _import_module(module_name: str, asked: str) -> ModuleType:
@@ -234,6 +236,8 @@ def _where(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         place = f" ({error.filename}, line {error.lineno})" if error.lineno else ""
         return f"does not parse: {error.msg}{place}"
+    if isinstance(error, ValueError) and "null bytes" in str(error):  # no SyntaxError before Python 3.11.4
+        return f"does not parse: {error}"
     ours = str(Path(__file__).parent)
     skip = ("<", ours, importlib.__file__.rpartition("/")[0])
     frames = [
