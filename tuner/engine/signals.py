@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import ray  # noqa: F401  (brings psutil, and makes it importable)
 import psutil
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
+LATE_S = 14.0  # after the first signal; by 15 the process has ended
 
 
 @contextmanager
@@ -22,7 +24,8 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
     """While inside, the first signal calls `first` with what it was, the second `end_now`.
 
     May be nested: within, the inner `first` is called instead. Once a signal has come, the next one ends the process
-    wherever it stands, until the outermost of them is left.
+    wherever it stands, until the outermost of them is left, and so do `LATE_S` without an end: a SIGTERM to the whole
+    process group (`timeout`, systemd) ends Ray's processes too, and its driver would wait a minute for them (ray 2.60).
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # Python takes signals in the main thread alone
@@ -31,8 +34,12 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
     def take(number: int, frame: Any) -> None:
         for each in HANDLED:
             signal.signal(each, end_now)
+        deadline.start()
         first(f"interrupted by {signal.Signals(number).name}")
 
+    deadline = threading.Timer(LATE_S, end_late)
+    deadline.daemon = True
+    deadlines.append(deadline)
     before = {number: signal.signal(number, take) for number in HANDLED}
     outermost = not any(getattr(handler, "__module__", "") == __name__ for handler in before.values())
     try:
@@ -41,6 +48,12 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
         if outermost or signal.getsignal(signal.SIGINT) is take:
             for number, handler in before.items():
                 signal.signal(number, handler)
+        if outermost:
+            while deadlines:
+                deadlines.pop().cancel()
+
+
+deadlines: list[threading.Timer] = []  # of the contexts that are open, and of those within that a signal ended
 
 
 def give_up(reason: str) -> None:
@@ -55,6 +68,13 @@ def end_now(number: int, frame: Any) -> None:
     """
     end_family()
     os._exit(130)
+
+
+def end_late() -> None:
+    """What a search that does not end gets; its journal has all that was reported."""
+    said = f"tuner: not ended {LATE_S:.0f} s after the signal, so ended now; --resume goes on"
+    print(said, file=sys.stderr, flush=True)
+    end_now(signal.SIGTERM, None)
 
 
 def end_family() -> None:
