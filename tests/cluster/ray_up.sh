@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # A real `ray up` of docker/cluster-onprem.yaml over SSH to three hosts on this machine, searches on them, `ray down`.
 #
-#   sudo PYTHON=.venv/bin/python tests/cluster/ray_up.sh        3 minutes, 6 on a busy machine; Linux, root; 77 where it cannot run
+#   sudo PYTHON=.venv/bin/python tests/cluster/ray_up.sh        3 minutes, 6 on a busy machine
+#
+# Linux, root; 77 where it cannot run.
 #
 # A host is a network, process and mount namespace with a private copy (overlay) of this machine's files: nothing
 # outside is seen, changed or stopped, though `ray down` ends every Ray process of a host. PYTHON is of an environment

@@ -34,12 +34,11 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
     def take(number: int, frame: Any) -> None:
         for each in HANDLED:
             signal.signal(each, end_now)
-        deadline.start()
+        deadlines.append(threading.Timer(LATE_S, end_late))
+        deadlines[-1].daemon = True
+        deadlines[-1].start()
         first(f"interrupted by {signal.Signals(number).name}")
 
-    deadline = threading.Timer(LATE_S, end_late)
-    deadline.daemon = True
-    deadlines.append(deadline)
     before = {number: signal.signal(number, take) for number in HANDLED}
     outermost = not any(getattr(handler, "__module__", "") == __name__ for handler in before.values())
     try:
@@ -53,7 +52,7 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
                 deadlines.pop().cancel()
 
 
-deadlines: list[threading.Timer] = []  # of the contexts that are open, and of those within that a signal ended
+deadlines: list[threading.Timer] = []  # none before the first signal, then one
 
 
 def give_up(reason: str) -> None:

@@ -279,7 +279,7 @@ class _Replay:
             value = finite(report.metrics.get(metric))
             own = None if value is None else self._sign * value
             found.append(_Arrival(report.order, place, report.epoch, own))
-        if not found or found[-1].value is None or trial.status in ("completed", "failed"):
+        if not found or found[-1].value is None:
             return found
         last = found[-1]
         return found + [last._replace(epoch=epoch, value=value) for epoch, value in self._beyond_of(trial)]
@@ -289,8 +289,8 @@ class _Replay:
         if self._beyond == "missing":
             return ()
         value = self._extremes[0 if self._beyond == "best" else 1]
-        last = _epochs(trial)
-        return tuple((last + 1 + number, value) for number in range(epochs_beyond(trial, self._experiment)))
+        first = _epochs(trial) + 1
+        return tuple((epoch, value) for epoch in range(first, first + epochs_beyond(trial, self._experiment)))
 
 
 def _extremes(record: ExperimentRecord, sign: float) -> tuple[float, float]:
