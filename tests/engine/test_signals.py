@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -72,3 +73,27 @@ def test_without_a_signal_the_outer_one_is_asked_again_after_the_inner_one(told)
 def test_where_no_search_has_begun_the_command_is_left_through_its_ends(told):
     with pytest.raises(KeyboardInterrupt), signals_to(signals.give_up):
         signal.raise_signal(signal.SIGTERM)
+
+
+def test_what_has_not_ended_some_time_after_the_first_signal_is_ended(told, monkeypatch, capsys):
+    left = threading.Event()
+    monkeypatch.setattr(signals, "LATE_S", 0.05)
+    monkeypatch.setattr(os, "_exit", lambda code: (told.append(code), left.wait()))  # as it, never back to its caller
+    with signals_to(told.append):
+        signal.raise_signal(signal.SIGTERM)
+        while len(told) < 3:
+            time.sleep(0.01)
+    left.set()
+    assert told == ["interrupted by SIGTERM", "family", 130]
+    assert "--resume goes on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("numbers", [[], [signal.SIGINT]])
+def test_what_has_ended_in_time_is_left_alone(told, monkeypatch, numbers):
+    monkeypatch.setattr(signals, "LATE_S", 0.05)
+    with signals_to(told.append):
+        for number in numbers:
+            signal.raise_signal(number)
+    while any(thread.name == "deadline" for thread in threading.enumerate()):
+        time.sleep(0.01)
+    assert told == ["interrupted by SIGINT"][: len(numbers)]

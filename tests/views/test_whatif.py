@@ -140,8 +140,8 @@ def test_the_searchs_own_rules_give_its_recorded_stops_again(search, scheduler):
 
 @pytest.mark.slow
 def test_hyperbands_own_rules_give_every_recorded_end_again(search):
-    # Five at a time: three fill the first bracket, which stops nobody; those behind it wait at rungs 3 and 1. How many are
-    # stopped hangs on the machine's pace (5 to 10 seen): Ray halves a bracket when all who are in it so far have come.
+    # Five at a time: three fill the first bracket, which stops nobody; those behind it wait at rungs 3 and 1. How many
+    # are stopped hangs on the machine's pace (5 to 10 seen): Ray halves a bracket when all who are in it by then came.
     rules = ("--scheduler", "hyperband", "--reduction-factor", "3", "--max-epochs", "9")
     five = ("--cpus-per-trial", "0.4", "--max-concurrent-trials", "5")
     ran = search("tiny.py", "--num-samples", "20", *rules, *five)

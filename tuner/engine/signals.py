@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import threading
@@ -34,13 +35,13 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
     def take(number: int, frame: Any) -> None:
         for each in HANDLED:
             signal.signal(each, end_now)
-        deadlines.append(threading.Timer(LATE_S, end_late))
-        deadlines[-1].daemon = True
-        deadlines[-1].start()
+        os.write(deadlines[-1], SIGNALLED)
         first(f"interrupted by {signal.Signals(number).name}")
 
+    outermost = not deadlines
+    if outermost:
+        deadlines.append(_deadline())
     before = {number: signal.signal(number, take) for number in HANDLED}
-    outermost = not any(getattr(handler, "__module__", "") == __name__ for handler in before.values())
     try:
         yield
     finally:
@@ -48,11 +49,29 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
             for number, handler in before.items():
                 signal.signal(number, handler)
         if outermost:
-            while deadlines:
-                deadlines.pop().cancel()
+            os.write(deadlines[-1], LEFT)
+            os.close(deadlines.pop())
 
 
-deadlines: list[threading.Timer] = []  # none before the first signal, then one
+SIGNALLED, LEFT = b"s", b"l"  # what a deadline is told
+deadlines: list[int] = []  # the pipe to the outermost one's deadline
+
+
+def _deadline() -> int:
+    """A pipe; `LATE_S` after it was told `SIGNALLED`, and not `LEFT` by then, the process ends.
+
+    A thread waits at it from the beginning: a handler may have interrupted the start of another thread, and would wait
+    for its lock for ever if it started one itself; and a handler's own alarm would wait for the main thread.
+    """
+    told, teller = os.pipe()
+
+    def wait() -> None:
+        with open(told, "rb", buffering=0) as pipe:
+            if pipe.read(1) == SIGNALLED and not select.select([pipe], [], [], LATE_S)[0]:
+                end_late()
+
+    threading.Thread(target=wait, name="deadline", daemon=True).start()
+    return teller
 
 
 def give_up(reason: str) -> None:
