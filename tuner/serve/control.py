@@ -96,7 +96,7 @@ class Desk:
         asked = {search.name: search for search in (self._searches.all() if self._searches else [])}
         there = self.store.summaries()
         found = {summary.name for summary in there}
-        waiting = [shown(_pending(search, self.store.root), search) for search in asked.values()
+        waiting = [shown(_pending(search), search) for search in asked.values()
                    if search.name not in found]  # fmt: skip
         return [*waiting[::-1], *(shown(summary, asked.get(summary.name)) for summary in there)]
 
@@ -108,7 +108,7 @@ class Desk:
             search = self._searches.get(name) if self._searches else None
             if search is None:
                 raise
-            summary = _pending(search, self.store.root)
+            summary = _pending(search)
             return View(ExperimentRecord(search.experiment, {}, (), summary.state), summary)
 
     def one(self, name: str) -> Shown:
@@ -153,7 +153,7 @@ def shown(summary: Summary, search: Search | None) -> Shown:
     return Shown(**{**fields, "state": state}, message=message, actions=actions)
 
 
-def _pending(search: Search, root: Path) -> Summary:
+def _pending(search: Search) -> Summary:
     """A search that has no folder yet."""
     e: Experiment = search.experiment
     return Summary(
