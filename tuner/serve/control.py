@@ -10,7 +10,6 @@ from urllib.parse import parse_qs
 from fastapi import Body, FastAPI, Request
 from starlette.responses import Response
 
-from tuner.experiment import Experiment
 from tuner.results import ExperimentRecord
 from tuner.resume.lock import driver_of
 from tuner.serve.answers import answer
@@ -18,7 +17,7 @@ from tuner.serve.guard import Keys, signin_page, welcome
 from tuner.serve.options import Resume, Start
 from tuner.serve.queue import ACTIVE, Search
 from tuner.serve.searches import Refused, Searches
-from tuner.serve.store import NotThere, Store, Summary, View
+from tuner.serve.store import NotThere, Store, Summary, View, requested
 from tuner.space import list_spaces
 
 
@@ -155,21 +154,7 @@ def shown(summary: Summary, search: Search | None) -> Shown:
 
 def _pending(search: Search) -> Summary:
     """A search that has no folder yet."""
-    e: Experiment = search.experiment
-    return Summary(
-        name=search.name,
-        space=e.space,
-        state="queued",
-        searcher=e.searcher,
-        scheduler=e.scheduler,
-        metric=e.metric,
-        mode=e.mode,
-        num_samples=e.num_samples,
-        max_epochs=e.max_epochs,
-        grace_period=e.grace_period,
-        reduction_factor=e.reduction_factor,
-        seed=e.seed,
-    )
+    return dataclasses.replace(requested(search.experiment), name=search.name, state="queued")
 
 
 def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pydantic_core import to_json
 
@@ -162,24 +163,28 @@ def _read(followed: Following) -> View:
         raise RequestError(f"{folder.name} cannot be read: {type(error).__name__}: {error}") from error
 
 
+UNRECORDED: dict[str, Any] = {
+    "space": "a folder of Ray Tune",
+    "searcher": "not recorded",
+    "scheduler": "not recorded",
+}
+
+
+def requested(experiment: Experiment) -> Summary:
+    """What an experiment is to do, in a line; what it has done is not in it."""
+    shared = {each.name for each in fields(Experiment)} & {each.name for each in fields(Summary)}
+    return Summary(**{name: getattr(experiment, name) for name in shared})
+
+
 def _summarise(record: ExperimentRecord, reading: Reading) -> Summary:
     e, facts = record.experiment, record.facts
     ours = not facts.get("foreign")
     winner = e.folder / "best" / "config.json"
     more = "" if record.state in ("interrupted", "running") else f" --num-samples {e.num_samples * 2}"
-    return Summary(
-        name=e.name,
-        space=e.space if ours else "a folder of Ray Tune",
+    return replace(
+        requested(e),
+        **({} if ours else UNRECORDED),
         state=record.state,
-        searcher=e.searcher if ours else "not recorded",
-        scheduler=e.scheduler if ours else "not recorded",
-        metric=e.metric,
-        mode=e.mode,
-        num_samples=e.num_samples,
-        max_epochs=e.max_epochs,
-        grace_period=e.grace_period,
-        reduction_factor=e.reduction_factor,
-        seed=e.seed,
         counts=tables.counts(record),
         best=tables.best_row(record),
         started=facts.get("created"),
