@@ -1,4 +1,4 @@
-"""Every wrong request of `test_refusals` through the command itself: a process, its exit code, its one line."""
+"""Wrong requests through the command itself, all of `test_refusals` too: a process, its exit code, its one line."""
 
 import os
 import subprocess
@@ -24,11 +24,25 @@ def test_the_command_ends_with_2_and_one_line(tmp_path, argv, text, said):
     (tmp_path / "empty").mkdir()
     if text is not None:
         (tmp_path / "mine.py").write_text((HEAD if "Space(" in text else "") + text)
-    command = [sys.executable, "-m", "tuner.run", *(word.replace("TMP", str(tmp_path)) for word in argv)]
-    ended = subprocess.run(
-        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120
-    )
+    assert said in refused(tmp_path, *(word.replace("TMP", str(tmp_path)) for word in argv))
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [("mine.txt", "Not a directory"), ("long" * 25, "path length cannot exceed 107 bytes")],
+)
+def test_a_machine_on_which_ray_does_not_start_is_told_in_one_line(tmp_path, folder, said):
+    (tmp_path / "mine.txt").write_text("")
+    told = refused(tmp_path, "--space", "quadratic", "--name", "mine", RAY_TMPDIR=str(tmp_path / folder))
+    assert said in told and "RAY_TMPDIR" in told and told.endswith("then --resume mine\n")
+
+
+def refused(folder, *argv, **variables):
+    """What the command says of a request that it refuses, all of it, in `folder`."""
+    variables = os.environ | {"PYTHONPATH": str(ROOT)} | variables
+    command = [sys.executable, "-m", "tuner.run", *argv]
+    ended = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 2, ended.stderr
     assert ended.stderr.startswith("tuner: error: ") and ended.stderr.count("\n") == 1, ended.stderr
-    assert said in ended.stderr
     assert "Traceback" not in ended.stdout
+    return ended.stderr

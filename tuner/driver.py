@@ -219,8 +219,11 @@ def ray_started(
         }
     try:
         ray.init(experiment.address or "local", logging_level=logging.ERROR, log_to_driver=False, **options)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise RequestError(f"--address {experiment.address}: no Ray cluster answers there ({error})") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        if experiment.address:
+            raise RequestError(f"--address {experiment.address}: no Ray cluster answers there ({error})") from error
+        lies = "its files and sockets lie below RAY_TMPDIR, or else /tmp; give it a short path that can be written to"
+        raise RequestError(f"Ray does not start ({error}); {lies}, then --resume {experiment.name}") from error
     try:
         if experiment.address:
             probe.check_nodes(experiment, found)
