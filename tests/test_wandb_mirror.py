@@ -1,5 +1,6 @@
 """The journal mirrored into W&B: one run a trial, in a group, with why it ended."""
 
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -182,7 +183,8 @@ def test_a_mirror_that_fails_or_hangs_costs_a_line_that_says_what_to_do(tmp_path
     assert (said in printed and "later" in printed) if said else not printed
 
 
-def test_a_mirror_whose_driver_is_gone_ends_with_what_is_there(wandb, tmp_path, monkeypatch):
+@pytest.mark.parametrize("how", [["--attached"], ["--all"]])
+def test_a_mirror_whose_driver_is_gone_ends_with_what_is_there(wandb, tmp_path, monkeypatch, how):
     Experiment(name="mine").save(tmp_path, {})
     book = Journal(tmp_path / "journal.jsonl")
     book.write("experiment_started", name="mine")
@@ -190,5 +192,6 @@ def test_a_mirror_whose_driver_is_gone_ends_with_what_is_there(wandb, tmp_path, 
     book.write("report", "00000", epoch=1, metrics={"loss": 1.0})
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setattr("os.nice", lambda by: 0)
-    assert main([str(tmp_path), "--mode", "offline", "--driver", "1073741824"]) == 0
+    monkeypatch.setattr(sys, "stdin", open(os.devnull))
+    assert main([str(tmp_path), "--mode", "offline", *how]) == 0
     assert wandb.runs[0].logged == [(1, {"loss": 1.0})] and wandb.runs[0].exit_code == 0

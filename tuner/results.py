@@ -12,6 +12,7 @@ from tuner.foreign import is_ray_folder, read_ray
 from tuner.kept import kept
 from tuner.reading import Reading
 from tuner.records import Report, TrialRecord
+from tuner.resume.lock import abandoned
 from tuner.views.standing import Standing, Tally
 
 
@@ -44,11 +45,15 @@ class ExperimentRecord:
 
 def load(folder: Path) -> ExperimentRecord:
     """Reads one experiment's folder, also one that plain Ray Tune wrote; RequestError where it is none."""
-    return Following(folder).load()
+    record = Following(folder).load()
+    return replace(record, state="interrupted") if record.state == "running" and abandoned(folder) else record
 
 
 class Following:
-    """One experiment's folder, read again and again: of its journal only what is new."""
+    """One experiment's folder, read again and again: of its journal only what is new.
+
+    A search whose driver was killed has not written its end: by its journal alone it is running.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import shlex
 import signal
 import subprocess
@@ -19,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from tuner.experiment import Experiment, load_experiment
-from tuner.journal import Event, follow, read
+from tuner.journal import BEGINNINGS, Event, follow, read
+from tuner.resume.lock import driver_of
 
-BEGINNINGS = ("experiment_started", "experiment_resumed")
 WAIT_S = 20.0  # for the last runs to be written or uploaded, once the search has ended
 HURRY_S = 5.0  # the same, where somebody wants the search to stop: all of it within 15 s
 
@@ -106,8 +107,8 @@ def mirrored(experiment: Experiment, mode: str) -> Iterator[Waiting]:
     with open(folder / "wandb.log", "ab") as log:
         # A session of its own: Ctrl-C in the terminal stops the search, whose last events are still to be mirrored.
         process = subprocess.Popen(
-            [*command, "--driver", str(os.getpid())],
-            stdin=subprocess.DEVNULL,
+            [*command, "--attached"],
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -120,6 +121,8 @@ def mirrored(experiment: Experiment, mode: str) -> Iterator[Waiting]:
         raise
     finally:
         if process.returncode is None:
+            assert process.stdin is not None
+            process.stdin.close()  # a search that ended by an error has written no end
             later = shlex.join(["python", *command[1:], "--all"])
             wait_for(process, HURRY_S if waiting.hurry else WAIT_S, f"{later} does it later", folder / "wandb.log")
 
@@ -141,7 +144,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("folder", type=Path, help="the experiment's folder")
     parser.add_argument("--mode", choices=("online", "offline"), required=True)
     parser.add_argument("--all", action="store_true", help="trials of earlier sessions too, mirrored then already")
-    parser.add_argument("--driver", type=int, default=0, help="ends with this process, of which it is a child")
+    parser.add_argument("--attached", action="store_true", help="ends with its standard input, not with the search")
     given = parser.parse_args(argv)
     os.nice(10)  # the trials' CPUs come first
     # A Ray job is stopped by SIGTERM to every process below it; the search's last events are still to be mirrored, and
@@ -159,7 +162,7 @@ def main(argv: list[str]) -> int:
     first = 0 if given.all else max(begun, default=0)
 
     def gone() -> bool:
-        return bool(given.driver) and os.getppid() != given.driver
+        return bool(select.select([sys.stdin], [], [], 0)[0]) if given.attached else not driver_of(folder)
 
     try:
         for index, event in enumerate(follow(folder / "journal.jsonl", gone=gone)):

@@ -4,16 +4,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
+from filelock import FileLock
 
 from tuner.errors import RequestError
-from tuner.resume.lock import only_driver
+from tuner.resume import lock
+from tuner.resume.lock import abandoned, driver_of, only_driver
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from tuner.resume.lock import only_driver
+from tuner.resume import lock
+from tuner.resume.lock import abandoned, driver_of, only_driver
 with only_driver(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
@@ -26,8 +30,10 @@ def test_the_lock_of_a_dead_driver_is_free(tmp_path):
     with pytest.raises(RequestError, match=f"process {first.pid} on .* is running this experiment"):
         with only_driver(tmp_path):
             pass
+    assert driver_of(tmp_path).startswith(f"process {first.pid} on ") and not abandoned(tmp_path)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
+    assert driver_of(tmp_path) == "" and abandoned(tmp_path)
     with only_driver(tmp_path):
         assert (tmp_path / ".driver").read_text().startswith(f"process {os.getpid()} on ")
 
@@ -36,3 +42,21 @@ def test_the_lock_is_free_after_the_search(tmp_path):
     for _ in range(2):
         with only_driver(tmp_path):
             pass
+
+
+def test_who_looks_at_the_lock_keeps_no_driver_from_it(tmp_path):
+    with only_driver(tmp_path):
+        pass
+    looks = FileLock(tmp_path / lock.LOCK, thread_local=False)  # let go of by another thread
+    looks.acquire()
+    threading.Timer(0.1, looks.release).start()
+    with only_driver(tmp_path):
+        assert not abandoned(tmp_path)
+
+
+def test_of_another_hosts_driver_it_cannot_be_told(tmp_path):
+    assert not abandoned(tmp_path)  # a folder that none ever held
+    with only_driver(tmp_path):
+        pass
+    (tmp_path / lock.HOLDER).write_text("process 1 on elsewhere\n")
+    assert not abandoned(tmp_path)

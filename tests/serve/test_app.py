@@ -16,7 +16,8 @@ from fastapi.testclient import TestClient
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
 from tuner.journal import Journal, sealed
-from tuner.results import Following
+from tuner.results import Following, load
+from tuner.resume.lock import only_driver
 from tuner.serve.app import create_app
 from tuner.serve.guard import is_loopback
 from tuner.serve.stream import Place, read_on
@@ -419,3 +420,17 @@ def test_the_command_prints_its_address_answers_and_ends(results):
     finally:
         process.terminate()
     assert process.communicate(timeout=10)[1] == ""
+
+
+def test_a_search_whose_process_was_killed_is_shown_as_interrupted(results, client):
+    journal = begin(results, "killed")
+    journal.close()
+
+    def shown():
+        return client.get("/api/experiments/killed").json()
+
+    with only_driver(results / "killed"):
+        assert (shown()["state"], shown()["message"]) == ("running", "")
+    assert shown()["state"] == load(results / "killed").state == "interrupted"
+    assert "a resume goes on" in shown()["message"]
+    assert [row["state"] for row in client.get("/api/experiments").json()["experiments"]].count("interrupted") == 1

@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from tuner.errors import RequestError
 
 LOCK, HOLDER = ".lock", ".driver"  # two, because whoever tries the lock empties its file
+LOOK_S = 0.5  # `driver_of` holds it as well, for a moment
 
 
 @contextmanager
@@ -27,7 +28,7 @@ def only_driver(folder: Path) -> Iterator[None]:
     """
     lock = FileLock(folder / LOCK)
     try:
-        lock.acquire(blocking=False)
+        lock.acquire(timeout=LOOK_S, poll_interval=LOOK_S / 10)
     except Timeout:
         raise RequestError(
             f"{folder}: {_holder(folder)} is running this experiment; wait for its end, or stop it with Ctrl-C there"
@@ -49,6 +50,14 @@ def driver_of(folder: Path) -> str:
             return ""
     except Timeout:
         return _holder(folder)
+
+
+def abandoned(folder: Path) -> bool:
+    """Whether the experiment's last driver was on this host and is no more; of another host's it cannot be told."""
+    try:
+        return _holder(folder).endswith(f" on {socket.gethostname()}") and not driver_of(folder)
+    except OSError:  # another user's folder, say
+        return False
 
 
 def _holder(folder: Path) -> str:
