@@ -115,7 +115,9 @@ ALLOWED = {
     "tuner.serve.secret": {"errors"},
     "tuner.serve.stream": set(),
     "tuner.serve.page": set(),
-    "tuner.serve.store": {"errors", "experiment", "figures", "foreign", "reading", "results", "views.tables"},
+    "tuner.serve.store": {
+        "errors", "experiment", "figures", "foreign", "reading", "results", "resume.lock", "views.tables",
+    },
     "tuner.serve.answers": {"journal"},
     "tuner.serve.insight": {
         "errors", "results", "serve.answers", "serve.control", "serve.guard", "serve.store", "views.audit_record",

@@ -15,11 +15,14 @@ from tuner.records import Report, TrialRecord
 from tuner.resume.lock import abandoned
 from tuner.views.standing import Standing, Tally
 
+KILLED = "the search's process was ended; what was reported is kept, and --resume goes on"
+
 
 @dataclass(frozen=True)
 class ExperimentRecord:
     """An experiment as its folder has it; `state` is running, finished, interrupted or failed.
 
+    `reason` says why it ended before its last trial, if so.
     `followed` is how its trials stand where a journal that is followed has told; it is left aside for other trials.
     """
 
@@ -27,6 +30,7 @@ class ExperimentRecord:
     facts: dict[str, Any]
     trials: tuple[TrialRecord, ...]
     state: str
+    reason: str = ""
     followed: Standing | None = field(default=None, compare=False, repr=False)
 
     @cached_property
@@ -45,15 +49,11 @@ class ExperimentRecord:
 
 def load(folder: Path) -> ExperimentRecord:
     """Reads one experiment's folder, also one that plain Ray Tune wrote; RequestError where it is none."""
-    record = Following(folder).load()
-    return replace(record, state="interrupted") if record.state == "running" and abandoned(folder) else record
+    return Following(folder).load()
 
 
 class Following:
-    """One experiment's folder, read again and again: of its journal only what is new.
-
-    A search whose driver was killed has not written its end: by its journal alone it is running.
-    """
+    """One experiment's folder, read again and again: of its journal only what is new."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -68,8 +68,11 @@ class Following:
             return ExperimentRecord(*read_ray(folder))
         experiment, facts = load_experiment(folder)
         experiment = replace(experiment, results=str(folder.parent), name=folder.name)
-        trials = reading.read_on()
+        trials, state, reason = reading.read_on(), reading.state, reading.reason
+        if state == "running" and abandoned(folder):  # a driver that is killed writes no end
+            state, reason = "interrupted", KILLED
+            trials = [replace(t, status=state, reason=reason) if t.status == "running" else t for t in trials]
         if self._tally is None or reading.beginnings != self._beginnings:
             self._tally, self._beginnings = Tally(experiment), reading.beginnings
         standing = self._tally.update(trials)
-        return ExperimentRecord(experiment, facts, standing.trials, reading.state, standing)
+        return ExperimentRecord(experiment, facts, standing.trials, state, reason, standing)

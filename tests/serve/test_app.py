@@ -424,13 +424,15 @@ def test_the_command_prints_its_address_answers_and_ends(results):
 
 def test_a_search_whose_process_was_killed_is_shown_as_interrupted(results, client):
     journal = begin(results, "killed")
+    start(journal, "0", lr=0.1)
     journal.close()
 
     def shown():
         return client.get("/api/experiments/killed").json()
 
     with only_driver(results / "killed"):
-        assert (shown()["state"], shown()["message"]) == ("running", "")
+        assert (shown()["state"], shown()["notice"], shown()["counts"]["running"]) == ("running", "", 1)
     assert shown()["state"] == load(results / "killed").state == "interrupted"
-    assert "a resume goes on" in shown()["message"]
+    assert (shown()["counts"]["running"], shown()["counts"]["interrupted"]) == (0, 1)
+    assert "--resume goes on" in shown()["notice"]
     assert [row["state"] for row in client.get("/api/experiments").json()["experiments"]].count("interrupted") == 1

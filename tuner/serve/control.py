@@ -11,7 +11,7 @@ from fastapi import Body, FastAPI, Request
 from starlette.responses import Response
 
 from tuner.results import ExperimentRecord
-from tuner.resume.lock import abandoned, driver_of
+from tuner.resume.lock import driver_of
 from tuner.serve.answers import answer
 from tuner.serve.guard import Keys, signin_page, welcome
 from tuner.serve.options import Resume, Start
@@ -137,8 +137,6 @@ class Desk:
             if state in ("running", "queued"):
                 state = "interrupted" if search.phase == "stopped" else "failed"
             message = search.message if search.phase == "failed" else ""
-        elif state == "running" and abandoned(self.store.root / summary.name):
-            state, message = "interrupted", "its process was ended; what it had reported is kept, and a resume goes on"
         busy = bool(search and search.phase in ("queued", *ACTIVE))
         there = summary.started is not None or summary.lines > 0
         actions = ["stop"] if busy and state != "stopping" else ["resume"] if there and not busy else []

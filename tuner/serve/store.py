@@ -18,6 +18,7 @@ from tuner.figures import all_figures
 from tuner.foreign import files_of, is_ray_folder
 from tuner.reading import Reading
 from tuner.results import ExperimentRecord, Following
+from tuner.resume.lock import abandoned
 from tuner.views import tables
 from tuner.views.tables import BestRow
 
@@ -93,13 +94,12 @@ class Store:
         """The experiment as its files have it now; NotThere, or RequestError where they are damaged."""
         folder = self._folder(name)
         with self._lock:
-            stamp = _stamp(folder)
             kept = self._views.get(name)
-            if kept is None or kept[0] != stamp:
-                kept = (stamp, _read(self._followed.setdefault(name, Following(folder))))
+            if kept is None or _has_news(folder, kept[0], kept[1].summary):
+                kept = (_stamp(folder), _read(self._followed.setdefault(name, Following(folder))))
             self._views[name] = kept
             self._views.move_to_end(name)
-            self._summaries[name] = (stamp, kept[1].summary)
+            self._summaries[name] = (kept[0], kept[1].summary)
             while len(self._views) > 1 and sum(view.summary.lines for _, view in self._views.values()) > MOST_LINES:
                 self._followed.pop(self._views.popitem(last=False)[0], None)
             return kept[1]
@@ -121,7 +121,7 @@ class Store:
         try:
             folder = self._folder(name)
             kept = self._summaries.get(name)
-            return kept[1] if kept and kept[0] == _stamp(folder) else self.view(name).summary
+            return kept[1] if kept and not _has_news(folder, *kept) else self.view(name).summary
         except NotThere:
             return None
         except RequestError as error:
@@ -143,6 +143,11 @@ def _stamp(folder: Path) -> object:
     """Changes whenever a file that `_read` reads does."""
     files = [folder / "experiment.json", folder / "journal.jsonl", folder / "best" / "config.json"]
     return [_stat(path) for path in (files if files[0].exists() else files_of(folder))]
+
+
+def _has_news(folder: Path, stamp: object, summary: Summary) -> bool:
+    """Whether files changed since, or a search that ran has no process any more, of which they tell nothing."""
+    return stamp != _stamp(folder) or (summary.state == "running" and abandoned(folder))
 
 
 def _stat(path: Path) -> tuple[int, int, int] | None:
@@ -192,7 +197,7 @@ def _summarise(record: ExperimentRecord, reading: Reading) -> Summary:
         epochs=record.standing.epochs,
         took_s=round(reading.took_s if ours else _took_s(record), 1),
         lines=reading.lines,
-        notice=" ".join(filter(None, (reading.reason, (facts.get("data") or {}).get("notice")))),
+        notice=" ".join(filter(None, (record.reason, (facts.get("data") or {}).get("notice")))),
         resume=f"python -m tuner.run --resume {e.name} --results {shlex.quote(e.results)}{more}" if ours else "",
         retrain=f"python -m tuner.train {shlex.quote(str(winner))}" if winner.is_file() else "",
     )
