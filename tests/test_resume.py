@@ -127,7 +127,7 @@ def test_a_damaged_line_ends_the_journal_and_the_rest_is_kept_aside(search, stop
     assert [told(trial) for trial in resumed.record.trials] == [told(trial) for trial in load(whole).trials]
 
 
-@pytest.mark.parametrize("space", ["tiny.py", "cosine.py"])
+@pytest.mark.parametrize("space", [pytest.param("tiny.py", marks=pytest.mark.slow), "cosine.py"])
 def test_completed_trials_go_on_to_more_epochs(search, tmp_path, space):
     options = ["--num-samples", "2", "--scheduler", "fifo", *ONE_AT_A_TIME]
     whole = search(space, "--max-epochs", "8", *options, name="whole")

@@ -48,7 +48,14 @@ def test_the_folder_holds_what_the_contract_says(search):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("options", [[], ["--searcher", "hyperopt"], ["--searcher", "refine", "--scheduler", "median"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        pytest.param(["--searcher", "hyperopt"], marks=pytest.mark.slow),
+        pytest.param(["--searcher", "refine", "--scheduler", "median"], marks=pytest.mark.slow),
+    ],
+)
 def test_the_same_command_writes_the_same_journal(search, options):
     one_at_a_time = ["--max-concurrent-trials", "1", "--seed", "3", *options]
     first = search("tiny.py", *one_at_a_time, name="first")
