@@ -144,7 +144,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("folder", type=Path, help="the experiment's folder")
     parser.add_argument("--mode", choices=("online", "offline"), required=True)
     parser.add_argument("--all", action="store_true", help="trials of earlier sessions too, mirrored then already")
-    parser.add_argument("--attached", action="store_true", help="ends with its standard input, not with the search")
+    parser.add_argument("--attached", action="store_true", help="ends with its standard input, if not before")
     given = parser.parse_args(argv)
     os.nice(10)  # the trials' CPUs come first
     # A Ray job is stopped by SIGTERM to every process below it; the search's last events are still to be mirrored, and

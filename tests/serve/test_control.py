@@ -259,6 +259,8 @@ def test_a_job_that_ended_without_its_journal_knowing_is_shown_as_it_is(service,
     service.searches.step()
     if begun:
         service.begin("a").close()
+        with only_driver(service.results / "a"):
+            pass  # its lock is free, and tells that it was here
     (job,) = service.jobs.submitted
     service.jobs.fates[job] = fate
     service.searches.step()

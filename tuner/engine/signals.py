@@ -49,7 +49,7 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
             for number, handler in before.items():
                 signal.signal(number, handler)
         if outermost:
-            os.write(deadlines[-1], LEFT)
+            os.write(deadlines[-1], LEFT)  # its end alone may not be seen: a forked process holds the pipe open too
             os.close(deadlines.pop())
 
 

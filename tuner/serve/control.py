@@ -95,9 +95,9 @@ class Desk:
         asked = {search.name: search for search in (self._searches.all() if self._searches else [])}
         there = self.store.summaries()
         found = {summary.name for summary in there}
-        waiting = [self.shown(_pending(search), search) for search in asked.values()
+        waiting = [shown(_pending(search), search) for search in asked.values()
                    if search.name not in found]  # fmt: skip
-        return [*waiting[::-1], *(self.shown(summary, asked.get(summary.name)) for summary in there)]
+        return [*waiting[::-1], *(shown(summary, asked.get(summary.name)) for summary in there)]
 
     def view(self, name: str) -> View:
         """An experiment's record; an empty one where it was asked for and has not begun. NotThere."""
@@ -112,7 +112,7 @@ class Desk:
 
     def one(self, name: str) -> Shown:
         """One experiment in a line; NotThere."""
-        return self.shown(self.view(name).summary, self._searches.get(name) if self._searches else None)
+        return shown(self.view(name).summary, self._searches.get(name) if self._searches else None)
 
     def journal(self, name: str) -> Path:
         """Its journal, which may not have been begun; NotThere."""
@@ -122,32 +122,33 @@ class Desk:
             self.view(name)
             return self.store.root / name / "journal.jsonl"
 
-    def shown(self, summary: Summary, search: Search | None) -> Shown:
-        """The summary by its files, corrected by what the service knows of its job."""
-        state, message = summary.state, ""
-        if search and search.phase == "queued":
-            state, message = "queued", search.message or "waits for room"
-        elif search and search.phase == "stopping":
-            state = "stopping"
-        elif search and search.phase == "submitted":
-            # Its journal is of this session once it was written to since; the answer comes after the journal's end.
-            state = "running" if (summary.updated or 0) > search.since else "starting"
-        elif search and search.phase in ("stopped", "failed"):
-            # The job is gone: what its journal says of an end that it did not come to write is out of date.
-            if state in ("running", "queued"):
-                state = "interrupted" if search.phase == "stopped" else "failed"
-            message = search.message if search.phase == "failed" else ""
-        busy = bool(search and search.phase in ("queued", *ACTIVE))
-        there = summary.started is not None or summary.lines > 0
-        actions = ["stop"] if busy and state != "stopping" else ["resume"] if there and not busy else []
-        fields = {field.name: getattr(summary, field.name) for field in dataclasses.fields(Summary)}
-        return Shown(**{**fields, "state": state}, message=message, actions=actions)
-
     def resume(self, name: str, asked: Any) -> None:
         """Queues the rest of a search; Refused while it runs elsewhere."""
         if driver := driver_of(self.store.journal(name).parent):
             raise Refused(409, f"{name} is run by {driver}; stop it first")
         self.searches.resume(name, asked)
+
+
+def shown(summary: Summary, search: Search | None) -> Shown:
+    """The summary by its files, corrected by what the service knows of its job."""
+    state, message = summary.state, ""
+    if search and search.phase == "queued":
+        state, message = "queued", search.message or "waits for room"
+    elif search and search.phase == "stopping":
+        state = "stopping"
+    elif search and search.phase == "submitted":
+        # Its journal is of this session once it was written to since; the answer comes after the journal's end.
+        state = "running" if (summary.updated or 0) > search.since else "starting"
+    elif search and search.phase in ("stopped", "failed"):
+        # The job is gone: what its journal says of an end that it did not come to write is out of date.
+        if state in ("running", "queued") or summary.killed:
+            state = "interrupted" if search.phase == "stopped" else "failed"
+        message = search.message if search.phase == "failed" else ""
+    busy = bool(search and search.phase in ("queued", *ACTIVE))
+    there = summary.started is not None or summary.lines > 0
+    actions = ["stop"] if busy and state != "stopping" else ["resume"] if there and not busy else []
+    fields = {field.name: getattr(summary, field.name) for field in dataclasses.fields(Summary)}
+    return Shown(**{**fields, "state": state}, message=message, actions=actions)
 
 
 def _pending(search: Search) -> Summary:
@@ -178,7 +179,7 @@ def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
         """Stops a search as Ctrl-C does: with everything kept, to be resumed. One that waits leaves the queue."""
         view = desk.view(name)
         search = desk.searches.stop(name)
-        return answer(desk.shown(view.summary, search), 202)
+        return answer(shown(view.summary, search), 202)
 
     @app.post("/api/experiments/{name}/resume", status_code=202, responses={202: {"model": Shown}})
     def resume(name: str, asked: Resume = Body(default=Resume())) -> Response:  # type: ignore[valid-type]  # noqa: B008

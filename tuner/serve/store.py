@@ -17,7 +17,7 @@ from tuner.experiment import Experiment
 from tuner.figures import all_figures
 from tuner.foreign import files_of, is_ray_folder
 from tuner.reading import Reading
-from tuner.results import ExperimentRecord, Following
+from tuner.results import KILLED, ExperimentRecord, Following
 from tuner.resume.lock import abandoned
 from tuner.views import tables
 from tuner.views.tables import BestRow
@@ -34,13 +34,15 @@ class Summary:
     """One experiment in a line. Times are unix seconds, `took_s` leaves out the time between two sessions.
 
     `epochs` is how many all trials have trained together, `lines` how many events had been journaled: what `events`
-    can be followed after. Where its files cannot be read, `error` says why and the rest is empty.
+    can be followed after; `killed` that its process ended without a word. Where its files cannot be read, `error` says
+    why and the rest is empty.
     """
 
     name: str
     error: str = ""
     space: str = ""
     state: str = ""
+    killed: bool = False
     searcher: str = ""
     scheduler: str = ""
     metric: str = ""
@@ -190,6 +192,7 @@ def _summarise(record: ExperimentRecord, reading: Reading) -> Summary:
         requested(e),
         **({} if ours else UNRECORDED),
         state=record.state,
+        killed=record.reason == KILLED,
         counts=tables.counts(record),
         best=tables.best_row(record),
         started=facts.get("created"),
