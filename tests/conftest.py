@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import tuner.driver  # noqa: F401  (first: it sets what ray reads when it is imported)
+import tuner  # noqa: F401  (before any test imports ray: it sets what ray reads then)
 
 SPACES = Path(__file__).parent / "spaces"
 

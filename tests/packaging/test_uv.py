@@ -1,0 +1,54 @@
+"""The README's own command, under `uv run`: its workers use the driver's environment, and no other one is built."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tuner.journal import read
+
+ROOT = Path(__file__).parents[2]
+UV = os.environ.get("UV") or shutil.which("uv")
+
+
+def readme_command():
+    """The words of the README's first command that start a search."""
+    (words,) = re.findall(
+        r"^pip install uv && (uv run .*--space) cifar", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
+    return [UV, *words.split()[1:]]
+
+
+@pytest.fixture
+def sessions():
+    """A folder for Ray's sessions; its path is short, because those of sockets below it have 107 characters at most."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+@pytest.mark.skipif(not UV, reason="needs uv, which the README installs first")
+def test_workers_under_uv_use_the_drivers_environment(tmp_path, sessions):
+    options = ["--num-samples", "1", "--results", str(tmp_path), "--name", "mine", "--wandb", "disabled"]
+    done = subprocess.run(
+        [*readme_command(), str(ROOT / "tests" / "spaces" / "interpreter.py"), *options],
+        cwd=ROOT,
+        env=os.environ | {"UV_NO_SYNC": "1", "RAY_TMPDIR": str(sessions)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    (report,) = [event for event in read(tmp_path / "mine" / "journal.jsonl") if event["event"] == "report"]
+    worker = {name: report["metrics"][name] for name in ("prefix", "tuner", "ray")}
+    program = "import json, ray, sys, tuner; print(json.dumps([sys.prefix, tuner.__file__, ray.__file__]))"
+    driver = subprocess.run(
+        [UV, "run", "--no-sync", "python", "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert list(worker.values()) == json.loads(driver.stdout.splitlines()[-1])
+    built = [path for path in sessions.rglob("*") if path.name in ("pyvenv.cfg", "working_dir_files")]
+    assert not [path for path in built if path.name == "pyvenv.cfg" or any(path.iterdir())], built

@@ -1,0 +1,79 @@
+"""What Ray reads from the environment is set before it is imported, whichever module of ours comes first."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tuner
+
+ROOT = Path(__file__).parents[1]
+WAYS_IN = [
+    "tuner.run", "tuner.train", "tuner.audit", "tuner.report", "tuner.serve.__main__", "tuner.serve.head",
+    "tuner.serve.check", "tuner.driver", "tuner.session", "tuner.sampling", "tuner.space", "search_spaces.quadratic",
+]  # fmt: skip
+
+
+def said(program):
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip(), done.stderr
+
+
+@pytest.mark.parametrize("module", WAYS_IN)
+def test_every_way_in_sets_it_before_ray_is_imported(module):
+    program = (
+        f"import importlib; importlib.import_module({module!r})\n"
+        "import ray\n"
+        "from ray._private import ray_constants\n"
+        "print(ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV)"
+    )
+    assert said(program)[0] == "False"
+
+
+def test_a_ray_that_was_imported_before_is_corrected():
+    program = (
+        "import ray\n"
+        "from ray._private import ray_constants\n"
+        "assert ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV\n"
+        "import tuner\n"
+        "print(ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV)"
+    )
+    corrected, warned = said(program)
+    assert corrected == "False" and not warned
+
+
+def test_a_ray_that_was_started_before_is_warned_of_in_one_line():
+    program = (
+        "import logging, ray\n"
+        "ray.init('local', num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)\n"
+        "import sys; print('READY', file=sys.stderr, flush=True)\n"
+        "import tuner"
+    )
+    (line,) = said(program)[1].partition("READY\n")[2].splitlines()
+    assert "import tuner before ray.init()" in line
+
+
+def test_workers_of_our_own_ray_are_not_warned_of(one_ray):
+    @one_ray.remote
+    def imported():
+        import logging
+
+        with_warnings = []
+        logging.getLogger("tuner.engine.imported_late").addHandler(
+            type("Kept", (logging.Handler,), {"emit": lambda self, record: with_warnings.append(record)})()
+        )
+        from tuner.engine import imported_late
+
+        imported_late.correct()
+        return len(with_warnings)
+
+    assert one_ray.get(imported.remote()) == 0
+
+
+def test_the_package_itself_imports_neither_ray_nor_torch():
+    program = "import sys, tuner; print([name for name in ('ray', 'torch', 'numpy') if name in sys.modules])"
+    assert said(program)[0] == "[]"
+    assert Path(tuner.__file__).name == "__init__.py"

@@ -1,0 +1,20 @@
+"""What can still be corrected where Ray was imported before this package, as in a notebook's first cell."""
+
+from __future__ import annotations
+
+import logging
+
+import ray
+from ray._private import ray_constants
+
+logger = logging.getLogger(__name__)
+
+
+def correct() -> None:
+    """Corrects what Ray read while it was imported; warns, in one line, where its workers have already been set up."""
+    ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
+    if ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.SCRIPT_MODE:
+        logger.warning(
+            "Ray was started before tuner was imported: a trial without a GPU may train on GPU 0, and the working "
+            "directory of a trial may differ from this one; import tuner before ray.init(), or call ray.shutdown()"
+        )
