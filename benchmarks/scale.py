@@ -33,13 +33,13 @@ RAYS = ["Ray Tune, as published", "10,000", "625.0", "715.3", "1.14"]
 
 def search(num_samples: int, results: Path, scheduler: str) -> None:
     """One search in this process; its figures go to `results`/figures.json."""
-    from tuner import driver, run, session  # the driver first: it sets what ray reads when it is imported
-    from tuner.engine import controller as engine  # the driver first: it sets what ray reads when it is imported
+    import ray
 
-    import ray  # isort: skip
+    from tuner import assembly, run, session
+    from tuner.engine import controller as engine
 
     marks: dict[str, dict[str, float]] = {}
-    journaled, checkpoint, num_started = driver.JournalCallback.on_trial_start, engine.Controller.checkpoint, 0
+    journaled, checkpoint, num_started = assembly.JournalCallback.on_trial_start, engine.Controller.checkpoint, 0
 
     def started(self: Any, *args: Any, **info: Any) -> None:
         nonlocal num_started
@@ -53,7 +53,7 @@ def search(num_samples: int, results: Path, scheduler: str) -> None:
             marks["ended"] = now()
         checkpoint(self, force=force, wait=wait)
 
-    driver.JournalCallback.on_trial_start = started  # type: ignore[method-assign]
+    assembly.JournalCallback.on_trial_start = started  # type: ignore[method-assign]
     engine.Controller.checkpoint = forced  # type: ignore[method-assign]
     session.local_cluster = lambda: {"CPU": float(NUM_CPUS), "GPU": 0.0}  # the search is held to what is there
     ray.init("local", num_cpus=NUM_CPUS, include_dashboard=False, log_to_driver=False)
@@ -77,7 +77,7 @@ def measured(num_samples: int, scheduler: str = "asha", **options: str) -> dict[
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder)
         words = ["--search", str(num_samples), folder, scheduler]
-        measure.run(["-m", "benchmarks.scale", *words], results / "log", options)
+        measure.run([*measure.README_PYTHON, "-m", "benchmarks.scale", *words], results / "log", options)
         marks: dict[str, dict[str, float]] = json.loads((results / "figures.json").read_text())
         return {**marks, "journal": {"mib": (results / "scale" / "journal.jsonl").stat().st_size / 2**20}}
 

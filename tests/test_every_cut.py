@@ -20,7 +20,7 @@ PAIRS = [
     ("bohb", "bohb"), ("random", "hyperband"), ("hyperopt", "hyperband"), ("random", "pbt"),
 ]  # fmt: skip
 CHOICES = {"num_samples": 9, "max_epochs": 4}
-KEPT = "tuner.driver.KEEP_BEST_AND_LATEST", CheckpointConfig()  # all checkpoints: a cut goes back in time
+KEPT = "tuner.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig()  # all checkpoints: a cut goes back in time
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ ALLOWED = {
     "tuner.engine.failures": set(),
     "tuner.engine.retries": {"engine.failures", "journal"},
     "tuner.engine.ahead": set(),
+    "tuner.engine.alone": set(),
+    "tuner.engine.imported_late": set(),
     "tuner.engine.shares": set(),
     "tuner.engine.nodes": {"engine.shares", "resources"},
     "tuner.engine.recovery": {"engine.columns", "engine.nodes", "engine.retries"},
@@ -30,6 +32,7 @@ ALLOWED = {
     "tuner.resume.checkpoints": set(),
     "tuner.resume.lock": {"errors"},
     "tuner.resume.ledger": {"journal"},
+    "tuner.resume.saved": {"experiment", "resume.storage"},
     "tuner.resume.storage": {"errors", "files"},
     "tuner.experiment": {"errors", "files", "resume.storage"},
     "tuner.space": {"domains", "errors", "training.data"},
@@ -75,14 +78,19 @@ ALLOWED = {
     "tuner.console": {
         "answer", "domains", "engine.columns", "experiment", "records", "resume.storage", "sampling", "session",
     },
+    "tuner.assembly": {
+        "callbacks", "decisions", "engine.controller", "engine.halt", "engine.nodes", "engine.probe", "engine.retries",
+        "experiment", "journal", "progress", "proposals", "resources", "resume.ledger", "resume.replay", "schedulers",
+        "searchers", "space", "trial",
+    },
     "tuner.driver": {
-        "callbacks", "decisions", "engine.ahead", "engine.controller", "engine.halt", "engine.nodes",
-        "engine.probe", "engine.retries", "engine.signals", "errors", "experiment", "journal", "progress", "proposals",
-        "resources", "resume.ledger", "resume.replay", "schedulers", "searchers", "space", "trial",
+        "assembly", "engine.ahead", "engine.alone", "engine.nodes", "engine.probe", "engine.signals", "errors",
+        "experiment", "journal", "resources", "space",
     },
     "tuner.session": {
         "answer", "driver", "engine.cluster", "errors", "experiment", "facts", "journal", "report", "resources",
-        "results", "resume.storage", "schedulers", "searchers", "space", "training.data", "wandb_mirror",
+        "results", "resume.saved", "resume.storage", "schedulers", "searchers", "space", "training.data",
+        "wandb_mirror",
     },
     "tuner.train": {
         "answer", "errors", "results", "resume.checkpoints", "space", "training.data", "training.group",
@@ -123,7 +131,7 @@ ALLOWED = {
         "errors", "results", "serve.answers", "serve.control", "serve.guard", "serve.store", "views.audit_record",
         "views.contour", "views.importance", "views.one_trial", "views.standing", "views.whatif", "views.whatif_figure",
     },
-    "tuner.serve.head": {"driver"},
+    "tuner.serve.head": set(),
     "tuner.serve.check": {"errors", "experiment", "run"},
     "tuner.serve.options": {"errors", "experiment", "space"},
     "tuner.serve.queue": {"errors", "experiment", "files", "resources"},
@@ -142,8 +150,8 @@ ALLOWED = {
         "errors", "experiment", "serve.app", "serve.guard", "serve.jobs", "serve.searches", "serve.secret",
     },
     "tuner.run": {
-        "console", "driver", "engine.signals", "errors", "experiment", "resume.lock", "session", "space",
-        "wandb_mirror",
+        "console", "driver", "engine.signals", "errors", "experiment", "resume.lock", "resume.saved", "session",
+        "space", "wandb_mirror",
     },
 }  # fmt: skip
 TRAINING = {module for module in FILES if module.startswith("tuner.training.")}
@@ -153,7 +161,8 @@ ALLOWED |= {
 WITHOUT_RAY_AND_TORCH = [
     "tuner.run", "tuner.space", "tuner.domains", "tuner.experiment", "tuner.journal", "tuner.records", "tuner.results",
     "tuner.errors", "tuner.files", "tuner.resume.storage", "tuner.facts", "tuner.resume.checkpoints",
-    "tuner.resume.ledger", "tuner.resume.lock", "tuner.engine.failures", "tuner.wandb_mirror", "tuner.train",
+    "tuner.resume.ledger", "tuner.resume.lock", "tuner.resume.saved", "tuner.engine.failures", "tuner.wandb_mirror",
+    "tuner.train",
     "tuner.training.data", "tuner.resources", "tuner.answer", "tuner.views.labels", "tuner.views.tables",
     "tuner.views.history", "tuner.engine.retries", "tuner.engine.columns", "tuner.nvml", "tuner.engine.output",
     "tuner.gpus", "tuner.training.usage", "tuner.training.share", "tuner.views.parallel", "tuner.figures",

@@ -1,5 +1,6 @@
-"""Wrong requests: exit code 2 and one line that says what was given, what is allowed and what to do; no Ray started."""
+"""Wrong requests: exit code 2 and one line that says what was given, what is allowed and what to do; no Ray is left."""
 
+import contextlib
 import io
 import json
 import os
@@ -24,12 +25,23 @@ def refused(tmp_path, monkeypatch, capsys):
     """Runs a command line that must be refused; gives the text of its one line."""
     import ray
 
-    import tuner.driver  # noqa: F401  (sets what ray reads when it is imported)
+    from tuner import driver
 
     def start(*args, **kwargs):
         pytest.fail("Ray was started for a wrong request")
 
+    running = []
+
+    @contextlib.contextmanager
+    def ray_here(*args):
+        running.append(args)
+        try:
+            yield
+        finally:
+            running.pop()
+
     monkeypatch.setattr(ray, "init", start)
+    monkeypatch.setattr(driver, "ray_here", ray_here)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(SPACES)
     (tmp_path / "empty").mkdir()
@@ -38,7 +50,7 @@ def refused(tmp_path, monkeypatch, capsys):
         before = sorted(tmp_path.rglob("*"))
         code = run.main([argument.replace("TMP", str(tmp_path)) for argument in argv])
         said = capsys.readouterr()
-        assert code == 2
+        assert code == 2 and not running
         assert said.err.startswith("tuner: error: ") and said.err.count("\n") == 1, said.err
         assert "Traceback" not in said.out + said.err
         left = [path for path in sorted(tmp_path.rglob("*")) if path not in before and "__pycache__" not in path.parts]
@@ -249,7 +261,6 @@ def test_results_that_are_a_file_are_refused(refused, tmp_path):
 @pytest.fixture
 def saved(tmp_path, monkeypatch, capsys):
     """A search `mine` over a copy of tiny.py, as it is on disk once it has begun."""
-    import tuner.driver  # noqa: F401
     from tuner import session
     from tuner.space import find_space
 

@@ -9,15 +9,18 @@ import contextlib
 import dataclasses
 import io
 import itertools
+import os
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import tyro
 
 from tuner.errors import RequestError, nearest
 from tuner.experiment import BEST_RULE, Experiment, option
-from tuner.space import find_space, list_spaces
+from tuner.resume.lock import only_driver
+from tuner.resume.saved import Saved, saved
+from tuner.space import find_space, list_spaces, mentions_torch
 
 if TYPE_CHECKING:
     from tuner.session import Request
@@ -88,45 +91,70 @@ def print_spaces() -> int:
 
 
 def run(argv: list[str], command: Command) -> int:
-    """A new search, or the rest of one."""
-    from tuner import console, session
-    from tuner.resume.lock import only_driver
+    """Runs a new search, or the rest of one; returns the exit code."""
+    from tuner.engine.signals import end_family, give_up, signals_to
 
-    with contextlib.ExitStack() as held:
-        if command.resume and not command.dry_run:
-            held.enter_context(only_driver(session.saved(command.experiment, command.resume).experiment.folder))
-        request = requested(argv, command)
-        if command.dry_run:
-            print("\n".join(console.plan(request)))
-            return 0
-        request = session.load_data(request)
-        print("\n".join(console.heading(request)), flush=True)
-        if not command.resume:
-            session.make_folder(request)
-            held.enter_context(only_driver(request.experiment.folder))
-        held.enter_context(session.stored(request.experiment))
-        return search(request)
+    try:
+        with contextlib.ExitStack() as held:
+            held.enter_context(signals_to(give_up))
+            return run_within(held, argv, command)
+    except KeyboardInterrupt:
+        end_family()  # a Ray that has not quite started would stay
+        raise
+
+
+def run_within(held: contextlib.ExitStack, argv: list[str], command: Command) -> int:
+    """Does what `run` says; enters into `held` whatever must be ended afterwards.
+
+    Ray starts before this process imports torch, Ray Tune and the space: Ray's processes need a second to start, and
+    its workers then import the same modules side by side with this process.
+    """
+    from tuner import driver
+
+    given = resumed(command)
+    experiment = parse(argv, given.experiment).experiment if given else command.experiment
+    if given and not command.dry_run:
+        held.enter_context(only_driver(given.experiment.folder))
+    if not (command.dry_run or experiment.address):
+        imports = ("ray.tune", "torch") if mentions_torch(experiment.space) else ("ray.tune",)
+        held.enter_context(driver.ray_here(experiment, imports))
+    from tuner import console, session
+
+    request = requested(argv, command)
+    if command.dry_run:
+        print("\n".join(console.plan(request)))
+        return 0
+    request = session.load_data(request)
+    print("\n".join(console.heading(request)), flush=True)
+    if experiment.address:
+        held.enter_context(driver.ray_at(request.experiment, request.found))
+    if not given:
+        session.make_folder(request)
+        held.enter_context(only_driver(request.experiment.folder))
+    held.enter_context(session.stored(request.experiment))
+    return search(request)
 
 
 def search(request: Request) -> int:
-    """Runs a request whose folder is held, and prints its answer."""
-    from tuner import console, driver, session
-    from tuner.engine.signals import end_family, give_up, signals_to
+    """Searches on the Ray that runs, and prints the answer; returns the exit code."""
+    from tuner import console, session
     from tuner.wandb_mirror import mirrored
 
     journal = session.open_journal(request)
-    # A task's workers need torch, and torch's optimisers torch._dynamo: 3 s of imports, begun early.
-    imports = ("ray.tune", "torch", "torch._dynamo") if request.splits else ("ray.tune",)
-    started = driver.ray_started(request.experiment, request.found, request.resources, imports)
-    try:
-        with signals_to(give_up), mirrored(request.experiment, request.wandb_mode) as mirror, started as nodes:
-            done = session.conduct(request, journal, nodes)
-            mirror.hurry = done.exit_code == 130
-            print("\n".join(console.ending(done)), flush=True)  # before Ray and W&B take their seconds to end
-    except KeyboardInterrupt:
-        end_family()  # of a Ray that had not quite started, nobody else would
-        raise
+    with mirrored(request.experiment, request.wandb_mode) as mirror:
+        done = session.conduct(request, journal)
+        mirror.hurry = done.exit_code == 130
+        print("\n".join(console.ending(done)), flush=True)  # before W&B and Ray take their time to end
     return done.exit_code
+
+
+def resumed(command: Command) -> Saved | None:
+    """The experiment that `--resume` names; None for a new search. RequestError where neither was asked for."""
+    if command.resume:
+        return saved(command.experiment, command.resume)
+    if not command.experiment.space:
+        raise RequestError("give --space NAME (see --list), or --resume NAME")
+    return None
 
 
 def requested(argv: list[str], command: Command, here: bool = True) -> Request:
@@ -135,17 +163,22 @@ def requested(argv: list[str], command: Command, here: bool = True) -> Request:
     Args:
         here: whether the search would run on this machine, or the cluster of `--address`.
     """
-    if not (command.experiment.space or command.resume):
-        raise RequestError("give --space NAME (see --list), or --resume NAME")
-    from tuner import driver  # noqa: F401  (before the space: it sets what ray reads when it is imported)
-    from tuner import session  # isort: skip
+    given = resumed(command)
+    from tuner import session
 
-    if command.resume:
-        given = session.saved(command.experiment, command.resume)
+    if given:
         return session.resume(parse(argv, given.experiment).experiment, given, here)
     found = find_space(command.experiment.space)
     return session.begin(parse(argv, session.defaults_of(found)).experiment, found, argv, here)
 
 
+def leave(code: int) -> NoReturn:
+    """Ends the process without Python's own clean-up, which takes 1.9 s after torch and Ray and has nothing to do."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads any more
+            stream.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

@@ -17,12 +17,13 @@ from tuner import driver
 from tuner.answer import Answer, conclude
 from tuner.engine.cluster import check_head
 from tuner.errors import RequestError, nearest
-from tuner.experiment import EXTENDABLE, Experiment, latest_experiment, load_experiment, option
+from tuner.experiment import EXTENDABLE, Experiment, option
 from tuner.facts import facts_of
 from tuner.journal import Event, Journal, Scan, scan
 from tuner.report import write_report
 from tuner.resources import Resources, local_cluster, resources_of
 from tuner.results import ExperimentRecord, load
+from tuner.resume.saved import Saved
 from tuner.resume.storage import Mirror, Store, is_uri, local_root
 from tuner.schedulers import check_scheduler
 from tuner.searchers import check_searcher
@@ -31,14 +32,6 @@ from tuner.training.data import DataError, Splits, hold_out
 from tuner.wandb_mirror import wandb_mode
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Saved:
-    """An experiment as its folder has it."""
-
-    experiment: Experiment
-    facts: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -100,21 +93,6 @@ def begin(experiment: Experiment, found: Found, argv: list[str], here: bool = Tr
             f"--name {name}: {place} is there already; go on with it by --resume {name}, or take another"
         )
     return checked(experiment, found, facts_of(found, argv), [], here)
-
-
-def saved(given: Experiment, name: str) -> Saved:
-    """The experiment that `--resume` names."""
-    results = local_root(given.results)
-    if is_uri(given.results):
-        store = Store(given.results)
-        names = store.names()
-        name = names[-1] if name == "latest" and names else name
-        if name in names:
-            store.bring(name, results / name)
-    elif name == "latest":
-        name = latest_experiment(results)
-    experiment, facts = load_experiment(results / name)
-    return Saved(replace(experiment, results=given.results, name=name), facts)
 
 
 def resume(wanted: Experiment, given: Saved, here: bool = True) -> Request:
@@ -254,14 +232,14 @@ def open_journal(request: Request) -> Journal:
     return journal
 
 
-def conduct(request: Request, journal: Journal, nodes: list[dict[str, float]]) -> Done:
+def conduct(request: Request, journal: Journal) -> Done:
     """Searches and concludes.
 
     Raises:
         RequestError: a trial fits none of the nodes, or there is no room for the answer.
         KeyboardInterrupt: the search was stopped while its folder was gone or full.
     """
-    resources = request.resources or resources_of(request.experiment, nodes)
+    resources = request.resources or resources_of(request.experiment, driver.nodes())
     experiment, folder = request.experiment, request.experiment.folder
     try:
         outcome = driver.search(experiment, request.found, request.splits, journal, request.history, resources)

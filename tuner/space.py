@@ -151,6 +151,41 @@ def list_spaces() -> dict[str, str]:
     return {path.stem: _first_line(path) for path in files}
 
 
+def locate_space(name: str) -> tuple[Path | str, str]:
+    """The file or the module that a space's name stands for, and the attribute asked for; nothing is imported.
+
+    Raises:
+        RequestError: no such file, or an unknown name (with the nearest).
+    """
+    module_name, _, attribute = name.partition(":")
+    if name.endswith(".py") or "/" in name:
+        if not Path(name).is_file():
+            what = "is a folder; give the .py file" if Path(name).is_dir() else "no such file"
+            raise RequestError(f"--space {name}: {what}")
+        return Path(name), ""
+    if "." in module_name:
+        return module_name, attribute
+    known = list_spaces()
+    if module_name in known:
+        return f"search_spaces.{module_name}", attribute
+    raise RequestError(
+        f"no space named {name!r}{nearest(name, known)}; known: {', '.join(known)}; "
+        f"or give a path to a .py file or package.module:attribute"
+    )
+
+
+def mentions_torch(name: str) -> bool:
+    """Guess from the text of the space's file whether its trials import torch; True for a module of somebody's package.
+
+    A wrong guess costs seconds at the start and nothing else: workers import torch ahead without need, or with their
+    first trial.
+    """
+    place, _ = locate_space(name)
+    if isinstance(place, str) and place.startswith("search_spaces."):
+        place = _folder() / f"{place.partition('.')[2]}.py"
+    return not isinstance(place, Path) or b"torch" in (text := place.read_bytes()) or b"Task" in text
+
+
 def find_space(name: str) -> Found:
     """Imports a space: a name in `search_spaces/`, a path to a .py file, or `package.module[:attribute]`.
 
@@ -158,23 +193,8 @@ def find_space(name: str) -> Found:
         RequestError: unknown name (with the nearest), a file that does not import (its own error, file and line),
             or a module without a Space.
     """
-    module_name, _, attribute = name.partition(":")
-    if name.endswith(".py") or "/" in name:
-        path, attribute = Path(name), ""
-        if not path.is_file():
-            what = "is a folder; give the .py file" if path.is_dir() else "no such file"
-            raise RequestError(f"--space {name}: {what}")
-        module = _import_file(path.resolve())
-    elif "." in module_name:
-        module = _import_module(module_name, name)
-    elif module_name in list_spaces():
-        module = _import_module(f"search_spaces.{module_name}", name)
-    else:
-        known = list_spaces()
-        raise RequestError(
-            f"no space named {name!r}{nearest(name, known)}; known: {', '.join(known)}; "
-            f"or give a path to a .py file or package.module:attribute"
-        )
+    place, attribute = locate_space(name)
+    module = _import_file(place.resolve()) if isinstance(place, Path) else _import_module(place, name)
     space = getattr(module, attribute or "space", None)
     if not isinstance(space, Space):
         what = f"{attribute or 'space'} = Space(...)"

@@ -7,6 +7,7 @@ and never waits for it while trials run, so a slow or unreachable W&B costs noth
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import select
 import shlex
@@ -24,11 +25,12 @@ from tuner.journal import BEGINNINGS, Event, follow, read
 from tuner.resume.lock import driver_of
 
 WAIT_S = 20.0  # for the last runs to be written or uploaded, once the search has ended
+PROMPT_S = 1.5  # the same where somebody waits at a terminal; W&B's process then goes on by itself
 HURRY_S = 5.0  # the same, where somebody wants the search to stop: all of it within 15 s
 
 
 class Mirror:
-    """Turns journal events into W&B calls; `wandb` is handed in, so that a test can hand in another."""
+    """Turns journal events into W&B calls; `wandb`, of which `init` is used, may be a test's own."""
 
     def __init__(self, wandb: Any, experiment: Experiment, folder: Path, mode: str) -> None:
         self._wandb, self._experiment, self._folder, self._mode = wandb, experiment, folder, mode
@@ -74,6 +76,21 @@ class Mirror:
                 dir=str(self._folder),
             )
         return self._runs[trial]
+
+
+class Late:
+    """W&B, imported for the first run: until trials report, their workers need the CPUs for imports of their own."""
+
+    def init(self, **options: Any) -> Any:
+        """As `wandb.init`."""
+        return self._wandb.init(**options)
+
+    @functools.cached_property
+    def _wandb(self) -> Any:
+        import wandb
+
+        wandb.setup(wandb.Settings(x_disable_stats=True, x_disable_meta=True, console="off", disable_git=True))
+        return wandb
 
 
 def wandb_mode(choice: str) -> str:
@@ -124,15 +141,20 @@ def mirrored(experiment: Experiment, mode: str) -> Iterator[Waiting]:
             assert process.stdin is not None
             process.stdin.close()  # a search that ended by an error has written no end
             later = shlex.join(["python", *command[1:], "--all"])
-            wait_for(process, HURRY_S if waiting.hurry else WAIT_S, f"{later} does it later", folder / "wandb.log")
+            at_terminal = sys.stdout.isatty() and not waiting.hurry
+            wait_s = PROMPT_S if at_terminal else HURRY_S if waiting.hurry else WAIT_S
+            wait_for(process, wait_s, f"{later} does it later", folder / "wandb.log", leave=at_terminal)
 
 
-def wait_for(process: subprocess.Popen[bytes], wait_s: float, later: str, log: Path) -> None:
-    """Waits for the mirror's end so long, then ends it; says what is to be done where it was not a good one."""
+def wait_for(process: subprocess.Popen[bytes], wait_s: float, later: str, log: Path, *, leave: bool = False) -> None:
+    """Waits for the mirror's end so long, then ends it, or leaves it to end by itself; says what it left undone."""
     try:
         if process.wait(wait_s) != 0:
             print(f"NOTE: W&B's process failed; see {log}; {later}", flush=True)
     except subprocess.TimeoutExpired:
+        if leave:
+            print(f"NOTE: W&B still writes, and ends by itself; see {log}; if it fails, {later}", flush=True)
+            return
         process.kill()
         process.wait()
         print(f"NOTE: W&B took over {wait_s:g} s to finish and was left; {later}", flush=True)
@@ -153,11 +175,7 @@ def main(argv: list[str]) -> int:
     os.environ.setdefault("WANDB_SILENT", "true")
     folder = given.folder
     experiment, _ = load_experiment(folder)
-    import wandb
-
-    settings = wandb.Settings(x_disable_stats=True, x_disable_meta=True, console="off", disable_git=True)
-    wandb.setup(settings)
-    mirror = Mirror(wandb, experiment, folder, given.mode)
+    mirror = Mirror(Late(), experiment, folder, given.mode)
     begun = [i for i, e in enumerate(read(folder / "journal.jsonl")) if e["event"] in BEGINNINGS]
     first = 0 if given.all else max(begun, default=0)
 

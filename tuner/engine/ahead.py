@@ -1,4 +1,4 @@
-"""Worker processes that Ray starts before a trial asks for them, so that it finds torch imported.
+"""What is started before it is needed: imports of the driver, and worker processes that have torch imported.
 
 By itself Ray starts a process a CPU, whatever is going to run: too many where trials are few (each imports torch), too
 few for ddp, where each trial has a process that waits beside its workers. And it ends idle ones as soon as a trial's
@@ -7,7 +7,9 @@ placement group has taken all CPUs, to start the workers' processes anew: 5 s of
 
 from __future__ import annotations
 
+import importlib
 import logging
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +31,16 @@ def system_config(num_processes: int, imports: Sequence[str]) -> dict[str, Any]:
         "worker_maximum_startup_concurrency": num_processes,  # of those beyond it, Ray forgets that they were asked for
         "preload_python_modules": list(imports),
     }
+
+
+def import_ahead(modules: Sequence[str]) -> None:
+    """Imports modules in a thread of their own, because the driver only waits while Ray's processes start."""
+
+    def load() -> None:
+        for module in modules:
+            importlib.import_module(module)
+
+    threading.Thread(target=load, name="imports", daemon=True).start()
 
 
 def start_ahead(num_processes: int) -> None:

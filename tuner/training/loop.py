@@ -18,6 +18,7 @@ from tuner.space import Config, Task
 from tuner.training.backend import onednn, small_convolutions
 from tuner.training.batches import Examples, examples_of
 from tuner.training.data import Arrays, Files, Splits
+from tuner.training.eager import import_compiler_late
 from tuner.training.memory import Fit, gradients_in_parts, sums_in_parts, warn_of_batch_norm
 from tuner.training.parallel import STRATEGIES, Worker
 from tuner.training.precision import precision_named
@@ -66,6 +67,8 @@ class Training:
             raise ValueError("the splits have no validation part: take one with hold_out first")
         if on_oom not in ("shrink", "fail"):
             raise ValueError(f"on_oom is {on_oom!r}: give shrink or fail")
+        if not task.compile:
+            import_compiler_late()
         self.task = task
         self.seed = seed
         self.worker = worker
