@@ -14,14 +14,15 @@ import random
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 
 import httpx
+import psutil
 
+from benchmarks.peers import measure
 from tuner.experiment import Experiment
 from tuner.journal import sealed
 
@@ -113,13 +114,15 @@ class Server:
     """`tuner.serve` in a process of its own."""
 
     def __init__(self, results: Path) -> None:
-        self._command = [sys.executable, "-m", "tuner.serve", "--results", str(results), "--port", "0"]
+        self._command = [*measure.README_PYTHON, "-m", "tuner.serve", "--results", str(results), "--port", "0"]
         self.sizes: dict[str, str] = {}
         self._lines = 0  # of the journal, that the page knows
 
     def __enter__(self) -> Server:
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
         said = self._process.stdout.readline()
+        started = psutil.Process(self._process.pid)
+        self._pid = next(iter(started.children()), started).pid  # `uv run` waits for the service that it starts
         self._client = httpx.Client(base_url=said.split(" at ")[1].split(" ")[0], timeout=120)
         return self
 
@@ -146,12 +149,12 @@ class Server:
 
     def cpu_s(self) -> float:
         """The processor time that the process has taken."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory_bytes(self) -> float:
         """The most that the process has held."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        status = Path(f"/proc/{self._pid}/status").read_text()
         return 1024 * float(status.split("VmHWM:")[1].split()[0])
 
 
@@ -162,7 +165,7 @@ def searches(results: Path, repeats: int) -> None:
     than a page could cost.
     """
     folder = results / "search"
-    command = [sys.executable, "-m", "tuner.run", "--space", "quadratic", "--num-samples", "100000"]
+    command = [*measure.README_PYTHON, "-m", "tuner.run", "--space", "quadratic", "--num-samples", "100000"]
     command += ["--scheduler", "fifo", "--wandb", "disabled", "--results", str(results), "--name", folder.name]
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "RAY_ADDRESS": ""}

@@ -1,6 +1,6 @@
 """From a ddp trial's start to its first step, with cold and with warm workers, beside a TorchTrainer inside a trial.
 
-    python -m benchmarks.ddp_start [--repeats 3]
+    uv run --group dev python -m benchmarks.ddp_start [--repeats 3]
 
 Both sides run two trials one after another: two workers of one CPU each, a linear model, gloo. The first trial is cold;
 the second finds what its side keeps. Seconds are from the start of the trial to the first forward pass in rank 0, both
@@ -30,7 +30,9 @@ def tuner_seconds(folder: Path) -> dict[str, float]:
     command = ["-m", "tuner.run", "--space", "benchmarks/peers/first_step.py", "--results", folder, "--name", "search"]
     ddp = ["--strategy", "ddp", "--workers-per-trial", WORKERS, "--cpus-per-trial", WORKERS, "--searcher", "grid"]
     alone = ["--max-concurrent-trials", "1", "--wandb", "disabled"]
-    measure.run([*command, *map(str, ddp), *alone], folder / "log", {"FIRST_STEPS": str(folder)})
+    measure.run(
+        [*measure.README_PYTHON, *command, *map(str, ddp), *alone], folder / "log", {"FIRST_STEPS": str(folder)}
+    )
     started = [event for event in read(folder / "search" / "journal.jsonl") if event["event"] == "trial_started"]
     return {
         name: float((folder / name).read_text()) - at for at, name in ((e["time"], e["config"]["x"]) for e in started)
@@ -39,7 +41,7 @@ def tuner_seconds(folder: Path) -> dict[str, float]:
 
 def torchtrainer_seconds(folder: Path) -> dict[str, float]:
     """Ray's own way, in a process of its own."""
-    measure.run(["-m", "benchmarks.ddp_start", "--torchtrainer", folder], folder / "log")
+    measure.run([*measure.PYTHON, "-m", "benchmarks.ddp_start", "--torchtrainer", folder], folder / "log")
     noted = {name: float((folder / name).read_text()) for name in ("cold", "cold.start", "warm", "warm.start")}
     return {name: noted[name] - noted[f"{name}.start"] for name in ("cold", "warm")}
 
@@ -48,8 +50,6 @@ def torchtrainer_trials(folder: Path) -> None:
     """Two trials, each of which runs a TorchTrainer and notes when it is called and when its first step is."""
     import ray
     from ray import tune
-
-    import tuner.driver  # noqa: F401  (first: it sets what ray reads)
 
     def loop(config: dict[str, Any]) -> None:
         import ray.train

@@ -56,11 +56,18 @@ def tuner_command(given: Workload, results: Path) -> list[str]:
         "--results": str(results),
         "--name": "search",
     }
-    return ["-m", "tuner.run", *(word for option in options.items() for word in option)]
+    return [*measure.README_PYTHON, "-m", "tuner.run", *(word for option in options.items() for word in option)]
 
 
 def peer(program: str, *options: str) -> Callable[[Workload, Path], list[str]]:
-    return lambda given, results: ["-m", f"benchmarks.peers.{program}", *options, "--results", str(results)]
+    return lambda given, results: [
+        *measure.PYTHON,
+        "-m",
+        f"benchmarks.peers.{program}",
+        *options,
+        "--results",
+        str(results),
+    ]
 
 
 def tuner_losses(results: Path) -> Losses:

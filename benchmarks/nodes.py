@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers import measure
 from tuner.journal import Event, read
 
 ROOT = Path(__file__).parent.parent
@@ -108,7 +109,8 @@ class Testbed:
         """Starts a search."""
         out = (self.folder / f"{name}.out").open("w")
         place = ["--address", self.address, "--results", str(self.folder), "--name", name, "--wandb", "disabled"]
-        command = [sys.executable, "-m", "tuner.run", "--space", str(space), *place, "--scheduler", "fifo", *options]
+        command = [*measure.README_PYTHON, "-m", "tuner.run", "--space", str(space), *place]
+        command += ["--scheduler", "fifo", *options]
         return Search(self.folder / name, subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, text=True))
 
     def end(self) -> None:

@@ -53,7 +53,8 @@ def trials_s(side: str, num_samples: int, results: Path) -> float:
 def time_side(side: str, num_samples: int, num_cpus: int, trial_s: float, results: Path) -> Timing:
     results.mkdir(parents=True)
     words = command(side, num_samples, num_cpus, results)
-    run = measure.run(words, results / "log", {"TRIAL_S": str(trial_s)})
+    python = measure.PYTHON if side == "ray" else measure.README_PYTHON
+    run = measure.run([*python, *words], results / "log", {"TRIAL_S": str(trial_s)})
     return Timing(trials_s(side, num_samples, results), run.seconds)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
+UV = os.environ.get("UV") or shutil.which("uv")  # `uv run` tells its own path
+README_PYTHON = [UV, "run", "python"] if UV else [sys.executable]  # how the README starts our commands
+PYTHON = [sys.executable]
 
 
 @dataclass(frozen=True)
@@ -21,17 +25,22 @@ class Run:
     seconds: float
 
 
-def run(command: Sequence[str | Path], log: Path, extra: Mapping[str, str] | None = None) -> Run:
-    """Run `python command...` at the repository's root, output to `log`; a failure ends the benchmark."""
-    environment = dict(os.environ, PYTHONPATH=str(REPOSITORY), OMP_NUM_THREADS="1", **(extra or {}))
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What every side of a comparison is started with."""
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"} | dict(extra or {})
     # With it set, every worker that Ray starts compiles torch again; users who measure do not set it.
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    return env
+
+
+def run(command: Sequence[str | Path], log: Path, extra: Mapping[str, str] | None = None) -> Run:
+    """Run a command at the repository's root, output to `log`; a failure ends the benchmark."""
     with log.open("w") as output:
         started, begin = time.time(), time.perf_counter()
         done = subprocess.run(
-            [sys.executable, *map(str, command)],
+            [*map(str, command)],
             cwd=REPOSITORY,
-            env=environment,
+            env=environment(extra),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -41,6 +50,15 @@ def run(command: Sequence[str | Path], log: Path, extra: Mapping[str, str] | Non
         words = " ".join(map(str, command))
         raise SystemExit(f"{words}: exit code {done.returncode}\n{log.read_text()[-4000:]}")
     return Run(started, seconds)
+
+
+def machine() -> str:
+    """The processor and how many of its cores this process may use; every table is printed with it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    family = f"family {facts['cpu family']}, model {facts['model']}" if "cpu family" in facts else "?"
+    wide = "AVX-512" if "avx512f" in facts.get("flags", "") else "no AVX-512"
+    return f"{facts.get('model name', 'unknown processor')} ({family}, {wide}), {len(os.sched_getaffinity(0))} cores\n"
 
 
 def show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
