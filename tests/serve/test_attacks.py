@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from tuner.errors import RequestError
 from tuner.serve.app import create_app
 from tuner.serve.bounds import MOST_BYTES, Bounds
-from tuner.serve.secret import keep_secret, token_of
+from tuner.serve.secret import keep_secret, token_file
 
 HERE = "http://127.0.0.1:8800"
 ALL, STOP, RESUME = "/api/experiments", "/api/experiments/demo/stop", "/api/experiments/demo/resume"
@@ -23,7 +23,7 @@ FOREIGN = {"Origin": "http://evil.com"}
 
 def cookie(service, value=None):
     keys = service.app.state.keys
-    return {"Cookie": f"{keys.cookie}={keys.session if value is None else value}"}
+    return {"Cookie": f"{keys.cookie}={keys.open_session() if value is None else value}"}
 
 
 def bearer(token):
@@ -237,21 +237,19 @@ def test_a_browser_beyond_loopback_gets_the_form_and_nothing_else(far):
 
 def test_the_cookie_of_one_token_is_worth_nothing_to_another(far, service):
     other = create_app(service.results, host="0.0.0.0", token="another secret of 32 characters")
-    kept = {"Cookie": f"{other.state.keys.cookie}={other.state.keys.session}"}
+    kept = {"Cookie": f"{other.state.keys.cookie}={other.state.keys.open_session()}"}
     assert far.client.get("/api/health", headers=kept).status_code == 401
 
 
 def test_a_secret_is_kept_from_others(tmp_path):
-    token = token_of("", tmp_path / "state")
-    assert len(token) > 40 and token_of("", tmp_path / "state") == token
-    path = tmp_path / "state" / "token"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600 and stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    path = token_file(tmp_path)
+    token = path.read_text()
+    assert len(token) > 40 and token_file(tmp_path).read_text() == token
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     os.chmod(path, 0o644)
     with pytest.raises(RequestError, match="can be read by others"):
-        token_of("", tmp_path / "state")
+        token_file(tmp_path)
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RequestError):
         keep_secret(link, "x")
-    with pytest.raises(RequestError, match="give 16 or more"):
-        token_of("short", tmp_path)

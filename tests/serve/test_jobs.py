@@ -44,7 +44,7 @@ def test_a_search_outlives_the_service_stops_as_by_ctrl_c_and_is_resumed(real):
     client.start("quadratic", name="short", num_samples=2)
     until(lambda: any(trial["epochs"] for trial in client.trials("long")))
     assert client.get("short")["state"] == "queued"
-    cluster = find(real.results / ".service")
+    cluster = find(real.state)
     addresses = listening(cluster.pid)
     assert addresses and addresses <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
@@ -53,7 +53,7 @@ def test_a_search_outlives_the_service_stops_as_by_ctrl_c_and_is_resumed(real):
     assert real.process.returncode == 0 and "long: still running" in said and cluster.alive()
     again = subprocess.Popen(real.command, stdout=subprocess.PIPE, text=True)
     url = again.stdout.readline().split(" at ")[1].split()[0]
-    client = Client(url, (real.results / ".service" / "token").read_text())
+    client = Client(url, (real.state / "token").read_text())
     assert client.get("long")["state"] == "running" and client.get("short")["state"] == "queued"
 
     client.stop("long")
