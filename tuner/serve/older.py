@@ -43,7 +43,7 @@ def bring(results: Path, queue: Path) -> None:
     mine = Queue(queue)
     for search in left:
         mine.put(search)
-    waited = f"; {len(left)} searches that waited there are listed, start them again" if left else ""
+    waited = f"; searches that waited there are listed, to be started again: {len(left)}" if left else ""
     print(f"{folder} is of an older version and no longer used{waited}{_head(folder)}", file=sys.stderr, flush=True)
 
 
