@@ -248,6 +248,20 @@ def test_a_head_is_found_by_its_file_ended_and_its_folder_removed(tmp_path):
         process.kill()
 
 
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_ray_that_an_older_service_left_is_named_where_it_was_started_for_this_folder(left, capsys, ours):
+    token = left.folder.parent / ("ray_token" if ours else "another")
+    words = [sys.executable, "-c", "import time; time.sleep(600)", clusters.MODULE]
+    process = subprocess.Popen(words, env={**os.environ, "RAY_AUTH_TOKEN_PATH": str(token)})
+    (left.folder.parent / "cluster.json").write_text(json.dumps({"pid": process.pid}))
+    try:
+        left().searches.step()
+        assert (f"end it by kill {process.pid}" in capsys.readouterr().err) == ours and process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.mark.parametrize("change", [{"pid": "1"}, {"pid": None}, {"port": "9@evil.com"}, {"folder": 3}, {"born": 1.5}])
 def test_a_damaged_file_of_the_cluster_is_said_and_nothing_is_ended(tmp_path, capsys, victim, change):
     row = dataclasses.asdict(Cluster(victim.pid, _born(victim.pid), 9, "/tmp/tuner-x", "t"))
