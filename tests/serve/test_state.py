@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tuner.errors import RequestError
 from tuner.experiment import Experiment
 from tuner.serve import cluster as clusters
 from tuner.serve.check import experiment_of
+from tuner.serve.client import Client
 from tuner.serve.cluster import Cluster, _born, find
 from tuner.serve.options import ships
 from tuner.serve.searches import checked
@@ -103,13 +105,30 @@ def test_a_hostile_folder_runs_ends_and_removes_nothing(tmp_path, victim, precio
     command = [sys.executable, "-m", "tuner.serve", "--results", str(results), "--port", "0"]
     env = {name: value for name, value in os.environ.items() if name != "TUNER_TOKEN"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
-    lines = [process.stdout.readline() for _ in range(3)]
-    process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
+    try:
+        lines = [process.stdout.readline() for _ in range(3)]
+        (row,) = answering(Client(lines[0].split(" at ")[1].split()[0])).experiments()
+        assert (row["name"], row["state"]) == ("x", "failed")
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
     assert process.returncode == 0 and "to be started again: 1" in said and len(said.splitlines()) == 1
     assert victim.poll() is None and (precious / "file").exists() and not marker.exists()
     kept = Path(lines[2].split()[-1])
     assert kept.is_relative_to(tmp_path / "state") and kept.read_text() != "t" * 43
+
+
+def answering(client):
+    """The client, once its service answers."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            client.experiments()
+            return client
+        except OSError:
+            assert time.monotonic() < until
+            time.sleep(0.05)
 
 
 def options(name, **other):
@@ -336,6 +355,7 @@ def test_the_head_has_no_token_but_its_own_in_its_environment(tmp_path, monkeypa
         raise OSError
 
     monkeypatch.setattr(clusters.subprocess, "Popen", popen)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(OSError):
         clusters.start(tmp_path, 1, 0)
     env = started["env"]
