@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -248,7 +249,15 @@ def test_only_the_head_that_was_started_is_ended(tmp_path, victim, precious):
 def head(folder):
     """A process with a head's command line."""
     words = ["-c", "import time; time.sleep(600)", clusters.MODULE, f"--temp-dir={folder}/ray"]
-    return subprocess.Popen([sys.executable, *words])
+    return begun([sys.executable, *words])
+
+
+def begun(words, **given):
+    """A process whose command line the kernel shows: it does so a moment after Popen returns."""
+    process = subprocess.Popen(words, **given)
+    while not Path(f"/proc/{process.pid}/cmdline").read_bytes():
+        time.sleep(0.001)
+    return process
 
 
 def test_a_head_is_found_by_its_file_ended_and_its_folder_removed(tmp_path):
@@ -265,13 +274,14 @@ def test_a_head_is_found_by_its_file_ended_and_its_folder_removed(tmp_path):
         assert process.poll() is not None and not Path(folder).exists() and find(tmp_path) is None
     finally:
         process.kill()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_ray_that_an_older_service_left_is_named_where_it_was_started_for_this_folder(left, capsys, ours):
     token = left.folder.parent / ("ray_token" if ours else "another")
     words = [sys.executable, "-c", "import time; time.sleep(600)", clusters.MODULE]
-    process = subprocess.Popen(words, env={**os.environ, "RAY_AUTH_TOKEN_PATH": str(token)})
+    process = begun(words, env={**os.environ, "RAY_AUTH_TOKEN_PATH": str(token)})
     (left.folder.parent / "cluster.json").write_text(json.dumps({"pid": process.pid}))
     try:
         left().searches.step()
