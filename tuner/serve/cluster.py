@@ -62,10 +62,10 @@ class Cluster:
         """Ends the head, which ends what it started, and removes its files; waits for it."""
         if self.alive():
             os.kill(self.pid, signal.SIGTERM)
-        until = time.monotonic() + END_S
-        while self.alive() and time.monotonic() < until:
-            _reap(self.pid)
-            time.sleep(0.1)
+            until = time.monotonic() + END_S
+            while _born(self.pid) == self.born and time.monotonic() < until:
+                _reap(self.pid)
+                time.sleep(0.1)
         if _is_own_folder(Path(self.folder)):
             shutil.rmtree(self.folder, ignore_errors=True)
 
