@@ -115,11 +115,12 @@ class Server:
 
     def __init__(self, results: Path) -> None:
         self._command = [*measure.README_PYTHON, "-m", "tuner.serve", "--results", str(results), "--port", "0"]
+        self._env = {**os.environ, "TUNER_STATE": str(results / ".state")}  # goes with the results
         self.sizes: dict[str, str] = {}
         self._lines = 0  # of the journal, that the page knows
 
     def __enter__(self) -> Server:
-        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True, env=self._env)
         said = self._process.stdout.readline()
         started = psutil.Process(self._process.pid)
         self._pid = next(iter(started.children()), started).pid  # `uv run` waits for the service that it starts

@@ -118,9 +118,11 @@ ALLOWED = {
         "answer", "errors", "figures", "files", "records", "results", "views.alternatives", "views.audit_record",
         "views.contour", "views.parallel", "views.tables", "views.whatif",
     },
-    "tuner.serve.guard": set(),
+    "tuner.serve.tries": set(),
+    "tuner.serve.guard": {"serve.tries"},
     "tuner.serve.bounds": {"serve.guard"},
     "tuner.serve.secret": {"errors"},
+    "tuner.serve.state": {"errors"},
     "tuner.serve.stream": set(),
     "tuner.serve.page": set(),
     "tuner.serve.store": {
@@ -134,13 +136,17 @@ ALLOWED = {
     "tuner.serve.head": set(),
     "tuner.serve.check": {"errors", "experiment", "run"},
     "tuner.serve.options": {"errors", "experiment", "space"},
-    "tuner.serve.queue": {"errors", "experiment", "files", "resources"},
+    "tuner.serve.queue": {"errors", "experiment", "files", "resources", "serve.options"},
+    "tuner.serve.older": {"errors", "experiment", "serve.cluster", "serve.options", "serve.queue"},
     "tuner.serve.cluster": {"errors", "files", "serve.secret"},
     "tuner.serve.jobs": {"engine.nodes", "errors", "resources", "serve.cluster"},
-    "tuner.serve.searches": {"errors", "serve.check", "serve.jobs", "serve.options", "serve.queue"},
+    "tuner.serve.searches": {
+        "errors", "experiment", "serve.check", "serve.jobs", "serve.older", "serve.options", "serve.queue",
+        "serve.secret",
+    },
     "tuner.serve.control": {
         "experiment", "results", "resume.lock", "serve.answers", "serve.guard", "serve.options", "serve.queue",
-        "serve.searches", "serve.store", "space",
+        "serve.searches", "serve.store", "serve.tries", "space",
     },
     "tuner.serve.app": {
         "errors", "serve.answers", "serve.bounds", "serve.control", "serve.guard", "serve.insight", "serve.page",
@@ -148,6 +154,7 @@ ALLOWED = {
     },
     "tuner.serve.__main__": {
         "errors", "experiment", "serve.app", "serve.guard", "serve.jobs", "serve.searches", "serve.secret",
+        "serve.state",
     },
     "tuner.run": {
         "console", "driver", "engine.signals", "errors", "experiment", "resume.lock", "resume.saved", "session",
@@ -171,7 +178,8 @@ WITHOUT_RAY_AND_TORCH = [
     "tuner.views.one_trial", "tuner.report", "tuner.audit", "tuner.views.audit_record", "tuner.foreign",
     "tuner.reading", "tuner.serve.insight", "tuner.serve.app", "tuner.serve.store", "tuner.serve.__main__",
     "tuner.serve.client", "tuner.serve.control", "tuner.serve.searches", "tuner.serve.queue", "tuner.serve.jobs",
-    "tuner.serve.cluster", "tuner.serve.check", "tuner.serve.options", "tuner.serve.secret",
+    "tuner.serve.cluster", "tuner.serve.check", "tuner.serve.options", "tuner.serve.secret", "tuner.serve.state",
+    "tuner.serve.tries", "tuner.serve.older",
 ]  # fmt: skip
 
 

@@ -134,8 +134,8 @@ from tuner.serve.client import Client
 
 serve = ["--results", "/storage/results", "--address", "http://127.0.0.1:8265", "--wandb", "disabled", "--port", "0"]
 service = subprocess.Popen([sys.executable, "-m", "tuner.serve", *serve], stdout=subprocess.PIPE, text=True)
-url = service.stdout.readline().split(" at ")[1].split()[0]
-client = Client(url, Path("/storage/results/.service/token").read_text())
+where, _, token = [service.stdout.readline() for _ in range(3)]
+client = Client(where.split(" at ")[1].split()[0], Path(token.split()[-1]).read_text())
 client.start("quadratic", num_samples=4, name="queued", priority=1)
 print("queued:", client.wait("queued", 120)["state"])
 service.terminate()

@@ -1,6 +1,8 @@
 """The cluster's files hold what the tools that read them ask for: Ray's launcher, compose, Kubernetes, hadolint."""
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import yaml
 from tuner import run
 from tuner.experiment import Experiment
 from tuner.resources import Resources, resources_of
+from tuner.serve import __main__ as serve
 
 ROOT = Path(__file__).parent.parent.parent
 LAUNCHED = ["cluster.yaml", "docker/cluster-onprem.yaml", "docker/cluster-gcp.yaml"]
@@ -91,8 +94,47 @@ def test_compose_publishes_on_loopback_alone_and_watches_every_service():
     for service in services.values():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
         assert service["healthcheck"]["test"][0] == "CMD"
-        assert any(":?" in value for value in service["environment"].values())  # refuses to start without a token
     assert services["worker"]["deploy"]["replicas"] == 2
+
+
+def test_composes_two_secrets_are_files_and_only_the_page_has_its_own():
+    given = yaml.safe_load(text("docker/compose.yaml"))
+    files = {name: secret["file"] for name, secret in given["secrets"].items()}
+    assert all(re.fullmatch(rf"\$\{{TUNER_SECRETS:\?[^}}]+\}}/{name}", files[name]) for name in files)  # else: refused
+    services = given["services"]
+    assert {name: service["secrets"] for name, service in services.items()} == {
+        "head": ["ray_token"], "worker": ["ray_token"], "serve": ["ray_token", "page_token"],
+    }  # fmt: skip
+    for service in services.values():
+        assert service["environment"]["RAY_AUTH_TOKEN_PATH"] == "/run/secrets/ray_token"
+        assert not {"RAY_AUTH_TOKEN", "TUNER_TOKEN"} & set(service["environment"])  # `docker inspect` prints these
+    assert "?token=" not in text("docker/compose.yaml")  # a URL is kept in the browser's history
+
+
+def test_composes_dashboard_keeps_its_state_where_no_node_can_write():
+    services = yaml.safe_load(text("docker/compose.yaml"))["services"]
+    assert [name for name, service in services.items() if "state:/state" in service["volumes"]] == ["serve"]
+    assert "TUNER_STATE=/state" in text("docker/Dockerfile")
+
+
+def test_composes_dashboard_is_started_as_its_command_line_wants(tmp_path):
+    """By a shell, with stand-ins for the secret and Python."""
+    command = yaml.safe_load(text("docker/compose.yaml"))["services"]["serve"]["command"][-1].replace("$$", "$")
+    (tmp_path / "token").write_text("a secret of the page\n")
+    (tmp_path / "python").write_text('#!/bin/sh\nprintf "%s|" "$TUNER_TOKEN" "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    for place, here in {"/run/secrets/page_token": tmp_path / "token", "/storage": tmp_path / "storage"}.items():
+        command = command.replace(place, str(here))
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", command], env=env, capture_output=True, text=True, check=True)
+    token, _, module, *options = done.stdout.split("|")[:-1]
+    assert (token, module) == ("a secret of the page", "tuner.serve")
+    args = serve.parse(options)
+    assert (args.host, args.address) == ("0.0.0.0", "http://head:8265") and Path(args.results).is_dir()
+
+
+def test_the_base_image_is_one_by_its_digest():
+    assert re.search(r"^ARG BASE=python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}$", text("docker/Dockerfile"), re.M)
 
 
 def yaml_documents(path):

@@ -21,10 +21,17 @@ from tuner.serve.client import BUSY, Client, ServiceError
 from tuner.serve.cluster import find
 from tuner.serve.jobs import Fate
 from tuner.serve.searches import Searches
+from tuner.serve.state import BASE, state_of
 from tuner.space import find_space
 
 HERE = "http://127.0.0.1:8800"
 TOKEN = "s3cret of 32 characters, or more"
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path, monkeypatch):
+    """The services of a test keep their state in the test's folder."""
+    monkeypatch.setenv(BASE, str(tmp_path / "state"))
 
 
 class Jobs:
@@ -89,7 +96,7 @@ def service(tmp_path):
     def reopened():
         if opened:
             opened.pop().close()
-        searches = Searches(results, results / ".service", jobs, ["--wandb=disabled"], in_this_process)
+        searches = Searches(results, state_of(results), jobs, ["--wandb=disabled"], in_this_process)
         opened.append(searches)
         app = create_app(results, token=TOKEN, searches=searches)
         anyone = TestClient(app, base_url=HERE, raise_server_exceptions=False)
@@ -126,13 +133,16 @@ def real(tmp_path):
     results = tmp_path / "results"
     results.mkdir()
     env = {name: value for name, value in os.environ.items() if name not in ("TUNER_TOKEN", "RAY_ADDRESS")}
+    state = state_of(results)
     command = [sys.executable, "-m", "tuner.serve", "--results", str(results), "--port", "0", "--wandb", "disabled"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
     try:
         url = process.stdout.readline().split(" at ")[1].split()[0]
         link = process.stdout.readline().split()[-1]
-        client = Client(url, (results / ".service" / "token").read_text())
-        yield SimpleNamespace(url=url, link=link, client=client, results=results, process=process, command=command)
+        client = Client(url, (state / "token").read_text())
+        yield SimpleNamespace(
+            url=url, link=link, client=client, results=results, state=state, process=process, command=command
+        )
         if process.poll() is None:
             ours = [
                 row["name"] for row in client.experiments() if row["state"] in BUSY and row["actions"] != ["resume"]
@@ -146,6 +156,6 @@ def real(tmp_path):
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=90)
-        cluster = find(results / ".service")
+        cluster = find(state)
         if cluster:
             cluster.end()  # of a test that failed half way

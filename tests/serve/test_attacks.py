@@ -4,15 +4,19 @@ import asyncio
 import json
 import os
 import stat
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
 from fastapi.testclient import TestClient
+from starlette.requests import HTTPConnection
 
 from tuner.errors import RequestError
 from tuner.serve.app import create_app
 from tuner.serve.bounds import MOST_BYTES, Bounds
-from tuner.serve.secret import keep_secret, token_of
+from tuner.serve.guard import MOST_SESSIONS, SESSION_S, Keys
+from tuner.serve.secret import keep_secret, token_file
+from tuner.serve.tries import Tries, Wait
 
 HERE = "http://127.0.0.1:8800"
 ALL, STOP, RESUME = "/api/experiments", "/api/experiments/demo/stop", "/api/experiments/demo/resume"
@@ -23,7 +27,7 @@ FOREIGN = {"Origin": "http://evil.com"}
 
 def cookie(service, value=None):
     keys = service.app.state.keys
-    return {"Cookie": f"{keys.cookie}={keys.session if value is None else value}"}
+    return {"Cookie": f"{keys.cookie}={keys.open_session() if value is None else value}"}
 
 
 def bearer(token):
@@ -197,7 +201,7 @@ def far(service):
     """A service that is reached from elsewhere."""
     app = create_app(service.results, host="0.0.0.0", token=service.token)
     client = TestClient(app, base_url="http://box:8800")
-    return SimpleNamespace(client=client, keys=app.state.keys, token=service.token)
+    return SimpleNamespace(client=client, keys=app.state.keys, token=service.token, results=service.results)
 
 
 def test_the_link_signs_in_once_and_its_code_is_spent(far):
@@ -237,21 +241,152 @@ def test_a_browser_beyond_loopback_gets_the_form_and_nothing_else(far):
 
 def test_the_cookie_of_one_token_is_worth_nothing_to_another(far, service):
     other = create_app(service.results, host="0.0.0.0", token="another secret of 32 characters")
-    kept = {"Cookie": f"{other.state.keys.cookie}={other.state.keys.session}"}
+    kept = {"Cookie": f"{other.state.keys.cookie}={other.state.keys.open_session()}"}
     assert far.client.get("/api/health", headers=kept).status_code == 401
 
 
 def test_a_secret_is_kept_from_others(tmp_path):
-    token = token_of("", tmp_path / "state")
-    assert len(token) > 40 and token_of("", tmp_path / "state") == token
-    path = tmp_path / "state" / "token"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600 and stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    path = token_file(tmp_path)
+    token = path.read_text()
+    assert len(token) > 40 and token_file(tmp_path).read_text() == token
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     os.chmod(path, 0o644)
     with pytest.raises(RequestError, match="can be read by others"):
-        token_of("", tmp_path / "state")
+        token_file(tmp_path)
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RequestError):
         keep_secret(link, "x")
-    with pytest.raises(RequestError, match="give 16 or more"):
-        token_of("short", tmp_path)
+
+
+# --- sessions -------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+def session_of(keys, secret=None):
+    """A request that brings a session's cookie; of a new session where none is given."""
+    pair = f"{keys.cookie}={secret or keys.open_session()}".encode()
+    return HTTPConnection({"type": "http", "headers": [(b"cookie", pair)]})
+
+
+def test_a_session_ends_after_twelve_hours():
+    clock = Clock()
+    keys = Keys("x" * 40, clock)
+    asked = session_of(keys)
+    clock.now += SESSION_S - 1
+    assert keys.holds(asked) == (False, True)
+    clock.now += 1
+    assert keys.holds(asked) == (False, False)
+
+
+def test_only_so_many_sessions_are_kept_the_newest():
+    keys = Keys("x" * 40)
+    first, second = session_of(keys), session_of(keys)
+    for _ in range(MOST_SESSIONS - 1):
+        last = session_of(keys)
+    assert [keys.holds(asked)[1] for asked in (first, second, last)] == [False, True, True]
+
+
+def test_a_session_is_of_one_start_of_the_service(far):
+    again = create_app(far.results, host="0.0.0.0", token=far.token).state.keys
+    assert far.keys.cookie != again.cookie and far.keys.open_session() != again.open_session()
+    assert again.holds(session_of(again, far.keys.open_session())) == (False, False)
+
+
+def test_signing_out_ends_the_session_and_no_other(far):
+    own, secret = {"Origin": "http://box:8800"}, far.keys.open_session()
+    assert far.client.post("/signin", data={"token": far.token}, headers=own).status_code == 200
+    (value,) = far.client.cookies.values()
+    kept = {"Cookie": f"{far.keys.cookie}={value}"}
+    assert far.client.post("/signout", headers=FOREIGN).status_code == 403
+    assert far.client.get("/api/health").status_code == 200
+    answer = far.client.post("/signout", headers=own)
+    assert answer.status_code == 204 and "Max-Age=0" in answer.headers["set-cookie"]
+    assert not far.client.cookies and far.client.get("/api/health").status_code == 401
+    assert far.client.get("/api/health", headers=kept).status_code == 401  # a copy of the cookie
+    assert far.keys.holds(session_of(far.keys, secret))[1]
+
+
+# --- tries ----------------------------------------------------------------------------------------------------------
+
+
+def at(app, address):
+    return TestClient(app, base_url="http://box:8800", client=(address, 1))
+
+
+def status(client, token):
+    return client.get("/api/health", headers=bearer(token)).status_code
+
+
+def test_wrong_tokens_are_refused_after_ten_in_a_minute_and_the_right_one_is_not(far):
+    """A token of 32 characters is not found by trying, so a client that tries keeps nobody out."""
+    assert [status(far.client, "wrong") for _ in range(11)] == [401] * 10 + [429]
+    answer = far.client.get("/api/health", headers=bearer("wrong"))
+    assert 0 < int(answer.headers["retry-after"]) <= 60 and "too many wrong tries" in answer.json()["error"]
+    assert far.client.post("/signin", data={"token": "x"}, headers={"Origin": "http://box:8800"}).status_code == 429
+    assert status(far.client, far.token) == 200
+    right = far.client.post("/signin", data={"token": far.token}, headers={"Origin": "http://box:8800"})
+    assert right.status_code == 200 and far.client.get("/api/health").status_code == 200
+
+
+def test_a_short_token_is_not_looked_at_where_it_was_tried_too_often(service):
+    app = create_app(service.results, host="0.0.0.0", token="a phrase, known to")
+    guesser, owner = at(app, "192.0.2.1"), at(app, "192.0.2.2")
+    assert [status(guesser, f"guess {number}") for number in range(11)] == [401] * 10 + [429]
+    assert status(guesser, "a phrase, known to") == 429
+    assert status(owner, "a phrase, known to") == 200
+
+
+@pytest.mark.parametrize("guesses", [["192.0.2.1"], ["2001:db8::1", "2001:db8::2"], ["::ffff:192.0.2.1", "192.0.2.1"]])
+def test_tries_are_counted_by_the_network_of_a_client(guesses):
+    clock = Clock()
+    tries = Tries(True, clock)
+    for number in range(10):
+        clock.now += 1
+        assert not tries.check(guesses[number % len(guesses)], lambda: False)
+    with pytest.raises(Wait) as caught:
+        tries.check(guesses[0], lambda: True)
+    assert caught.value.seconds == 51  # the first was 9 s ago
+    assert tries.check("192.0.2.2", lambda: True) and tries.check("2001:db8:0:1::1", lambda: True)
+    clock.now += 51
+    assert tries.check(guesses[0], lambda: True)
+
+
+def test_many_clients_together_are_bounded_too():
+    clock = Clock()
+    tries, found = Tries(True, clock), 0
+    for client in range(300):
+        with suppress(Wait):
+            found += not tries.check(f"192.0.{client % 30}.1", lambda: False)
+    assert found == 100
+    clock.now += 60
+    assert tries.check("192.0.2.1", lambda: True)
+
+
+def test_wrong_codes_are_refused_and_the_right_one_is_not(far):
+    codes = [far.client.get("/signin", params={"code": "wrong"}).status_code for _ in range(11)]
+    assert codes == [401] * 10 + [429]
+    assert status(far.client, "wrong") == 401  # counted apart: a page elsewhere can lead here
+    assert far.client.get("/signin", params={"code": far.keys.code}).status_code == 200
+
+
+def test_a_reader_with_an_old_token_goes_on_reading_on_loopback(service):
+    old = [service.anyone.get("/api/health", headers=bearer("old")).status_code for _ in range(30)]
+    assert set(old) == {200}
+    assert not service.anyone.get("/api/session", headers=bearer("old")).json()["signed_in"]
+    assert service.owner.get("/api/session").json()["signed_in"]
+    assert service.anyone.post(ALL, json=BODY, headers=bearer("old")).status_code == 429
+
+
+def test_no_header_changes_the_client_whose_tries_are_counted(far):
+    forged = [{**bearer("wrong"), "X-Forwarded-For": f"192.0.2.{number}"} for number in range(11)]
+    assert [far.client.get("/api/health", headers=headers).status_code for headers in forged][-1] == 429

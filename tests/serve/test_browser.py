@@ -163,6 +163,10 @@ def test_signing_in_shows_what_acts_and_leaves_no_secret_in_the_address(page, re
     sync_api.expect(page.locator("#start")).to_be_visible()
     sync_api.expect(page.locator("#signin")).to_be_hidden()
     assert page.evaluate("document.cookie") == ""  # no script reads the session
+    page.click("#signout")
+    sync_api.expect(page.locator("#signin")).to_be_visible()
+    for gone in ("#start", "#signout"):
+        sync_api.expect(page.locator(gone)).to_be_hidden()
 
 
 def test_a_page_elsewhere_cannot_act(page, real):

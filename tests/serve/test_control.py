@@ -18,6 +18,7 @@ from tuner.serve.client import Client, ServiceError
 from tuner.serve.jobs import Fate
 from tuner.serve.options import ON_RESUME, SETTABLE, WITHHELD
 from tuner.serve.queue import Search, TooLarge, startable
+from tuner.serve.state import state_of
 
 ALL = "/api/experiments"
 
@@ -170,7 +171,7 @@ SEARCH = {"space": "quadratic", "results": "r"}
     ],
 )
 def test_a_trial_of_a_cluster_lies_on_one_node(options, nodes, says):
-    search = Search("a", {**SEARCH, **options}, [], 0.0)
+    search = Search("a", {**SEARCH, **options}, {}, 0.0)
     if says == "starts":
         assert startable([search], [], nodes, "http://head:8265") == [search]
         return
@@ -190,7 +191,7 @@ def test_a_search_for_a_cluster_is_checked_against_its_nodes_and_not_this_machin
 
 def test_a_search_waits_for_room_among_all_nodes():
     nodes = [{"CPU": 2}] * 3
-    capped = [Search(name, {**SEARCH, "max_concurrent_trials": 2}, [], 0.0) for name in "abcd"]
+    capped = [Search(name, {**SEARCH, "max_concurrent_trials": 2}, {}, 0.0) for name in "abcd"]
     assert startable(capped, [], nodes, "http://head:8265") == capped[:3]
     assert startable(capped[2:], capped[:2], nodes, "http://head:8265") == capped[2:3]
     assert startable(capped[:1], capped[1:2], [{"CPU": 1}], "http://head:8265") == []
@@ -212,7 +213,7 @@ def test_one_service_at_a_time_starts_searches_of_a_folder(service):
     from tuner.serve.searches import Searches
 
     with pytest.raises(RequestError, match="another tuner.serve"):
-        Searches(service.results, service.results / ".service", service.jobs, [])
+        Searches(service.results, state_of(service.results), service.jobs, [])
 
 
 def test_a_cluster_that_does_not_answer_is_told_and_tried_again(service):
@@ -305,7 +306,7 @@ def test_resume_extends_and_goes_by_the_command_lines_resume(service):
     assert row.status_code == 202 and row.json()["state"] == "queued"
     service.searches.step()
     (arguments,) = service.jobs.submitted.values()
-    assert arguments[:3] == ["--resume=a", "--num-samples=30", "--time-budget=1h"]
+    assert arguments[:4] == ["--resume=a", "--space=quadratic", "--num-samples=30", "--time-budget=1h"]
 
 
 @pytest.mark.parametrize("asked, status", [({"num_samples": 2}, 422), ({"seed": 3}, 422), ({"num_samples": None}, 202)])

@@ -1,7 +1,9 @@
 """Searches as Ray jobs, for real: `python -m tuner.serve` and its client, on the cluster that it starts."""
 
 import json
+import os
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from tuner.serve.client import Client
 from tuner.serve.cluster import find
+from tuner.serve.state import state_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -44,7 +47,7 @@ def test_a_search_outlives_the_service_stops_as_by_ctrl_c_and_is_resumed(real):
     client.start("quadratic", name="short", num_samples=2)
     until(lambda: any(trial["epochs"] for trial in client.trials("long")))
     assert client.get("short")["state"] == "queued"
-    cluster = find(real.results / ".service")
+    cluster = find(real.state)
     addresses = listening(cluster.pid)
     assert addresses and addresses <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
@@ -53,7 +56,7 @@ def test_a_search_outlives_the_service_stops_as_by_ctrl_c_and_is_resumed(real):
     assert real.process.returncode == 0 and "long: still running" in said and cluster.alive()
     again = subprocess.Popen(real.command, stdout=subprocess.PIPE, text=True)
     url = again.stdout.readline().split(" at ")[1].split()[0]
-    client = Client(url, (real.results / ".service" / "token").read_text())
+    client = Client(url, (real.state / "token").read_text())
     assert client.get("long")["state"] == "running" and client.get("short")["state"] == "queued"
 
     client.stop("long")
@@ -75,3 +78,31 @@ def test_a_search_outlives_the_service_stops_as_by_ctrl_c_and_is_resumed(real):
     again.terminate()
     again.communicate(timeout=90)
     assert not cluster.alive() and not Path(cluster.folder).exists()
+
+
+def test_no_process_of_a_search_has_the_services_token(tmp_path):
+    """By what the kernel says of the head and of all that it starts, a job among them."""
+    import psutil
+
+    results, token = tmp_path / "results", "a token that only the service has"
+    results.mkdir()
+    command = [sys.executable, "-m", "tuner.serve", "--results", str(results), "--port", "0", "--wandb", "disabled"]
+    service = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "TUNER_TOKEN": token})
+    try:
+        client = Client(service.stdout.readline().split(" at ")[1].split()[0], token)
+        client.start("quadratic", name="a", num_samples=200)
+        until(lambda: client.get("a")["epochs"])
+        head = psutil.Process(find(state_of(results)).pid)
+        seen = {process.pid: "" for process in (head, *head.children(recursive=True))}
+        for pid in seen:
+            with suppress(OSError):
+                seen[pid] = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+        assert len(seen) > 5 and not [pid for pid, text in seen.items() if token in text]
+        assert any("RAY_AUTH_TOKEN_PATH" in text for text in seen.values())
+        client.stop("a")
+        client.wait("a", 120)
+    finally:
+        service.terminate()
+        service.communicate(timeout=90)
+        if cluster := find(state_of(results)):
+            cluster.end()

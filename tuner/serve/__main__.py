@@ -19,7 +19,8 @@ from tuner.serve.app import create_app
 from tuner.serve.guard import is_loopback
 from tuner.serve.jobs import RayJobs, missing
 from tuner.serve.searches import Searches
-from tuner.serve.secret import token_of
+from tuner.serve.secret import TOKEN, long_enough, token_file
+from tuner.serve.state import state_of
 
 MOST_CLIENTS = 400  # connections at a time; streams are fewer (tuner.serve.app)
 
@@ -34,7 +35,7 @@ class Parser(argparse.ArgumentParser):
 def main(argv: list[str]) -> int:
     """Serves until interrupted; returns 0, or 2 for a request that is wrong."""
     try:
-        serve(parse(argv), os.environ.get("TUNER_TOKEN", ""))
+        serve(parse(argv), os.environ.get(TOKEN, ""))
         return 0
     except RequestError as error:
         print(f"tuner: error: {error}", file=sys.stderr)
@@ -61,18 +62,19 @@ def serve(args: argparse.Namespace, given_token: str) -> None:
     """Blocks until a signal ends it; RequestError for a folder that is missing, or an address that cannot be had."""
     # Records hold no circles, and a collection of all looks at each: a third of what it takes to read 10,000 trials.
     gc.set_threshold(50_000, 20, 100)
-    results, state = Path(args.results), Path(args.results) / ".service"
+    results = Path(args.results)
     if not results.is_dir():
         raise RequestError(f"--results {results}: no such folder; give the one that searches write to")
     if not (given_token or is_loopback(args.host)):
         raise RequestError(f"--host {args.host} is reached from elsewhere: set TUNER_TOKEN to a secret of your own")
-    token, searches, problem = given_token, None, missing()
+    token, searches, problem, kept = long_enough(given_token), None, missing(), None
     try:
-        token = token_of(given_token, state)
+        state = state_of(results)
+        if not token:
+            kept = token_file(state)
+            token = kept.read_text()
         searches = None if problem else starter(args, state)
     except RequestError as error:
-        if given_token and not token:
-            raise
         problem = problem or str(error)
     app = create_app(results, host=args.host, token=token, searches=searches, problem=problem)
     signal.signal(signal.SIGTERM, interrupt)  # uvicorn raises it again when it is done, which would end all here
@@ -80,13 +82,21 @@ def serve(args: argparse.Namespace, given_token: str) -> None:
         with listen(args.host, args.port) as listener:
             # No access log: it would hold the code of the sign-in link.
             config = uvicorn.Config(
-                app, log_level="warning", access_log=False, timeout_graceful_shutdown=3, limit_concurrency=MOST_CLIENTS
+                app,
+                log_level="warning",
+                access_log=False,
+                timeout_graceful_shutdown=3,
+                limit_concurrency=MOST_CLIENTS,
+                # Else uvicorn believes any local program's X-Forwarded-For, and wrong tokens are counted by address.
+                proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
             )
             server = uvicorn.Server(config)
             app.state.stopping = lambda: server.should_exit  # or an open page would keep the server from ending
             if searches:
                 searches.open()
-            print(greeting(results, args.host, listener.getsockname()[1], app.state.keys.code, problem), flush=True)
+            print(
+                greeting(results, args.host, listener.getsockname()[1], app.state.keys.code, problem, kept), flush=True
+            )
             server.run(sockets=[listener])
     finally:
         left = searches.close() if searches else []
@@ -102,7 +112,7 @@ def interrupt(number: int, frame: Any) -> NoReturn:
 def starter(args: argparse.Namespace, state: Path) -> Searches:
     """What starts searches; RequestError where another service does for this folder, or it cannot be written to."""
     chosen = [f"--wandb={args.wandb}"] + ([f"--data-dir={Path(args.data_dir).absolute()}"] if args.data_dir else [])
-    return Searches(Path(args.results), state, RayJobs(args.address, state.absolute()), chosen)
+    return Searches(Path(args.results), state, RayJobs(args.address, state), chosen)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -120,12 +130,13 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def greeting(results: Path, host: str, port: int, code: str, problem: str) -> str:
-    """Where the page is. The code works once, so that what is kept of this output lets nobody in."""
+def greeting(results: Path, host: str, port: int, code: str, problem: str, kept: Path | None) -> str:
+    """Where the page is, and the token's file. The code works once: what is kept of this output lets nobody in."""
     name = f"[{host}]" if ":" in host else host
     where = f"{results.absolute()} at http://{name}:{port}/"
     sign_in = f"to start and stop searches, sign in once by http://{name}:{port}/signin?code={code}"
-    return f"{where} (Ctrl-C ends it)\n{problem or sign_in}"
+    programs = f"\nprograms sign in by the token in {kept}" if kept else ""
+    return f"{where} (Ctrl-C ends it)\n{problem or sign_in}{programs}"
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ class Client:
 
     Args:
         url: as `tuner.serve` prints it.
-        token: needed to start, stop and resume, and for everything beyond loopback; TUNER_TOKEN when left out.
+        token: needed to start, stop and resume, and for everything beyond loopback; TUNER_TOKEN when left out. A
+            service that was given none keeps one in the file that it names when it starts.
         timeout_s: of one request; starting a search checks it first, which imports torch.
     """
 

@@ -1,6 +1,7 @@
 """The Ray cluster that the service starts on this machine: loopback ports alone, a token of its own, ended by its id.
 
-It outlives the service while a search runs there, and the next service finds it by its file.
+It outlives the service while a search runs there, and the next service finds it by its file. The file names a process;
+the service ends that process only where the kernel says that it is the head which the service started.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -20,12 +22,17 @@ import urllib.request
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from tuner.errors import RequestError
 from tuner.files import write_atomically
-from tuner.serve.secret import keep_secret
+from tuner.serve.secret import child_environment, keep_secret
 
 START_S = 120.0  # a cold start takes 8 to 20 s on two busy cores
 END_S = 40.0  # Ray drains its node for up to 30 s
+
+
+MODULE, PREFIX = "tuner.serve.head", "tuner-"
 
 
 @dataclass(frozen=True)
@@ -34,34 +41,44 @@ class Cluster:
 
     pid: int
     born: str
-    url: str
+    port: int
     folder: str  # Ray's own files, removed with it
     token: str  # a file
+
+    @property
+    def url(self) -> str:
+        """Of its Jobs API."""
+        return f"http://127.0.0.1:{self.port}"
 
     def headers(self) -> dict[str, str]:
         """What a request to the Jobs API needs."""
         return {"Authorization": f"Bearer {Path(self.token).read_text()}"}
 
     def alive(self) -> bool:
-        """Whether that very process still runs."""
-        return _born(self.pid) == self.born != ""
+        """Whether that very process still runs: by its start, its user and its command line."""
+        return _born(self.pid) == self.born != "" and _is_head(self.pid, self.folder)
 
     def end(self) -> None:
         """Ends the head, which ends what it started, and removes its files; waits for it."""
         if self.alive():
             os.kill(self.pid, signal.SIGTERM)
-        until = time.monotonic() + END_S
-        while self.alive() and time.monotonic() < until:
-            _reap(self.pid)
-            time.sleep(0.1)
-        shutil.rmtree(self.folder, ignore_errors=True)
+            until = time.monotonic() + END_S
+            while _born(self.pid) == self.born and time.monotonic() < until:
+                _reap(self.pid)
+                time.sleep(0.1)
+        if _is_own_folder(Path(self.folder)):
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def find(state: Path) -> Cluster | None:
-    """The cluster that a service of this state folder started, if it still runs."""
+    """The cluster that a service of this state folder started, if it still runs; says where its file is damaged."""
+    path = state / "cluster.json"
     try:
-        cluster = Cluster(**json.loads((state / "cluster.json").read_text()))
-    except (OSError, ValueError, TypeError):
+        cluster = TypeAdapter(Cluster).validate_json(path.read_bytes(), strict=True)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError):
+        print(f"{path} is damaged; a Ray that it named is left alone", file=sys.stderr, flush=True)
         return None
     return cluster if cluster.alive() else None
 
@@ -69,14 +86,16 @@ def find(state: Path) -> Cluster | None:
 def start(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
     """Starts a cluster with these resources and waits until it takes jobs; RequestError where it does not."""
     token = keep_secret(state / "ray_token", secrets.token_hex(32))
-    folder = tempfile.mkdtemp(prefix="tuner-")  # short: the path of a socket has 107 characters at most
+    folder = tempfile.mkdtemp(prefix=PREFIX)  # short: the path of a socket has 107 characters at most
     port, client, agent = _free_ports(3)
-    command = [sys.executable, "-m", "tuner.serve.head", "--port=0", "--node-ip-address=127.0.0.1"]
+    command = [sys.executable, "-m", MODULE, "--port=0", "--node-ip-address=127.0.0.1"]
     command += [f"--dashboard-port={port}", "--dashboard-host=127.0.0.1", f"--ray-client-server-port={client}"]
     # Without a port of its own the agent, which starts jobs, takes 52365: beside another Ray it never answers.
     command += [f"--dashboard-agent-listen-port={agent}"]
     command += ["--include-dashboard=true", f"--num-cpus={num_cpus:g}", f"--num-gpus={num_gpus:g}"]
-    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    env = child_environment()
+    for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):  # another cluster's; Ray prefers this token to the file's
+        env.pop(name, None)
     env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
     # Ray's own switch for machines without clusters: the node's address is 127.0.0.1, and every port is bound there.
     # Without it `ray start` listens on all interfaces, whatever --node-ip-address says.
@@ -84,14 +103,14 @@ def start(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
     with open(state / "cluster.log", "wb") as log:
         # A session of its own: Ctrl-C in the service's terminal must not end the searches.
         process = subprocess.Popen(
-            [*command, f"--temp-dir={folder}/ray"],
+            [*command, _temp_dir(folder)],
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
-    cluster = Cluster(process.pid, _born(process.pid), f"http://127.0.0.1:{port}", folder, str(token))
+    cluster = Cluster(process.pid, _born(process.pid), port, folder, str(token))
     write_atomically(state / "cluster.json", json.dumps(asdict(cluster)))
     until = time.monotonic() + START_S
     while not _answers(cluster):
@@ -119,6 +138,31 @@ def _born(pid: int) -> str:
     except OSError:
         return ""
     return "" if fields[0] == "Z" else fields[19]
+
+
+def _is_head(pid: int, folder: str) -> bool:
+    """Whether the process is this user's, and the head that the service started with that folder."""
+    process = Path(f"/proc/{pid}")
+    try:
+        words = os.fsdecode((process / "cmdline").read_bytes()).split("\0")
+        return process.stat().st_uid == os.geteuid() and {MODULE, _temp_dir(folder)} <= set(words)
+    except OSError:
+        return False
+
+
+def _temp_dir(folder: str) -> str:
+    return f"--temp-dir={folder}/ray"
+
+
+def _is_own_folder(folder: Path) -> bool:
+    """Whether it is one that `start` made: by name and place, this user's, and no link."""
+    if folder.parent != Path(tempfile.gettempdir()) or not folder.name.startswith(PREFIX):
+        return False
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _reap(pid: int) -> None:

@@ -19,6 +19,7 @@ async function showSession() {
   const { signed_in: signedIn, problem } = await get("/api/session");
   session.signedIn = signedIn && !problem;
   at("signin").hidden = signedIn || Boolean(problem);
+  at("signout").hidden = !signedIn;
   at("start").hidden = !session.signedIn;
   if (session.signedIn) await makeForm();
 }
@@ -135,3 +136,7 @@ at("control").addEventListener("submit", (event) => {
   control("resume", given(event.target));
 });
 at("stop").addEventListener("click", () => control("stop", {}));
+at("signout").addEventListener("click", async () => {
+  await fetch("/signout", { method: "POST" });
+  location.reload();
+});

@@ -1,4 +1,4 @@
-"""The routes that act: start a search, stop it, resume it, sign in. Each needs the token, which the guard asks for."""
+"""The routes that act: start a search, stop it, resume it, sign in and out. The guard asks each for the token."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from starlette.responses import Response
 from tuner.results import ExperimentRecord
 from tuner.resume.lock import driver_of
 from tuner.serve.answers import answer
-from tuner.serve.guard import Keys, signin_page, welcome
+from tuner.serve.guard import Keys, client_of, signin_page, welcome
 from tuner.serve.options import Resume, Start
 from tuner.serve.queue import ACTIVE, Search
 from tuner.serve.searches import Refused, Searches
 from tuner.serve.store import NotThere, Store, Summary, View, requested
+from tuner.serve.tries import Wait
 from tuner.space import list_spaces
 
 
@@ -67,7 +68,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Refusal, "description": text}
     for status, text in {
         400: "no JSON", 401: "no token", 403: "asked from elsewhere", 404: "no such experiment", 408: "too slow",
-        409: "not now", 413: "too long", 422: "wrong", 500: "its files are damaged",
+        409: "not now", 413: "too long", 422: "wrong", 429: "too many wrong tokens", 500: "its files are damaged",
         503: "too busy, or searches cannot be started here",
     }.items()
 }  # fmt: skip
@@ -191,6 +192,17 @@ def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
     async def signin(request: Request) -> Response:
         """The sign-in page's form."""
         given = parse_qs((await request.body()).decode("utf-8", "replace")).get("token", [""])[0]
-        if not keys.is_token(given):
-            return signin_page("That is not the token.", 401)
+        try:
+            if not keys.is_token(given.encode("utf-8", "replace"), client_of(request)):
+                return signin_page("That is not the token.", 401)
+        except Wait as wait:
+            return signin_page(f"{wait}.".capitalize(), 429, {"Retry-After": str(wait.seconds)})
         return welcome(keys, secure=request.url.scheme == "https")
+
+    @app.post("/signout", include_in_schema=False)
+    def signout(request: Request) -> Response:
+        """Ends the session of the browser that asks; its cookie is worth nothing from then on."""
+        keys.end_session(request)
+        gone = Response(status_code=204)
+        gone.delete_cookie(keys.cookie, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+        return gone

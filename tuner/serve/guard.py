@@ -11,12 +11,16 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
+import time
+from collections.abc import Callable, Mapping
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tuner.serve.tries import Tries, Wait
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -29,9 +33,12 @@ HEADERS = {
 READS = ("GET", "HEAD")
 PUBLIC = ("/signin", "/page.css", "/control.css")  # asked for before there is a session; they tell nothing
 NO_TOKEN = (
-    "sign in at /signin, or send 'Authorization: Bearer TOKEN'; the token is TUNER_TOKEN, or in .service/token of the "
-    "results folder"
+    "sign in at /signin, or send 'Authorization: Bearer TOKEN'; the token is TUNER_TOKEN, or in the file that "
+    "tuner.serve named when it was started"
 )
+SESSION_S = 12 * 3600
+MOST_SESSIONS = 1000
+UNGUESSABLE_CHARS = 32  # of a token; a shorter one may be a phrase that is found by trying
 
 
 def is_loopback(host: str) -> bool:
@@ -43,34 +50,56 @@ def is_loopback(host: str) -> bool:
 
 
 class Keys:
-    """What lets in: the token, the session's cookie that proves it without being it, a code that works once."""
+    """What lets in: the token, a code that works once, and the sessions that they open in browsers."""
 
-    def __init__(self, token: str) -> None:
-        self._token = token.encode()
-        self.session = hmac.new(self._token, b"tuner.serve session", "sha256").hexdigest()
+    def __init__(self, token: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._token, self._clock = token.encode(), clock
+        self._tries = Tries(guessable=len(token) < UNGUESSABLE_CHARS, clock=clock)
+        self._code_tries = Tries(guessable=False, clock=clock)  # of its own: a link elsewhere may lead here
+        self._sessions: dict[bytes, float] = {}  # the hash of a session's secret -> when it ends
         # Browsers keep cookies by host and not by port: two services on one machine must not take each other's.
-        self.cookie = f"tuner_{hashlib.sha256(self.session.encode()).hexdigest()[:12]}"
+        self.cookie = f"tuner_{secrets.token_hex(6)}"
         self.code = secrets.token_urlsafe(24)
 
-    def is_token(self, given: str) -> bool:
-        """Compares in constant time."""
-        return hmac.compare_digest(given.encode("utf-8", "replace"), self._token)
+    def is_token(self, given: bytes, client: str) -> bool:
+        """Compares in constant time; Wait where this client had too many wrong tries."""
+        return self._tries.check(client, lambda: hmac.compare_digest(given, self._token))
 
-    def spend(self, code: str) -> bool:
-        """Whether this is the code; from then on it is not."""
-        right = hmac.compare_digest(code.encode("utf-8", "replace"), self.code.encode())
+    def spend(self, code: str, client: str) -> bool:
+        """Whether this is the code; from then on it is not. Wait where this client had too many wrong tries."""
+        given = code.encode("utf-8", "replace")
+        right = self._code_tries.check(client, lambda: hmac.compare_digest(given, self.code.encode()))
         if right:
             self.code = secrets.token_urlsafe(24)
         return right
 
+    def open_session(self) -> str:
+        """The secret of a new session, for a cookie; it ends after 12 hours, with the service, or by signing out."""
+        secret, now = secrets.token_urlsafe(32), self._clock()
+        going_on = [(key, ends) for key, ends in self._sessions.items() if ends > now]
+        self._sessions = dict(going_on[1 - MOST_SESSIONS :]) | {_hashed(secret): now + SESSION_S}
+        return secret
+
+    def end_session(self, asked: HTTPConnection) -> None:
+        """Ends the session that a request's cookie belongs to."""
+        self._sessions.pop(_hashed(asked.cookies.get(self.cookie, "")), None)
+
     def holds(self, asked: HTTPConnection) -> tuple[bool, bool]:
-        """Whether a request brings the token, and whether it brings the cookie."""
+        """Whether a request brings the token, and whether it brings a session's cookie; Wait as `is_token`."""
         kind, _, bearer = asked.headers.get("authorization", "").partition(" ")
-        cookie = asked.cookies.get(self.cookie, "").encode("latin-1", "replace")
-        # Both are always compared: how long it takes says nothing. Headers are latin-1, the token may be more.
-        given = bearer.strip().encode("latin-1")
-        by_token = hmac.compare_digest(given, self._token) and kind.lower() == "bearer"
-        return by_token, hmac.compare_digest(cookie, self.session.encode())
+        # Headers are latin-1, the token may be more.
+        by_token = kind.lower() == "bearer" and self.is_token(bearer.strip().encode("latin-1"), client_of(asked))
+        ends = self._sessions.get(_hashed(asked.cookies.get(self.cookie, "")), 0.0)
+        return by_token, self._clock() < ends
+
+
+def client_of(asked: HTTPConnection) -> str:
+    """The address that a request comes from. No header is asked, since whoever sends it may write what he likes."""
+    return asked.client.host if asked.client else ""
+
+
+def _hashed(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "replace")).digest()
 
 
 class Guard:
@@ -94,7 +123,10 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            answer = self._foreign(scope) or self._signed_in(scope) or self._without_key(scope)
+            try:
+                answer = self._foreign(scope) or self._signed_in(scope) or self._without_key(scope)
+            except Wait as wait:
+                answer = refusal(429, str(wait), {"Retry-After": str(wait.seconds)})
             await (answer or self._app)(scope, receive, send_guarded)
 
     def _foreign(self, scope: Scope) -> Response | None:
@@ -118,15 +150,21 @@ class Guard:
         codes = parse_qs(scope["query_string"].decode("latin-1")).get("code", [])
         if not codes:
             return signin_page()
-        if not self._keys.spend(codes[0]):
+        if not self._keys.spend(codes[0], client_of(HTTPConnection(scope))):
             return signin_page("This link was used already, or is of an earlier start. Sign in by the token.", 401)
         return welcome(self._keys, secure=scope["scheme"] == "https")
 
     def _without_key(self, scope: Scope) -> Response | None:
-        by_token, by_cookie = self._keys.holds(asked := HTTPConnection(scope))
-        scope.setdefault("state", {})["signed_in"] = by_token or by_cookie
         reads = scope["method"] in READS
-        if scope["path"] in PUBLIC or (self._loopback and reads):
+        public, asked = scope["path"] in PUBLIC or (self._loopback and reads), HTTPConnection(scope)
+        try:
+            by_token, by_cookie = self._keys.holds(asked)
+        except Wait:
+            if not public:
+                raise
+            by_token = by_cookie = False  # a reader here needs no token; a program may bring an old one at each request
+        scope.setdefault("state", {})["signed_in"] = by_token or by_cookie
+        if public:
             return None
         if by_token or (by_cookie and (reads or "origin" in asked.headers)):
             return None
@@ -140,23 +178,24 @@ def welcome(keys: Keys, secure: bool) -> Response:
     chat, would not send a Strict cookie on."""
     text = '<meta http-equiv="refresh" content="0;url=/"><p>Signed in. <a href="/">Go on</a></p>'
     answer = HTMLResponse(_page(text))
-    answer.set_cookie(keys.cookie, keys.session, httponly=True, samesite="strict", secure=secure)
+    session = keys.open_session()
+    answer.set_cookie(keys.cookie, session, max_age=SESSION_S, httponly=True, samesite="strict", secure=secure)
     return answer
 
 
-def signin_page(problem: str = "", status: int = 200) -> Response:
-    """A form for the token, without a script; `problem` is a text of this module's."""
+def signin_page(problem: str = "", status: int = 200, more: Mapping[str, str] | None = None) -> Response:
+    """A form for the token, without a script; `problem` is a text of the service's own, `more` are headers."""
     form = (
         f'<h1>Sign in</h1><p role="alert">{problem}</p><form method="post" action="/signin"><p><label>Token '
         '<input type="password" name="token" autocomplete="current-password" required autofocus></label> '
-        "<button>Sign in</button></p></form><p>It is TUNER_TOKEN where the service was started, or in "
-        "<code>.service/token</code> of the results folder.</p>"
+        "<button>Sign in</button></p></form><p>It is TUNER_TOKEN where the service was started, or in the file that "
+        "it named then.</p>"
     )
     policy = HEADERS["Content-Security-Policy"].replace("form-action 'none'", "form-action 'self'")
     # Under no-referrer a browser sends a form with `Origin: null`, even to its own page.
     headers = {"Content-Security-Policy": policy, "Referrer-Policy": "same-origin"}
     headers |= {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-    return HTMLResponse(_page(form), status, headers)
+    return HTMLResponse(_page(form), status, headers | dict(more or {}))
 
 
 def _page(body: str) -> str:
@@ -166,10 +205,10 @@ def _page(body: str) -> str:
     return f"{head}{view}{look}<main>{body}</main></html>"
 
 
-def refusal(status: int, message: str) -> Response:
-    """An error as every error of the API is: `{"error": message}`."""
+def refusal(status: int, message: str, more: Mapping[str, str] | None = None) -> Response:
+    """An error as every error of the API is: `{"error": message}`; `more` are headers."""
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-    return JSONResponse({"error": message}, status, headers)
+    return JSONResponse({"error": message}, status, headers | dict(more or {}))
 
 
 def _netloc(origin: str) -> str | None:

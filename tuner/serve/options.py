@@ -59,6 +59,14 @@ Start: type[BaseModel] = _model(
 Resume: type[BaseModel] = _model("Resume", "What a resumed search may extend; nothing, to go on as it was.", ON_RESUME)
 
 
+def ships(space: object) -> bool:
+    """Whether a space is of `search_spaces/`: `name`, or `name:attribute` as an experiment's file may have it."""
+    if not isinstance(space, str):
+        return False
+    name, colon, attribute = space.partition(":")
+    return name in list_spaces() and (not colon or attribute.isidentifier())
+
+
 def start_arguments(asked: BaseModel) -> list[str]:
     """The command line of a new search; RequestError for a space that is no name of `search_spaces/`."""
     given = asked.model_dump(exclude_none=True)
@@ -68,9 +76,17 @@ def start_arguments(asked: BaseModel) -> list[str]:
     return [f"--space={space}", *_arguments(given)]
 
 
-def resume_arguments(name: str, asked: BaseModel) -> list[str]:
-    """The command line that resumes a search."""
-    return [f"--resume={name}", *_arguments(asked.model_dump(exclude_none=True))]
+def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
+    """The command line that resumes a search over this space, its own; RequestError where it does not ship.
+
+    `tuner.run` imports the space that is named here. It refuses, before any import, a folder that names another one.
+    """
+    if not ships(space):
+        raise RequestError(
+            f"{name} searches {str(space)[:MOST_CHARS]!r}: to be resumed here it must be one of "
+            f"{', '.join(list_spaces())}; where you trust that code, run python -m tuner.run --resume {name}"
+        )
+    return [f"--resume={name}", f"--space={space}", *_arguments(asked.model_dump(exclude_none=True))]
 
 
 def _arguments(given: dict[str, Any]) -> list[str]:

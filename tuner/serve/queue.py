@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import TypeAdapter, ValidationError
+
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
 from tuner.files import write_atomically
 from tuner.resources import Resources, resources_of
+from tuner.serve.options import Resume, Start, resume_arguments, start_arguments
 
 Phase = Literal["queued", "submitted", "stopping", "stopped", "failed", "done"]
 ACTIVE: tuple[Phase, ...] = ("submitted", "stopping")
@@ -24,7 +28,7 @@ class Search:
 
     Args:
         options: the experiment with every choice made.
-        arguments: of `tuner.run`.
+        asked: what was asked for, the fields of a `Start`; of a `Resume` where `resumed`.
         since: when it was asked for, unix seconds; the queue's order among those of one priority.
         job: the Ray job's id, once it is submitted.
         message: why it waits, or how it failed.
@@ -32,11 +36,22 @@ class Search:
 
     name: str
     options: dict[str, Any]
-    arguments: list[str]
+    asked: dict[str, Any]
     since: float
     phase: Phase = "queued"
     job: str = ""
     message: str = ""
+    resumed: bool = False
+
+    def arguments(self) -> list[str]:
+        """Of `tuner.run`, made anew from what was asked for; RequestError where that cannot be asked for."""
+        try:
+            if self.resumed:
+                return resume_arguments(self.name, self.experiment.space, Resume.model_validate(self.asked))
+            return start_arguments(Start.model_validate({**self.asked, "name": self.name}))
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise RequestError(f"{self.name}: {first['loc'][0] if first['loc'] else ''}: {first['msg']}") from None
 
     @property
     def experiment(self) -> Experiment:
@@ -49,12 +64,16 @@ class Search:
         return int(self.options.get("priority", 0))
 
 
+SEARCH = TypeAdapter(Search)
+
+
 class Queue:
     """Search by name, one file each; safe for one writer."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._searches = {path.stem: _read(path) for path in sorted(folder.glob("*.json"))}
+        found = [_read(path) for path in sorted(folder.glob("*.json"))]
+        self._searches = {search.name: search for search in found if search}
 
     def __iter__(self) -> Any:
         return iter(sorted(self._searches.values(), key=lambda search: search.since))
@@ -135,8 +154,17 @@ def _of_a_trial(needed: Resources) -> dict[str, float]:
     return {"CPU": needed.cpus, "GPU": needed.gpus}
 
 
-def _read(path: Path) -> Search:
+def _read(path: Path) -> Search | None:
+    """The search of a file; None where the file is damaged or holds what cannot be asked for, with a line."""
     try:
-        return Search(**json.loads(path.read_text()))
-    except (ValueError, TypeError) as error:
-        raise RequestError(f"{path} is damaged ({error}); remove it, and start that search again") from None
+        search = SEARCH.validate_json(path.read_bytes(), strict=True)
+        search.arguments(), search.experiment
+        if search.name != path.stem:
+            raise RequestError(f"it holds {search.name!r}")
+    except (OSError, ValidationError, TypeError, RequestError) as error:
+        what = " ".join(str(error).split())[:200]
+        print(
+            f"{path} is left out, because it is damaged: {what}; start that search again", file=sys.stderr, flush=True
+        )
+        return None
+    return search

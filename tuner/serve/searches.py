@@ -23,10 +23,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from tuner.errors import RequestError
+from tuner.experiment import load_experiment
 from tuner.serve.check import ELSEWHERE
 from tuner.serve.jobs import Fate, Jobs
+from tuner.serve.older import bring
 from tuner.serve.options import resume_arguments, start_arguments
 from tuner.serve.queue import ACTIVE, Queue, Search, TooLarge, startable
+from tuner.serve.secret import child_environment
 
 PAUSE_S = 1.0  # between two looks at jobs that run or wait
 AFTER_ERROR_S = 3.0  # until a cluster that did not answer is asked again
@@ -50,7 +53,14 @@ def checked(arguments: list[str]) -> dict[str, Any]:
     """The experiment that these arguments of `tuner.run` ask for, every choice made; RequestError in its own words."""
     command = [sys.executable, "-m", "tuner.serve.check", *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_S, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=CHECK_S,
+            stdin=subprocess.DEVNULL,
+            env=child_environment(),
+        )
     except subprocess.TimeoutExpired:
         raise Refused(503, f"checking the request took more than {CHECK_S:g} s; try again") from None
     if done.returncode == 0:
@@ -68,7 +78,7 @@ class Searches:
 
     Args:
         results: the folder that they write to.
-        state: the service's own folder.
+        state: the service's own folder (`tuner.serve.state`).
         jobs: where they run.
         chosen: arguments of `tuner.run` that every search gets: what the service's owner chose.
         check: arguments -> the experiment.
@@ -77,6 +87,7 @@ class Searches:
     def __init__(self, results: Path, state: Path, jobs: Jobs, chosen: list[str], check: Check = checked) -> None:
         self._results, self._jobs, self._chosen, self._check = results.absolute(), jobs, chosen, check
         self._owned = _own(state)
+        bring(self._results, state / "queue")
         self._queue = Queue(state / "queue")
         self._lock = threading.Lock()
         self._checks = threading.BoundedSemaphore(MOST_CHECKS)
@@ -101,12 +112,15 @@ class Searches:
         given = asked.model_dump()
         name = given["name"] or self._free_name(given["space"])
         with self._reserved(name):
-            return self._ask(name, start_arguments(asked.model_copy(update={"name": name})))
+            asked = asked.model_copy(update={"name": name})
+            return self._ask(name, start_arguments(asked), asked, resumed=False)
 
     def resume(self, name: str, asked: BaseModel) -> Search:
         """Queues the rest of a search (a `Resume`), or more of it; RequestError where it is wrong."""
         with self._reserved(name):
-            return self._ask(name, resume_arguments(name, asked))
+            # Of its file's text alone: the space is refused, or named to the check, before anything imports it.
+            space = load_experiment(self._results / name)[0].space
+            return self._ask(name, resume_arguments(name, space, asked), asked, resumed=True)
 
     def stop(self, name: str) -> Search:
         """Takes a search from the queue, or ends it as Ctrl-C does; returns at once."""
@@ -122,8 +136,8 @@ class Searches:
             raise Refused(409, f"{name} was not started by this service; press Ctrl-C where it runs")
         raise Refused(409, f"{name} does not run; nothing is to be stopped")
 
-    def _ask(self, name: str, arguments: list[str]) -> Search:
-        arguments = [*arguments, f"--results={self._results}", *self._chosen]
+    def _ask(self, name: str, arguments: list[str], asked: BaseModel, resumed: bool) -> Search:
+        arguments = self._whole(arguments)
         if not self._checks.acquire(blocking=False):
             raise Refused(503, f"{MOST_CHECKS} requests are being checked; try again in some seconds")
         try:
@@ -133,9 +147,13 @@ class Searches:
         with self._lock:
             if len(self._queue.phase("queued")) >= MOST_WAITING:
                 raise Refused(503, f"{MOST_WAITING} searches are waiting; stop one")
-            search = self._queue.put(Search(name, options, arguments, time.time()))
+            given = asked.model_dump(exclude_none=True)
+            search = self._queue.put(Search(name, options, given, time.time(), resumed=resumed))
         self._wake.set()
         return search
+
+    def _whole(self, arguments: list[str]) -> list[str]:
+        return [*arguments, f"--results={self._results}", *self._chosen]
 
     @contextmanager
     def _reserved(self, name: str) -> Iterator[None]:
@@ -248,9 +266,14 @@ class Searches:
             with self._lock:
                 if self._queue.get(search.name) != search:
                     continue  # stopped meanwhile
+                try:
+                    arguments = self._whole(search.arguments())
+                except RequestError as error:  # its space is gone, say
+                    self._queue.put(replace(search, phase="failed", message=str(error)))
+                    continue
                 self._queue.put(replace(search, phase="submitted", job=job, message=""))
             try:
-                self._jobs.submit(job, search.arguments)
+                self._jobs.submit(job, arguments)
             except Exception as error:
                 with self._lock:
                     known = isinstance(error, RequestError)
@@ -268,7 +291,6 @@ class Searches:
 def _own(state: Path) -> int:
     """A lock on the state folder for as long as this process lives: two services would start each search twice."""
     try:
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Secrets of the service: made once, kept in files that their owner alone may read."""
+"""Secrets of the service: made once, kept in files that their owner alone may read, and in no child's environment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from pathlib import Path
 
 from tuner.errors import RequestError
 
+TOKEN = "TUNER_TOKEN"
 LEAST_CHARS = 16
+
+
+def child_environment() -> dict[str, str]:
+    """The environment of every process that the service starts: its own, without the service's token.
+
+    Jobs inherit it from the cluster's head. A space's code could read the token there, and a log could keep it.
+    """
+    return {name: value for name, value in os.environ.items() if name != TOKEN}
 
 
 def keep_secret(path: Path, new: str) -> Path:
@@ -29,10 +38,13 @@ def keep_secret(path: Path, new: str) -> Path:
     return path
 
 
-def token_of(given: str, state: Path) -> str:
-    """The service's token: TUNER_TOKEN, or one that is made once and kept in `<state>/token`."""
-    if given:
-        if len(given) < LEAST_CHARS:
-            raise RequestError(f"TUNER_TOKEN has {len(given)} characters; give {LEAST_CHARS} or more, or leave it out")
-        return given
-    return keep_secret(state / "token", secrets.token_urlsafe(32)).read_text()
+def long_enough(given: str) -> str:
+    """TUNER_TOKEN as it was given; RequestError for one that is too short."""
+    if given and len(given) < LEAST_CHARS:
+        raise RequestError(f"{TOKEN} has {len(given)} characters; give {LEAST_CHARS} or more, or leave it out")
+    return given
+
+
+def token_file(state: Path) -> Path:
+    """The file with the token that is made once and kept, for a service that was given none."""
+    return keep_secret(state / "token", secrets.token_urlsafe(32))

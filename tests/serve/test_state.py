@@ -1,0 +1,385 @@
+"""A results folder is only data: whatever lies in it, nothing is run, ended or removed. The service's own state."""
+
+import ast
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from tuner.errors import RequestError
+from tuner.experiment import Experiment
+from tuner.serve import cluster as clusters
+from tuner.serve.check import experiment_of
+from tuner.serve.client import Client
+from tuner.serve.cluster import Cluster, _born, find
+from tuner.serve.options import ships
+from tuner.serve.searches import checked
+from tuner.serve.state import BASE, state_of
+
+ALL = "/api/experiments"
+
+
+@pytest.fixture
+def victim():
+    """A process of this user's that no service started."""
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def precious():
+    """A folder where Ray's files would lie."""
+    with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
+        (Path(folder) / "file").write_text("x")
+        yield Path(folder)
+
+
+@pytest.fixture
+def evil(tmp_path):
+    """A space that leaves a file when it is imported."""
+    marker, space = tmp_path / "imported", tmp_path / "evil_space.py"
+    space.write_text(f"open({str(marker)!r}, 'w').close()\n")
+    return space, marker
+
+
+# --- the state's folder ---------------------------------------------------------------------------------------------
+
+
+def test_each_results_folder_has_a_state_of_its_own_however_it_is_called(tmp_path):
+    one, other, link = tmp_path / "a" / "results", tmp_path / "b" / "results", tmp_path / "link"
+    one.mkdir(parents=True)
+    other.mkdir(parents=True)
+    link.symlink_to(one)
+    assert state_of(one) == state_of(link) != state_of(other)
+    assert state_of(one).name.startswith("results-") and state_of(one).parent == tmp_path / "state" / "services"
+    assert [path.stat().st_mode & 0o777 for path in (state_of(one), state_of(one).parent)] == [0o700, 0o700]
+    assert not list(one.iterdir())
+
+
+def test_without_a_choice_it_is_the_users_state_folder(tmp_path, monkeypatch):
+    monkeypatch.delenv(BASE)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    assert state_of(tmp_path).is_relative_to(tmp_path / "xdg" / "tuner")
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("how", ["open", "link", "owner", "file"])
+def test_a_state_that_others_may_have_written_is_refused(tmp_path, how, depth):
+    made = state_of(tmp_path)
+    path = [made, made.parent, made.parent.parent][depth]
+    if how == "open":
+        path.chmod(0o750)
+    elif how == "owner":
+        if os.geteuid() != 0:
+            pytest.skip("only root gives a folder away")
+        os.chown(path, 12345, -1)
+    else:
+        path.rename(tmp_path / "moved")
+        path.symlink_to(tmp_path / "moved") if how == "link" else path.write_text("")
+    with pytest.raises(RequestError, match=f"{path} .*; (run chmod 700 .*, or )?set {BASE} to a folder of your own"):
+        state_of(tmp_path)
+
+
+# --- a hostile folder -----------------------------------------------------------------------------------------------
+
+
+def test_a_hostile_folder_runs_ends_and_removes_nothing(tmp_path, victim, precious, evil):
+    results, (space, marker) = tmp_path / "results", evil
+    old = results / ".service"
+    (old / "queue").mkdir(parents=True)
+    row = {"pid": victim.pid, "born": _born(victim.pid), "url": "http://127.0.0.1:9", "folder": str(precious)}
+    (old / "cluster.json").write_text(json.dumps({**row, "token": "/etc/passwd"}))
+    entry = {"name": "x", "options": options("x"), "arguments": [f"--space={space}"], "since": 1.0, "phase": "queued"}
+    (old / "queue" / "x.json").write_text(json.dumps(entry))
+    os.close(os.open(old / "token", os.O_CREAT | os.O_WRONLY, 0o600))
+    (old / "token").write_text("t" * 43)
+    command = [sys.executable, "-m", "tuner.serve", "--results", str(results), "--port", "0"]
+    env = {name: value for name, value in os.environ.items() if name != "TUNER_TOKEN"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    try:
+        lines = [process.stdout.readline() for _ in range(3)]
+        (row,) = answering(Client(lines[0].split(" at ")[1].split()[0])).experiments()
+        assert (row["name"], row["state"]) == ("x", "failed")
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 0 and "to be started again: 1" in said and len(said.splitlines()) == 1
+    assert victim.poll() is None and (precious / "file").exists() and not marker.exists()
+    kept = Path(lines[2].split()[-1])
+    assert kept.is_relative_to(tmp_path / "state") and kept.read_text() != "t" * 43
+
+
+def answering(client):
+    """The client, once its service answers."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            client.experiments()
+            return client
+        except OSError:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
+def options(name, **other):
+    return dataclasses.asdict(Experiment(**{"space": "quadratic", "name": name, "results": "/nowhere", **other}))
+
+
+def entry(**other):
+    row = {"name": "x", "options": options("x"), "arguments": ["--space=/evil.py"], "since": 1.0, "phase": "queued"}
+    return {**row, "job": "", "message": "", **other}
+
+
+@pytest.fixture
+def left(tmp_path, service):
+    """An older version's queue; `left()` is the service that is started after it was written."""
+    folder = service.results / ".service" / "queue"
+    folder.mkdir(parents=True)
+
+    def start():
+        (state_of(service.results) / "queue").rmdir()
+        return service.reopened()
+
+    start.folder = folder
+    return start
+
+
+def test_an_older_queue_is_listed_once_and_never_started(left, capsys):
+    (left.folder / "x.json").write_text(json.dumps(entry()))
+    service = left()
+    assert service.searches.step() is False and not service.jobs.submitted
+    (row,) = service.owner.get(ALL).json()["experiments"]
+    assert (row["name"], row["state"], row["actions"]) == ("x", "failed", [])
+    assert "start it again" in row["message"] and "no longer used" in capsys.readouterr().err
+    assert service.searches.get("x").options["results"] == str(service.results)
+    (left.folder / "y.json").write_text(json.dumps(entry(name="y", options=options("y"))))
+    again = service.reopened()
+    assert [search.name for search in again.searches.all()] == ["x"] and not capsys.readouterr().err
+    assert again.owner.post(ALL, json={"space": "quadratic", "name": "x"}).status_code == 202
+
+
+HOSTILE = {
+    "a space that is a file": json.dumps(entry(options={**options("x"), "space": "/evil.py"})),
+    "a space that is a list": json.dumps(entry(options={**options("x"), "space": ["quadratic"]})),
+    "another name than the file's": json.dumps(entry(options=options("y"))),
+    "a name that leaves the folder": json.dumps(entry(options={**options("x"), "name": "../x"})),
+    "a search that ran": json.dumps(entry(phase="submitted", job="evil")),
+    "an option of another kind": json.dumps(entry(options={**options("x"), "num_samples": "10"})),
+    "a choice that is wrong": json.dumps(entry(options={**options("x"), "grace_period": 99})),
+    "no object": "[1]",
+    "a number": "1",
+    "deep": "[" * 50_000,
+    "torn": json.dumps(entry())[:-5],
+    "long": json.dumps(entry(message="x" * 100_000)),
+    "a long number": json.dumps(entry(options={**options("x"), "num_samples": 10})).replace("10", "1" * 5000),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_what_no_service_wrote_is_left_out(left, what):
+    (left.folder / "x.json").write_text(HOSTILE[what])
+    (left.folder / "good.json").write_text(json.dumps(entry(options=options("good"))))
+    assert [search.name for search in left().searches.all()] == ["good"]
+
+
+@pytest.mark.parametrize("how", ["pipe", "link", "others may write", "folder", "writable folder"])
+def test_a_file_that_others_may_have_written_is_left_out(left, how):
+    path = left.folder / "x.json"
+    if how == "pipe":
+        os.mkfifo(path)  # opened, it would hang
+    elif how == "folder":
+        path.mkdir()
+    else:
+        path.write_text(json.dumps(entry()))
+    if how == "link":
+        path.rename(left.folder.parent / "elsewhere")
+        path.symlink_to(left.folder.parent / "elsewhere")
+    if how == "others may write":
+        path.chmod(0o666)
+    if how == "writable folder":
+        left.folder.chmod(0o777)
+    assert not left().searches.all()
+
+
+def test_a_damaged_entry_of_the_queue_is_left_out_and_its_neighbours_stay(service, evil, capsys):
+    for name in ("a", "b", "c"):
+        assert service.owner.post(ALL, json={"space": "quadratic", "name": name}).status_code == 202
+    folder = state_of(service.results) / "queue"
+    (folder / "a.json").write_text("{")
+    changed = json.loads((folder / "b.json").read_text())
+    (folder / "b.json").write_text(json.dumps({**changed, "asked": {**changed["asked"], "space": str(evil[0])}}))
+    again = service.reopened()
+    again.searches.step()
+    assert [search.name for search in again.searches.all()] == ["c"] and len(service.jobs.submitted) == 1
+    said = capsys.readouterr().err
+    assert "a.json is left out" in said and "b.json is left out" in said and "must be one of" in said
+
+
+# --- processes ------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_head_that_was_started_is_ended(tmp_path, victim, precious):
+    named = Cluster(victim.pid, _born(victim.pid), 9, str(precious), "")
+    assert not named.alive()
+    named.end()
+    assert victim.poll() is None
+    kept = tmp_path / "results"
+    kept.mkdir()
+    Cluster(victim.pid, _born(victim.pid), 9, str(kept), "").end()
+    link = Path(tempfile.gettempdir()) / f"tuner-link-{os.getpid()}"
+    link.symlink_to(kept)
+    try:
+        Cluster(victim.pid, _born(victim.pid), 9, str(link), "").end()
+        assert kept.exists() and link.is_symlink()
+    finally:
+        link.unlink()
+
+
+def head(folder):
+    """A process with a head's command line."""
+    words = ["-c", "import time; time.sleep(600)", clusters.MODULE, f"--temp-dir={folder}/ray"]
+    return begun([sys.executable, *words])
+
+
+def begun(words, **given):
+    """A process whose command line the kernel shows: it does so a moment after Popen returns."""
+    process = subprocess.Popen(words, **given)
+    while not Path(f"/proc/{process.pid}/cmdline").read_bytes():
+        time.sleep(0.001)
+    return process
+
+
+def test_a_head_is_found_by_its_file_ended_and_its_folder_removed(tmp_path):
+    folder = tempfile.mkdtemp(prefix="tuner-")
+    process = head(folder)
+    try:
+        written = Cluster(process.pid, _born(process.pid), 9, folder, "t")
+        (tmp_path / "cluster.json").write_text(json.dumps(dataclasses.asdict(written)))
+        assert not dataclasses.replace(written, born="1").alive()  # a later process of the same id
+        assert not dataclasses.replace(written, folder="/tmp/tuner-other").alive()
+        found = find(tmp_path)
+        assert found == written
+        found.end()
+        assert process.poll() is not None and not Path(folder).exists() and find(tmp_path) is None
+    finally:
+        process.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_ray_that_an_older_service_left_is_named_where_it_was_started_for_this_folder(left, capsys, ours):
+    token = left.folder.parent / ("ray_token" if ours else "another")
+    words = [sys.executable, "-c", "import time; time.sleep(600)", clusters.MODULE]
+    process = begun(words, env={**os.environ, "RAY_AUTH_TOKEN_PATH": str(token)})
+    (left.folder.parent / "cluster.json").write_text(json.dumps({"pid": process.pid}))
+    try:
+        left().searches.step()
+        assert (f"end it by kill {process.pid}" in capsys.readouterr().err) == ours and process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("change", [{"pid": "1"}, {"pid": None}, {"port": "9@evil.com"}, {"folder": 3}, {"born": 1.5}])
+def test_a_damaged_file_of_the_cluster_is_said_and_nothing_is_ended(tmp_path, capsys, victim, change):
+    row = dataclasses.asdict(Cluster(victim.pid, _born(victim.pid), 9, "/tmp/tuner-x", "t"))
+    (tmp_path / "cluster.json").write_text(json.dumps({**row, **change}))
+    assert find(tmp_path) is None and "is damaged; a Ray that it named is left alone" in capsys.readouterr().err
+    (tmp_path / "cluster.json").write_bytes(b"\xff{")
+    assert find(tmp_path) is None and victim.poll() is None
+
+
+# --- code -----------------------------------------------------------------------------------------------------------
+
+
+SPACES = ["./evil.py", "os", "tests.spaces.tiny", "quadratic:x.py", "quadratic:a/b", "nothing", "", ["quadratic"], None]
+
+
+@pytest.mark.parametrize("space", ["evil", *SPACES])
+def test_a_folder_cannot_choose_the_code_that_its_resume_imports(service, evil, space):
+    service.begin("a").close()
+    rewrite(service.results / "a", space=str(evil[0]) if space == "evil" else space)
+    answer = service.owner.post(f"{ALL}/a/resume")
+    assert answer.status_code == 422 and "to be resumed here it must be one of" in answer.json()["error"]
+    assert not evil[1].exists() and not service.searches.all()
+
+
+def rewrite(folder, **changed):
+    """As a hostile folder has it: whole, with a right checksum, and other options."""
+    from tuner.experiment import digest
+
+    for name in ("experiment.json", ".experiment.json.copy"):
+        document = json.loads((folder / name).read_text())
+        document.pop("sha256")
+        document["options"] |= changed
+        (folder / name).write_text(json.dumps({**document, "sha256": digest(document)}))
+
+
+def test_a_space_exchanged_after_the_check_is_refused_before_its_import(service, evil):
+    service.begin("a").close()
+    assert service.owner.post(f"{ALL}/a/resume").status_code == 202
+    service.searches.step()
+    (arguments,) = service.jobs.submitted.values()
+    rewrite(service.results / "a", space=str(evil[0]))
+    with pytest.raises(RequestError, match="--space was"):
+        experiment_of(arguments)
+    assert not evil[1].exists()
+
+
+def test_a_space_that_ships_is_resumed_with_its_attribute():
+    assert (
+        ships("mobilenet:space224") and ships("quadratic") and not ships("quadratic:") and not ships("search_spaces.x")
+    )
+
+
+# --- secrets --------------------------------------------------------------------------------------------------------
+
+
+def test_the_check_has_no_token_in_its_environment(tmp_path, monkeypatch):
+    program = tmp_path / "python"
+    program.write_text('#!/bin/sh\nprintf \'{"token": "%s", "home": "%s"}\' "$TUNER_TOKEN" "$HOME"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("TUNER_TOKEN", "s3cret")
+    monkeypatch.setattr(sys, "executable", str(program))
+    assert checked([]) == {"token": "", "home": os.environ["HOME"]}
+
+
+def test_the_head_has_no_token_but_its_own_in_its_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("TUNER_TOKEN", "s3cret")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "of another cluster")
+    started = {}
+
+    def popen(command, **given):
+        started.update(given)
+        raise OSError
+
+    monkeypatch.setattr(clusters.subprocess, "Popen", popen)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(OSError):
+        clusters.start(tmp_path, 1, 0)
+    env = started["env"]
+    assert not {"TUNER_TOKEN", "RAY_AUTH_TOKEN", "RAY_ADDRESS"} & set(env)
+    assert env["RAY_AUTH_TOKEN_PATH"] == str(tmp_path / "ray_token")
+
+
+def test_every_process_of_the_service_gets_its_environment_by_name():
+    places = [path for path in (Path(__file__).parents[2] / "tuner" / "serve").glob("*.py")]
+    calls = [
+        (path.name, {keyword.arg for keyword in node.keywords})
+        for path in places
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("subprocess.", "os.exec", "os.spawn"))
+    ]
+    assert sorted(name for name, _ in calls) == ["cluster.py", "searches.py"]
+    assert all("env" in keywords for _, keywords in calls)

@@ -1,0 +1,103 @@
+"""What an older version of the service left among the results, in `<results>/.service`: its queue, brought over once.
+
+Whoever made the results folder may have written these files, whoever owns them now. So nothing there is trusted: a
+search that waited is listed and not started, and token, cluster and command lines are never taken over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tuner.errors import RequestError
+from tuner.experiment import Experiment
+from tuner.serve.cluster import MODULE
+from tuner.serve.options import SETTABLE, Start
+from tuner.serve.queue import Queue, Search
+
+FOLDER = ".service"
+MOST_BYTES = 64 << 10  # of a file; the service wrote 3 kB
+MOST_FILES = 1000
+MESSAGE = "waited in the queue of an older tuner.serve; start it again"
+WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, RequestError)
+
+
+def bring(results: Path, queue: Path) -> None:
+    """Lists in a new queue the searches that an older service had not begun; once, when that queue is first made.
+
+    The owner starts them again. Prints a line where there is such a folder.
+    """
+    if queue.exists():
+        return
+    queue.mkdir(mode=0o700)
+    folder = results / FOLDER
+    if not os.path.isdir(folder):
+        return
+    left = [search for path in _files(folder / "queue") if (search := _search(path, results))]
+    mine = Queue(queue)
+    for search in left:
+        mine.put(search)
+    waited = f"; searches that waited there are listed, to be started again: {len(left)}" if left else ""
+    print(f"{folder} is of an older version and no longer used{waited}{_head(folder)}", file=sys.stderr, flush=True)
+
+
+def _files(folder: Path) -> list[Path]:
+    """The queue's files, where this user alone may write to their folders."""
+    if not (_is_own(folder, stat.S_ISDIR) and _is_own(folder.parent, stat.S_ISDIR)):
+        return []
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry, _ in zip(entries, range(MOST_FILES), strict=False)]
+    except OSError:
+        return []
+    return [folder / name for name in sorted(names) if name.endswith(".json")]
+
+
+def _is_own(path: Path, is_kind: Callable[[int], bool]) -> bool:
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return is_kind(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+
+
+def _json(path: Path) -> object:
+    if not _is_own(path, stat.S_ISREG) or path.lstat().st_size > MOST_BYTES:
+        raise ValueError(f"{path} is not a file that the service wrote")
+    return json.loads(path.read_bytes())
+
+
+def _search(path: Path, results: Path) -> Search | None:
+    """A search that waited and has no folder yet, by its options as far as a request may set them; None for all else.
+
+    Its command line is not read.
+    """
+    try:
+        document = dict(_json(path))  # type: ignore[call-overload]  # else a TypeError, as for all that it is not
+        given = {name: value for name, value in document["options"].items() if name in (*SETTABLE, "space")}
+        asked = Start.model_validate(given).model_dump(exclude_none=True)
+        options = dataclasses.asdict(Experiment(**asked, results=str(results)))
+        search = Search(asked["name"], options, asked, time.time(), phase="failed", message=MESSAGE)
+        search.arguments()
+        waits = document["phase"] == "queued" and search.name == path.stem and not (results / search.name).exists()
+    except WRONG:
+        return None
+    return search if waits else None
+
+
+def _head(folder: Path) -> str:
+    """A hint at the Ray that the older service left, where the kernel says that it was started for this folder."""
+    try:
+        process = Path(f"/proc/{dict(_json(folder / 'cluster.json'))['pid']:d}")  # type: ignore[call-overload]
+        words, variables = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
+    except WRONG:
+        return ""
+    if MODULE.encode() not in words or b"RAY_AUTH_TOKEN_PATH=" + os.fsencode(folder / "ray_token") not in variables:
+        return ""
+    return f"; its Ray still runs, end it by kill {process.name} once its searches are done"
