@@ -116,12 +116,17 @@ ALLOWED = {
     "tuner.serve.stream": {"files"},
     "tuner.serve.page": set(),
     "tuner.serve.store": {
-        "errors", "experiment", "figures", "foreign", "reading", "results", "resume.lock", "views.tables",
+        "errors", "experiment", "figures", "files", "foreign", "reading", "results", "resume.lock", "views.tables",
     },
     "tuner.serve.answers": {"journal"},
+    "tuner.serve.questions": {
+        "errors", "results", "serve.answers", "views.contour", "views.importance", "views.standing", "views.whatif",
+        "views.whatif_figure",
+    },
+    "tuner.serve.costly": {"serve.bounds", "serve.guard"},
     "tuner.serve.insight": {
-        "errors", "results", "serve.answers", "serve.control", "serve.guard", "serve.store", "views.audit_record",
-        "views.contour", "views.importance", "views.one_trial", "views.standing", "views.whatif", "views.whatif_figure",
+        "errors", "results", "serve.answers", "serve.control", "serve.costly", "serve.guard", "serve.questions",
+        "serve.store", "views.audit_record", "views.one_trial", "views.whatif",
     },
     "tuner.serve.head": {"driver"},
     "tuner.serve.check": {"errors", "experiment", "run"},
@@ -135,8 +140,8 @@ ALLOWED = {
         "serve.searches", "serve.store", "space",
     },
     "tuner.serve.app": {
-        "errors", "serve.answers", "serve.bounds", "serve.control", "serve.guard", "serve.insight", "serve.page",
-        "serve.searches", "serve.store", "serve.stream", "views.tables",
+        "errors", "reading", "serve.answers", "serve.bounds", "serve.control", "serve.guard", "serve.insight",
+        "serve.page", "serve.searches", "serve.store", "serve.stream", "views.tables",
     },
     "tuner.serve.__main__": {
         "errors", "experiment", "serve.app", "serve.guard", "serve.jobs", "serve.searches", "serve.secret",
@@ -163,6 +168,7 @@ WITHOUT_RAY_AND_TORCH = [
     "tuner.reading", "tuner.serve.insight", "tuner.serve.app", "tuner.serve.store", "tuner.serve.__main__",
     "tuner.serve.client", "tuner.serve.control", "tuner.serve.searches", "tuner.serve.queue", "tuner.serve.jobs",
     "tuner.serve.cluster", "tuner.serve.check", "tuner.serve.options", "tuner.serve.secret",
+    "tuner.serve.questions", "tuner.serve.costly",
 ]  # fmt: skip
 
 

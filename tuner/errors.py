@@ -6,7 +6,11 @@ Here too is what makes any text fit for a terminal, since an error names what it
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+logger = logging.getLogger(__name__)
 
 
 class RequestError(Exception):
@@ -26,6 +30,21 @@ def printable(text: str) -> str:
     surrogate pairs and unusual spaces. A text of several lines is passed line by line.
     """
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+@contextmanager
+def blamed(folder: str) -> Iterator[None]:
+    """Turns whatever the files of a folder make a reader raise into a RequestError that names the folder.
+
+    Files are checked where they are read; this is for what no check foresaw. The traceback is logged at DEBUG.
+    """
+    try:
+        yield
+    except RequestError:
+        raise
+    except Exception as error:
+        logger.debug("%s", printable(folder), exc_info=True)
+        raise RequestError(f"{folder} cannot be read: {type(error).__name__}: {error}"[:1000]) from error
 
 
 def nearest(given: str, known: Iterable[str]) -> str:

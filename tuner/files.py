@@ -1,7 +1,7 @@
 """Files: written so that a reader never meets half of one, and read as data that anybody may have put there.
 
-Every reader of an experiment's folder opens its files by `open_in`, and parses JSON by `parsed`: a file may be a pipe, a
-link to somewhere else, endless, nested without an end, or no text at all, and each of these is an OSError or ValueError.
+Every reader of an experiment's folder opens its files by `open_in`, and parses JSON by `parsed`. A file may be a pipe,
+a link to somewhere else, endless, nested too deeply, or no text: each of these is an OSError or a ValueError.
 """
 
 from __future__ import annotations

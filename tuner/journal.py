@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from tuner.errors import RequestError
 from tuner.files import MOST_BYTES, lines_of, open_in, parsed, write_atomically
@@ -173,7 +173,7 @@ def follow(
     offset, number, is_sealed = 0, 0, False
     if once and not path.exists():
         return
-    with open_in(path.parent, path.name) as file:
+    with _opened(path) as file:
         while True:
             once = once or gone()
             file.seek(offset)
@@ -191,6 +191,15 @@ def follow(
             if once or event.get("event") == "experiment_finished":
                 return  # one with events behind it ended an earlier session
             time.sleep(pause_s)
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return open_in(path.parent, path.name)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def damaged(path: Path, line: int, error: Exception) -> RequestError:

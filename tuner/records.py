@@ -13,7 +13,6 @@ from tuner.experiment import MOST_EPOCHS
 from tuner.journal import Event
 from tuner.kept import kept
 
-
 MOST_INTEGER = 2**63
 
 
@@ -230,7 +229,8 @@ def _is_dict(value: Any) -> bool:
     return isinstance(value, dict)
 
 
-_FITS: dict[str, tuple[tuple[str, Callable[[Any], bool]], ...]] = {  # event -> its fields, which a journal may have wrong
+_Fields = tuple[tuple[str, Callable[[Any], bool]], ...]
+_FITS: dict[str, _Fields] = {  # event -> its fields, each of which a journal may have wrong
     "report": (("epoch", _is_epoch),),
     "decision": (
         ("epoch", _is_epoch), ("rung", _is_place), ("bracket", _is_place), ("value", _is_number),

@@ -45,7 +45,7 @@ def timeline_of(record: ExperimentRecord) -> Timeline:
         # 50 ms of grace: a trial's end is journaled a little after the next one's start.
         place = next((n for n, until in enumerate(places) if until <= start + 0.05), len(places))
         places[place : place + 1] = [end]
-        lane = f"{trial.node or 'node'} / {place + 1}"
+        lane = f"{escaped(trial.node or 'node', 60)} / {place + 1}"
         spans.append(Span(trial.id, trial.status, labels[i], lane, round(start - first, 3), round(end - first, 3)))
     return Timeline(spans, sorted({span.lane for span in spans}), winner[0].id if winner else "")
 
