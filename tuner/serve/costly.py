@@ -118,6 +118,8 @@ class Costly:
         except (Ended, OSError, ValueError) as error:
             _end(self._processes)
             raise Ended(str(error)) from None
+        if status == 503:  # its memory is used up, and it ends
+            _end(self._processes)
         return status, b"".join(parts)
 
     def _started(self) -> subprocess.Popen[bytes]:

@@ -1,8 +1,8 @@
 """Questions that take long to answer, and the process that answers them: `python -m tuner.serve.questions`.
 
 It reads a question a line from its stdin. It writes each answer to its stdout: a line `STATUS LENGTH`, and as many
-bytes of JSON. The service (`tuner.serve.costly`) ends it where an answer takes too long or nobody waits for it any more. It
-ends itself with the service, when its memory is used up, or when an answer takes twice its time.
+bytes of JSON. The service (`tuner.serve.costly`) ends it where an answer takes too long or nobody waits for it any
+more. It ends itself with the service, when its memory is used up, or when an answer takes twice its time.
 """
 
 from __future__ import annotations
@@ -84,11 +84,12 @@ class Answers:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._followed: OrderedDict[str, Following] = OrderedDict()
+        self._records: dict[str, ExperimentRecord] = {}
 
     def answer(self, folder: str, question: str, choices: dict[str, Any]) -> tuple[int, str]:
         """The status and the JSON: 200 with the answer, 422 with why there is none, 500 for a damaged folder."""
         try:
-            record = self._following(folder).load()
+            record = self._record(folder)
         except RequestError as error:
             return 500, _refused(str(error))
         try:
@@ -100,12 +101,15 @@ class Answers:
         except Exception as error:  # whatever a folder holds: it is the folder that is wrong
             return 422, _refused(f"{Path(folder).name}: this cannot be answered ({type(error).__name__}: {error})")
 
-    def _following(self, folder: str) -> Following:
+    def _record(self, folder: str) -> ExperimentRecord:
+        """The folder as it is now: the same record as before, with all that was worked out of it, if nothing changed."""
         followed = self._followed.setdefault(folder, Following(Path(folder), self._most_bytes))
         self._followed.move_to_end(folder)
         while len(self._followed) > MOST_FOLLOWED:
-            self._followed.popitem(last=False)
-        return followed
+            self._records.pop(self._followed.popitem(last=False)[0], None)
+        found, before = followed.load(), self._records.get(folder)
+        self._records[folder] = before if before == found else found  # the trials of both are the same objects
+        return self._records[folder]
 
 
 def _refused(message: str) -> str:

@@ -243,13 +243,18 @@ def _is_name(name: str) -> bool:
 def _is_experiment(folder: Path) -> bool:
     """Whether it is to be shown: an experiment, or a folder that nobody here may look into."""
     try:
-        return stat.S_ISDIR(os.lstat(folder).st_mode) and (
-            os.path.lexists(folder / "experiment.json") or is_ray_folder(folder)
-        )
+        if not stat.S_ISDIR(os.lstat(folder).st_mode):
+            return False
+        os.lstat(folder / "experiment.json")
+        return True
     except PermissionError:
         return True
     except (OSError, ValueError):
-        return False
+        pass
+    try:
+        return is_ray_folder(folder)
+    except OSError as error:
+        return isinstance(error, PermissionError)
 
 
 def _stamp(folder: Path) -> object:
