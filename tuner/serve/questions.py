@@ -102,7 +102,7 @@ class Answers:
             return 422, _refused(f"{Path(folder).name}: this cannot be answered ({type(error).__name__}: {error})")
 
     def _record(self, folder: str) -> ExperimentRecord:
-        """The folder as it is now: the same record as before, with all that was worked out of it, if nothing changed."""
+        """The folder as it is now; if nothing changed, the record of before with all that was worked out of it."""
         followed = self._followed.setdefault(folder, Following(Path(folder), self._most_bytes))
         self._followed.move_to_end(folder)
         while len(self._followed) > MOST_FOLLOWED:
