@@ -13,6 +13,7 @@ from tuner.experiment import COPY, FILE, Experiment, digest
 from tuner.journal import Journal, sealed
 from tuner.resume.lock import driver_of
 from tuner.serve.app import create_app
+from tuner.serve.client import Client, ServiceError
 from tuner.serve.store import Store
 
 HERE = "http://127.0.0.1:8800"
@@ -334,3 +335,15 @@ def test_the_list_is_there_soon_with_every_bad_folder_in_it(service):
     found = rows(service)
     assert found["good"]["error"] == "" and len(found) == len(DAMAGED) + len(READABLE) + 1
     assert time.monotonic() - began < 60
+
+
+def test_a_client_asks_again_when_it_is_told_to(monkeypatch):
+    told = [ServiceError(503, "being read", 0.01), ServiceError(503, "being read", 0.01), {"name": "long"}]
+
+    def answered(self, method, path, body):
+        if isinstance(told[0], ServiceError):
+            raise told.pop(0)
+        return told[0]
+
+    monkeypatch.setattr(Client, "_json", answered)
+    assert Client(HERE).get("long") == {"name": "long"}
