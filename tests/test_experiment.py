@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import tracemalloc
 
 import pytest
 from ray.tune.schedulers import AsyncHyperBandScheduler
@@ -34,7 +35,13 @@ WRONG = [
     ("name", "x\n"),
     ("time_budget", "1m\n2m"),
     ("trial_timeout", "10"), ("trial_timeout", "0s"), ("trial_timeout", "1d"), ("trial_timeout", "-1s"),
-    ("max_failures", -1),
+    ("max_failures", -1), ("num_samples", 10**12), ("num_samples", 10**299), ("max_epochs", 1_000_001),
+    ("workers_per_trial", 10**9), ("reduction_factor", 1.0000001), ("reduction_factor", 1 + 1e-15),
+    ("reduction_factor", 10**299), ("cpus_per_trial", 10**299), ("time_budget", "9" * 400 + "s"),
+    ("time_budget", "1000000h"), ("metric", "x" * 5000), ("num_samples", "10"), ("num_samples", 1.5),
+    ("num_samples", True), ("num_samples", None), ("reduction_factor", "2"), ("reduction_factor", [2]),
+    ("tensorboard", 1), ("space", 5), ("space", ["cifar"]), ("searcher", ["random"]), ("mode", None),
+    ("cpus_per_trial", {}), ("name", 7),
 ]  # fmt: skip
 
 
@@ -211,3 +218,23 @@ def test_an_experiment_json_cut_or_altered_at_any_byte_is_read_from_its_copy(tmp
     assert "experiment.json is damaged" in caplog.text and "its copy .experiment.json.copy is used" in caplog.text
     path.unlink()
     assert load_experiment(tmp_path)[0] == saved
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "hyperband", "median", "fifo", "pbt"])
+def test_rungs_are_counted_before_any_is_laid(scheduler):
+    tracemalloc.start()
+    with pytest.raises(
+        RequestError, match=r"reduction-factor 1.0000001 gives .* rungs .*at most 100.*give 1.15 or more"
+    ):
+        Experiment(scheduler=scheduler, max_epochs=1_000_000, reduction_factor=1.0000001)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+    few = Experiment(scheduler=scheduler, max_epochs=1_000_000, reduction_factor=1.15)
+    assert len(few.rungs()) <= 100
+
+
+def test_rungs_are_counted_from_the_grace_period_on():
+    assert Experiment(max_epochs=100, grace_period=90, reduction_factor=1.01).rungs()[0] == 90
+    with pytest.raises(RequestError, match="rungs"):
+        Experiment(scheduler="hyperband", max_epochs=100, grace_period=90, reduction_factor=1.01)

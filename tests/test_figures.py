@@ -11,9 +11,14 @@ from tuner.experiment import Experiment
 from tuner.figures import all_figures, curves_of, draw_curves, history_of
 from tuner.records import Decision, Report, TrialRecord
 from tuner.results import ExperimentRecord
+from tuner.views.contour import contour_of, draw_contour
+from tuner.views.importance import Importance, draw_importance
 from tuner.views.labels import escaped
+from tuner.views.one_trial import draw_metrics
 from tuner.views.parallel import parallel_of
 from tuner.views.tables import cutoff_of, decision_rows, rung_rows, trial_rows
+from tuner.views.whatif import what_if
+from tuner.views.whatif_figure import cuts_of, draw_whatif
 
 
 def trial(number, values, status="completed", decisions=(), **config):
@@ -160,3 +165,42 @@ def test_of_very_many_trials_the_survivors_the_best_and_a_sample_of_the_pruned_a
     shown = {curve.trial for curve in many.curves}
     assert {f"{n:05}" for n in range(1, 21)} <= shown and len(shown) <= 40 and many.trials == 100
     assert draw_curves(curves_of(record(*left)))["layout"]["xaxis"]["title"]["text"] == "epoch"
+
+
+HOSTILE = '<a href="https://evil.com">x</a>\x1b]0;x\x07\u202e\udcff'
+
+
+def strings(value):
+    if isinstance(value, dict):
+        return [text for item in value.values() for text in strings(item)]
+    if isinstance(value, (list, tuple)):
+        return [text for item in value for text in strings(item)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_no_text_of_a_folder_reaches_plotly_as_markup_or_control():
+    """Plotly draws links, and more, of what looks like HTML in any of its texts."""
+    metric, used = f"loss {HOSTILE}", f"cpu_{HOSTILE}"
+    trials = [
+        TrialRecord(
+            f"{n} {HOSTILE}", {f"{HOSTILE} lr": 0.1 * n, "b": n % 3, "act": f"{HOSTILE}{n % 2}"}, "pruned", HOSTILE,
+            tuple(Report(e, {metric: n + 1 / e, used: float(n + e)}, None, e, 10 * n + e) for e in (1, 2)),
+            (Decision(2, 2, 0, n + 0.5, 0.1, n, "stop", HOSTILE),), (HOSTILE,), {"CPU": 1}, f"{HOSTILE} node",
+            1.0, n, n, ((float(n), n + 1.5),),
+        )
+        for n in range(12)
+    ]  # fmt: skip
+    whole = record(*trials, metric=metric)
+    outcome = what_if(whole, "asha", 1, 2)
+    figures = {
+        **all_figures(whole),
+        "contour": draw_contour(contour_of(whole, f"{HOSTILE} lr", "b"), metric, "min"),
+        "importance": draw_importance(Importance([HOSTILE], [1.0], [0.1], 0.5, 12)),
+        "what-if": draw_whatif(cuts_of(whole, outcome), outcome, metric),
+        "one trial": draw_metrics(trials[0], metric, 1),
+    }
+    assert set(figures) >= {"curves", "history", "parallel", "slices", "usage", "timeline"}
+    for name, figure in figures.items():
+        for text in strings(figure):
+            plain = text.replace("<br>", "").replace("<extra></extra>", "")
+            assert not {"<", "\x1b", "\x07", "\u202e", "\udcff"} & set(plain), (name, text)

@@ -6,7 +6,7 @@ import re
 import pytest
 from test_figures import decided, record, trial
 
-from tuner.report import page
+from tuner.report import main, page, write_report
 from tuner.views.alternatives import alternative_rows
 
 
@@ -48,3 +48,16 @@ def test_too_much_to_replay_or_nothing_is_no_table(searched, monkeypatch):
 def test_one_parameter_has_no_pair_and_no_trial_no_figure():
     assert "<h2>Two parameters" not in page(record(trial(0, [1.0], x=1), trial(1, [2.0], x=2)))
     assert "const FIGURES" not in page(record())
+
+
+def test_a_folder_that_breaks_a_view_is_named_in_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("tuner.report.load", lambda folder: 1 / 0)
+    assert main(["evil\x1b[2J", "--results", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "tuner: error: evil\\x1b[2J cannot be read: ZeroDivisionError: division by zero\n"
+
+
+def test_half_a_pair_of_surrogates_is_written(searched, tmp_path):
+    (tmp_path / "e").mkdir()
+    odd = trial(9, [1.0], x=1, y=1, act="\udcff")
+    path = write_report(record(*searched.trials, odd, max_epochs=2, results=str(tmp_path)))
+    assert r"\udcff" in path.read_text()

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.domains import leaves
 from tuner.engine.columns import USAGE
 from tuner.experiment import Experiment
 from tuner.files import write_atomically
@@ -179,8 +178,17 @@ def trials_csv(record: ExperimentRecord) -> str:
 
 
 def flat(config: dict[str, Any]) -> dict[str, Any]:
-    """`{"a": {"b": 1}}` -> `{"a/b": 1}`"""
-    return dict(leaves(config))
+    """`{"a": {"b": 1}}` -> `{"a/b": 1}`; of a recorded setting, whose names may be any."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        found |= (
+            {f"{name}/{inner}": each for inner, each in flat(value).items()} if _is_nested(value) else {name: value}
+        )
+    return found
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) != {"grid_search"}
 
 
 def figures(metrics: dict[str, Any]) -> str:

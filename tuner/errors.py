@@ -1,19 +1,50 @@
-"""The one exception for a user's mistake: it becomes a line on stderr and exit code 2, never a traceback."""
+"""The one exception for a user's mistake: it becomes a line on stderr and exit code 2, never a traceback.
+
+Here too is what makes any text fit for a terminal, since an error names what it was given.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+logger = logging.getLogger(__name__)
 
 
 class RequestError(Exception):
     """What was asked for cannot be done; the text says what was given, what is allowed and what to do.
 
-    It is one line, whatever was given.
+    It is one printable line, whatever was given.
     """
 
     def __str__(self) -> str:
-        return " ".join(super().__str__().splitlines())
+        return printable(" ".join(super().__str__().splitlines()))
+
+
+def printable(text: str) -> str:
+    """The text with each character that a terminal would obey, hide or reorder written as its escape: `\\x1b`.
+
+    These are the control characters (line ends and tabs too), marks that reverse the direction of writing, halves of
+    surrogate pairs and unusual spaces. A text of several lines is passed line by line.
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+@contextmanager
+def blamed(folder: str) -> Iterator[None]:
+    """Turns whatever the files of a folder make a reader raise into a RequestError that names the folder.
+
+    Files are checked where they are read; this is for what no check foresaw. The traceback is logged at DEBUG.
+    """
+    try:
+        yield
+    except RequestError:
+        raise
+    except Exception as error:
+        logger.debug("%s", printable(folder), exc_info=True)
+        raise RequestError(f"{folder} cannot be read: {type(error).__name__}: {error}"[:1000]) from error
 
 
 def nearest(given: str, known: Iterable[str]) -> str:

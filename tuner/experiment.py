@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from tuner.errors import RequestError, nearest
-from tuner.files import write_atomically
+from tuner.errors import RequestError, nearest, printable
+from tuner.files import is_file_in, json_in, write_atomically
 from tuner.resume.storage import is_uri, local_root
 
 logger = logging.getLogger(__name__)
@@ -49,8 +49,24 @@ NAMES = {  # option -> what it must match, and that in words
     "results": (r".+", "give a folder, or an object store such as s3://bucket/folder"),
     "wandb_project": (r"[^/\\#?%:]{1,128}", "W&B takes 1 to 128 characters, none of / \\ # ? % :"),
 }
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RequestError)
-AT_LEAST_ONE = ("num_samples", "max_epochs", "grace_period", "workers_per_trial")
+UNREADABLE = (OSError, ValueError, ArithmeticError, KeyError, TypeError, AttributeError, RequestError)
+MOST_EPOCHS = 1_000_000
+# Bounds on what a search costs before it runs: the command line, a request and a file that somebody wrote give options.
+BOUNDS = {
+    "num_samples": (1, 1_000_000),
+    "max_epochs": (1, MOST_EPOCHS),
+    "grace_period": (1, MOST_EPOCHS),
+    "workers_per_trial": (1, 10_000),
+    "max_failures": (0, 1_000_000),
+    "max_concurrent_trials": (0, 1_000_000),
+    "seed": (0, 2**32 - 1),
+    "priority": (-100, 100),
+}
+MOST_RUNGS = 100  # 1.1 gives 100 at 12,500 epochs; each is a list in memory and a comparison of each report
+MOST_SECONDS = 1e9  # 31 years
+MOST_CHARS = 4096  # of a text
+MOST_NUMBER = 1e6  # of a resource or factor
+KINDS = {int: "a whole number", float: "a number", str: f"a text of {MOST_CHARS} characters at most", bool: "yes or no"}
 BEST_RULE = (
     "the best trial is the one whose best epoch has the best finite value of the metric, among epochs that a "
     "checkpoint exists for (among all epochs where no trial saved one); ties go to the earlier report"
@@ -119,23 +135,18 @@ class Experiment:
     """also write TensorBoard files, by Ray's own logger"""
 
     def __post_init__(self) -> None:
-        for name, least in (*((name, 1) for name in AT_LEAST_ONE), ("max_failures", 0)):
-            if getattr(self, name) < least:
-                raise RequestError(f"{option(name)} {getattr(self, name)}: must be {least} or more")
         for field in dataclasses.fields(self):
+            self._check_kind(field.name)
             self._check_choice(field.name)
+        for name, (least, most) in BOUNDS.items():
+            if not least <= getattr(self, name) <= most:
+                raise RequestError(f"{option(name)} {getattr(self, name)}: {_bounds(name, least, most)}")
         if self.grace_period > self.max_epochs:
             raise RequestError(
                 f"--grace-period {self.grace_period} is above --max-epochs {self.max_epochs}: no trial could be "
                 f"stopped; lower it to {self.max_epochs} or less, or raise --max-epochs"
             )
-        if not (self.reduction_factor > 1 and math.isfinite(self.reduction_factor)):
-            raise RequestError(f"--reduction-factor {self.reduction_factor:g}: must be above 1")
-        if self.max_concurrent_trials < 0:
-            raise RequestError(f"--max-concurrent-trials {self.max_concurrent_trials}: must be 1 or more, or 0 = all")
-        for name, low, high in (("seed", 0, 2**32 - 1), ("priority", -100, 100)):
-            if not low <= getattr(self, name) <= high:
-                raise RequestError(f"{option(name)} {getattr(self, name)}: must be {low}..{high}")
+        self._check_rungs()
         self._check_resources()
         self._check_workers()
         self._check_pair()
@@ -163,6 +174,28 @@ class Experiment:
         # Between two epochs a rung is met at the later one; close ones may share it.
         return list(dict.fromkeys(math.ceil(self.grace_period * self.reduction_factor**k) for k in range(num)))
 
+    def _check_kind(self, name: str) -> None:
+        """Options come from files too, where anything may stand."""
+        kinds, value = ALLOWED_KINDS[name], getattr(self, name)
+        fits = type(value) in kinds or (float in kinds and type(value) is int)
+        if not fits or (isinstance(value, str) and len(value) > MOST_CHARS):
+            shown = repr(value)[:50] if isinstance(value, (str, float, bool, type(None))) else type(value).__name__
+            raise RequestError(f"{option(name)} {shown}: must be {' or '.join(KINDS[kind] for kind in kinds)}")
+
+    def _check_rungs(self) -> None:
+        """Before any list of them is made."""
+        factor = self.reduction_factor
+        if not 1 < factor <= MOST_NUMBER:
+            raise RequestError(f"--reduction-factor {factor:g}: must be above 1")
+        grace = 1 if self.scheduler in ("hyperband", "bohb") else self.grace_period  # these two begin at one epoch
+        rungs = math.log(self.max_epochs / grace) / math.log(factor) + 1
+        if rungs > MOST_RUNGS:
+            least = (self.max_epochs / grace) ** (1 / (MOST_RUNGS - 1))
+            raise RequestError(
+                f"--reduction-factor {factor:.10g} gives {rungs:,.0f} rungs up to --max-epochs {self.max_epochs}: at "
+                f"most {MOST_RUNGS} are laid; give {math.ceil(least * 1000) / 1000:g} or more"
+            )
+
     def _check_choice(self, name: str) -> None:
         allowed, value = CHOICES[name], getattr(self, name)
         if allowed and isinstance(value, str) and value not in allowed:
@@ -173,8 +206,8 @@ class Experiment:
             value = getattr(self, name)
             if value == "auto":
                 continue
-            if not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
-                raise RequestError(f"{option(name)} {value}: must be {'0 or more' if zero else 'above 0'}, or auto")
+            if not (value <= MOST_NUMBER and (value > 0 or (zero and value == 0))):
+                raise RequestError(f"{option(name)} {value:g}: must be {'0 or more' if zero else 'above 0'}, or auto")
             if value > 1 and value != int(value):
                 raise RequestError(f"{option(name)} {value}: must be whole above 1 (Ray places no 1.5 of a device)")
 
@@ -218,9 +251,10 @@ class Experiment:
         if not text:
             return None
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text, re.ASCII)
-        if not found or float(found[1]) == 0:
-            raise RequestError(f"{option(name)} {text}: write it as 90s, 30m or 2h, above zero")
-        return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+        seconds = float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+        if not 0 < seconds <= MOST_SECONDS:
+            raise RequestError(f"{option(name)} {text[:50]}: write it as 90s, 30m or 2h, above zero, below 31 years")
+        return seconds
 
     def differences(self, other: Experiment) -> dict[str, tuple[Any, Any]]:
         """Field -> (here, there), for the fields that differ."""
@@ -248,19 +282,19 @@ def load_experiment(folder: Path) -> tuple[Experiment, dict[str, Any]]:
     """
     path, copy = folder / FILE, folder / COPY
     try:
-        return _read(path)
+        return _read(folder, FILE)
     except (FileNotFoundError, NotADirectoryError):
-        if not copy.exists():
+        if not is_file_in(folder, COPY):
             raise RequestError(_no_experiment(folder)) from None
         what = "is gone"
     except UNREADABLE as error:
         what = f"is damaged ({error})"
     try:
-        found = _read(copy)
+        found = _read(folder, COPY)
     except UNREADABLE:
         wanted = "restore it from a copy, or start anew with --name"
         raise RequestError(f"{path} {what}, and so is its copy {copy.name}; {wanted}") from None
-    logger.warning("%s %s; its copy %s is used", path, what, copy.name)
+    logger.warning("%s", printable(f"{path} {what}; its copy {copy.name} is used"))
     return found
 
 
@@ -269,14 +303,27 @@ def digest(document: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
-def _read(path: Path) -> tuple[Experiment, dict[str, Any]]:
-    document = json.loads(path.read_text())
+def _read(folder: Path, name: str) -> tuple[Experiment, dict[str, Any]]:
+    document = json_in(folder, name)
     written = document.pop("sha256", None)
-    if written != digest(document) and (written or path.with_name(COPY).exists()):  # older ones have neither
+    if written != digest(document) and (written or (folder / COPY).exists()):  # older ones have neither
         raise ValueError("its content is not what was written")
     options = document.pop("options")
     known = {field.name for field in dataclasses.fields(Experiment)}
+    _check_facts(document)
     return Experiment(**{name: value for name, value in options.items() if name in known}), document
+
+
+def _check_facts(facts: dict[str, Any]) -> None:
+    """Those that a view reads are what `tuner.facts` writes; ValueError."""
+    created = facts.get("created", 0.0)
+    if type(created) not in (int, float) or not 0 <= created <= 1e11:
+        raise ValueError("`created` is no time")
+    space, data = facts.get("space", {}), facts.get("data") or {}
+    if not isinstance(space.get("params", {}), dict):
+        raise ValueError("`space` holds no parameters")
+    if not isinstance(data.get("notice") or "", str):
+        raise ValueError("`notice` is no text")
 
 
 def _no_experiment(folder: Path) -> str:
@@ -288,7 +335,7 @@ def _no_experiment(folder: Path) -> str:
 
 def latest_experiment(results: Path) -> str:
     """The name of the experiment whose journal was written to last; RequestError where there is none."""
-    journals = sorted(results.glob("*/journal.jsonl"), key=lambda path: path.stat().st_mtime)
+    journals = sorted(results.glob("*/journal.jsonl"), key=lambda path: path.lstat().st_mtime)
     if not journals:
         raise RequestError(f"no experiment in {results}; start one with --space")
     return journals[-1].parent.name
@@ -300,4 +347,20 @@ def _literals(kind: Any) -> tuple[str, ...]:
     return tuple(name for part in get_args(kind) for name in _literals(part))
 
 
+def _kinds(kind: Any) -> tuple[type, ...]:
+    """The classes of Python that its values have."""
+    if get_origin(kind) is Literal:
+        return (str,)
+    return tuple(each for part in get_args(kind) for each in _kinds(part)) or (kind,)
+
+
+def _bounds(name: str, least: int, most: int) -> str:
+    if name in ("seed", "priority"):
+        return f"must be {least}..{most}"
+    if name == "max_concurrent_trials":
+        return f"must be 1 or more, or 0 = all; at most {most:,}"
+    return f"must be {least} or more, at most {most:,}"
+
+
 CHOICES = {name: _literals(kind) for name, kind in get_type_hints(Experiment).items()}
+ALLOWED_KINDS = {name: _kinds(kind) for name, kind in get_type_hints(Experiment).items()}

@@ -7,18 +7,25 @@ Ray keeps each trial's setting (params.json) and reports (result.json, or progre
 from __future__ import annotations
 
 import csv
-import json
+import io
 import math
+import os
+import stat
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
-from tuner.experiment import Experiment
-from tuner.records import Report, TrialRecord
+from tuner.experiment import MOST_EPOCHS, Experiment
+from tuner.files import bytes_in, is_file_in, parsed
+from tuner.journal import MOST_ID, MOST_TIME, is_trial_id
+from tuner.records import Report, TrialRecord, finite
 
+MOST_ENTRIES = 20_000  # trials: each costs four looks at the disk at each look at the folder
+MOST_SNAPSHOT, MOST_RESULTS, MOST_OF_ALL = 64 << 20, 64 << 20, 256 << 20  # bytes; a result has 1 kB
+OF_A_TRIAL = ("params.json", "result.json", "progress.csv", "error.txt")
 STATUS = {"TERMINATED": "completed", "ERROR": "failed", "RUNNING": "interrupted", "PAUSED": "interrupted"}
 # What Ray adds to each result; a plain folder keeps it beside what the trial said.
 RAY_COLUMNS = frozenset(
@@ -31,22 +38,41 @@ DOWN = ("loss", "error", "rmse", "mse", "mae", "perplexity")
 
 
 def is_ray_folder(folder: Path) -> bool:
-    """Whether Ray Tune wrote it as an experiment's folder."""
-    return (folder / "tuner.pkl").is_file() or any(folder.glob("experiment_state-*.json"))
+    """Whether Ray Tune wrote it as an experiment's folder; OSError where it cannot be read."""
+    return is_file_in(folder, "tuner.pkl") or any(map(_is_state, os.listdir(folder)))
+
+
+def _is_state(name: str) -> bool:
+    return name.startswith("experiment_state-") and name.endswith(".json")
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files that `read_ray` reads, links left out."""
-    found = [*folder.glob("experiment_state-*.json")]
-    for name in ("params.json", "result.json", "progress.csv", "error.txt"):
-        found += folder.glob(f"*/{name}")
-    return sorted(path for path in found if not path.is_symlink() and not path.parent.is_symlink())
+    """The files that `read_ray` reads, links left out; RequestError where there are more than it takes."""
+    found = []
+    with os.scandir(folder) as entries:
+        for number, entry in enumerate(entries):
+            if number >= MOST_ENTRIES:
+                raise RequestError(f"{folder} has more than {MOST_ENTRIES:,} entries, too many to be shown")
+            if _is_state(entry.name):
+                found += [folder / entry.name]
+            elif entry.is_dir(follow_symlinks=False):
+                found += [path for name in OF_A_TRIAL if stat.S_ISREG(_mode(path := folder / entry.name / name))]
+    return sorted(found)
+
+
+def _mode(path: Path) -> int:
+    try:
+        return path.lstat().st_mode
+    except OSError:
+        return 0
 
 
 def read_ray(folder: Path) -> tuple[Experiment, dict[str, Any], tuple[TrialRecord, ...], str]:
     """The experiment as far as it can be told, its facts, trials and state; RequestError where nothing can be read."""
     files = files_of(folder)
-    states = _states(path for path in files if path.name.startswith("experiment_state-"))
+    if sum(path.lstat().st_size for path in files) > MOST_OF_ALL:
+        raise RequestError(f"{folder} holds more than {MOST_OF_ALL:,} bytes of results, too many to be shown")
+    states = _states(folder, (path for path in files if path.parent == folder))
     by_trial: dict[Path, set[str]] = {}
     for path in files:
         if path.parent != folder:
@@ -69,7 +95,11 @@ def read_ray(folder: Path) -> tuple[Experiment, dict[str, Any], tuple[TrialRecor
         f"optimised, and {mode} is best, is a guess by its name."
     )
     starts = [t.spans[0][0] for t in trials if t.spans]
-    facts = {"foreign": True, "created": min(starts, default=folder.stat().st_mtime), "data": {"notice": notice}}
+    facts = {
+        "foreign": True,
+        "created": min(starts, default=max(0.0, folder.stat().st_mtime)),
+        "data": {"notice": notice},
+    }
     over = all(trial.status in ("completed", "failed") for trial in trials)
     return experiment, facts, tuple(trials), "finished" if over else "interrupted"
 
@@ -89,46 +119,59 @@ def guessed(trials: Iterable[TrialRecord]) -> tuple[str, str]:
     return next(iter(names), "metric"), "min"
 
 
-def _states(paths: Iterable[Path]) -> dict[str, str]:
+def _states(folder: Path, paths: Iterable[Path]) -> dict[str, str]:
     """Trial id -> its status in Ray's words, of the newest snapshot."""
-    newest = max(paths, key=lambda path: path.stat().st_mtime_ns, default=None)
+    newest = max(paths, key=lambda path: path.lstat().st_mtime_ns, default=None)
+    if newest is None:
+        return {}
     try:
-        rows = json.loads(newest.read_text())["trial_data"] if newest else []
-        trials = [json.loads(row[0]) if isinstance(row[0], str) else row[0] for row in rows]
-        return {trial["trial_id"]: trial["status"] for trial in trials}
-    except (ValueError, KeyError, TypeError, IndexError):
+        rows = parsed(bytes_in(folder, newest.name, MOST_SNAPSHOT))["trial_data"]
+        trials = [parsed(row[0].encode()) if isinstance(row[0], str) else row[0] for row in rows]
+        return {str(trial["trial_id"]): str(trial["status"]) for trial in trials}
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
         return {}  # a torn snapshot: the trials' own files still tell what they reported
 
 
 def _trial(place: Path, names: set[str], states: dict[str, str]) -> TrialRecord:
-    config = _json(place / "params.json") if "params.json" in names else {}
-    rows = _results(place / "result.json") if "result.json" in names else []
+    config = _read(place, "params.json", _whole) if "params.json" in names else {}
+    rows = _read(place, "result.json", _results) if "result.json" in names else []
     if not rows and "progress.csv" in names:
-        rows = _progress(place / "progress.csv")
-    reports = {int(row["training_iteration"]): _report(row) for row in rows if "training_iteration" in row}
+        rows = _read(place, "progress.csv", _progress)
+    found = ((_epoch(row.get("training_iteration")), row) for row in rows)
+    reports = {epoch: _report(epoch, row) for epoch, row in found if epoch is not None}
     first, last = (rows[0], rows[-1]) if rows else ({}, {})
-    trial_id = str(last.get("trial_id") or place.name)
+    trial_id = last.get("trial_id") if is_trial_id(last.get("trial_id")) else place.name
     done = "completed" if last.get("done") else "interrupted"
-    status = "failed" if "error.txt" in names else STATUS.get(states.get(trial_id, ""), done)
-    error = (place / "error.txt").read_text(errors="replace").strip()[-2000:] if "error.txt" in names else ""
-    start = float(first.get("timestamp") or 0) - float(first.get("time_this_iter_s") or 0)
-    seconds = float(last.get("time_total_s") or 0)
+    status = "failed" if "error.txt" in names else STATUS.get(states.get(str(trial_id), ""), done)
+    error = _read(place, "error.txt", _text).strip()[-2000:] if "error.txt" in names else ""
+    start = max(0.0, _seconds(first.get("timestamp")) - _seconds(first.get("time_this_iter_s")))
     return TrialRecord(
-        id=trial_id,
+        id=str(trial_id),
         config=config if isinstance(config, dict) else {},
         status=status,
         reason="" if status == "failed" else f"ended after {len(reports)} reports; why is not recorded",
         reports=tuple(reports.values()),
         errors=(error.splitlines()[-1],) if error else (),
-        node=str(last.get("node_ip") or ""),
-        seconds=round(seconds, 3),
-        spans=((start, float(last.get("timestamp") or start)),) if rows else (),
+        node=str(last.get("node_ip") or "")[:MOST_ID],
+        seconds=round(_seconds(last.get("time_total_s")), 3),
+        spans=((start, _seconds(last.get("timestamp")) or start),) if rows else (),
     )
 
 
-def _report(row: dict[str, Any]) -> Report:
+def _report(epoch: int, row: dict[str, Any]) -> Report:
     metrics = {k: v for k, v in row.items() if k not in RAY_COLUMNS and not k.startswith("config/")}
-    return Report(int(row["training_iteration"]), metrics, None, float(row.get("timestamp") or 0))
+    return Report(epoch, metrics, None, _seconds(row.get("timestamp")))
+
+
+def _epoch(value: Any) -> int | None:
+    """A count of epochs; progress.csv has it as a float."""
+    number = finite(value)
+    return int(number) if number is not None and 0 <= number <= MOST_EPOCHS else None
+
+
+def _seconds(value: Any) -> float:
+    number = finite(value)
+    return float(number) if number is not None and 0 <= number <= MOST_TIME else 0.0
 
 
 def _in_order(trials: list[TrialRecord]) -> list[TrialRecord]:
@@ -142,29 +185,44 @@ def _in_order(trials: list[TrialRecord]) -> list[TrialRecord]:
     ]
 
 
-def _json(path: Path) -> Any:
+def _read(place: Path, name: str, of: Callable[[bytes], Any]) -> Any:
+    """One of a trial's files; RequestError where it is damaged, or cannot be read."""
     try:
-        return json.loads(path.read_text())
-    except ValueError as error:
-        raise RequestError(f"{path} is damaged ({error})") from None
+        return of(bytes_in(place.parent, f"{place.name}/{name}", MOST_RESULTS))
+    except (OSError, ValueError, csv.Error) as error:
+        raise RequestError(f"{place / name} is damaged ({error})") from None
 
 
-def _results(path: Path) -> list[dict[str, Any]]:
+def _whole(content: bytes) -> Any:
+    return parsed(content)
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="replace")
+
+
+def _results(content: bytes) -> list[dict[str, Any]]:
     """One result a line; a torn last line is left out."""
     rows = []
-    lines = path.read_bytes().split(b"\n")
+    lines = content.split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
-            rows += [json.loads(line)] if line.strip() else []
+            rows += [_row(parsed(line))] if line.strip() else []
         except ValueError as error:
             if number < len(lines):
-                raise RequestError(f"{path} is damaged at line {number} ({error})") from None
+                raise ValueError(f"line {number}: {error}") from None
     return rows
 
 
-def _progress(path: Path) -> list[dict[str, Any]]:
-    with open(path, newline="") as file:
-        return [{name: _number(text) for name, text in row.items() if name} for row in csv.DictReader(file)]
+def _row(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("it is no result")
+    return value
+
+
+def _progress(content: bytes) -> list[dict[str, Any]]:
+    rows = csv.DictReader(io.StringIO(_text(content), newline=""))
+    return [{name: _number(text) for name, text in row.items() if name} for row in rows]
 
 
 def _number(text: str | None) -> Any:

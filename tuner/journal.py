@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import math
 import os
+import stat
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from pydantic_core import from_json
+from typing import Any, BinaryIO
 
 from tuner.errors import RequestError
-from tuner.files import write_atomically
+from tuner.files import MOST_BYTES, lines_of, open_in, parsed, write_atomically
 
 Event = dict[str, Any]
 BEGINNINGS = ("experiment_started", "experiment_resumed")  # of a session
 SEAL = b', "crc": "%08x"}'
 SEAL_BYTES = len(SEAL % 0)
+MOST_TIME = 1e11  # unix seconds: the year 5138
+MOST_ID = 200  # characters of a trial's id
+LONG = 10_000  # characters of a metric: the first to be left out of a report that is too long for a line
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -46,8 +49,8 @@ class Journal:
         self._path = path
         self.blocked: Callable[[OSError, Path], bool] | None = None
         self.lost = False
-        self._file = open(path, "ab", buffering=0)
-        content = path.read_bytes()
+        self._file = _appended(path)
+        content = content_of(path)
         found = scan(content)
         if found.damage:
             copy = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
@@ -62,7 +65,9 @@ class Journal:
         if trial is not None:
             line["trial"] = trial
         # Keys keep their order: a reader with `tail -f` sees time, event, trial first.
-        text = sealed(json.dumps(strict(plain({**line, **fields})), allow_nan=False).encode())
+        text = _line({**line, **fields})
+        if len(text) > MOST_BYTES:  # no reader would take it
+            text = _line({**line, **_shortened(event, trial, fields, len(text))})
         while not self.lost:
             try:
                 self._append(text)
@@ -90,6 +95,37 @@ class Journal:
         with contextlib.suppress(OSError):  # what can be kept is
             os.fsync(self._file.fileno())
         self._file.close()
+
+
+def _appended(path: Path) -> io.FileIO:
+    """The file opened to append to; OSError where it is a pipe, which would wait for a reader, or a link."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    return open(handle, "ab", buffering=0)
+
+
+def _line(fields: Event) -> bytes:
+    return sealed(json.dumps(strict(plain(fields)), allow_nan=False).encode())
+
+
+def _shortened(event: str, trial: str | None, fields: dict[str, Any], size: int) -> dict[str, Any]:
+    """A report without the metrics that are too long; RequestError for a setting, which a resumed search needs."""
+    if event != "report":
+        raise RequestError(
+            f"trial {trial}: {event} takes {size:,} bytes in the journal, at most {MOST_BYTES:,}; give large values a "
+            f"name in the space's params, and look them up in its code"
+        )
+    kept = {name: value if len(str(value)) < LONG else f"left out: {type(value).__name__} of {len(str(value)):,} "
+            f"characters" for name, value in fields["metrics"].items()}  # fmt: skip
+    return {**fields, "metrics": kept}
+
+
+def content_of(path: Path) -> bytes:
+    """The whole of a journal; FileNotFoundError, or another OSError where it is no regular file."""
+    with open_in(path.parent, path.name) as file:
+        return file.read()
 
 
 @dataclass(frozen=True)
@@ -134,25 +170,41 @@ def follow(
     A line without its end is left for the next look. Polling, because inotify does not see what another host
     writes to a shared file system.
     """
-    rest, number, is_sealed = b"", 0, False
+    offset, number, is_sealed = 0, 0, False
     if once and not path.exists():
         return
-    with open(path, "rb") as file:
+    with _opened(path) as file:
         while True:
             once = once or gone()
-            *lines, rest = (rest + file.read()).split(b"\n")
-            for line in lines:
-                number += 1
-                is_sealed = is_sealed or (number == 1 and has_seal(line))
-                try:
-                    event = opened(line, is_sealed)
-                except (ValueError, KeyError, TypeError) as error:
-                    what = f"{path} is damaged at line {number} ({error}); --resume goes on from the lines before it"
-                    raise RequestError(what) from None
-                yield event
-            if once or (lines and event["event"] == "experiment_finished"):
+            file.seek(offset)
+            event: Event = {}
+            try:
+                for lines in lines_of(file):
+                    for line in lines:
+                        is_sealed = is_sealed or (number == 0 and has_seal(line))
+                        event = opened(line, is_sealed)
+                        number += 1
+                        offset += len(line) + 1
+                        yield event
+            except (ValueError, KeyError, TypeError) as error:
+                raise damaged(path, number + 1, error) from None
+            if once or event.get("event") == "experiment_finished":
                 return  # one with events behind it ended an earlier session
             time.sleep(pause_s)
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return open_in(path.parent, path.name)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def damaged(path: Path, line: int, error: Exception) -> RequestError:
+    """What is said of a journal that cannot be read from that line on."""
+    return RequestError(f"{path} is damaged at line {line} ({error}); --resume goes on from the lines before it")
 
 
 def sealed(text: bytes) -> bytes:
@@ -171,16 +223,20 @@ def opened(line: bytes, is_sealed: bool) -> Event:
     Args:
         is_sealed: whether a line must have one, as all have in a journal whose first line has.
     """
+    if len(line) > MOST_BYTES:
+        raise ValueError(f"longer than {MOST_BYTES:,} bytes")
     if has_seal(line):
         seal, line = line[-SEAL_BYTES:], line[:-SEAL_BYTES] + b"}"
         if seal != SEAL % zlib.crc32(line):
             raise ValueError("its checksum does not agree")
     elif is_sealed:
         raise ValueError("its checksum is missing")
-    event = _parsed(line)
-    kind = event["event"]
-    if not isinstance(kind, str) or not isinstance(event["time"], (int, float)):
+    event: Event = parsed(line)
+    kind, when, trial = event["event"], event["time"], event.get("trial")
+    if not isinstance(kind, str) or not (isinstance(when, (int, float)) and 0 <= when <= MOST_TIME):
         raise ValueError("its event or its time is none")
+    if trial is not None and not is_trial_id(trial):
+        raise ValueError("its trial is none")
     if kind == "report" and not isinstance(event["metrics"], dict):
         raise ValueError("its metrics are none")
     if b'nan"' in line or b'inf"' in line:
@@ -190,16 +246,10 @@ def opened(line: bytes, is_sealed: bool) -> Event:
     return event
 
 
-def _parsed(line: bytes) -> Event:
-    """JSON by pydantic's reader, which takes 1 us a line where the standard library's takes 5.
-
-    It refuses what the other reads: halves of surrogate pairs, which a file's name may hold, and 200 levels of nesting.
-    """
-    try:
-        event: Event = from_json(line, cache_strings="keys")
-    except ValueError:
-        event = json.loads(line)
-    return event
+def is_trial_id(value: Any) -> bool:
+    """Whether it may name a trial, and a folder of its own: a text without `/`."""
+    fits = isinstance(value, str) and 0 < len(value) <= MOST_ID
+    return fits and "/" not in value and "\0" not in value and value not in (".", "..")
 
 
 def plain(value: Any) -> Any:

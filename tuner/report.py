@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from pydantic_core import to_json
 
 from tuner.answer import setting
-from tuner.errors import RequestError
+from tuner.errors import RequestError, blamed, printable
 from tuner.figures import Figure, all_figures
 from tuner.files import write_atomically
 from tuner.records import finite
@@ -73,18 +73,19 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--results", default="results", help="the folder that searches write to (default: results)")
     try:
         args = parser.parse_args(argv)
-        path = write_report(load(Path(args.results) / args.name))
+        with blamed(args.name):
+            path = write_report(load(Path(args.results) / args.name))
     except RequestError as error:
         print(f"tuner: error: {error}", file=sys.stderr)
         return 2
-    print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
+    print(f"{printable(str(path))} ({path.stat().st_size / 1e6:.1f} MB)")
     return 0
 
 
 def write_report(record: ExperimentRecord) -> Path:
     """Writes report.html into the experiment's folder; gives its path."""
     path = record.experiment.folder / FILE
-    write_atomically(path, page(record))
+    write_atomically(path, page(record).encode(errors="backslashreplace"))  # a file's name may hold half of a pair
     return path
 
 

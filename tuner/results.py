@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tuner.errors import RequestError
 from tuner.experiment import Experiment, load_experiment
 from tuner.foreign import is_ray_folder, read_ray
 from tuner.kept import kept
@@ -53,22 +54,37 @@ def load(folder: Path) -> ExperimentRecord:
 
 
 class Following:
-    """One experiment's folder, read again and again: of its journal only what is new."""
+    """One experiment's folder, read again and again: of its journal only what is new.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        most_bytes: of a journal, as `Reading` has it.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int | None = None) -> None:
         self.folder = folder
-        self.reading = Reading(folder / "journal.jsonl")
+        self.reading = Reading(folder / "journal.jsonl", most_bytes)
         self._tally: Tally | None = None
         self._beginnings = 0
 
-    def load(self) -> ExperimentRecord:
-        """The folder as it is now; RequestError where it is no experiment's."""
+    def load(self, until: float | None = None) -> ExperimentRecord:
+        """The folder as it is now.
+
+        Raises:
+            NotYet: the journal is longer than could be read until then.
+            RequestError: it is no experiment's, damaged, or cannot be read.
+        """
+        try:
+            return self._load(until)
+        except OSError as error:
+            raise RequestError(f"{self.folder} cannot be read: {error.strerror or error}") from None
+
+    def _load(self, until: float | None) -> ExperimentRecord:
         folder, reading = self.folder, self.reading
         if not (folder / "experiment.json").exists() and is_ray_folder(folder):
             return ExperimentRecord(*read_ray(folder))
         experiment, facts = load_experiment(folder)
         experiment = replace(experiment, results=str(folder.parent), name=folder.name)
-        trials, state, reason = reading.read_on(), reading.state, reading.reason
+        trials, state, reason = reading.read_on(until), reading.state, reading.reason
         if state == "running" and abandoned(folder):  # a driver that is killed writes no end
             state, reason = "interrupted", KILLED
             trials = [replace(t, status=state, reason=reason) if t.status == "running" else t for t in trials]

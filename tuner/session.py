@@ -19,7 +19,7 @@ from tuner.engine.cluster import check_head
 from tuner.errors import RequestError, nearest
 from tuner.experiment import EXTENDABLE, Experiment, option
 from tuner.facts import facts_of
-from tuner.journal import Event, Journal, Scan, scan
+from tuner.journal import Event, Journal, Scan, content_of, scan
 from tuner.report import write_report
 from tuner.resources import Resources, local_cluster, resources_of
 from tuner.results import ExperimentRecord, load
@@ -138,7 +138,7 @@ def check_more_epochs(given: Experiment, wanted: Experiment) -> None:
 def history_of(folder: Path) -> list[Event]:
     """The events to go on from; RequestError where a journal is lost that had some."""
     path = folder / "journal.jsonl"
-    found = scan(path.read_bytes()) if path.exists() else Scan([], 0, "")
+    found = scan(content_of(path)) if path.exists() else Scan([], 0, "")
     if found.events and found.damage:
         before = f"the {len(found.events)} events before it; a copy of the whole is kept"
         logger.warning("%s is damaged at %s; the search goes on from %s", path, found.damage, before)

@@ -125,7 +125,7 @@ def test_a_script_in_a_setting_never_reaches_plotly_as_markup(client):
 def test_what_is_appended_is_seen_and_what_is_not_is_not_read_again(client, results, monkeypatch):
     reads = []
     load = Following.load
-    monkeypatch.setattr(Following, "load", lambda self: reads.append(self) or load(self))
+    monkeypatch.setattr(Following, "load", lambda self, until: reads.append(self) or load(self, until))
     for _ in range(3):
         get(client, "/demo")
         get(client, "")

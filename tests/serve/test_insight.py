@@ -8,6 +8,7 @@ from fastapi.testclient import TestClient
 
 from tuner.experiment import Experiment
 from tuner.journal import Journal
+from tuner.serve import questions
 from tuner.serve.app import create_app
 
 NAME = "asked"
@@ -96,12 +97,19 @@ def test_a_contour_needs_parameters_that_differ(ask, name):
     assert f"no parameter '{name}'" in ask(f"/contour?x={name}&y=y", 422)["error"]
 
 
-def test_importance_finds_what_the_loss_follows_and_is_drawn_once(ask, monkeypatch):
+def test_importance_finds_what_the_loss_follows(ask):
     pytest.importorskip("sklearn")
     figure = ask("/importance")["figure"]
     assert figure["data"][0]["y"] == ["y", "x"]  # the most important on top, which Plotly draws last
-    monkeypatch.setattr("tuner.serve.insight.importance_of", None)
-    assert ask("/importance")["figure"] == figure
+
+
+def test_importance_is_worked_out_once_a_record(results, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(questions, "importance_of", drawn.append)
+    monkeypatch.setattr(questions, "draw_importance", lambda data: {})
+    answers = questions.Answers(1 << 20)
+    first, again = (answers.answer(str(results / NAME), "importance", {}) for _ in range(2))
+    assert first == again == (200, '{"figure": {}}') and len(drawn) == 1
 
 
 def test_one_trial_has_its_decisions_output_and_command(ask):

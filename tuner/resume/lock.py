@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from tuner.errors import RequestError
+from tuner.files import bytes_in, open_in, write_atomically
 
 LOCK, HOLDER = ".lock", ".driver"  # two, because whoever tries the lock empties its file
+MOST_HOLDER = 1000  # bytes
 LOOK_S = 0.5  # `driver_of` holds it as well, for a moment
 
 
@@ -36,30 +39,40 @@ def only_driver(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise RequestError(f"{folder}: cannot be written to ({error.strerror}); give another --results") from None
     try:
-        (folder / HOLDER).write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+        write_atomically(folder / HOLDER, f"process {os.getpid()} on {socket.gethostname()}\n")
         yield
     finally:
         lock.release()
 
 
 def driver_of(folder: Path) -> str:
-    """The process that holds an experiment's folder, as words; empty where none does."""
-    lock = FileLock(folder / LOCK)
+    """The process that holds an experiment's folder, as words; empty where none does. Writes nothing.
+
+    Raises:
+        RequestError: its lock cannot be read, or is no file.
+    """
     try:
-        with lock.acquire(blocking=False):
+        with open_in(folder, LOCK) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two readers are no drivers to each other
             return ""
-    except Timeout:
+    except FileNotFoundError:
+        return ""
+    except BlockingIOError:
         return _holder(folder)
+    except OSError as error:
+        raise RequestError(f"{folder / LOCK} cannot be read ({error.strerror}); remove it if nothing runs") from None
 
 
 def abandoned(folder: Path) -> bool:
     """Whether the experiment's last driver was on this host and is no more; of another host's it cannot be told."""
     try:
         return _holder(folder).endswith(f" on {socket.gethostname()}") and not driver_of(folder)
-    except OSError:  # another user's folder, say
+    except RequestError:  # another user's folder, say
         return False
 
 
 def _holder(folder: Path) -> str:
-    holder = folder / HOLDER
-    return holder.read_text().strip() if holder.exists() else "another process"
+    try:
+        return bytes_in(folder, HOLDER, MOST_HOLDER).decode(errors="replace").strip()
+    except (OSError, ValueError):
+        return "another process"

@@ -13,9 +13,13 @@ from tuner.journal import strict
 
 def answer(row: Any, status: int = 200) -> Response:
     """A dataclass as JSON, floats that JSON has not as the strings that the journal writes."""
+    return Response(text_of(row), status, media_type="application/json")
+
+
+def text_of(row: Any) -> str:
+    """The text of `answer`."""
     try:
         # Straight to text: copying 10,000 rows by `asdict` and again by `strict` takes four times as long.
-        text = json.dumps(row, default=vars, allow_nan=False)
+        return json.dumps(row, default=vars, allow_nan=False)
     except ValueError:
-        text = json.dumps(strict(dataclasses.asdict(row)), allow_nan=False)
-    return Response(text, status, media_type="application/json")
+        return json.dumps(strict(dataclasses.asdict(row)), allow_nan=False)

@@ -16,8 +16,9 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import Response
 
 from tuner.errors import RequestError
+from tuner.reading import NotYet
 from tuner.serve.answers import answer
-from tuner.serve.bounds import Bounds
+from tuner.serve.bounds import Bounds, later
 from tuner.serve.control import REFUSALS, Desk, Shown, add_control
 from tuner.serve.guard import HEADERS, READS, Guard, Keys, is_loopback, refusal
 from tuner.serve.insight import add_insight
@@ -187,6 +188,8 @@ def _errors_as_json(app: FastAPI) -> None:
     def wrong(request: Request, error: Exception) -> Response:
         if isinstance(error, Refused):
             return refusal(error.status, str(error))
+        if isinstance(error, NotYet):
+            return later(str(error))
         damaged = request.method in READS  # what was asked for is right there; what is on disk is not
         return refusal(404 if isinstance(error, NotThere) else 500 if damaged else 422, str(error))
 

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tuner.serve.guard import READS, refusal
 
 MOST_BYTES = 16 << 10  # of a body; a search's options take 1 kB
 BODY_S = 10.0  # for the whole of it
+RETRY_S = 1
 READER_S = 30.0  # for a reader to take what was sent, before its connection is closed
+
+
+def later(message: str) -> Response:
+    """503: not now; a client that asks again after RETRY_S is answered sooner or later."""
+    answer = refusal(503, message)
+    answer.headers["Retry-After"] = str(RETRY_S)
+    return answer
 
 
 class Bounds:

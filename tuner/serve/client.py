@@ -14,12 +14,18 @@ Row = dict[str, Any]
 BUSY = ("queued", "starting", "running", "stopping")
 
 
-class ServiceError(Exception):
-    """The service refused; `status` is HTTP's, the text is its own, which says what to do."""
+MOST_TRIES = 60  # of a question that the service puts off, a second each
 
-    def __init__(self, status: int, message: str) -> None:
+
+class ServiceError(Exception):
+    """The service refused; `status` is HTTP's, the text is its own, which says what to do.
+
+    `again_s` is after how long to ask again, 0 where the service does not say.
+    """
+
+    def __init__(self, status: int, message: str, again_s: float = 0.0) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.again_s = status, again_s
 
 
 class Client:
@@ -97,6 +103,14 @@ class Client:
         return row
 
     def _get(self, path: str) -> Row:
+        """Asks again where the service says when: a long journal is read in parts."""
+        for _ in range(MOST_TRIES):
+            try:
+                return self._json("GET", path, None)
+            except ServiceError as error:
+                if not error.again_s:
+                    raise
+                time.sleep(error.again_s)
         return self._json("GET", path, None)
 
     def _post(self, path: str, body: Row) -> Row:
@@ -127,7 +141,8 @@ class Client:
             connection.close()
             raise
         connection.close()
-        raise ServiceError(answer.status, _said(text))
+        again = answer.headers.get("Retry-After", "")
+        raise ServiceError(answer.status, _said(text), float(again) if again.isdecimal() else 0.0)
 
 
 def _path(name: str, rest: str = "") -> str:

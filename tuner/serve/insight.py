@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
-from weakref import WeakKeyDictionary
 
-from fastapi import FastAPI, Path, Query
+from fastapi import FastAPI, Path, Query, Request
 from starlette.responses import Response
 
 from tuner.errors import RequestError
 from tuner.results import ExperimentRecord
 from tuner.serve.answers import answer
 from tuner.serve.control import Desk
+from tuner.serve.costly import Costly
 from tuner.serve.guard import refusal
-from tuner.serve.store import NotThere
+from tuner.serve.questions import QUESTIONS, FigureAnswer, WhatIfAnswer
+from tuner.serve.store import MOST_JOURNAL_BYTES, NotThere
 from tuner.views.audit_record import AuditResult, result_of
-from tuner.views.contour import contour_of, draw_contour
-from tuner.views.importance import draw_importance, importance_of
 from tuner.views.one_trial import OneTrial, one_trial
-from tuner.views.standing import Standing
-from tuner.views.whatif import MOST_BRACKETS, Replayed, WhatIf, what_if
-from tuner.views.whatif_figure import cuts_of, draw_whatif
+from tuner.views.whatif import MOST_BRACKETS, Replayed
 
 Parameter = Annotated[str, Query(max_length=500, description="a parameter that differs between trials")]
-
-
-@dataclass(frozen=True)
-class WhatIfAnswer:
-    """A replay, and its figure of Plotly's schema."""
-
-    outcome: WhatIf
-    figure: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class FigureAnswer:
-    """A figure of Plotly's schema."""
-
-    figure: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -53,10 +35,19 @@ class AuditAnswer:
 
 def add_insight(app: FastAPI, desk: Desk) -> None:
     """Adds the routes to the app."""
-    slow = _Slow()
+    costly = Costly(MOST_JOURNAL_BYTES)
+
+    async def worked_out(request: Request, name: str, question: str, **choices: Any) -> Response:
+        """The answer to a question that takes long; an experiment that has not begun has an empty one."""
+        try:
+            folder = await asyncio.to_thread(desk.store.folder, name)
+        except NotThere:
+            return await asyncio.to_thread(asked, desk, name, lambda record: QUESTIONS[question](record, **choices))
+        return await costly.ask(request, folder, question, choices, lambda: app.state.stopping())
 
     @app.get("/api/experiments/{name}/what-if", responses={200: {"model": WhatIfAnswer}})
-    def what_if_route(
+    async def what_if_route(
+        request: Request,
         name: str,
         scheduler: Annotated[Replayed | Literal[""], Query(description="empty = the search's own")] = "",
         grace_period: Annotated[int, Query(ge=1, le=10**6, description="epochs before a trial may be stopped")] = 1,
@@ -64,32 +55,18 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
         brackets: Annotated[int, Query(ge=1, le=MOST_BRACKETS, description="of asha")] = 1,
     ) -> Response:
         """The recorded curves judged by other rules: who would have been stopped where, epochs saved, the best lost."""
-
-        def work(record: ExperimentRecord) -> WhatIfAnswer:
-            rules = scheduler or record.experiment.scheduler
-            outcome = what_if(record, rules, grace_period, reduction_factor, brackets)
-            return WhatIfAnswer(outcome, draw_whatif(cuts_of(record, outcome), outcome, record.experiment.metric))
-
-        return asked(desk, name, work)
+        choices = {"scheduler": scheduler, "grace_period": grace_period, "reduction_factor": reduction_factor}
+        return await worked_out(request, name, "what-if", **choices, brackets=brackets)
 
     @app.get("/api/experiments/{name}/contour", responses={200: {"model": FigureAnswer}})
-    def contour(name: str, x: Parameter, y: Parameter) -> Response:
+    async def contour(request: Request, name: str, x: Parameter, y: Parameter) -> Response:
         """The metric over two parameters, smoothed between the trials."""
-
-        def work(record: ExperimentRecord) -> FigureAnswer:
-            experiment = record.experiment
-            return FigureAnswer(draw_contour(contour_of(record, x, y), experiment.metric, experiment.mode))
-
-        return asked(desk, name, work)
+        return await worked_out(request, name, "contour", x=x, y=y)
 
     @app.get("/api/experiments/{name}/importance", responses={200: {"model": FigureAnswer}})
-    def importance(name: str) -> Response:
+    async def importance(request: Request, name: str) -> Response:
         """How much each parameter matters, with its uncertainty; needs the extra `importance`."""
-
-        def work(record: ExperimentRecord) -> FigureAnswer:
-            return FigureAnswer(slow.kept(record, lambda: draw_importance(importance_of(record))))
-
-        return asked(desk, name, work)
+        return await worked_out(request, name, "importance")
 
     @app.get("/api/experiments/{name}/trials/{trial}", responses={200: {"model": OneTrial}})
     def trial_route(name: str, trial: Annotated[str, Path(max_length=200)]) -> Response:
@@ -124,17 +101,3 @@ def asked(desk: Desk, name: str, work: Callable[[ExperimentRecord], Any]) -> Res
         raise
     except RequestError as error:
         return refusal(422, str(error))
-
-
-class _Slow:
-    """Figures that take seconds, kept with the record that they were drawn of; one is made at a time."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._made: WeakKeyDictionary[Standing, dict[str, Any]] = WeakKeyDictionary()
-
-    def kept(self, record: ExperimentRecord, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        with self._lock:
-            if record.standing not in self._made:
-                self._made[record.standing] = make()
-            return self._made[record.standing]

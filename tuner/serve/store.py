@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import stat
 import threading
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -12,17 +15,23 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from tuner.errors import RequestError
+from tuner.errors import RequestError, blamed
 from tuner.experiment import Experiment
 from tuner.figures import all_figures
+from tuner.files import is_file_in
 from tuner.foreign import files_of, is_ray_folder
-from tuner.reading import Reading
+from tuner.reading import NotYet, Reading
 from tuner.results import KILLED, ExperimentRecord, Following
 from tuner.resume.lock import abandoned
 from tuner.views import tables
 from tuner.views.tables import BestRow
 
 MOST_LINES = 500_000  # of the journals whose records stay in memory: about 500 MB; one journal always stays
+MOST_JOURNAL_BYTES = 512 << 20  # of one journal: a million trials of three reports, 2 GB of memory
+MOST_READERS = 24  # requests that read or wait for it, of the 40 that are answered at a time
+VIEW_S = 10.0  # for reading what one request asks for, before it is told to ask again
+LIST_S, EACH_S = 2.0, 0.5  # for all that the list has to read, and for each experiment of it
+AGAIN_S = 5.0  # until what could not be read is tried again
 
 
 class NotThere(RequestError):
@@ -35,7 +44,7 @@ class Summary:
 
     `epochs` is how many all trials have trained together, `lines` how many events had been journaled: what `events`
     can be followed after; `killed` that its process ended without a word. Where its files cannot be read, `error` says
-    why and the rest is empty.
+    why, `state` is damaged and the rest is empty; `reading` is the state of one whose journal takes long to read.
     """
 
     name: str
@@ -74,7 +83,70 @@ class View:
     @cached_property
     def figures(self) -> bytes:
         """`all_figures` as JSON."""
-        return to_json(all_figures(self.record))
+        with blamed(self.summary.name):
+            return to_json(all_figures(self.record))
+
+
+@dataclass(frozen=True)
+class _Last:
+    """What was read last: at `stamp`, in `took_s`, at `time`; `view` is None where the summary has an error, or where
+    the memory was needed for others."""
+
+    stamp: object
+    summary: Summary
+    view: View | None
+    took_s: float
+    time: float
+
+    @property
+    def is_told(self) -> bool:
+        """Whether a look at the folder would find the same: an error that may pass is looked at again."""
+        return not self.summary.error or time.monotonic() < self.time + max(AGAIN_S, 20 * self.took_s)
+
+
+class _Kept:
+    """One experiment's folder as it is read. Its lock is its own: whoever reads another one does not wait."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.last: _Last | None = None
+        self._lock = threading.Lock()
+        self._followed = Following(folder, MOST_JOURNAL_BYTES)
+
+    def known(self) -> _Last | None:
+        """What was read last, if nothing has changed since."""
+        last = self.last
+        fresh = last and last.is_told and not _has_news(self.folder, last.stamp, last.summary)
+        return last if fresh else None
+
+    def read(self, until: float) -> _Last:
+        """The folder as it is now; NotYet where that takes longer."""
+        if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
+            raise NotYet("its folder is being read; ask again")
+        try:
+            last = self.known()
+            if last is None or not (last.view or last.summary.error):
+                began, stamp, view = time.monotonic(), _stamp(self.folder), None
+                try:
+                    view = _read(self._followed, until)
+                    summary = view.summary
+                except NotYet:
+                    raise
+                except RequestError as error:
+                    summary = Summary(self.folder.name, state="damaged", error=str(error))
+                now = time.monotonic()
+                last = self.last = _Last(stamp, summary, view, now - began, now)
+            return last
+        finally:
+            self._lock.release()
+
+    def forget(self) -> None:
+        """Gives the memory of its records back; its summary stays. Nothing where it is being read."""
+        if self._lock.acquire(blocking=False):
+            if self.last:
+                self.last = replace(self.last, view=None)
+            self._followed = Following(self.folder, MOST_JOURNAL_BYTES)
+            self._lock.release()
 
 
 class Store:
@@ -82,52 +154,83 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.root = folder.absolute()
-        self._lock = threading.Lock()
-        self._views: OrderedDict[str, tuple[object, View]] = OrderedDict()
-        self._followed: dict[str, Following] = {}
-        self._summaries: dict[str, tuple[object, Summary]] = {}
+        self._lock = threading.Lock()  # of the map; never held while a file is read
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._readers = threading.Semaphore(MOST_READERS)
 
     def summaries(self) -> list[Summary]:
-        """Every experiment, the one that was started last first; one that cannot be read has its `error` said."""
-        found = [self._summary(path.name) for path in self.root.iterdir() if _is_experiment(path)]
+        """Every experiment, the one that was started last first.
+
+        One that cannot be read has its `error`. One that takes long to read is as it was, or `reading`: the next look
+        goes on from there.
+        """
+        try:
+            names = [path.name for path in self.root.iterdir() if _is_experiment(path)]
+        except OSError as error:
+            raise RequestError(f"{self.root} cannot be read: {error.strerror}") from None
+        until = time.monotonic() + LIST_S
+        found = [self._summary(name, until) for name in names]
         return sorted((s for s in found if s), key=lambda s: (s.started or 0, s.name), reverse=True)
 
     def view(self, name: str) -> View:
-        """The experiment as its files have it now; NotThere, or RequestError where they are damaged."""
-        folder = self._folder(name)
-        with self._lock:
-            kept = self._views.get(name)
-            if kept is None or _has_news(folder, kept[0], kept[1].summary):
-                kept = (_stamp(folder), _read(self._followed.setdefault(name, Following(folder))))
-            self._views[name] = kept
-            self._views.move_to_end(name)
-            self._summaries[name] = (kept[0], kept[1].summary)
-            while len(self._views) > 1 and sum(view.summary.lines for _, view in self._views.values()) > MOST_LINES:
-                self._followed.pop(self._views.popitem(last=False)[0], None)
-            return kept[1]
+        """The experiment as its files have it now; NotThere, NotYet, or RequestError where they are damaged."""
+        last = self._look(name, time.monotonic() + VIEW_S)
+        if last.view is None:
+            raise RequestError(last.summary.error)
+        return last.view
 
     def journal(self, name: str) -> Path:
         """The experiment's journal, which may not have been begun; NotThere."""
-        return self._folder(name) / "journal.jsonl"
+        return self.folder(name) / "journal.jsonl"
 
-    def _folder(self, name: str) -> Path:
+    def folder(self, name: str) -> Path:
         """The experiment's folder, surely inside the results folder: its name is one, and nothing there is a link."""
         folder = self.root / name if _is_name(name) else None
         if folder is None or not _is_experiment(folder):
             raise NotThere(f"no experiment of that name in {self.root}")
-        if any(path.is_symlink() for path in (folder, folder / "experiment.json", folder / "journal.jsonl")):
+        if any(map(os.path.islink, (folder, folder / "experiment.json", folder / "journal.jsonl"))):
             raise NotThere("that experiment is a link, and links are not followed")
         return folder
 
-    def _summary(self, name: str) -> Summary | None:
+    def _look(self, name: str, until: float) -> _Last:
+        folder = self.folder(name)
+        with self._lock:
+            kept = self._kept.setdefault(name, _Kept(folder))
+            self._kept.move_to_end(name)
+        last = kept.known()
+        if last and (last.view or last.summary.error):
+            return last
+        if not self._readers.acquire(blocking=False):
+            raise NotYet("others are being read; ask again")
         try:
-            folder = self._folder(name)
-            kept = self._summaries.get(name)
-            return kept[1] if kept and not _has_news(folder, *kept) else self.view(name).summary
+            last = kept.read(until)
+        finally:
+            self._readers.release()
+        self._make_room(name)
+        return last
+
+    def _make_room(self, name: str) -> None:
+        """Forgets the records that nobody asked for for longest; those of `name` stay."""
+        with self._lock:
+            held = [(other, kept.last.summary.lines) for other, kept in self._kept.items()
+                    if kept.last and kept.last.view]  # fmt: skip
+            total = sum(lines for _, lines in held)
+            for other, lines in held:
+                if total > MOST_LINES and other != name:
+                    self._kept[other].forget()
+                    total -= lines
+
+    def _summary(self, name: str, until: float) -> Summary | None:
+        kept = self._kept.get(name)
+        try:
+            self.folder(name)
+            last = kept.known() if kept else None
+            return (last or self._look(name, min(until, time.monotonic() + EACH_S))).summary
         except NotThere:
             return None
-        except RequestError as error:
-            return Summary(name, error=str(error))
+        except NotYet as error:
+            before = kept.last.summary if kept and kept.last else None
+            return before or Summary(name, state="reading", notice=str(error))
 
 
 def _is_name(name: str) -> bool:
@@ -138,13 +241,29 @@ def _is_name(name: str) -> bool:
 
 
 def _is_experiment(folder: Path) -> bool:
-    return (folder / "experiment.json").is_file() or is_ray_folder(folder)
+    """Whether it is to be shown: an experiment, or a folder that nobody here may look into."""
+    try:
+        if not stat.S_ISDIR(os.lstat(folder).st_mode):
+            return False
+        os.lstat(folder / "experiment.json")
+        return True
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        pass
+    try:
+        return is_ray_folder(folder)
+    except OSError as error:
+        return isinstance(error, PermissionError)
 
 
 def _stamp(folder: Path) -> object:
     """Changes whenever a file that `_read` reads does."""
     files = [folder / "experiment.json", folder / "journal.jsonl", folder / "best" / "config.json"]
-    return [_stat(path) for path in (files if files[0].exists() else files_of(folder))]
+    try:
+        return [_stat(path) for path in (files if os.path.lexists(files[0]) else files_of(folder))]
+    except (OSError, RequestError):
+        return [_stat(folder)]
 
 
 def _has_news(folder: Path, stamp: object, summary: Summary) -> bool:
@@ -152,22 +271,19 @@ def _has_news(folder: Path, stamp: object, summary: Summary) -> bool:
     return stamp != _stamp(folder) or (summary.state == "running" and abandoned(folder))
 
 
-def _stat(path: Path) -> tuple[int, int, int] | None:
+def _stat(path: Path) -> tuple[int, ...]:
     try:
-        stat = path.stat()
-        return stat.st_size, stat.st_mtime_ns, stat.st_ino
-    except FileNotFoundError:
-        return None
+        found = path.lstat()
+        return found.st_size, found.st_mtime_ns, found.st_ino, found.st_mode
+    except OSError as error:
+        return (error.errno or 0,)
 
 
-def _read(followed: Following) -> View:
-    folder = followed.folder
-    try:
-        # The events that are sent as news are those behind the lines that this record holds.
-        record = followed.load()
+def _read(followed: Following, until: float) -> View:
+    # The events that are sent as news are those behind the lines that this record holds.
+    with blamed(followed.folder.name):
+        record = followed.load(until)
         return View(record, _summarise(record, followed.reading))
-    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
-        raise RequestError(f"{folder.name} cannot be read: {type(error).__name__}: {error}") from error
 
 
 UNRECORDED: dict[str, Any] = {
@@ -202,7 +318,7 @@ def _summarise(record: ExperimentRecord, reading: Reading) -> Summary:
         lines=reading.lines,
         notice=" · ".join(filter(None, (record.reason, (facts.get("data") or {}).get("notice")))),
         resume=f"python -m tuner.run --resume {e.name} --results {shlex.quote(e.results)}{more}" if ours else "",
-        retrain=f"python -m tuner.train {shlex.quote(str(winner))}" if winner.is_file() else "",
+        retrain=f"python -m tuner.train {shlex.quote(str(winner))}" if is_file_in(e.folder, "best/config.json") else "",
     )
 
 

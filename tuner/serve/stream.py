@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from tuner.files import open_in
+
 PAUSE_S = 0.5  # between two looks; polling, because inotify does not see what another host writes
 HEARTBEAT_S = 10.0  # a comment now and then: a connection whose reader has gone is noticed
 CHUNK_BYTES = 4 << 20  # read at a time, and the longest line that is sent
@@ -46,13 +48,15 @@ async def follow(
 def read_on(journal: Path, place: Place) -> list[bytes] | None:
     """The complete lines behind `place`, of CHUNK_BYTES at most; None where going on there makes no sense."""
     try:
-        with open(journal, "rb") as file:
+        with open_in(journal.parent, journal.name) as file:
             if file.seek(0, 2) < place.offset:
                 return None
             file.seek(place.offset)
             data = file.read(CHUNK_BYTES)
     except FileNotFoundError:
         return [] if place.offset == 0 else None
+    except OSError:  # no regular file, or not to be read
+        return None
     # What follows the last line's end stays for the next look: it may be half of a line.
     *lines, rest = data.split(b"\n")
     return None if len(rest) == CHUNK_BYTES else lines

@@ -30,7 +30,7 @@ function state(summary) {
 // A column: [head, row -> text, class of its cells or row -> class, row -> address where it is a link]
 const EXPERIMENTS = [
   ["name", (e) => e.name, "link", (e) => `#${encodeURIComponent(e.name)}`],
-  ["space", (e) => e.error || `${e.space}, ${e.searcher}, ${e.scheduler}`, "text"],
+  ["space", (e) => e.error || [e.space, e.searcher, e.scheduler].filter(Boolean).join(", ") || e.notice, "text"],
   ["state", (e) => (e.error ? "unreadable" : state(e)), (e) => (e.error ? "failed" : e.state)],
   ["done", (e) => e.counts.completed ?? "", "number"],
   ["pruned", (e) => e.counts.pruned ?? "", "number"],

@@ -5,7 +5,6 @@ A pruned trial trained to the end is a false prune if its best value beats the w
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
-from tuner.records import TrialRecord
+from tuner.files import json_in
+from tuner.records import TrialRecord, finite
 from tuner.results import ExperimentRecord
 
 FILE = "audit.json"
@@ -107,15 +107,30 @@ def read_audit(folder: Path) -> dict[str, Any] | None:
     """audit.json as it is; None where there is none, RequestError where it is damaged."""
     path = folder / FILE
     try:
-        saved = json.loads(path.read_text())
+        saved = json_in(folder, FILE)
         known = set(AuditedTrial.__dataclass_fields__)
         if not {"winner", "seed", "sample", "trials"} <= set(saved) or any(set(t) != known for t in saved["trials"]):
             raise ValueError("fields are missing")
+        if not (isinstance(saved["sample"], list) and all(map(_is_audited, saved["trials"]))):
+            raise ValueError("its fields are none")
         return dict(saved)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise RequestError(f"{path} is damaged ({error}); remove it to begin the audit anew") from None
+
+
+def _is_audited(trial: dict[str, Any]) -> bool:
+    """Whether its fields are what `AuditedTrial` has."""
+    texts, counts = (trial["trial"], trial["differs"]), (trial["stopped"], trial["epochs"])
+    numbers = (trial["best"], trial["best_epoch"])
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(type(count) is int for count in counts)
+        and all(number is None or finite(number) is not None for number in numbers)
+        and finite(trial["seconds"]) is not None
+        and isinstance(trial["beats"], bool)
+    )
 
 
 def clopper_pearson(hits: int, count: int, confidence: float) -> tuple[float, float]:

@@ -1,4 +1,7 @@
-"""Texts of figures: settings and numbers as a person reads them, escaped for Plotly, which reads texts as HTML."""
+"""Texts of figures: settings and numbers as a person reads them, escaped for Plotly, which reads texts as HTML.
+
+Every text of a folder that a figure shows passes through `escaped` or `tick`, names of nodes and categories too.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import html
 from typing import Any
 
 from tuner.answer import flat
+from tuner.errors import printable
 from tuner.kept import kept
 from tuner.records import TrialRecord
 
@@ -36,11 +40,11 @@ def shown(value: Any) -> str:
 
 def escaped(text: str, length: int) -> str:
     """The text in one line of at most `length` characters, the rest `...`, with HTML's characters as entities."""
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     return html.escape(line if len(line) <= length else line[: length - 3] + "...")
 
 
 def tick(text: str, length: int) -> str:
     """As `escaped`, for Plotly's tick texts, some of which are read as HTML and some not: no character of HTML's."""
-    line = " ".join(text.split()).translate(str.maketrans("<>&", "\u2039\u203a+"))
+    line = printable(" ".join(text.split())).translate(str.maketrans("<>&", "\u2039\u203a+"))
     return line if len(line) <= length else line[: length - 3] + "..."

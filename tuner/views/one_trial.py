@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tuner.files import open_in
 from tuner.records import TrialRecord, finite
 from tuner.results import ExperimentRecord
 from tuner.views.labels import BEST_COLOR, MAIN_COLOR, STOP_COLOR, escaped
@@ -77,22 +78,21 @@ def logs_of(folder: Path, trial_id: str) -> list[Log]:
     """The ends of what a trial wrote; nothing that is a link or lies outside the experiment's folder is read."""
     found = []
     for name in LOGS:
-        path = folder / "ray" / trial_id / name
-        if Path(trial_id).name != trial_id or path.resolve() != folder.resolve() / "ray" / trial_id / name:
+        try:
+            found.append(tail(folder, f"ray/{trial_id}/{name}"))
+        except (OSError, ValueError):
             continue
-        if path.is_file():
-            found.append(Log(name, path.stat().st_size, tail(path)))
     return [log for log in found if log.tail]
 
 
-def tail(path: Path) -> str:
-    """The last TAIL_BYTES of a file as text, from the beginning of a line where there is one."""
-    with open(path, "rb") as file:
+def tail(folder: Path, name: str) -> Log:
+    """The last TAIL_BYTES of a file as text, from the beginning of a line where there is one; OSError as `open_in`."""
+    with open_in(folder, name) as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - TAIL_BYTES))
         data = file.read(TAIL_BYTES)
     cut = data.find(b"\n") + 1 if size > TAIL_BYTES else 0
-    return data[cut:].decode(errors="replace")
+    return Log(Path(name).name, size, data[cut:].decode(errors="replace"))
 
 
 def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dict[str, Any]:

@@ -41,7 +41,8 @@ def parallel_of(record: ExperimentRecord) -> Parallel:
     pairs = [(_setting(t), b.metrics[metric]) for t in trials if (b := t.best(metric, mode))]
     if not pairs:
         return Parallel([], mode, [])
-    declared: dict[str, Any] = record.facts.get("space", {}).get("params", {})
+    told = record.facts.get("space", {}).get("params", {})
+    declared = {name: domain for name, domain in told.items() if isinstance(domain, dict)}
     names = list(dict.fromkeys(name for config, _ in pairs for name in config))
     axes = [_axis(name, [config.get(name) for config, _ in pairs], declared.get(name, {})) for name in names]
     varied = [axis for axis in axes if len(set(axis.values)) > 1]
@@ -72,7 +73,7 @@ def _axis(name: str, values: list[Any], declared: dict[str, Any]) -> Axis:
     if str(declared.get("kind", "")).startswith("log") and min(known) > 0:
         logs = [math.log10(number) for number in known]
         ticks = [float(power) for power in range(math.floor(min(logs)), math.ceil(max(logs)) + 1)]
-        return Axis(name, logs, ticks, [f"{10**tick:g}" for tick in ticks])
+        return Axis(name, logs, ticks, [f"1e{tick:.0f}" if abs(tick) > 300 else f"{10**tick:g}" for tick in ticks])
     return Axis(name, known, [], [])
 
 

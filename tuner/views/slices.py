@@ -49,7 +49,7 @@ def usage_of(record: ExperimentRecord) -> Slices:
 def mean_of(trial: TrialRecord, name: str) -> float:
     """The mean of a column over a trial's reports; nan where it has none."""
     values = [value for report in trial.reports if (value := finite(report.metrics.get(name))) is not None]
-    return math.fsum(values) / len(values) if values else math.nan
+    return math.fsum(value / len(values) for value in values) if values else math.nan  # a sum could overflow
 
 
 def _slices(across: str, axes: list[Axis], record: ExperimentRecord) -> Slices:

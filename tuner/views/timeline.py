@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from tuner.kept import kept
-from tuner.records import TrialRecord
+from tuner.records import TrialRecord, finite
 from tuner.results import ExperimentRecord
 from tuner.views.labels import BEST_COLOR, GROUPS, escaped, label_of
 
@@ -45,7 +45,7 @@ def timeline_of(record: ExperimentRecord) -> Timeline:
         # 50 ms of grace: a trial's end is journaled a little after the next one's start.
         place = next((n for n, until in enumerate(places) if until <= start + 0.05), len(places))
         places[place : place + 1] = [end]
-        lane = f"{trial.node or 'node'} / {place + 1}"
+        lane = f"{escaped(trial.node or 'node', 60)} / {place + 1}"
         spans.append(Span(trial.id, trial.status, labels[i], lane, round(start - first, 3), round(end - first, 3)))
     return Timeline(spans, sorted({span.lane for span in spans}), winner[0].id if winner else "")
 
@@ -55,7 +55,7 @@ def cost_of(trial: TrialRecord) -> str:
     """`12 epochs in 30.1 s (2.5 s each) on 0.5 GPU, 1 CPU: 15.1 GPU-seconds`"""
     epochs, seconds = len(trial.reports), trial.seconds
     each = f" ({seconds / epochs:.3g} s each)" if epochs else ""
-    gpus, cpus = (float(trial.resources.get(name) or 0) for name in ("GPU", "CPU"))
+    gpus, cpus = (float(finite(trial.resources.get(name)) or 0) for name in ("GPU", "CPU"))
     share = f"{gpus:g} GPU, {cpus:g} CPU" if gpus else f"{cpus:g} CPU"
     cost = f"{seconds * gpus:.3g} GPU-seconds" if gpus else f"{seconds * cpus:.3g} CPU-seconds"
     return f"{epochs} epochs in {seconds:.3g} s{each} on {share}: {cost}"

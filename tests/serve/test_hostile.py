@@ -1,0 +1,349 @@
+"""Folders that somebody else made: each is a row that says what is wrong with it, and its neighbours notice nothing."""
+
+import json
+import os
+import shutil
+import threading
+import time
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tuner.experiment import COPY, FILE, Experiment, digest
+from tuner.journal import Journal, sealed
+from tuner.resume.lock import driver_of
+from tuner.serve.app import create_app
+from tuner.serve.client import Client, ServiceError
+from tuner.serve.store import Store
+
+HERE = "http://127.0.0.1:8800"
+VIEWS = ("", "/trials", "/rungs", "/figures", "/what-if", "/contour?x=lr&y=b", "/trials/0", "/audit")
+STARTED = {
+    "time": 1.0,
+    "event": "trial_started",
+    "trial": "0",
+    "config": {"lr": 0.1, "b": 1},
+    "resources": {},
+    "node": "n",
+}
+REPORT = {"time": 2.0, "event": "report", "trial": "0", "epoch": 1, "metrics": {"loss": 0.5}}
+DECISION = {
+    "time": 3.0, "event": "decision", "trial": "0", "epoch": 1, "rung": 1, "bracket": 0, "value": 0.5, "cutoff": None,
+    "recorded": 0, "action": "continue", "reason": "first",
+}  # fmt: skip
+
+
+def begin(results, name, events=(), facts=None, **options):
+    """An experiment with these events, whatever they are."""
+    folder = results / name
+    folder.mkdir()
+    experiment = Experiment(name=name, results=str(results), space="tiny", max_epochs=4, **options)
+    experiment.save(folder, {"created": 1000.0, "space": {"params": {}}, **(facts or {})})
+    lines = [sealed(json.dumps(event).encode()) for event in ({"time": 0.5, "event": "experiment_started"}, *events)]
+    (folder / "journal.jsonl").write_bytes(b"".join(lines))
+    return folder
+
+
+def journal(*events):
+    return lambda results: begin(results, "bad", [STARTED, *events])
+
+
+def raw(content):
+    def make(results):
+        with open(begin(results, "bad", [STARTED]) / "journal.jsonl", "ab") as file:
+            file.write(content)
+
+    return make
+
+
+def options(**changed):
+    """An experiment.json that agrees with its checksum, and holds these options."""
+
+    def make(results):
+        folder = begin(results, "bad", [STARTED, REPORT])
+        document = json.loads((folder / FILE).read_text())
+        del document["sha256"]
+        document["options"] |= changed
+        (folder / COPY).unlink()
+        (folder / FILE).write_text(json.dumps({**document, "sha256": digest(document)}))
+
+    return make
+
+
+def ray(**files):
+    """A folder as plain Ray Tune leaves it, with these files of one trial."""
+
+    def make(results):
+        trial = results / "bad" / "trial_0"
+        trial.mkdir(parents=True)
+        (results / "bad" / "experiment_state-1.json").write_text("{}")
+        for name, content in files.items():
+            (trial / name.replace("__", ".")).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return make
+
+
+def instead(name, make_other):
+    """Something else where a file is expected."""
+
+    def make(results):
+        path = begin(results, "bad", [STARTED, REPORT]) / name
+        path.unlink(missing_ok=True)
+        make_other(path)
+
+    return make
+
+
+def file_of(content):
+    return lambda path: path.write_bytes(content)
+
+
+HUGE = 10**400
+DAMAGED = {
+    "journal is a pipe": instead("journal.jsonl", os.mkfifo),
+    "journal is a folder": instead("journal.jsonl", lambda path: path.mkdir()),
+    "both experiment.json are folders": lambda r: [instead(FILE, lambda p: p.mkdir())(r), (r / "bad" / COPY).unlink()],
+    "experiment.json is nested": lambda r: [instead(FILE, file_of(b"[" * 200_000))(r), (r / "bad" / COPY).unlink()],
+    "experiment.json is long": lambda r: [instead(FILE, file_of(b" " * (17 << 20)))(r), (r / "bad" / COPY).unlink()],
+    "experiment.json is no text": lambda r: [instead(FILE, file_of(b"\xff\xfe\x00"))(r), (r / "bad" / COPY).unlink()],
+    "a line without an end": raw(b"a" * (17 << 20)),
+    "a nested line": raw(b"[" * 200_000 + b"\n"),
+    "a line that is a list": raw(sealed(b'{"time": 1, "event": []}')),
+    "a line that is no text": raw(b"\xff\xff\n"),
+    "a time of 10^400": raw(sealed(b'{"event": "report", "time": %d}' % HUGE)),
+    "a time that is NaN": raw(sealed(b'{"event": "report", "time": NaN}')),
+    "a time of 1e300": journal({**REPORT, "time": 1e300}),
+    "an epoch that is a text": journal({**REPORT, "epoch": "1"}),
+    "an epoch of 1e308": journal({**REPORT, "epoch": 1e308}),
+    "an epoch of 10^9": journal({**REPORT, "epoch": 10**9}),
+    "an epoch that is a list": journal({**REPORT, "epoch": [1]}),
+    "metrics that are a list": journal({**REPORT, "metrics": [1]}),
+    "a checkpoint elsewhere": journal({**REPORT, "checkpoint": "../../../etc"}),
+    "a checkpoint that is a dict": journal({**REPORT, "checkpoint": {}}),
+    "a config that is a list": journal({**STARTED, "config": [1]}),
+    "resources that are a text": journal({**STARTED, "resources": "all"}),
+    "a node that is a number": journal({**STARTED, "node": 5}),
+    "a trial that is a number": journal({**REPORT, "trial": 5}),
+    "a trial that is a path": journal({**REPORT, "trial": "../../x"}),
+    "a trial that is a list": journal({**REPORT, "trial": ["x"]}),
+    "an error that is a dict": journal({"time": 3, "event": "trial_failed", "trial": "0", "error": {}}),
+    "a status that is a list": journal({"time": 3, "event": "trial_ended", "trial": "0", "status": [], "reason": ""}),
+    "a decision of dicts": journal({**DECISION, "value": {}}),
+    "a rung that is a text": journal({**DECISION, "rung": "1"}),
+    "a state that is a list": journal({"time": 3, "event": "experiment_finished", "state": [1]}),
+    "created is a text": lambda r: begin(r, "bad", facts={"created": "now"}),
+    "the space's facts are a list": lambda r: begin(r, "bad", facts={"space": [1]}),
+    "the data's facts are a text": lambda r: begin(r, "bad", facts={"data": "x"}),
+    "rungs without an end": options(reduction_factor=1.0000001),
+    "a factor of 10^299": options(reduction_factor=10**299),
+    "a million million samples": options(num_samples=10**12),
+    "max_epochs is a text": options(max_epochs="10"),
+    "max_epochs is 1e308": options(max_epochs=1e308),
+    "mode is unknown": options(mode="sideways"),
+    "searcher is a list": options(searcher=["random"]),
+    "space is a number": options(space=5),
+    "metric is long": options(metric="x" * 10_000),
+    "a budget of 400 digits": options(time_budget="9" * 400 + "s"),
+    "cpus of 10^299": options(cpus_per_trial=10**299),
+    "Ray: nested results": ray(result__json=b"[" * 200_000 + b"\n{}\n"),
+    "Ray: a result that is a list": ray(result__json="[1]\n{}\n"),
+    "Ray: nested params": ray(params__json=b"[" * 200_000),
+    "Ray: a long cell": ray(progress__csv="training_iteration,a\n1," + "x" * 200_000),
+}
+READABLE = {
+    "a metric that is a dict": journal({**REPORT, "metrics": {"loss": {"a": 1}}}),
+    "a metric of 10^299": journal({**REPORT, "metrics": {"loss": 10**299, "other": 10**299}}),
+    "metrics of 1e308": journal(
+        *({**REPORT, "epoch": n, "metrics": {"loss": 1.7e308, "train_s": 1.7e308}} for n in (1, 2))
+    ),
+    "a metric that is infinite": journal({**REPORT, "metrics": {"loss": "inf"}}),
+    "a name with a slash": journal({**STARTED, "config": {"model/lr": 1, "model": {"lr": 2}}}, REPORT),
+    "half a pair of surrogates": journal({**STARTED, "config": {"\udcff": "\udcff"}}, REPORT),
+    "a setting of 300 levels": journal({**STARTED, "config": {"a": json.loads("[" * 300 + "NaN" + "]" * 300)}}, REPORT),
+    "rungs that are floats": journal(REPORT, {**DECISION, "rung": 1e300}, {**DECISION, "rung": -5}),
+    "resources that are dicts": journal({**STARTED, "resources": {"CPU": {}, "GPU": "x"}}, REPORT),
+    "it goes back in time": journal({**REPORT, "time": 0}, {**REPORT, "epoch": 2, "time": 1e10}),
+    "another name than its folder's": options(name="elsewhere", results="/etc"),
+    "a log scale beyond floats": lambda r: begin(
+        r, "bad",
+        [{**e, "trial": str(i), "config": {"lr": 1.7e308 / 10**i}} for i in range(3) for e in (STARTED, REPORT)],
+        facts={"space": {"params": {"lr": {"kind": "loguniform"}, "b": 5}}},
+    ),
+    "the audit is a pipe": instead("audit.json", os.mkfifo),
+    "the audit holds anything": instead("audit.json", file_of(b'{"winner": 1, "seed": 1, "sample": 5, "trials": {}}')),
+    "the holder is a pipe": instead(".driver", os.mkfifo),
+    "the lock is a pipe": instead(".lock", os.mkfifo),
+    "best is a file": instead("best", file_of(b"")),
+    "Ray: Infinity": ray(
+        result__json='{"training_iteration": Infinity, "loss": 1}\n{"training_iteration": 1, "timestamp": Infinity, '
+        '"time_total_s": -Infinity, "loss": Infinity}\n'
+    ),
+    "Ray: a time of 10^299": ray(result__json='{"training_iteration": 1, "timestamp": 1' + "0" * 299 + "}\n"),
+    "Ray: texts for numbers": ray(
+        result__json='{"training_iteration": "x", "timestamp": [], "trial_id": {}, "node_ip": 5}\n'
+    ),
+    "Ray: a trial elsewhere": ray(result__json='{"training_iteration": 1, "trial_id": "../../x", "loss": 1}\n'),
+    "Ray: an error that is no text": ray(error__txt=b"\xff\xfe"),
+    "Ray: a table that is none": ray(progress__csv=b"\x00\xff,\n1,2,3\n"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def service(tmp_path):
+    results = tmp_path / "results"
+    results.mkdir()
+    begin(results, "good", [STARTED, REPORT, DECISION])
+    client = TestClient(create_app(results), base_url=HERE, raise_server_exceptions=False)
+    client.results = results
+    return client
+
+
+def answers(client, name):
+    """The statuses of every view; each answer is JSON, and an error says what is wrong."""
+    found = {}
+    for view in VIEWS:
+        answer = client.get(f"/api/experiments/{name}{view}")
+        assert answer.status_code in (200, 404, 422, 500), answer.text
+        assert answer.status_code == 200 or (answer.json()["error"] and "the service failed" not in answer.text)
+        found[view] = answer.status_code
+    return found
+
+
+def rows(client):
+    answer = client.get("/api/experiments")
+    assert answer.status_code == 200, answer.text
+    return {row["name"]: row for row in answer.json()["experiments"]}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_a_damaged_folder_is_a_row_that_says_so(service, kind):
+    DAMAGED[kind](service.results)
+    for _ in range(2):  # the second time from what is kept
+        found = rows(service)
+        assert found["good"]["error"] == "" and found["good"]["epochs"] == 1
+        assert found["bad"]["state"] == "damaged" and found["bad"]["error"]
+    assert answers(service, "bad")["/trials"] == 500
+    good = answers(service, "good")
+    assert {good[view] for view in ("", "/trials", "/rungs", "/figures", "/what-if", "/trials/0")} == {200}
+
+
+@pytest.mark.parametrize("kind", READABLE)
+def test_what_is_odd_is_shown(service, kind):
+    READABLE[kind](service.results)
+    found = rows(service)
+    assert found["bad"]["error"] == "" == found["good"]["error"]
+    assert {answers(service, "bad")[view] for view in ("", "/trials", "/rungs", "/figures")} == {200}
+
+
+def test_a_folder_that_may_not_be_entered_is_a_row(service, monkeypatch):
+    begin(service.results, "bad")
+    for module, name in ((os, "open"), (os, "lstat"), (os, "scandir"), (os, "listdir"), (os, "stat")):
+        real = getattr(module, name)
+
+        def guarded(path, *args, real=real, **named):
+            if f"{service.results}/bad/" in f"{path}/" and f"{path}" != f"{service.results}/bad":
+                raise PermissionError(13, "Permission denied", str(path))
+            return real(path, *args, **named)
+
+        monkeypatch.setattr(module, name, guarded)
+    found = rows(service)
+    assert "Permission denied" in found["bad"]["error"] and found["good"]["error"] == ""
+
+
+def test_a_folder_that_is_repaired_is_shown_again(service):
+    DAMAGED["an epoch that is a text"](service.results)
+    assert rows(service)["bad"]["error"]
+    shutil.rmtree(service.results / "bad")
+    begin(service.results, "bad", [STARTED, REPORT])
+    assert rows(service)["bad"]["error"] == ""
+
+
+def test_who_reads_one_experiment_does_not_wait_for_another(tmp_path):
+    for name in ("good", "slow"):
+        begin(tmp_path, name, [STARTED, REPORT])
+    store = Store(tmp_path)
+    store.summaries()
+    with open(tmp_path / "slow" / "journal.jsonl", "ab") as file:
+        file.write(sealed(json.dumps({**REPORT, "epoch": 2}).encode()))
+    with store._kept["slow"]._lock:  # as if it were being read
+        done = threading.Thread(target=lambda: (store.view("good"), store.summaries()))
+        done.start()
+        done.join(30)
+        assert not done.is_alive()
+        assert {s.name: s.epochs for s in store.summaries()} == {"good": 1, "slow": 1}  # as it was
+    assert store.view("slow").summary.epochs == 2
+
+
+def test_a_long_journal_is_read_in_parts_and_the_list_does_not_wait_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("tuner.files.CHUNK_BYTES", 1000)
+    monkeypatch.setattr("tuner.serve.store.EACH_S", -1.0)
+    begin(tmp_path, "long", [STARTED, *({**REPORT, "epoch": n} for n in range(1, 40))])
+    store, states = Store(tmp_path), []
+    for _ in range(20):
+        (row,) = store.summaries()
+        states.append(row.state)
+    assert states[0] == "reading" and states[-1] == "running" and row.epochs == 39
+    assert states.count("reading") < 10
+
+
+def test_a_request_that_would_wait_too_long_is_told_when_to_ask_again(service, monkeypatch):
+    monkeypatch.setattr("tuner.files.CHUNK_BYTES", 100)
+    monkeypatch.setattr("tuner.serve.store.VIEW_S", -1.0)
+    answer = service.get("/api/experiments/good")
+    assert answer.status_code == 503 and answer.headers["Retry-After"] == "1" and "so far" in answer.json()["error"]
+    while answer.status_code == 503:
+        answer = service.get("/api/experiments/good")
+    assert answer.json()["epochs"] == 1
+
+
+def test_a_journal_that_is_too_long_is_named_and_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("tuner.serve.store.MOST_JOURNAL_BYTES", 100)
+    begin(tmp_path, "long", [STARTED, REPORT])
+    assert "at most 100 are read here" in Store(tmp_path).summaries()[0].error
+
+
+def test_no_lock_is_truncated_and_none_is_made_by_a_reader(tmp_path):
+    folder = begin(tmp_path, "bad", [STARTED])
+    assert driver_of(folder) == "" and not (folder / ".lock").exists()
+    (tmp_path / "mine").write_text("mine")
+    (folder / ".lock").symlink_to(tmp_path / "mine")
+    (folder / ".driver").write_text(f"process 1 on {os.uname().nodename}")
+    assert Store(tmp_path).view("bad").summary.state == "running"
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_writer_leaves_out_what_no_reader_would_take(tmp_path):
+    book = Journal(tmp_path / "j")
+    book.write("report", "0", epoch=1, metrics={"loss": 0.5, "image": "x" * (17 << 20)})
+    book.close()
+    assert (tmp_path / "j").stat().st_size < 1000 and b"left out: str of 17,825,792 characters" in (
+        tmp_path / "j"
+    ).read_bytes()
+
+
+def test_a_pipe_for_a_journal_is_not_waited_for_by_its_writer(tmp_path):
+    os.mkfifo(tmp_path / "j")
+    with pytest.raises(OSError):
+        Journal(tmp_path / "j")
+
+
+def test_the_list_is_there_soon_with_every_bad_folder_in_it(service):
+    for number, make in enumerate([*DAMAGED.values(), *READABLE.values()]):
+        make(service.results)
+        (service.results / "bad").rename(service.results / f"bad{number}")
+    began = time.monotonic()
+    found = rows(service)
+    assert found["good"]["error"] == "" and len(found) == len(DAMAGED) + len(READABLE) + 1
+    assert time.monotonic() - began < 60
+
+
+def test_a_client_asks_again_when_it_is_told_to(monkeypatch):
+    told = [ServiceError(503, "being read", 0.01), ServiceError(503, "being read", 0.01), {"name": "long"}]
+
+    def answered(self, method, path, body):
+        if isinstance(told[0], ServiceError):
+            raise told.pop(0)
+        return told[0]
+
+    monkeypatch.setattr(Client, "_json", answered)
+    assert Client(HERE).get("long") == {"name": "long"}

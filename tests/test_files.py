@@ -1,0 +1,115 @@
+"""Files that anybody may have written: what is opened, how much is read, and what is no JSON."""
+
+import io
+import json
+import math
+import os
+import socket
+
+import pytest
+
+from tuner import files
+from tuner.files import bytes_in, json_in, lines_of, open_in, parsed, write_atomically
+
+
+def socket_at(path):
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(path))
+
+
+NO_FILES = {
+    "a pipe": os.mkfifo,
+    "a folder": lambda path: path.mkdir(),
+    "a socket": socket_at,
+    "a link": lambda path: path.symlink_to("/etc/hostname"),
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
+    "a link to nothing": lambda path: path.symlink_to("nowhere"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_only_a_regular_file_is_opened_and_nobody_is_waited_for(tmp_path, kind):
+    NO_FILES[kind](tmp_path / "x")
+    with pytest.raises(OSError, match="no regular file"):
+        open_in(tmp_path, "x")
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/hostname", "", "linked/x", "a\x00b"])
+def test_a_name_leads_nowhere_else(tmp_path, name):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "x").write_text("secret")
+    (folder / "linked").symlink_to(tmp_path)
+    with pytest.raises((OSError, ValueError)):
+        open_in(folder, name)
+
+
+def test_a_folder_may_itself_be_reached_by_a_link(tmp_path):
+    (tmp_path / "real" / "inner").mkdir(parents=True)
+    (tmp_path / "real" / "inner" / "x").write_text("1")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert json_in(tmp_path / "link", "inner/x") == 1
+
+
+def test_a_long_file_is_not_read_whole(tmp_path):
+    with open(tmp_path / "x", "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ValueError, match="longer than 1,000 bytes"):
+        bytes_in(tmp_path, "x", 1000)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" * 200_000,
+        b'{"a":' * 100_000,
+        b"[" * 330 + b"]" * 330,
+        b'{"a": 1' + b"0" * 400 + b"}",
+        b"9" * 5000,
+        b"\xff\xfe",
+        b"",
+    ],
+)
+def test_json_that_would_be_too_much_is_refused(text):
+    with pytest.raises(ValueError):
+        parsed(text)
+
+
+def test_other_json_is_read():
+    assert parsed(b'{"a": [NaN, Infinity, 1e400, 12345678901234567890]}')["a"][1:] == [
+        math.inf,
+        math.inf,
+        12345678901234567890,
+    ]
+    deep = json.loads("[" * 310 + "]" * 310)
+    assert parsed(json.dumps(deep).encode()) == deep
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 64, 1 << 20])
+def test_lines_come_whole_whatever_the_slices(monkeypatch, chunk):
+    monkeypatch.setattr(files, "CHUNK_BYTES", chunk)
+    content = b"one\n\ntwo and more\nthree\nhalf"
+    assert [line for lines in lines_of(io.BytesIO(content)) for line in lines] == content.split(b"\n")[:-1]
+
+
+def test_a_line_without_an_end_is_given_up_at_its_bound():
+    class Endless(io.RawIOBase):
+        asked = 0
+
+        def read(self, size=-1):
+            self.asked += 1
+            return b"a" * size
+
+    file = Endless()
+    with pytest.raises(ValueError, match="longer than"):
+        list(lines_of(file))
+    assert file.asked <= files.MOST_BYTES // files.CHUNK_BYTES + 1
+
+
+def test_what_is_written_follows_no_link(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / f".x.{os.getpid()}").symlink_to(tmp_path / "mine")
+    (tmp_path / "x").symlink_to(tmp_path / "mine")
+    write_atomically(tmp_path / "x", "new")
+    assert (tmp_path / "mine").read_text() == "mine" and (tmp_path / "x").read_text() == "new"
+    assert not (tmp_path / "x").is_symlink()

@@ -1,0 +1,148 @@
+"""Questions that take long to answer, and the process that answers them: `python -m tuner.serve.questions`.
+
+It reads a question a line from its stdin. It writes each answer to its stdout: a line `STATUS LENGTH`, and as many
+bytes of JSON. The service (`tuner.serve.costly`) ends it where an answer takes too long or nobody waits for it any
+more. It ends itself with the service, when its memory is used up, or when an answer takes twice its time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+from weakref import WeakKeyDictionary
+
+from tuner.errors import RequestError
+from tuner.results import ExperimentRecord, Following
+from tuner.serve.answers import text_of
+from tuner.views.contour import contour_of, draw_contour
+from tuner.views.importance import draw_importance, importance_of
+from tuner.views.standing import Standing
+from tuner.views.whatif import WhatIf, what_if
+from tuner.views.whatif_figure import cuts_of, draw_whatif
+
+MOST_FOLLOWED = 2  # experiments whose records stay in memory; a page asks about one
+
+
+@dataclass(frozen=True)
+class WhatIfAnswer:
+    """A replay, and its figure of Plotly's schema."""
+
+    outcome: WhatIf
+    figure: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FigureAnswer:
+    """A figure of Plotly's schema."""
+
+    figure: dict[str, Any]
+
+
+def replayed(
+    record: ExperimentRecord, scheduler: str, grace_period: int, reduction_factor: float, brackets: int
+) -> WhatIfAnswer:
+    """The curves judged by other rules; an empty scheduler is the search's own."""
+    rules = scheduler or record.experiment.scheduler
+    outcome = what_if(record, rules, grace_period, reduction_factor, brackets)
+    return WhatIfAnswer(outcome, draw_whatif(cuts_of(record, outcome), outcome, record.experiment.metric))
+
+
+def smoothed(record: ExperimentRecord, x: str, y: str) -> FigureAnswer:
+    """The metric over two parameters."""
+    experiment = record.experiment
+    return FigureAnswer(draw_contour(contour_of(record, x, y), experiment.metric, experiment.mode))
+
+
+_forests: WeakKeyDictionary[Standing, FigureAnswer] = WeakKeyDictionary()  # they take seconds, and a page asks again
+
+
+def weighed(record: ExperimentRecord) -> FigureAnswer:
+    """How much each parameter matters."""
+    if record.standing not in _forests:
+        _forests[record.standing] = FigureAnswer(draw_importance(importance_of(record)))
+    return _forests[record.standing]
+
+
+QUESTIONS: dict[str, Callable[..., Any]] = {"what-if": replayed, "contour": smoothed, "importance": weighed}
+
+
+class Answers:
+    """Answers questions about experiments' folders.
+
+    Args:
+        most_bytes: of a journal.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._followed: OrderedDict[str, Following] = OrderedDict()
+        self._records: dict[str, ExperimentRecord] = {}
+
+    def answer(self, folder: str, question: str, choices: dict[str, Any]) -> tuple[int, str]:
+        """The status and the JSON: 200 with the answer, 422 with why there is none, 500 for a damaged folder."""
+        try:
+            record = self._record(folder)
+        except RequestError as error:
+            return 500, _refused(str(error))
+        try:
+            return 200, text_of(QUESTIONS[question](record, **choices))
+        except RequestError as error:
+            return 422, _refused(str(error))
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever a folder holds: it is the folder that is wrong
+            return 422, _refused(f"{Path(folder).name}: this cannot be answered ({type(error).__name__}: {error})")
+
+    def _record(self, folder: str) -> ExperimentRecord:
+        """The folder as it is now; if nothing changed, the record of before with all that was worked out of it."""
+        followed = self._followed.setdefault(folder, Following(Path(folder), self._most_bytes))
+        self._followed.move_to_end(folder)
+        while len(self._followed) > MOST_FOLLOWED:
+            self._records.pop(self._followed.popitem(last=False)[0], None)
+        found, before = followed.load(), self._records.get(folder)
+        self._records[folder] = before if before == found else found  # the trials of both are the same objects
+        return self._records[folder]
+
+
+def _refused(message: str) -> str:
+    return json.dumps({"error": message[:2000]})
+
+
+def serve(asked: BinaryIO, told: BinaryIO, answers: Answers, most_s: float, most_memory: int) -> int:
+    """Answers until nobody asks any more: 0; 1 where the memory is used up."""
+    for line in asked:
+        signal.setitimer(signal.ITIMER_REAL, 2 * most_s)  # SIGALRM ends the process: the service may be gone
+        try:
+            status, text = answers.answer(*json.loads(line))
+        except MemoryError:
+            message = f"this takes more than {most_memory >> 20} MiB of memory, which is what an answer may take"
+            status, text = 503, _refused(message)
+        content = text.encode()
+        told.write(b"%d %d\n" % (status, len(content)))
+        told.write(content)
+        told.flush()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if status == 503:
+            return 1
+    return 0
+
+
+def main(argv: list[str]) -> int:
+    """Serves stdin with bounds: seconds an answer, bytes of memory, bytes of a journal."""
+    most_s, most_memory, most_journal = float(argv[0]), int(argv[1]), int(argv[2])
+    resource.setrlimit(resource.RLIMIT_AS, (most_memory, most_memory))
+    told = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no answer
+    return serve(sys.stdin.buffer, told, Answers(most_journal), most_s, most_memory)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
