@@ -113,7 +113,8 @@ ALLOWED = {
     "tuner.serve.guard": set(),
     "tuner.serve.bounds": {"serve.guard"},
     "tuner.serve.secret": {"errors"},
-    "tuner.serve.stream": set(),
+    "tuner.serve.connections": {"serve.bounds"},
+    "tuner.serve.stream": {"serve.guard"},
     "tuner.serve.page": set(),
     "tuner.serve.store": {
         "errors", "experiment", "figures", "foreign", "reading", "results", "resume.lock", "views.tables",
@@ -139,7 +140,8 @@ ALLOWED = {
         "serve.searches", "serve.store", "serve.stream", "views.tables",
     },
     "tuner.serve.__main__": {
-        "errors", "experiment", "serve.app", "serve.guard", "serve.jobs", "serve.searches", "serve.secret",
+        "errors", "experiment", "serve.app", "serve.connections", "serve.guard", "serve.jobs", "serve.searches",
+        "serve.secret",
     },
     "tuner.run": {
         "console", "driver", "engine.signals", "errors", "experiment", "resume.lock", "session", "space",
