@@ -154,11 +154,10 @@ def _events(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/api/experiments/{name}/events", response_class=StreamingResponse)
     def events(
-        name: str, after: Annotated[Line, Query()] = 0, last_event_id: Annotated[Line | None, Header()] = None
+        name: str, after: Annotated[Line, Query()] = 0, last_event_id: Annotated[Line, Header()] = 0
     ) -> Response:
         """Server-sent events: the journal's lines, as they are written; `id` is the line's number."""
-        known = after if last_event_id is None else last_event_id
-        return Stream(follow(desk.journal(name), known, app.state.stopping), streams)
+        return Stream(follow(desk.journal(name), last_event_id or after, app.state.stopping), streams)
 
 
 def _errors_as_json(app: FastAPI) -> None:
