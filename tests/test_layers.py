@@ -26,6 +26,7 @@ ALLOWED = {
     "tuner.engine.recovery": {"engine.columns", "engine.nodes", "engine.retries"},
     "tuner.engine.controller": {"engine.nodes", "engine.recovery", "engine.retries"},
     "tuner.engine.halt": {"errors"},
+    "tuner.engine.loopback": set(),
     "tuner.engine.signals": set(),
     "tuner.resume.checkpoints": set(),
     "tuner.resume.lock": {"errors"},

@@ -23,7 +23,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # workers inherit it, and recom
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -40,6 +40,7 @@ from tuner.decisions import JournalingScheduler
 from tuner.engine import ahead, probe
 from tuner.engine.controller import installed
 from tuner.engine.halt import Halt
+from tuner.engine.loopback import on_loopback
 from tuner.engine.nodes import Nodes, launchable, present
 from tuner.engine.retries import Retries
 from tuner.engine.signals import signals_to
@@ -218,7 +219,8 @@ def ray_started(
             "_system_config": ahead.system_config(num_processes, imports),
         }
     try:
-        ray.init(experiment.address or "local", logging_level=logging.ERROR, log_to_driver=False, **options)
+        with nullcontext() if experiment.address else on_loopback():
+            ray.init(experiment.address or "local", logging_level=logging.ERROR, log_to_driver=False, **options)
     except (OSError, ValueError, RuntimeError) as error:
         if experiment.address:
             raise RequestError(f"--address {experiment.address}: no Ray cluster answers there ({error})") from error
