@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from tuner.errors import RequestError
+from tuner.experiment import FILE as EXPERIMENT
 from tuner.files import write_atomically
 from tuner.records import TrialRecord
 from tuner.results import ExperimentRecord, load
-from tuner.resume.checkpoints import STATE, damage
+from tuner.resume.checkpoints import STATE, damage, within
 from tuner.train import state_of, training_of, trial_config
+from tuner.trust import HELP, OPTION, code_of, refuse_links
 from tuner.views.audit_record import CONFIDENCE, FILE, AuditedTrial, AuditResult, prunable, read_audit, result_of
 
 STATES = "audit"  # the folder of what is being trained; gone when all is done
@@ -43,11 +45,16 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--trials", type=int, default=5, help="pruned trials to train to the end (default: 5)")
     parser.add_argument("--seed", type=int, default=0, help="which ones; the same seed draws the same (default: 0)")
     parser.add_argument("--results", default="results", help="the folder that searches write to (default: results)")
+    parser.add_argument(OPTION, action="store_true", help=HELP)
     try:
         args = parser.parse_args(argv)
         if args.trials < 1:
             raise RequestError(f"--trials {args.trials}: must be 1 or more")
         record = load(Path(args.results) / args.name)
+        own, sha256 = record.experiment, record.facts.get("space", {}).get("sha256")
+        if not args.trust:
+            refuse_links(own.folder)
+        print(code_of(own.folder, EXPERIMENT, own.space, sha256, trusted=args.trust), flush=True)
         print(said(audit(record, args.trials, args.seed)))
         return 0
     except (RequestError, ValueError) as error:
@@ -133,7 +140,7 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
         state = kept.read_bytes()
         values = torch.load(kept, weights_only=True, map_location="cpu")["values"]
     else:
-        saved = [folder / r.checkpoint for r in reversed(trial.reports) if r.checkpoint]
+        saved = [within(folder, r.checkpoint) for r in reversed(trial.reports) if r.checkpoint]
         state = next((path.joinpath(STATE).read_bytes() for path in saved if path.is_dir() and not damage(path)), None)
     with training_of(trial_config(record, trial.id), state) as (training, _):
         yield from values.items()

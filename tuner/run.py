@@ -18,6 +18,7 @@ import tyro
 from tuner.errors import RequestError, nearest
 from tuner.experiment import BEST_RULE, Experiment, option
 from tuner.space import find_space, list_spaces
+from tuner.trust import refuse_cluster
 
 if TYPE_CHECKING:
     from tuner.session import Request
@@ -36,6 +37,8 @@ class Command:
     """every space of search_spaces/ and its first line"""
     dry_run: bool = False
     """print the plan and stop"""
+    trust: bool = False
+    """with --resume: run the code that the folder names, even if it has changed or the folder is another user's"""
 
 
 def main(argv: list[str]) -> int:
@@ -93,8 +96,11 @@ def run(argv: list[str], command: Command) -> int:
     from tuner.resume.lock import only_driver
 
     with contextlib.ExitStack() as held:
-        if command.resume and not command.dry_run:
-            held.enter_context(only_driver(session.saved(command.experiment, command.resume).experiment.folder))
+        if command.resume:
+            given = session.saved(command.experiment, command.resume, command.trust)
+            if not command.dry_run:
+                held.enter_context(only_driver(given.experiment.folder))
+            print(given.code, flush=True)
         request = requested(argv, command)
         if command.dry_run:
             print("\n".join(console.plan(request)))
@@ -141,8 +147,11 @@ def requested(argv: list[str], command: Command, here: bool = True) -> Request:
     from tuner import session  # isort: skip
 
     if command.resume:
-        given = session.saved(command.experiment, command.resume)
-        return session.resume(parse(argv, given.experiment).experiment, given, here)
+        given = session.saved(command.experiment, command.resume, command.trust)
+        wanted = parse(argv, given.experiment).experiment
+        if not (command.trust or wanted.address == command.experiment.address):
+            refuse_cluster(wanted.folder, wanted.address)
+        return session.resume(wanted, given, here)
     found = find_space(command.experiment.space)
     return session.begin(parse(argv, session.defaults_of(found)).experiment, found, argv, here)
 

@@ -17,7 +17,7 @@ from tuner import driver
 from tuner.answer import Answer, conclude
 from tuner.engine.cluster import check_head
 from tuner.errors import RequestError, nearest
-from tuner.experiment import EXTENDABLE, Experiment, latest_experiment, load_experiment, option
+from tuner.experiment import EXTENDABLE, FILE, Experiment, latest_experiment, load_experiment, option
 from tuner.facts import facts_of
 from tuner.journal import Event, Journal, Scan, scan
 from tuner.report import write_report
@@ -28,6 +28,7 @@ from tuner.schedulers import check_scheduler
 from tuner.searchers import check_searcher
 from tuner.space import Found, find_space
 from tuner.training.data import DataError, Splits, hold_out
+from tuner.trust import code_of, refuse_links
 from tuner.wandb_mirror import wandb_mode
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ class Saved:
 
     experiment: Experiment
     facts: dict[str, Any]
+    code: str  # a line that names the file whose code it runs
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,13 @@ def begin(experiment: Experiment, found: Found, argv: list[str], here: bool = Tr
     return checked(experiment, found, facts_of(found, argv), [], here)
 
 
-def saved(given: Experiment, name: str) -> Saved:
-    """The experiment that `--resume` names."""
+def saved(given: Experiment, name: str, trusted: bool = False) -> Saved:
+    """The experiment that `--resume` names; RequestError where its folder names code that is not to be run.
+
+    Args:
+        given: what the command line has beside it.
+        trusted: run it all the same (`tuner.trust`).
+    """
     results = local_root(given.results)
     if is_uri(given.results):
         store = Store(given.results)
@@ -113,8 +120,16 @@ def saved(given: Experiment, name: str) -> Saved:
             store.bring(name, results / name)
     elif name == "latest":
         name = latest_experiment(results)
-    experiment, facts = load_experiment(results / name)
-    return Saved(replace(experiment, results=given.results, name=name), facts)
+    folder = results / name
+    experiment, facts = load_experiment(folder)
+    try:
+        sha256 = facts["space"]["sha256"]
+    except (KeyError, TypeError) as error:
+        raise damaged(folder, error) from None
+    code = code_of(folder, FILE, experiment.space, sha256, trusted=trusted, named_now=bool(given.space))
+    if not trusted:
+        refuse_links(folder)
+    return Saved(replace(experiment, results=given.results, name=name), facts, code)
 
 
 def resume(wanted: Experiment, given: Saved, here: bool = True) -> Request:
@@ -134,7 +149,7 @@ def resume(wanted: Experiment, given: Saved, here: bool = True) -> Request:
     try:
         old, new = dict(given.facts["space"]["params"]), now["params"]
     except (KeyError, TypeError, ValueError) as error:
-        raise RequestError(f"{wanted.folder}/experiment.json is damaged ({error!r}); restore it from a copy") from None
+        raise damaged(wanted.folder, error) from None
     if old != new:
         names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
         listed = "; ".join(f"{name} was {old.get(name)}, now {new.get(name)}" for name in names)
@@ -143,6 +158,11 @@ def resume(wanted: Experiment, given: Saved, here: bool = True) -> Request:
         check_more_epochs(given.experiment, wanted)
     history = history_of(wanted.folder)
     return checked(wanted, found, given.facts, history, here)
+
+
+def damaged(folder: Path, error: Exception) -> RequestError:
+    """What is said of an experiment.json whose facts are not there."""
+    return RequestError(f"{folder}/{FILE} is damaged ({error!r}); restore it from a copy")
 
 
 def check_more_epochs(given: Experiment, wanted: Experiment) -> None:

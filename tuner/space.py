@@ -151,6 +151,23 @@ def list_spaces() -> dict[str, str]:
     return {path.stem: _first_line(path) for path in files}
 
 
+def is_path(name: str) -> bool:
+    """Whether a space is asked for by its file, not by a name in `search_spaces/` or a module's."""
+    return name.endswith(".py") or "/" in name
+
+
+def file_of(name: str) -> Path | None:
+    """The file that `find_space` runs for this name; nothing is imported. None where there is none."""
+    module_name = name.partition(":")[0]
+    if is_path(name):
+        path = Path(name).resolve()
+    elif "." not in module_name:
+        path = _folder() / f"{module_name}.py"
+    else:
+        path = _origin(module_name.split("."))
+    return path if path.is_file() else None
+
+
 def find_space(name: str) -> Found:
     """Imports a space: a name in `search_spaces/`, a path to a .py file, or `package.module[:attribute]`.
 
@@ -159,7 +176,7 @@ def find_space(name: str) -> Found:
             or a module without a Space.
     """
     module_name, _, attribute = name.partition(":")
-    if name.endswith(".py") or "/" in name:
+    if is_path(name):
         path, attribute = Path(name), ""
         if not path.is_file():
             what = "is a folder; give the .py file" if path.is_dir() else "no such file"
@@ -206,6 +223,23 @@ def _first_line(path: Path) -> str:
         return f"(does not parse: {error})"
 
 
+def _origin(parts: list[str]) -> Path:
+    """A module's file. `importlib.util.find_spec` would import the packages that it is in."""
+    places, origin = None, ""
+    for end, part in enumerate(parts, 1):
+        name = ".".join(parts[:end])
+        specs = (finder.find_spec(name, places) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+        spec = next(filter(None, specs), None)
+        if spec is None:
+            return Path()
+        try:
+            below = list(spec.submodule_search_locations or ())
+        except KeyError:  # a folder without __init__.py in another asks for that one's module, which is not imported
+            below = [str(place) for one in places or sys.path if (place := Path(one, part)).is_dir()]
+        places, origin = below, spec.origin or ""
+    return Path(origin)
+
+
 def _import_module(module_name: str, asked: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
@@ -215,16 +249,18 @@ def _import_module(module_name: str, asked: str) -> ModuleType:
 
 def _import_file(path: Path) -> ModuleType:
     # The file's content is in the name, so that two files of one name can live in one process (tests, the service).
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+    source = path.read_bytes()
+    digest = hashlib.sha256(source).hexdigest()[:8]
     name = f"tuner_space_{path.stem}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        # Not by the loader, which may run a file of __pycache__ beside it that has other code.
+        exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise RequestError(f"--space {path}: {_where(error)}") from error

@@ -11,6 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from tuner.errors import RequestError
+from tuner.files import write_atomically
 
 LOCK, HOLDER = ".lock", ".driver"  # two, because whoever tries the lock empties its file
 LOOK_S = 0.5  # `driver_of` holds it as well, for a moment
@@ -36,7 +37,8 @@ def only_driver(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise RequestError(f"{folder}: cannot be written to ({error.strerror}); give another --results") from None
     try:
-        (folder / HOLDER).write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+        # By another file that takes its place: what lies there may be a link to what is not to be written to.
+        write_atomically(folder / HOLDER, f"process {os.getpid()} on {socket.gethostname()}\n")
         yield
     finally:
         lock.release()
