@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import py_compile
 import shutil
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 import tuner.driver  # noqa: F401  (first: it sets what ray reads when it is imported)
 from tuner import audit, run, session, train
+from tuner.engine.controller import Analysis
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
 from tuner.journal import Journal
@@ -211,3 +213,21 @@ def test_a_checkpoint_elsewhere_is_none(tmp_path, name):
     with pytest.raises(RequestError, match="lies elsewhere"):
         within(tmp_path / "mine", name)
     assert within(tmp_path / "mine", "ray/00000/checkpoint_000000").name == "checkpoint_000000"
+
+
+class Payload:
+    """What leaves a mark when it is unpickled."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.mark),)
+
+
+def test_a_snapshot_of_rays_in_the_folder_is_not_unpickled(tmp_path, mark):
+    """Ray reads the newest one where a session ended before its first trial."""
+    evil = {"_type": "CLOUDPICKLE_FALLBACK", "value": pickle.dumps(Payload(mark)).hex()}
+    newest = tmp_path / "experiment_state-2999-01-01_00-00-00.json"
+    newest.write_text(json.dumps({"trial_data": [], "x": evil}))
+    assert Analysis(experiment_checkpoint_path=str(tmp_path), trials=[]).trials == [] and not mark.exists()

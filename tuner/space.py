@@ -228,15 +228,13 @@ def _origin(parts: list[str]) -> Path:
     places, origin = None, ""
     for end, part in enumerate(parts, 1):
         name = ".".join(parts[:end])
-        specs = (finder.find_spec(name, places) for finder in sys.meta_path if hasattr(finder, "find_spec"))
-        spec = next(filter(None, specs), None)
-        if spec is None:
-            return Path()
+        finders = (finder for finder in sys.meta_path if hasattr(finder, "find_spec"))
         try:
-            below = list(spec.submodule_search_locations or ())
+            spec = next(filter(None, (finder.find_spec(name, places) for finder in finders)), None)
+            below = list(spec.submodule_search_locations or ()) if spec else []
         except KeyError:  # a folder without __init__.py in another asks for that one's module, which is not imported
-            below = [str(place) for one in places or sys.path if (place := Path(one, part)).is_dir()]
-        places, origin = below, spec.origin or ""
+            spec, below = None, [str(place) for one in places or sys.path if (place := Path(one, part)).is_dir()]
+        places, origin = below, (spec and spec.origin) or ""
     return Path(origin)
 
 
