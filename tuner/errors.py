@@ -1,4 +1,7 @@
-"""The one exception for a user's mistake: it becomes a line on stderr and exit code 2, never a traceback."""
+"""The one exception for a user's mistake: it becomes a line on stderr and exit code 2, never a traceback.
+
+Here too is what makes any text fit for a terminal, since an error names what it was given.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,20 @@ from collections.abc import Iterable
 class RequestError(Exception):
     """What was asked for cannot be done; the text says what was given, what is allowed and what to do.
 
-    It is one line, whatever was given.
+    It is one printable line, whatever was given.
     """
 
     def __str__(self) -> str:
-        return " ".join(super().__str__().splitlines())
+        return printable(" ".join(super().__str__().splitlines()))
+
+
+def printable(text: str) -> str:
+    """The text with each character that a terminal would obey, hide or reorder written as its escape: `\\x1b`.
+
+    These are the control characters (line ends and tabs too), marks that reverse the direction of writing, halves of
+    surrogate pairs and unusual spaces. A text of several lines is passed line by line.
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def nearest(given: str, known: Iterable[str]) -> str:

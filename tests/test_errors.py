@@ -1,0 +1,30 @@
+"""Texts that a terminal may be given."""
+
+import pytest
+
+from tuner.errors import RequestError, printable
+
+HOSTILE = {
+    "\x1b]0;evil\x07": r"\x1b]0;evil\x07",
+    "\x9b31m": r"\x9b31m",
+    "a\r\nb\tc": r"a\r\nb\tc",
+    "\u202egnp.exe\u2066\u200f": r"\u202egnp.exe\u2066\u200f",
+    "half \ud800": r"half \ud800",
+    "line\u2028end": r"line\u2028end",
+    "zero\x00\x7f": r"zero\x00\x7f",
+}
+
+
+@pytest.mark.parametrize(("text", "seen"), HOSTILE.items())
+def test_what_a_terminal_would_obey_is_shown_as_its_escape(text, seen):
+    assert printable(text) == seen and printable(text).isprintable()
+    printable(text).encode()
+
+
+@pytest.mark.parametrize("text", ["", "loss 0.5", "Zürich, 学習率, ∞ ± ² \U0001f600", "C:\\temp 'x' \"y\""])
+def test_what_can_be_read_stays_as_it_is(text):
+    assert printable(text) == text
+
+
+def test_an_error_is_one_line_that_no_terminal_obeys():
+    assert str(RequestError("--name \x1b[2J\nforged: \u202eok")) == r"--name \x1b[2J forged: \u202eok"
