@@ -73,7 +73,7 @@ ALLOWED = {
         "domains", "engine.columns", "experiment", "files", "journal", "records", "results", "resume.checkpoints",
         "space", "training.data", "training.loop", "trial",
     },
-    "tuner.progress": {"experiment"},
+    "tuner.progress": {"errors", "experiment"},
     "tuner.console": {
         "answer", "domains", "engine.columns", "experiment", "records", "resume.storage", "sampling", "session",
     },

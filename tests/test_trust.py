@@ -100,7 +100,7 @@ def command(request, monkeypatch, place):
     monkeypatch.setattr(train, "trial_config", lambda record, _: {
         "space": record.experiment.space, "space_sha256": record.facts["space"]["sha256"]})  # fmt: skip
     monkeypatch.setattr(audit, "audit", lambda record, *_: find_space(record.experiment.space))
-    monkeypatch.setattr(audit, "said", lambda _: "")
+    monkeypatch.setattr(audit, "said", lambda _: [])
     return COMMANDS[request.param]
 
 
@@ -139,8 +139,8 @@ def test_a_space_that_the_user_names_again_is_the_users_own_edit(place, mark, ca
 
 def test_an_edited_space_of_this_program_is_the_users_own_edit(place, capsys):
     rewritten(place, lambda facts: {**facts, "space": {**facts["space"], "sha256": "0" * 64}}, space="quadratic")
-    assert "NOTE:" in code_of(place, "experiment.json", "quadratic", "0" * 64)
-    assert code_of(place, "experiment.json", "quadratic", find_space("quadratic").sha256).startswith("code: ")
+    assert [line[:5] for line in code_of(place, "experiment.json", "quadratic", "0" * 64)] == ["code:", "NOTE:"]
+    assert len(code_of(place, "experiment.json", "quadratic", find_space("quadratic").sha256)) == 1
 
 
 @pytest.mark.parametrize("space", ["results/mine/evil.py", "results.mine.evil", "results.evil", "sub.folder.evil"])

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
-from tuner.errors import RequestError
+from tuner.errors import RequestError, say
 from tuner.experiment import FILE as EXPERIMENT
 from tuner.files import write_atomically
 from tuner.records import TrialRecord
@@ -54,8 +54,8 @@ def main(argv: list[str]) -> int:
         own, sha256 = record.experiment, record.facts.get("space", {}).get("sha256")
         if not args.trust:
             refuse_links(own.folder)
-        print(code_of(own.folder, EXPERIMENT, own.space, sha256, trusted=args.trust), flush=True)
-        print(said(audit(record, args.trials, args.seed)))
+        say(*code_of(own.folder, EXPERIMENT, own.space, sha256, trusted=args.trust))
+        say(*said(audit(record, args.trials, args.seed)))
         return 0
     except (RequestError, ValueError) as error:
         print(f"tuner: error: {error}", file=sys.stderr)
@@ -86,7 +86,7 @@ def audit(record: ExperimentRecord, num_trials: int, seed: int) -> AuditResult:
     done = {trial["trial"]: trial for trial in saved["trials"]}
     for number, trial in enumerate((t for name in sample for t in pruned if t.id == name), 1):
         if trial.id not in done:
-            print(f"trial {trial.id} ({number} of {len(sample)})", flush=True)
+            say(f"trial {trial.id} ({number} of {len(sample)})")
             done[trial.id] = asdict(trained(record, trial))
         saved["trials"] = [done[name] for name in sample if name in done]
         write_atomically(folder / FILE, json.dumps(saved, indent=2) + "\n")
@@ -147,7 +147,7 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
         while training.epoch < experiment.max_epochs:
             value = training.run_epoch()[experiment.metric]
             values[training.epoch] = value
-            print(f"  epoch {training.epoch}/{experiment.max_epochs}: {experiment.metric} {value:.6g}", flush=True)
+            say(f"  epoch {training.epoch}/{experiment.max_epochs}: {experiment.metric} {value:.6g}")
             write_atomically(kept, state_of(training, values=values))
             yield training.epoch, value
     kept.unlink(missing_ok=True)
@@ -155,7 +155,7 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
         kept.parent.rmdir()
 
 
-def said(result: AuditResult) -> str:
+def said(result: AuditResult) -> list[str]:
     """The finding in words."""
     lines = [
         f"trial {t.trial}: stopped at {t.stopped}, at best {result.metric} {t.best} at epoch {t.best_epoch}"
@@ -163,13 +163,11 @@ def said(result: AuditResult) -> str:
         for t in result.trials
     ]
     share = f"{100 * result.low:.0f} to {100 * result.high:.0f} %"
-    return "\n".join(
-        [
-            *lines,
-            f"{result.beat} of {result.done} would have beaten trial {result.winner} ({result.winner_value:.6g}); with "
-            f"{100 * CONFIDENCE:.0f} % confidence {share} of the {result.pruned} pruned (Clopper-Pearson)",
-        ]
-    )
+    return [
+        *lines,
+        f"{result.beat} of {result.done} would have beaten trial {result.winner} ({result.winner_value:.6g}); with "
+        f"{100 * CONFIDENCE:.0f} % confidence {share} of the {result.pruned} pruned (Clopper-Pearson)",
+    ]
 
 
 if __name__ == "__main__":

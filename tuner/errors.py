@@ -6,6 +6,7 @@ Here too is what makes any text fit for a terminal, since an error names what it
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Iterable
 
 
@@ -26,6 +27,22 @@ def printable(text: str) -> str:
     surrogate pairs and unusual spaces. A text of several lines is passed line by line.
     """
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def say(*lines: str) -> None:
+    """Prints lines for a person: what they hold of an experiment's names, values and errors steers no terminal."""
+    print("\n".join(map(printable, lines)), flush=True)
+
+
+class PrintableFormatter(logging.Formatter):
+    """Log records as printable lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).split("\n")))
+
+
+if logging.lastResort:  # what prints the warnings of a program that has set up no logging, as our commands have not
+    logging.lastResort.setFormatter(PrintableFormatter())
 
 
 def nearest(given: str, known: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from pydantic_core import to_json
 
 from tuner.answer import setting
-from tuner.errors import RequestError
+from tuner.errors import RequestError, say
 from tuner.figures import Figure, all_figures
 from tuner.files import write_atomically
 from tuner.records import finite
@@ -77,7 +77,7 @@ def main(argv: list[str]) -> int:
     except RequestError as error:
         print(f"tuner: error: {error}", file=sys.stderr)
         return 2
-    print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
+    say(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
     return 0
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from tuner.errors import RequestError, nearest
+from tuner.errors import RequestError, nearest, say
 from tuner.experiment import BEST_RULE, Experiment, option
 from tuner.space import find_space, list_spaces
 from tuner.trust import refuse_cluster
@@ -86,7 +86,7 @@ def print_spaces() -> int:
     spaces = list_spaces()
     width = max(map(len, spaces), default=0)
     for name, line in spaces.items():
-        print(f"{name:{width}}  {line}")
+        say(f"{name:{width}}  {line}")
     return 0
 
 
@@ -100,13 +100,13 @@ def run(argv: list[str], command: Command) -> int:
             given = session.saved(command.experiment, command.resume, command.trust)
             if not command.dry_run:
                 held.enter_context(only_driver(given.experiment.folder))
-            print(given.code, flush=True)
+            say(*given.code)
         request = requested(argv, command)
         if command.dry_run:
-            print("\n".join(console.plan(request)))
+            say(*console.plan(request))
             return 0
         request = session.load_data(request)
-        print("\n".join(console.heading(request)), flush=True)
+        say(*console.heading(request))
         if not command.resume:
             session.make_folder(request)
             held.enter_context(only_driver(request.experiment.folder))
@@ -128,7 +128,7 @@ def search(request: Request) -> int:
         with signals_to(give_up), mirrored(request.experiment, request.wandb_mode) as mirror, started as nodes:
             done = session.conduct(request, journal, nodes)
             mirror.hurry = done.exit_code == 130
-            print("\n".join(console.ending(done)), flush=True)  # before Ray and W&B take their seconds to end
+            say(*console.ending(done))  # before Ray and W&B take their seconds to end
     except KeyboardInterrupt:
         end_family()  # of a Ray that had not quite started, nobody else would
         raise

@@ -40,7 +40,7 @@ class Saved:
 
     experiment: Experiment
     facts: dict[str, Any]
-    code: str  # a line that names the file whose code it runs
+    code: list[str]  # lines that name the file whose code it runs
 
 
 @dataclass(frozen=True)

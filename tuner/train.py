@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.answer import config_of, figures, setting
-from tuner.errors import RequestError, nearest
+from tuner.errors import RequestError, nearest, say
 from tuner.experiment import FILE
 from tuner.results import ExperimentRecord, load
 from tuner.space import Task, find_space
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
     try:
         given, folder, file = asked_for([word for word in argv if word != OPTION])
         sha256 = given.get("space_sha256")
-        print(code_of(folder, file, given["space"], sha256, trusted=OPTION in argv), flush=True)
+        say(*code_of(folder, file, given["space"], sha256, trusted=OPTION in argv))
         retrain(given)
     except (RequestError, ValueError) as error:
         print(f"tuner: error: {error}", file=sys.stderr)
@@ -89,16 +89,16 @@ def retrain(given: dict[str, Any]) -> None:
     """Trains the setting for all its epochs and prints what it reaches."""
     test = None
     with training_of(given) as (training, splits):
-        print(f"{given['space']}: {setting(given['config'])}")
+        say(f"{given['space']}: {setting(given['config'])}")
         while training.epoch < given["max_epochs"]:
             report = training.run_epoch()
-            print(f"epoch {training.epoch}/{given['max_epochs']}: {figures(report)}", flush=True)
+            say(f"epoch {training.epoch}/{given['max_epochs']}: {figures(report)}")
             if training.epoch == given["epoch"] and splits.test is not None:
                 test = tested(given, training, splits)
     if test:
-        print(f"test, after epoch {given['epoch']}, which the search found best: {figures(test)}")
+        say(f"test, after epoch {given['epoch']}, which the search found best: {figures(test)}")
     if splits.notice:
-        print(f"NOTE: {splits.notice}")
+        say(f"NOTE: {splits.notice}")
 
 
 @contextlib.contextmanager

@@ -34,8 +34,8 @@ HELP = "run the code that the folder names, even if it has changed since, or the
 
 def code_of(
     folder: Path, file: str, space: object, sha256: object, *, trusted: bool = False, named_now: bool = False
-) -> str:
-    """A line that names the file whose code the folder's space is; RequestError where it must not be run.
+) -> list[str]:
+    """Lines that name the file whose code the folder's space is; RequestError where it must not be run.
 
     Args:
         folder, file: the experiment's folder, and the file in it that names the space.
@@ -51,14 +51,14 @@ def code_of(
     if path is None:
         if "." in space and not is_path(space) and not willing:
             raise RequestError(f"{folder / file} names the module {space}, which is not found; {LOOK}")
-        return ""  # `find_space` says what is missing, and imports nothing
+        return []  # `find_space` says what is missing, and imports nothing
     changed = hashlib.sha256(path.read_bytes()).hexdigest() != sha256
     inside = path.is_relative_to(folder.resolve())
     if (inside or (changed and not _is_installed(space, path))) and not willing:
         why = "lies in the results" if inside else "has changed since the search"
         raise RequestError(f"{folder / file} names {path}, which {why}: its code is not run; {LOOK}")
-    note = f"\nNOTE: {path} has changed since the search; the figures may differ" if changed else ""
-    return f"code: {path}{note}"
+    note = [f"NOTE: {path} has changed since the search; the figures may differ"] if changed else []
+    return [f"code: {path}", *note]
 
 
 LOOK = f"look at it, then give {OPTION} (or with --resume the same --space again)"
