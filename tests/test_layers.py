@@ -41,7 +41,7 @@ ALLOWED = {
     "tuner.foreign": {"errors", "experiment", "records"},
     "tuner.reading": {"errors", "journal", "records"},
     "tuner.results": {"experiment", "foreign", "kept", "reading", "records", "resume.lock", "views.standing"},
-    "tuner.wandb_mirror": {"experiment", "journal", "resume.lock"},
+    "tuner.wandb_mirror": {"errors", "experiment", "journal", "resume.lock"},
     "tuner.resources": {"errors", "experiment"},
     "tuner.engine.cluster": {"errors"},
     "tuner.engine.probe": {"errors", "experiment", "space"},

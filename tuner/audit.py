@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
-from tuner.errors import RequestError, say
+from tuner.errors import RequestError, refused, say
 from tuner.experiment import FILE as EXPERIMENT
 from tuner.files import write_atomically
 from tuner.records import TrialRecord
@@ -57,8 +57,8 @@ def main(argv: list[str]) -> int:
         say(*code_of(own.folder, EXPERIMENT, own.space, sha256, trusted=args.trust))
         say(*said(audit(record, args.trials, args.seed)))
         return 0
-    except (RequestError, ValueError) as error:
-        print(f"tuner: error: {error}", file=sys.stderr)
+    except (RequestError, ValueError, OSError) as error:
+        print(f"tuner: error: {refused(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"interrupted; go on with: python -m tuner.audit {' '.join(argv)}", file=sys.stderr)

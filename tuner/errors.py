@@ -29,6 +29,13 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def refused(error: Exception) -> str:
+    """One line of what a command cannot do; of a disk that takes or gives nothing, the file and the reason."""
+    if isinstance(error, OSError):
+        return str(RequestError(f"{error.filename or 'a file'}: {error.strerror or error}; nothing was written"))
+    return str(error)
+
+
 def say(*lines: str) -> None:
     """Prints lines for a person: what they hold of an experiment's names, values and errors steers no terminal."""
     print("\n".join(map(printable, lines)), flush=True)

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from pydantic_core import to_json
 
 from tuner.answer import setting
-from tuner.errors import RequestError, say
+from tuner.errors import RequestError, refused, say
 from tuner.figures import Figure, all_figures
 from tuner.files import write_atomically
 from tuner.records import finite
@@ -74,8 +74,8 @@ def main(argv: list[str]) -> int:
     try:
         args = parser.parse_args(argv)
         path = write_report(load(Path(args.results) / args.name))
-    except RequestError as error:
-        print(f"tuner: error: {error}", file=sys.stderr)
+    except (RequestError, OSError) as error:
+        print(f"tuner: error: {refused(error)}", file=sys.stderr)
         return 2
     say(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
     return 0
