@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -124,7 +125,8 @@ class Server:
         said = self._process.stdout.readline()
         started = psutil.Process(self._process.pid)
         self._pid = next(iter(started.children()), started).pid  # `uv run` waits for the service that it starts
-        self._client = httpx.Client(base_url=said.split(" at ")[1].split(" ")[0], timeout=120)
+        self.url = said.split(" at ")[1].split(" ")[0]
+        self._client = httpx.Client(base_url=self.url, timeout=120)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -159,11 +161,11 @@ class Server:
         return 1024 * float(status.split("VmHWM:")[1].split()[0])
 
 
-def searches(results: Path, repeats: int) -> None:
-    """One search of trials that return at once, with a page open that there is always news for every other window.
+def searches(results: Path, repeats: int, visitor: Visitor | None = None, what: str = "the page open") -> None:
+    """One search of trials that return at once, with a visitor of the dashboard in every other window.
 
     Windows that lie next to each other are compared: a machine's pace drifts, and two whole searches differ by more
-    than a page could cost.
+    than a visitor could cost.
     """
     folder = results / "search"
     command = [*measure.README_PYTHON, "-m", "tuner.run", "--space", "quadratic", "--num-samples", "100000"]
@@ -171,36 +173,41 @@ def searches(results: Path, repeats: int) -> None:
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "RAY_ADDRESS": ""}
     )
-    with Server(results) as server:
-        while num_lines(folder / "journal.jsonl") < 1000:
-            time.sleep(0.5)
-        rates, taken = [], []
-        for number in range(2 * repeats + 1):
-            before = server.cpu_s()
-            rates.append(pace(folder, server if number % 2 else None))
-            if number % 2:
-                taken.append((server.cpu_s() - before) / WINDOW_S / os.cpu_count())
-                print(f"lines a second: alone {rates[-2]:.0f}, with the page open {rates[-1]:.0f}", flush=True)
-    process.send_signal(signal.SIGINT)
-    process.wait()
+    try:
+        with Server(results) as server:
+            while num_lines(folder / "journal.jsonl") < 1000:
+                assert process.poll() is None, "the search has ended"
+                time.sleep(0.5)
+            rates, taken, clients = [], [], []
+            for number in range(2 * repeats + 1):
+                before, ours = server.cpu_s(), time.process_time()
+                rates.append(pace(folder, (visitor or watch) if number % 2 else None, server))
+                if number % 2:
+                    taken.append((server.cpu_s() - before) / WINDOW_S / os.cpu_count())
+                    clients.append((time.process_time() - ours) / WINDOW_S / os.cpu_count())
+                    print(f"lines a second: alone {rates[-2]:.0f}, with {what} {rates[-1]:.0f}", flush=True)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait()
     ratios = [2 * rates[i] / (rates[i - 1] + rates[i + 1]) for i in range(1, len(rates), 2)]
     error = statistics.stdev(ratios) / len(ratios) ** 0.5
-    print(f"pace with the page open / alone: {statistics.mean(ratios):.3f} +- {error:.3f} ({repeats} windows)")
-    print(f"the server took {100 * statistics.mean(taken):.1f} % of the machine's {os.cpu_count()} cores meanwhile")
+    print(f"pace with {what} / alone: {statistics.mean(ratios):.3f} +- {error:.3f} ({repeats} windows)")
+    shares = f"{100 * statistics.mean(taken):.1f} %, the client {100 * statistics.mean(clients):.1f} %"
+    print(f"the server took {shares} of the machine's {os.cpu_count()} cores meanwhile")
 
 
-def pace(folder: Path, server: Server | None) -> float:
-    """Lines a second that the journal gets for a window, with a page open if there is a server to ask."""
+def pace(folder: Path, visitor: Visitor | None, server: Server) -> float:
+    """Lines a second that the journal gets for a window, with a visitor of the server if there is one."""
     over = threading.Event()
-    page = threading.Thread(target=watch, args=(server, folder.name, over))
-    if server:
-        page.start()
+    visit = threading.Thread(target=visitor, args=(server, folder.name, over)) if visitor else None
+    if visit:
+        visit.start()
     begun, lines = time.perf_counter(), num_lines(folder / "journal.jsonl")
     time.sleep(WINDOW_S)
     rate = (num_lines(folder / "journal.jsonl") - lines) / (time.perf_counter() - begun)
     over.set()
-    if server:
-        page.join()
+    if visit:
+        visit.join()
     return rate
 
 
@@ -214,6 +221,8 @@ def watch(server: Server, name: str, over: threading.Event) -> None:
 def num_lines(journal: Path) -> int:
     return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
+
+Visitor = Callable[[Server, str, threading.Event], None]  # with a server and an experiment's name, until it is over
 
 if __name__ == "__main__":
     main()

@@ -31,9 +31,9 @@ TRACING = Path(__file__).parent / "tracing"
 ANSWER = "folder      "  # the line of the answer that every search prints
 LOOK_S = 0.05
 ROLES = {  # a part of a process's first command line -> what it is
-    "wandb_mirror": "W&B mirror", "wandb-core": "W&B", "gcs_server": "GCS", "runtime_env/agent": "runtime env agent",
-    "dashboard/agent": "agent", "log_monitor": "log monitor", "monitor.py": "autoscaler", "dashboard.py": "dashboard",
-    "raylet/raylet": "raylet", "default_worker": "worker", "tuner.run": "driver",
+    "uv run": "uv", "wandb_mirror": "W&B mirror", "wandb-core": "W&B", "gcs_server": "GCS", "raylet/raylet": "raylet",
+    "runtime_env/agent": "runtime env agent", "dashboard/agent": "agent", "log_monitor": "log monitor",
+    "monitor.py": "autoscaler", "dashboard.py": "dashboard", "default_worker": "worker", "tuner.run": "driver",
 }  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def search(results: Path, words: Sequence[str], trace: Path | None = None) -> Se
 
     reader = threading.Thread(target=read)
     reader.start()
-    seen = watch(process, began) if trace else {}
+    seen = watch(process) if trace else {}
     code = process.wait()
     ended = time.time() - began
     reader.join()
@@ -95,17 +95,20 @@ def search(results: Path, words: Sequence[str], trace: Path | None = None) -> Se
     return Search(trial, report, finished, answer, ended, list(seen.values()), printed)
 
 
-def watch(process: subprocess.Popen[str], began: float) -> dict[int, Process]:
-    """Every process that descends from this one, until it ends."""
+def watch(process: subprocess.Popen[str]) -> dict[int, Process]:
+    """Watches this process and all that descend from it until it ends; those of no ROLE are left out."""
     seen: dict[int, Process] = {}
+    here = time.monotonic()
     root = psutil.Process(process.pid)
+    began = root.create_time()  # on the kernel's clock, which psutil knows to a second only
     while process.poll() is None:
         for each in [root, *root.children(recursive=True)]:
             try:
                 words = " ".join(each.cmdline())
-                role = next((name for part, name in ROLES.items() if part in words), words[:40])
-                known = seen.setdefault(each.pid, Process(role, each.create_time() - began))
-                known.died, known.cpu_s = time.time() - began, sum(each.cpu_times()[:2])
+                role = next((name for part, name in ROLES.items() if part in words), "")
+                if role:
+                    known = seen.setdefault(each.pid, Process(role, each.create_time() - began))
+                    known.died, known.cpu_s = time.monotonic() - here, sum(each.cpu_times()[:2])
             except psutil.Error:
                 continue  # it has just ended
         time.sleep(LOOK_S)

@@ -318,7 +318,7 @@ def test_a_wrong_resume_is_refused(refused, saved, argv, said):
 def test_a_space_that_has_changed_is_refused_with_what_changed(refused, saved, tmp_path):
     text = (tmp_path / "space.py").read_text()
     (tmp_path / "space.py").write_text(text.replace("tune.loguniform(1e-4, 1e-1)", "tune.loguniform(1e-4, 1)"))
-    said = refused("--resume", "mine")
+    said = refused("--resume", "mine", "--space", "space.py")
     assert "the space has changed: lr was" in said and "start anew with --name" in said
 
 

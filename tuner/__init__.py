@@ -7,7 +7,7 @@ imported itself, so this file must run before Ray is imported, and it imports no
 import os
 import sys
 
-os.environ.update(
+ENVIRONMENT = dict(
     RAY_AIR_NEW_OUTPUT="0",  # Ray's new console ignores CLIReporter without a word
     RAY_ENABLE_UV_RUN_RUNTIME_ENV="0",  # under `uv run` Ray would build an environment a session: 60 s
     RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="1",  # else a trial that asked for no GPU trains on GPU 0
@@ -19,6 +19,7 @@ os.environ.update(
     TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S="0",
     RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS="0",
 )
+os.environ.update(ENVIRONMENT)
 # Workers inherit it and would compile torch anew at each start: 2.5 times slower starts.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False  # the same for what this process imports after this

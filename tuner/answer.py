@@ -18,7 +18,7 @@ from tuner.files import write_atomically
 from tuner.journal import strict
 from tuner.records import Report, TrialRecord
 from tuner.results import ExperimentRecord
-from tuner.resume.checkpoints import STATE, damage
+from tuner.resume.checkpoints import STATE, damage, within
 from tuner.space import Found
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def conclude(
     config = config_of(experiment, trial, report.epoch, cpus=cpus, gpus=gpus, sha256=found.sha256)
     test = tested_before(best, config)
     if test is None and report.checkpoint and splits is not None:
-        state = save_model(folder / report.checkpoint, best / "model.pt")
+        state = save_model(within(folder, report.checkpoint), best / "model.pt")
         test = evaluate(found, config, state, splits) if ended and splits.test is not None else None
     write_atomically(best / "config.json", json.dumps(config, indent=2) + "\n")
     metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
@@ -97,7 +97,7 @@ def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report] | None:
     """The winner, passing over reports whose checkpoint is damaged."""
     while (winner := record.best()) is not None:
         trial, report = winner
-        path = record.experiment.folder / report.checkpoint if report.checkpoint else None
+        path = within(record.experiment.folder, report.checkpoint) if report.checkpoint else None
         why = damage(path) if path is not None and path.exists() else ""
         if not why:
             break

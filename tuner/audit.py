@@ -18,12 +18,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
-from tuner.errors import RequestError
+from tuner.errors import RequestError, refused, say
+from tuner.experiment import FILE as EXPERIMENT
 from tuner.files import write_atomically
 from tuner.records import TrialRecord
 from tuner.results import ExperimentRecord, load
-from tuner.resume.checkpoints import STATE, damage
+from tuner.resume.checkpoints import STATE, damage, within
 from tuner.train import state_of, training_of, trial_config
+from tuner.trust import HELP, OPTION, code_of, refuse_links
 from tuner.views.audit_record import CONFIDENCE, FILE, AuditedTrial, AuditResult, prunable, read_audit, result_of
 
 STATES = "audit"  # the folder of what is being trained; gone when all is done
@@ -43,15 +45,20 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--trials", type=int, default=5, help="pruned trials to train to the end (default: 5)")
     parser.add_argument("--seed", type=int, default=0, help="which ones; the same seed draws the same (default: 0)")
     parser.add_argument("--results", default="results", help="the folder that searches write to (default: results)")
+    parser.add_argument(OPTION, action="store_true", help=HELP)
     try:
         args = parser.parse_args(argv)
         if args.trials < 1:
             raise RequestError(f"--trials {args.trials}: must be 1 or more")
         record = load(Path(args.results) / args.name)
-        print(said(audit(record, args.trials, args.seed)))
+        own, sha256 = record.experiment, record.facts.get("space", {}).get("sha256")
+        if not args.trust:
+            refuse_links(own.folder)
+        say(*code_of(own.folder, EXPERIMENT, own.space, sha256, trusted=args.trust))
+        say(*said(audit(record, args.trials, args.seed)))
         return 0
-    except (RequestError, ValueError) as error:
-        print(f"tuner: error: {error}", file=sys.stderr)
+    except (RequestError, ValueError, OSError) as error:
+        print(f"tuner: error: {refused(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"interrupted; go on with: python -m tuner.audit {' '.join(argv)}", file=sys.stderr)
@@ -79,7 +86,7 @@ def audit(record: ExperimentRecord, num_trials: int, seed: int) -> AuditResult:
     done = {trial["trial"]: trial for trial in saved["trials"]}
     for number, trial in enumerate((t for name in sample for t in pruned if t.id == name), 1):
         if trial.id not in done:
-            print(f"trial {trial.id} ({number} of {len(sample)})", flush=True)
+            say(f"trial {trial.id} ({number} of {len(sample)})")
             done[trial.id] = asdict(trained(record, trial))
         saved["trials"] = [done[name] for name in sample if name in done]
         write_atomically(folder / FILE, json.dumps(saved, indent=2) + "\n")
@@ -133,14 +140,14 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
         state = kept.read_bytes()
         values = torch.load(kept, weights_only=True, map_location="cpu")["values"]
     else:
-        saved = [folder / r.checkpoint for r in reversed(trial.reports) if r.checkpoint]
+        saved = [within(folder, r.checkpoint) for r in reversed(trial.reports) if r.checkpoint]
         state = next((path.joinpath(STATE).read_bytes() for path in saved if path.is_dir() and not damage(path)), None)
     with training_of(trial_config(record, trial.id), state) as (training, _):
         yield from values.items()
         while training.epoch < experiment.max_epochs:
             value = training.run_epoch()[experiment.metric]
             values[training.epoch] = value
-            print(f"  epoch {training.epoch}/{experiment.max_epochs}: {experiment.metric} {value:.6g}", flush=True)
+            say(f"  epoch {training.epoch}/{experiment.max_epochs}: {experiment.metric} {value:.6g}")
             write_atomically(kept, state_of(training, values=values))
             yield training.epoch, value
     kept.unlink(missing_ok=True)
@@ -148,7 +155,7 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
         kept.parent.rmdir()
 
 
-def said(result: AuditResult) -> str:
+def said(result: AuditResult) -> list[str]:
     """The finding in words."""
     lines = [
         f"trial {t.trial}: stopped at {t.stopped}, at best {result.metric} {t.best} at epoch {t.best_epoch}"
@@ -156,13 +163,11 @@ def said(result: AuditResult) -> str:
         for t in result.trials
     ]
     share = f"{100 * result.low:.0f} to {100 * result.high:.0f} %"
-    return "\n".join(
-        [
-            *lines,
-            f"{result.beat} of {result.done} would have beaten trial {result.winner} ({result.winner_value:.6g}); with "
-            f"{100 * CONFIDENCE:.0f} % confidence {share} of the {result.pruned} pruned (Clopper-Pearson)",
-        ]
-    )
+    return [
+        *lines,
+        f"{result.beat} of {result.done} would have beaten trial {result.winner} ({result.winner_value:.6g}); with "
+        f"{100 * CONFIDENCE:.0f} % confidence {share} of the {result.pruned} pruned (Clopper-Pearson)",
+    ]
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any
 import ray
 
 from tuner.engine import ahead, alone, probe
+from tuner.engine.loopback import on_loopback
 from tuner.engine.nodes import launchable, present
 from tuner.engine.signals import signals_to
 from tuner.errors import RequestError
@@ -92,7 +93,7 @@ def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
     num_processes = resources_of(experiment, [here]).num_processes()
     ahead.import_ahead(imports)
     try:
-        with alone.no_cluster_services():
+        with alone.no_cluster_services(), on_loopback():
             ray.init(
                 "local",
                 num_cpus=here["CPU"],

@@ -47,6 +47,29 @@ def blamed(folder: str) -> Iterator[None]:
         raise RequestError(f"{folder} cannot be read: {type(error).__name__}: {error}"[:1000]) from error
 
 
+def refused(error: Exception) -> str:
+    """One line of what a command cannot do; of a disk that takes or gives nothing, the file and the reason."""
+    if isinstance(error, OSError):
+        return str(RequestError(f"{error.filename or 'a file'}: {error.strerror or error}; nothing was written"))
+    return str(error)
+
+
+def say(*lines: str) -> None:
+    """Prints lines for a person: what they hold of an experiment's names, values and errors steers no terminal."""
+    print("\n".join(map(printable, lines)), flush=True)
+
+
+class PrintableFormatter(logging.Formatter):
+    """Log records as printable lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).split("\n")))
+
+
+if logging.lastResort:  # what prints the warnings of a program that has set up no logging, as our commands have not
+    logging.lastResort.setFormatter(PrintableFormatter())
+
+
 def nearest(given: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or nothing where no known name is near."""
     close = difflib.get_close_matches(given, list(known), n=1)

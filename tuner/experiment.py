@@ -274,6 +274,11 @@ def option(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
+def damaged(folder: Path, error: Exception) -> RequestError:
+    """What is said of an experiment.json whose facts are not there."""
+    return RequestError(f"{folder}/{FILE} is damaged ({error!r}); restore it from a copy")
+
+
 def load_experiment(folder: Path) -> tuple[Experiment, dict[str, Any]]:
     """Reads experiment.json: the experiment and the facts saved beside its options.
 

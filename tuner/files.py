@@ -6,6 +6,7 @@ a link to somewhere else, endless, nested too deeply, or no text: each of these 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -161,7 +162,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             os.fsync(file.fileno())
         os.replace(aside, path)
     except OSError:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a read-only disk refuses that too
+            aside.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from tuner.errors import RequestError
+from tuner.errors import RequestError, say
 from tuner.journal import Event, read
 from tuner.nvml import Device, devices
 
@@ -51,8 +51,9 @@ def main(argv: list[str]) -> int:
     try:
         given = parser.parse_args(argv)
         while True:
-            text = "\n".join(lines(devices(), running_in(Path(given.results))))
-            print(f"\x1b[H\x1b[J{text}" if given.watch and sys.stdout.isatty() else text, flush=True)
+            if given.watch and sys.stdout.isatty():
+                print("\x1b[H\x1b[J", end="")
+            say(*lines(devices(), running_in(Path(given.results))))
             if not given.watch:
                 return 0
             time.sleep(WATCH_S)

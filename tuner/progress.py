@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from ray.tune import CLIReporter
 from ray.tune.experiment import Trial
 
+from tuner.errors import printable
 from tuner.experiment import Experiment
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,8 @@ class ProgressTable(CLIReporter):
         counts = [sum(trial.status == status for trial in trials) for status in (Trial.PENDING, Trial.RUNNING)]
         notice = self._waiting(*counts)
         line = progress_line(trials, self._experiment, self._num_settings, self._start_time, self._left())
-        block = [*table, *([notice] if notice else []), line]
+        table = list(map(printable, table))
+        block = [*table, *map(printable, [notice, line] if notice else [line])]
         if self._in_place:
             width = shutil.get_terminal_size().columns
             if max(map(len, block)) > width:

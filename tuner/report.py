@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from pydantic_core import to_json
 
 from tuner.answer import setting
-from tuner.errors import RequestError, blamed, printable
+from tuner.errors import RequestError, blamed, refused, say
 from tuner.figures import Figure, all_figures
 from tuner.files import write_atomically
 from tuner.records import finite
@@ -74,11 +74,14 @@ def main(argv: list[str]) -> int:
     try:
         args = parser.parse_args(argv)
         with blamed(args.name):
-            path = write_report(load(Path(args.results) / args.name))
-    except RequestError as error:
-        print(f"tuner: error: {error}", file=sys.stderr)
+            record = load(Path(args.results) / args.name)
+            text = page(record)
+        path = record.experiment.folder / FILE
+        write_atomically(path, text)
+    except (RequestError, OSError) as error:
+        print(f"tuner: error: {refused(error)}", file=sys.stderr)
         return 2
-    print(f"{printable(str(path))} ({path.stat().st_size / 1e6:.1f} MB)")
+    say(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
     return 0
 
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import tyro
 
-from tuner.errors import RequestError, nearest
+from tuner.errors import RequestError, nearest, say
 from tuner.experiment import BEST_RULE, Experiment, option
 from tuner.resume.lock import only_driver
 from tuner.resume.saved import Saved, saved
 from tuner.space import find_space, list_spaces, mentions_torch
+from tuner.trust import refuse_cluster
 
 if TYPE_CHECKING:
     from tuner.session import Request
@@ -39,6 +40,8 @@ class Command:
     """every space of search_spaces/ and its first line"""
     dry_run: bool = False
     """print the plan and stop"""
+    trust: bool = False
+    """with --resume: run the code that the folder names, even if it has changed or the folder is another user's"""
 
 
 def main(argv: list[str]) -> int:
@@ -86,7 +89,7 @@ def print_spaces() -> int:
     spaces = list_spaces()
     width = max(map(len, spaces), default=0)
     for name, line in spaces.items():
-        print(f"{name:{width}}  {line}")
+        say(f"{name:{width}}  {line}")
     return 0
 
 
@@ -115,17 +118,19 @@ def run_within(held: contextlib.ExitStack, argv: list[str], command: Command) ->
     experiment = parse(argv, given.experiment).experiment if given else command.experiment
     if given and not command.dry_run:
         held.enter_context(only_driver(given.experiment.folder))
+    if given:
+        say(*given.code)
     if not (command.dry_run or experiment.address):
         imports = ("ray.tune", "torch") if mentions_torch(experiment.space) else ("ray.tune",)
         held.enter_context(driver.ray_here(experiment, imports))
     from tuner import console, session
 
-    request = requested(argv, command)
+    request = requested(argv, command, given)
     if command.dry_run:
-        print("\n".join(console.plan(request)))
+        say(*console.plan(request))
         return 0
     request = session.load_data(request)
-    print("\n".join(console.heading(request)), flush=True)
+    say(*console.heading(request))
     if experiment.address:
         held.enter_context(driver.ray_at(request.experiment, request.found))
     if not given:
@@ -144,30 +149,32 @@ def search(request: Request) -> int:
     with mirrored(request.experiment, request.wandb_mode) as mirror:
         done = session.conduct(request, journal)
         mirror.hurry = done.exit_code == 130
-        print("\n".join(console.ending(done)), flush=True)  # before W&B and Ray take their time to end
+        say(*console.ending(done))  # before W&B and Ray take their time to end
     return done.exit_code
 
 
 def resumed(command: Command) -> Saved | None:
     """The experiment that `--resume` names; None for a new search. RequestError where neither was asked for."""
     if command.resume:
-        return saved(command.experiment, command.resume)
+        return saved(command.experiment, command.resume, command.trust)
     if not command.experiment.space:
         raise RequestError("give --space NAME (see --list), or --resume NAME")
     return None
 
 
-def requested(argv: list[str], command: Command, here: bool = True) -> Request:
+def requested(argv: list[str], command: Command, given: Saved | None, here: bool = True) -> Request:
     """The command line as a checked request, over the space's own defaults or what is resumed.
 
     Args:
         here: whether the search would run on this machine, or the cluster of `--address`.
     """
-    given = resumed(command)
     from tuner import session
 
     if given:
-        return session.resume(parse(argv, given.experiment).experiment, given, here)
+        wanted = parse(argv, given.experiment).experiment
+        if not (command.trust or wanted.address == command.experiment.address):
+            refuse_cluster(wanted.folder, wanted.address)
+        return session.resume(wanted, given, here)
     found = find_space(command.experiment.space)
     return session.begin(parse(argv, session.defaults_of(found)).experiment, found, argv, here)
 

@@ -17,7 +17,7 @@ from tuner import driver
 from tuner.answer import Answer, conclude
 from tuner.engine.cluster import check_head
 from tuner.errors import RequestError, nearest
-from tuner.experiment import EXTENDABLE, Experiment, option
+from tuner.experiment import EXTENDABLE, Experiment, damaged, option
 from tuner.facts import facts_of
 from tuner.journal import Event, Journal, Scan, content_of, scan
 from tuner.report import write_report
@@ -112,7 +112,7 @@ def resume(wanted: Experiment, given: Saved, here: bool = True) -> Request:
     try:
         old, new = dict(given.facts["space"]["params"]), now["params"]
     except (KeyError, TypeError, ValueError) as error:
-        raise RequestError(f"{wanted.folder}/experiment.json is damaged ({error!r}); restore it from a copy") from None
+        raise damaged(wanted.folder, error) from None
     if old != new:
         names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
         listed = "; ".join(f"{name} was {old.get(name)}, now {new.get(name)}" for name in names)

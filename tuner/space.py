@@ -151,6 +151,11 @@ def list_spaces() -> dict[str, str]:
     return {path.stem: _first_line(path) for path in files}
 
 
+def is_path(name: str) -> bool:
+    """Whether a space is asked for by its file, not by a name in `search_spaces/` or a module's."""
+    return name.endswith(".py") or "/" in name
+
+
 def locate_space(name: str) -> tuple[Path | str, str]:
     """The file or the module that a space's name stands for, and the attribute asked for; nothing is imported.
 
@@ -158,7 +163,7 @@ def locate_space(name: str) -> tuple[Path | str, str]:
         RequestError: no such file, or an unknown name (with the nearest).
     """
     module_name, _, attribute = name.partition(":")
-    if name.endswith(".py") or "/" in name:
+    if is_path(name):
         if not Path(name).is_file():
             what = "is a folder; give the .py file" if Path(name).is_dir() else "no such file"
             raise RequestError(f"--space {name}: {what}")
@@ -174,16 +179,27 @@ def locate_space(name: str) -> tuple[Path | str, str]:
     )
 
 
+def file_of(name: str) -> Path | None:
+    """The file that `find_space` runs for this name; nothing is imported. None where there is none."""
+    module_name = name.partition(":")[0]
+    if is_path(name):
+        path = Path(name).resolve()
+    elif "." not in module_name:
+        path = _folder() / f"{module_name}.py"
+    else:
+        path = _origin(module_name.split("."))
+    return path if path.is_file() else None
+
+
 def mentions_torch(name: str) -> bool:
-    """Guess from the text of the space's file whether its trials import torch; True for a module of somebody's package.
+    """Guess from the text of the space's file whether its trials import torch; True where no file is found.
 
     A wrong guess costs seconds at the start and nothing else: workers import torch ahead without need, or with their
-    first trial.
+    first trial. RequestError for a file that is missing, or an unknown name.
     """
-    place, _ = locate_space(name)
-    if isinstance(place, str) and place.startswith("search_spaces."):
-        place = _folder() / f"{place.partition('.')[2]}.py"
-    return not isinstance(place, Path) or b"torch" in (text := place.read_bytes()) or b"Task" in text
+    locate_space(name)
+    path = file_of(name)
+    return path is None or b"torch" in (text := path.read_bytes()) or b"Task" in text
 
 
 def find_space(name: str) -> Found:
@@ -226,6 +242,21 @@ def _first_line(path: Path) -> str:
         return f"(does not parse: {error})"
 
 
+def _origin(parts: list[str]) -> Path:
+    """A module's file. `importlib.util.find_spec` would import the packages that it is in."""
+    places, origin = None, ""
+    for end, part in enumerate(parts, 1):
+        name = ".".join(parts[:end])
+        finders = (finder for finder in sys.meta_path if hasattr(finder, "find_spec"))
+        try:
+            spec = next(filter(None, (finder.find_spec(name, places) for finder in finders)), None)
+            below = list(spec.submodule_search_locations or ()) if spec else []
+        except KeyError:  # a folder without __init__.py in another asks for that one's module, which is not imported
+            spec, below = None, [str(place) for one in places or sys.path if (place := Path(one, part)).is_dir()]
+        places, origin = below, (spec and spec.origin) or ""
+    return Path(origin)
+
+
 def _import_module(module_name: str, asked: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
@@ -235,16 +266,18 @@ def _import_module(module_name: str, asked: str) -> ModuleType:
 
 def _import_file(path: Path) -> ModuleType:
     # The file's content is in the name, so that two files of one name can live in one process (tests, the service).
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+    source = path.read_bytes()
+    digest = hashlib.sha256(source).hexdigest()[:8]
     name = f"tuner_space_{path.stem}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        # Not by the loader, which may run a file of __pycache__ beside it that has other code.
+        exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise RequestError(f"--space {path}: {_where(error)}") from error

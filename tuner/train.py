@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.answer import config_of, figures, setting
-from tuner.errors import RequestError, nearest
+from tuner.errors import RequestError, nearest, say
+from tuner.experiment import FILE
 from tuner.results import ExperimentRecord, load
 from tuner.space import Task, find_space
+from tuner.trust import HELP, OPTION, code_of
 
 if TYPE_CHECKING:
     from tuner.training.data import Splits
@@ -30,24 +32,28 @@ if TYPE_CHECKING:
 def main(argv: list[str]) -> int:
     """Runs the command line; returns the exit code."""
     if not argv or {"-h", "--help"} & set(argv):
-        usage = "usage: python -m tuner.train CONFIG | EXPERIMENT --trial ID"
+        usage = f"usage: python -m tuner.train (CONFIG | EXPERIMENT --trial ID) [{OPTION}]\n\n{OPTION}: {HELP}"
         print(f"{usage}\n\n{__doc__}", file=sys.stdout if argv else sys.stderr)
         return 0 if argv else 2
     try:
-        retrain(asked_for(argv))
+        given, folder, file = asked_for([word for word in argv if word != OPTION])
+        sha256 = given.get("space_sha256")
+        say(*code_of(folder, file, given["space"], sha256, trusted=OPTION in argv))
+        retrain(given)
     except (RequestError, ValueError) as error:
         print(f"tuner: error: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def asked_for(argv: list[str]) -> dict[str, Any]:
-    """The setting that the command line names; RequestError where it names none."""
+def asked_for(argv: list[str]) -> tuple[dict[str, Any], Path, str]:
+    """The setting that the command line names, and the folder and file that have it; RequestError where none has."""
     match argv:
-        case [path]:
-            return load_config(Path(path))
-        case [folder, "--trial", trial] | ["--trial", trial, folder]:
-            return trial_config(load(Path(folder)), trial)
+        case [name]:
+            return load_config(path := Path(name)), path.parent, path.name
+        case [name, "--trial", trial] | ["--trial", trial, name]:
+            record = load(Path(name))
+            return trial_config(record, trial), record.experiment.folder, FILE
     raise RequestError("give a best/config.json, or an experiment's folder with --trial ID (see --help)")
 
 
@@ -83,16 +89,16 @@ def retrain(given: dict[str, Any]) -> None:
     """Trains the setting for all its epochs and prints what it reaches."""
     test = None
     with training_of(given) as (training, splits):
-        print(f"{given['space']}: {setting(given['config'])}")
+        say(f"{given['space']}: {setting(given['config'])}")
         while training.epoch < given["max_epochs"]:
             report = training.run_epoch()
-            print(f"epoch {training.epoch}/{given['max_epochs']}: {figures(report)}", flush=True)
+            say(f"epoch {training.epoch}/{given['max_epochs']}: {figures(report)}")
             if training.epoch == given["epoch"] and splits.test is not None:
                 test = tested(given, training, splits)
     if test:
-        print(f"test, after epoch {given['epoch']}, which the search found best: {figures(test)}")
+        say(f"test, after epoch {given['epoch']}, which the search found best: {figures(test)}")
     if splits.notice:
-        print(f"NOTE: {splits.notice}")
+        say(f"NOTE: {splits.notice}")
 
 
 @contextlib.contextmanager
@@ -110,8 +116,6 @@ def training_of(given: dict[str, Any], state: bytes | None = None) -> Iterator[t
     found = find_space(given["space"])
     if found.space.task is None:
         raise RequestError(f"space {given['space']!r} is a function for Ray Tune: call it with {given['config']}")
-    if found.sha256 != given.get("space_sha256", found.sha256):
-        print(f"NOTE: {found.path} has changed since the search; the figures may differ")
     task, splits = material(given)
     if given.get("strategy") == "ddp":
         with in_workers(given, state) as group:
@@ -157,7 +161,9 @@ def tested(given: dict[str, Any], training: Training | Group, splits: Splits) ->
     task = find_space(given["space"]).space.task
     assert task is not None
     with contextlib.closing(built({**given, "strategy": "single", "gpus": 0}, task, splits)) as tester:
-        tester.load_state_dict(torch.load(io.BytesIO(training.state()), map_location="cpu")["training"])
+        tester.load_state_dict(
+            torch.load(io.BytesIO(training.state()), weights_only=True, map_location="cpu")["training"]
+        )
         return tester.evaluate(splits.test)
 
 

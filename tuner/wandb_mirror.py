@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tuner.errors import RequestError
 from tuner.experiment import Experiment, load_experiment
 from tuner.journal import BEGINNINGS, Event, follow, read
 from tuner.resume.lock import driver_of
@@ -174,7 +175,13 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.environ.setdefault("WANDB_SILENT", "true")
     folder = given.folder
-    experiment, _ = load_experiment(folder)
+    try:
+        experiment, _ = load_experiment(folder)
+        if not os.access(folder, os.W_OK):  # W&B would write to a temporary folder without a word
+            raise RequestError(f"{folder}: cannot be written to; copy it to where W&B's files may lie beside it")
+    except RequestError as error:
+        print(f"tuner: error: {error}", file=sys.stderr)
+        return 2
     mirror = Mirror(Late(), experiment, folder, given.mode)
     begun = [i for i, e in enumerate(read(folder / "journal.jsonl")) if e["event"] in BEGINNINGS]
     first = 0 if given.all else max(begun, default=0)

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import tuner
+
 REPOSITORY = Path(__file__).parents[2]
 UV = os.environ.get("UV") or shutil.which("uv")  # `uv run` tells its own path
 README_PYTHON = [UV, "run", "python"] if UV else [sys.executable]  # how the README starts our commands
@@ -28,6 +30,8 @@ class Run:
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """What every side of a comparison is started with."""
     env = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"} | dict(extra or {})
+    for name in tuner.ENVIRONMENT:  # set by a benchmark's own import of tuner; the peers run as their users have them
+        env.pop(name, None)
     # With it set, every worker that Ray starts compiles torch again; users who measure do not set it.
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     return env

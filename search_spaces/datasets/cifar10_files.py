@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from tuner.training.data import Arrays, DataError, Splits
 NUM_CLASSES = 10
 IMAGES_PER_FILE = 10_000
 RECORD_BYTES = 1 + 3 * 32 * 32
+MOST_BYTES = 32 << 20  # read of a file; the largest of the set has 31,035,999
 
 PICKLED = "cifar-10-batches-py"
 BINARY = "cifar-10-batches-bin"
@@ -110,10 +112,17 @@ def read_pickled(path: Path, md5: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_bytes(path: Path) -> bytes:
+    """A regular file's content; DataError for one that cannot be read, or is larger than any of the set."""
     try:
-        return path.read_bytes()
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe would keep a reader waiting
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise DataError(f"{path}: no regular file; unpack the archive anew")
+            content = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(content) > MOST_BYTES:
+        raise DataError(f"{path}: larger than {MOST_BYTES:,} bytes, as no file of CIFAR-10; unpack the archive anew")
+    return content
 
 
 def check_digest(path: Path, content: bytes, algorithm: str, expected: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,8 +15,11 @@ from PIL import Image, ImageOps
 from tuner.training.data import DataError, Files, Splits
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff")
+# What such files hold, whatever they are called: of others Pillow starts programs (EPS) or keeps many frames (GIF).
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "TIFF")
 # Files whose headers are read before a search: all, or so many spread evenly. From memory 8 threads read them in 1.6 s.
 MOST_CHECKED = 20_000
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # `opened` refuses such a file
 LAYOUTS = "DIR/train/CLASS/*.jpg with DIR/val and DIR/test as wanted, or DIR/CLASS/*.jpg"
 
 
@@ -95,17 +99,32 @@ def check_headers(paths: list[bytes]) -> None:
 
 def header_error(path: bytes) -> str:
     try:
-        with Image.open(os.fsdecode(path)):
+        with opened(os.fsdecode(path)):
             return ""
     except Image.UnidentifiedImageError:
-        return "empty" if os.path.getsize(path) == 0 else "its content is of no known format"
+        return "empty" if os.path.getsize(path) == 0 else f"its content is none of {', '.join(FORMATS)}"
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         return str(error)
 
 
+def opened(path: str) -> Image.Image:
+    """The image, of which only the header is read; ValueError for one of more pixels than Pillow warns of.
+
+    A file of 0.5 MB may hold 170 million of them, of which decoding takes 1.2 GB in each process.
+    """
+    if not os.path.isfile(path):
+        raise ValueError("no regular file")  # a pipe would keep its reader waiting
+    image = Image.open(path, formats=FORMATS)
+    most = Image.MAX_IMAGE_PIXELS
+    if most and image.width * image.height > most:
+        image.close()
+        raise ValueError(f"{image.width} x {image.height} pixels are more than {most:,}; make it smaller")
+    return image
+
+
 def decoded(path: str, canvas: int) -> np.ndarray:
     """The middle square of the image, as uint8 (3, canvas, canvas) RGB in the memory order of (canvas, canvas, 3)."""
-    with Image.open(path) as image:
+    with opened(path) as image:
         image.draft("RGB", (canvas, canvas))  # a large JPEG is decoded at a half to an eighth of its size
         square = ImageOps.fit(image.convert("RGB"), (canvas, canvas), Image.Resampling.BILINEAR)
     return np.asarray(square).transpose(2, 0, 1)

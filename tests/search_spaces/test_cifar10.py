@@ -392,3 +392,25 @@ def test_stalled_download_gives_the_sample(cache: Path, direct: None, monkeypatc
         server.server_close()
     assert "the download from 127.0.0.1" in notice and "timed out" in notice
     assert socket.getdefaulttimeout() is None
+
+
+def test_a_file_of_any_size_is_read_up_to_the_sets_own(tmp_path: Path) -> None:
+    folder = tmp_path / files.BINARY
+    folder.mkdir()
+    for name, _ in files.BINARY_FILES:
+        with open(folder / name, "wb") as file:
+            file.truncate(1 << 40)  # takes no room on the disk
+    with pytest.raises(DataError, match="data_batch_1.bin: larger than 33,554,432 bytes"):
+        files.load_complete(tmp_path)
+
+
+def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / files.BINARY
+    folder.mkdir()
+    for name, _ in files.BINARY_FILES[1:]:
+        os.mkfifo(folder / name)
+    (folder / files.BINARY_FILES[0][0]).write_bytes(b"")
+    with pytest.raises(DataError):
+        files.load_complete(tmp_path)
+    with pytest.raises(DataError, match="no regular file"):
+        files.read_binary(folder / files.BINARY_FILES[1][0], "")

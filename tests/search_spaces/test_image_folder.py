@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -101,6 +103,44 @@ def test_a_truncated_picture_shows_when_it_is_decoded(tmp_path):
     module.check_headers([os.fsencode(path)])
     with pytest.raises(OSError, match="truncated"):
         decoded(str(path), canvas=64)
+
+
+def bomb(path, width, height):
+    """A PNG of a few hundred bytes a million pixels."""
+    pixels, packed = zlib.compressobj(9), []
+    for _ in range(height):
+        packed.append(pixels.compress(bytes(1 + width)))
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0),
+        b"IDAT": b"".join(packed) + pixels.flush(),
+    }
+    body = [struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in chunks.items()]
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(body))
+
+
+@pytest.mark.parametrize("side", [10_000, 20_000])  # Pillow warns of the first and refuses the second
+def test_a_small_file_of_many_pixels_is_refused_before_it_is_decoded(tree, side, monkeypatch, capfd):
+    path = tree / "train" / "dog" / "1.jpg"
+    bomb(path, side, side)
+    assert path.stat().st_size < 500_000
+    monkeypatch.setattr(Image.Image, "load", lambda image: pytest.fail("it is decoded"))
+    with pytest.raises(DataError, match="pixels") as raised:
+        image_folder(tree, canvas=16)
+    assert str(raised.value).startswith(f"{path}: ") and "\n" not in str(raised.value)
+    with pytest.raises((ValueError, Image.DecompressionBombError), match="pixels"):
+        decoded(str(path), canvas=16)
+    assert not capfd.readouterr().err
+
+
+def test_what_is_no_picture_by_its_content_is_not_given_to_a_program(tree, monkeypatch):
+    path = tree / "train" / "dog" / "1.jpg"
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
+    with pytest.raises(DataError, match="none of JPEG, PNG"):
+        image_folder(tree, canvas=16)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DataError, match="no regular file"):
+        image_folder(tree, canvas=16)
 
 
 @pytest.mark.parametrize("given", [[], ["--data-dir", "no/such"], ["--data-dir", "."]])

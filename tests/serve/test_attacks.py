@@ -186,13 +186,6 @@ def test_a_reader_that_does_not_read_is_given_up():
         asyncio.run(Bounds(app, reader_s=0.05)(scope, None, stuck))
 
 
-def test_streams_are_counted(service):
-    service.begin("demo").close()
-    service.app.state.streams = 100
-    answer = service.anyone.get(f"{ALL}/demo/events")
-    assert answer.status_code == 503 and "100 streams" in answer.json()["error"]
-
-
 # --- signing in -----------------------------------------------------------------------------------------------------
 
 

@@ -65,7 +65,7 @@ class Workers(Group):
             given = rank, self.num_workers, max(1, int(self.cpus)), device
             self.actors.append(actor.options(**options).remote(*given))
         addresses = addresses_among(ray.get([each.address.remote() for each in self.actors]))
-        port = self.call_first("listen")
+        port = self.call_first("listen", host=addresses[0])
         joins = [a.call.remote("join", addresses[0], port, own) for a, own in zip(self.actors, addresses, strict=True)]
         self.answers(joins)
 

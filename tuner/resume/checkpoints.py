@@ -6,7 +6,20 @@ import zipfile
 import zlib
 from pathlib import Path
 
+from tuner.errors import RequestError
+
 STATE = "state.pt"  # a Task's one file in a checkpoint: a torch.save, which is a zip with a CRC-32 of each record
+
+
+def within(experiment: Path, name: str) -> Path:
+    """The checkpoint that a journal names, below the experiment's folder; RequestError for one elsewhere.
+
+    Ray deletes a trial's older checkpoints: a journal that names another folder would have that deleted.
+    """
+    path = experiment / str(name)
+    if not path.resolve().is_relative_to((experiment / "ray").resolve()):
+        raise RequestError(f"{experiment}/journal.jsonl names {name!r} as a checkpoint, which lies elsewhere")
+    return path
 
 
 def damage(folder: Path) -> str:

@@ -39,6 +39,7 @@ def only_driver(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise RequestError(f"{folder}: cannot be written to ({error.strerror}); give another --results") from None
     try:
+        # By another file that takes its place: what lies there may be a link to what is not to be written to.
         write_atomically(folder / HOLDER, f"process {os.getpid()} on {socket.gethostname()}\n")
         yield
     finally:

@@ -5,20 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tuner.experiment import Experiment, latest_experiment, load_experiment
+from tuner.experiment import FILE, Experiment, damaged, latest_experiment, load_experiment
 from tuner.resume.storage import Store, is_uri, local_root
+from tuner.trust import code_of, refuse_links
 
 
 @dataclass(frozen=True)
 class Saved:
-    """An experiment and the facts that its experiment.json records beside it."""
+    """An experiment, the facts that its experiment.json records beside it, and lines that name the code it runs."""
 
     experiment: Experiment
     facts: dict[str, Any]
+    code: list[str]
 
 
-def saved(given: Experiment, name: str) -> Saved:
-    """The experiment of this name below `given.results`, or the latest one; fetched from an object store if need be."""
+def saved(given: Experiment, name: str, trusted: bool = False) -> Saved:
+    """The experiment of this name below `given.results`, or the latest one; fetched from an object store if need be.
+
+    Args:
+        given: what the command line asks for beside it.
+        trusted: run the code that the folder names all the same (`tuner.trust`).
+
+    Raises:
+        RequestError: there is none, it is damaged, or its folder names code that must not be run.
+    """
     results = local_root(given.results)
     if is_uri(given.results):
         store = Store(given.results)
@@ -28,5 +38,13 @@ def saved(given: Experiment, name: str) -> Saved:
             store.bring(name, results / name)
     elif name == "latest":
         name = latest_experiment(results)
-    experiment, facts = load_experiment(results / name)
-    return Saved(replace(experiment, results=given.results, name=name), facts)
+    folder = results / name
+    experiment, facts = load_experiment(folder)
+    try:
+        sha256 = facts["space"]["sha256"]
+    except (KeyError, TypeError) as error:
+        raise damaged(folder, error) from None
+    code = code_of(folder, FILE, experiment.space, sha256, trusted=trusted, named_now=bool(given.space))
+    if not trusted:
+        refuse_links(folder)
+    return Saved(replace(experiment, results=given.results, name=name), facts, code)

@@ -11,9 +11,10 @@ from ray.train._internal.checkpoint_manager import _TrainingResult
 from ray.tune import Checkpoint
 from ray.tune.experiment import Trial
 
+from tuner.errors import RequestError
 from tuner.experiment import Experiment
 from tuner.journal import Event
-from tuner.resume.checkpoints import damage
+from tuner.resume.checkpoints import damage, within
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,11 @@ class Saves:
             self._best[trial.trial_id] = value, report["epoch"]
         if "checkpoint" not in report:
             return
-        path = self._folder / report["checkpoint"]
+        try:
+            path = within(self._folder, report["checkpoint"])
+        except RequestError as error:
+            logger.warning("trial %s: %s", trial.trial_id, error)
+            return
         # What Ray keeps, and what a worker goes on counting from, by the keys that they read.
         metrics = {**report["metrics"], "training_iteration": report["epoch"]}
         metrics["improved"] = report["epoch"] if improved else 0

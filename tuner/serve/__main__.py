@@ -16,6 +16,7 @@ import uvicorn
 from tuner.errors import RequestError
 from tuner.experiment import CHOICES
 from tuner.serve.app import create_app
+from tuner.serve.connections import Connection
 from tuner.serve.guard import is_loopback
 from tuner.serve.jobs import RayJobs, missing
 from tuner.serve.searches import Searches
@@ -23,6 +24,7 @@ from tuner.serve.secret import TOKEN, long_enough, token_file
 from tuner.serve.state import state_of
 
 MOST_CLIENTS = 400  # connections at a time; streams are fewer (tuner.serve.app)
+REQUEST_S = 10  # from a connection's start, or its last answer, to the end of the next request's headers
 
 
 class Parser(argparse.ArgumentParser):
@@ -80,11 +82,13 @@ def serve(args: argparse.Namespace, given_token: str) -> None:
     signal.signal(signal.SIGTERM, interrupt)  # uvicorn raises it again when it is done, which would end all here
     try:
         with listen(args.host, args.port) as listener:
-            # No access log: it would hold the code of the sign-in link.
             config = uvicorn.Config(
                 app,
-                log_level="warning",
-                access_log=False,
+                http=Connection,
+                ws="none",
+                log_level="error",  # warnings are of clients that send no HTTP
+                access_log=False,  # it would hold the code of the sign-in link
+                timeout_keep_alive=REQUEST_S,
                 timeout_graceful_shutdown=3,
                 limit_concurrency=MOST_CLIENTS,
                 # Else uvicorn believes any local program's X-Forwarded-For, and wrong tokens are counted by address.

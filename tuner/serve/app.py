@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import Response
@@ -25,13 +25,13 @@ from tuner.serve.insight import add_insight
 from tuner.serve.page import add_page
 from tuner.serve.searches import Refused, Searches
 from tuner.serve.store import NotThere, Store
-from tuner.serve.stream import follow
+from tuner.serve.stream import Stream, follow
 from tuner.views import tables
 
-MOST_STREAMS = 100  # followed at a time: each is a look at a file twice a second
 MOST_ROWS = 10_000
 Offset = Annotated[int, Query(ge=0, le=10**9, description="rows to leave out")]
 Since = Annotated[int, Query(ge=0, le=10**12, description="only trials with news after this line of the journal")]
+Line = Annotated[int, Field(ge=0, le=10**12, description="the number of the last line known")]
 Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="rows to send at most")]
 
 
@@ -95,7 +95,6 @@ def create_app(
         title="tuner", version="1", docs_url=None, redoc_url=None, openapi_url="/api/openapi.json", responses=REFUSALS
     )
     app.state.stopping = lambda: False
-    app.state.streams = 0
     app.state.keys = keys = Keys(token or secrets.token_urlsafe(32))
     if not is_loopback(host):
         app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=4)
@@ -152,27 +151,14 @@ def _api(app: FastAPI, desk: Desk) -> None:
 
 
 def _events(app: FastAPI, desk: Desk) -> None:
+    streams: set[Stream] = set()
+
     @app.get("/api/experiments/{name}/events", response_class=StreamingResponse)
     def events(
-        name: str,
-        after: Annotated[int, Query(ge=0, description="the number of the last line known")] = 0,
-        last_event_id: Annotated[str, Header()] = "",
+        name: str, after: Annotated[Line, Query()] = 0, last_event_id: Annotated[Line, Header()] = 0
     ) -> Response:
         """Server-sent events: the journal's lines, as they are written; `id` is the line's number."""
-        journal = desk.journal(name)
-        if app.state.streams >= MOST_STREAMS:
-            return refusal(503, f"{MOST_STREAMS} streams are open already; close one")
-        known = int(last_event_id) if last_event_id.isdecimal() else after
-        return StreamingResponse(_counted(app, journal, known), media_type="text/event-stream")
-
-
-async def _counted(app: FastAPI, journal: Path, after: int) -> AsyncIterator[bytes]:
-    app.state.streams += 1
-    try:
-        async for frames in follow(journal, after, app.state.stopping):
-            yield frames
-    finally:
-        app.state.streams -= 1
+        return Stream(follow(desk.journal(name), last_event_id or after, app.state.stopping), streams)
 
 
 def _errors_as_json(app: FastAPI) -> None:

@@ -23,7 +23,8 @@ def experiment_of(argv: list[str]) -> Experiment:
     """What these words ask for, every choice made; RequestError in the command line's words."""
     here = argv[-1:] != [ELSEWHERE]
     argv = argv if here else argv[:-1]
-    return run.requested(argv, run.parse(argv, Experiment()), here).experiment
+    command = run.parse(argv, Experiment())
+    return run.requested(argv, command, run.resumed(command), here).experiment
 
 
 def main(argv: list[str]) -> int:

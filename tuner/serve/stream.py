@@ -7,11 +7,37 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from tuner.files import open_in
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
+from tuner.files import open_in
+from tuner.serve.guard import refusal
+
+MOST_STREAMS = 100  # followed at a time: each is a look at a file twice a second
 PAUSE_S = 0.5  # between two looks; polling, because inotify does not see what another host writes
 HEARTBEAT_S = 10.0  # a comment now and then: a connection whose reader has gone is noticed
 CHUNK_BYTES = 4 << 20  # read at a time, and the longest line that is sent
+
+
+class Stream(StreamingResponse):
+    """Server-sent events; refused where MOST_STREAMS are `running`, to which it belongs until it ends, however that be.
+
+    It joins them in the step that looks: answers are sent in one thread, while routes are called in many.
+    """
+
+    def __init__(self, frames: AsyncIterator[bytes], running: set[Stream]) -> None:
+        super().__init__(frames, media_type="text/event-stream")
+        self._running = running
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if len(self._running) >= MOST_STREAMS:
+            await refusal(503, f"{MOST_STREAMS} streams are open already; close one")(scope, receive, send)
+            return
+        self._running.add(self)
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._running.remove(self)
 
 
 class Place(NamedTuple):

@@ -83,10 +83,21 @@ class Member:
         self.store: TCPStore | None = None
         self.training: Training | None = None
 
-    def listen(self) -> int:
-        """Rank 0 alone: opens the port at which the group meets, free by the system's choice, and returns it."""
-        self.store = TCPStore("0.0.0.0", 0, self.num_workers, True, JOIN_TIMEOUT, wait_for_workers=False)
-        return int(self.store.port)
+    def listen(self, host: str) -> int:
+        """Rank 0 alone: opens the port at which the group meets, at this address alone, and returns it."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, 0), family=family)  # a store's own listens on all interfaces
+        port = int(listener.getsockname()[1])
+        self.store = TCPStore(
+            host,
+            port,
+            self.num_workers,
+            True,
+            JOIN_TIMEOUT,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+        return port
 
     def join(self, host: str, port: int, address: str) -> None:
         """Meets the others.

@@ -51,7 +51,7 @@ class Processes(Group):
             self.processes.append(process)
             self.pipes.append(pipe)
         host = "127.0.0.1"
-        self.call("join", host, self.call_first("listen"), host)
+        self.call("join", host, self.call_first("listen", host=host), host)
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
         for pipe in self.pipes:

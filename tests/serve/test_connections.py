@@ -1,0 +1,224 @@
+"""Real sockets that ask slowly, not at all, or do not read: everybody else is still answered."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from types import SimpleNamespace
+
+import httpx
+import pytest
+import uvicorn
+
+from tuner.serve.__main__ import MOST_CLIENTS
+from tuner.serve.app import create_app
+from tuner.serve.connections import Connection
+from tuner.serve.stream import MOST_STREAMS
+
+GET = b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+POST = b"POST /api/experiments HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n"
+
+
+@contextlib.contextmanager
+def serving(app, http=Connection, **options):
+    """The app on a real port, by uvicorn as the service has it."""
+    config = uvicorn.Config(app, http=http, port=0, log_level="error", timeout_graceful_shutdown=1, **options)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    if hasattr(app, "state"):
+        app.state.stopping = lambda: server.should_exit
+    with contextlib.ExitStack() as opened:
+
+        def connect(sent=b""):
+            connection = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            connection.sendall(sent)
+            return connection
+
+        try:
+            yield SimpleNamespace(url=f"http://127.0.0.1:{port}", connect=connect, state=server.server_state)
+        finally:
+            server.should_exit = True
+            thread.join(20)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def app(tmp_path):
+    return create_app(tmp_path)
+
+
+def ends(connection):
+    """Whether the other side has closed it; waits for that."""
+    try:
+        while connection.recv(1 << 16):
+            pass
+    except ConnectionResetError:
+        pass
+    except TimeoutError:
+        return False
+    return True
+
+
+def is_open(connection):
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        return False
+
+
+def stays_open(connection, sent=b"x", seconds=30):
+    """Whether the other side keeps a connection on which a byte comes now and then; asked for so many seconds."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if not is_open(connection):
+            return False
+        with contextlib.suppress(OSError):
+            connection.sendall(sent)
+        time.sleep(0.02)
+    return True
+
+
+def healthy(url):
+    return httpx.get(f"{url}/api/health", timeout=20, trust_env=False).status_code == 200
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: 127", POST])
+def test_sockets_that_do_not_ask_keep_nobody_out(app, sent):
+    limit = 60
+    with serving(app, limit_concurrency=limit, timeout_keep_alive=60) as service:
+        halves = [service.connect(sent) for _ in range(2 * limit)]
+        assert all(healthy(service.url) for _ in range(3))
+        # The oldest went, and no more of them than had to.
+        assert ends(halves[0]) and is_open(halves[-1])
+        assert limit - 5 <= len(service.state.connections) <= limit
+
+
+def test_the_service_holds_against_its_whole_number_of_half_open_sockets(real):
+    port = int(real.url.rstrip("/").rpartition(":")[2])
+    with contextlib.ExitStack() as opened:
+        for _ in range(MOST_CLIENTS + 10):
+            half = opened.enter_context(socket.create_connection(("127.0.0.1", port)))
+            half.sendall(b"GET / HTTP/1.1\r\n")
+        assert healthy(real.url.rstrip("/"))
+
+
+def test_whoever_waits_for_an_answer_is_not_closed_for_another():
+    release = threading.Event()
+
+    async def slow(scope, receive, send):
+        if scope["path"] == "/slow":
+            while not release.is_set():
+                await asyncio.sleep(0.01)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    with serving(slow, limit_concurrency=4, lifespan="off") as service:
+        waiting = [service.connect(GET.replace(b"/api/health", b"/slow")) for _ in range(3)]
+        time.sleep(0.2)
+        late = service.connect(GET)
+        assert b"503" in late.recv(1000)
+        release.set()
+        assert all(b"200 OK" in each.recv(1000) for each in waiting)
+
+
+def test_headers_that_dribble_in_are_cut_off(app):
+    with serving(app, timeout_keep_alive=1) as service:
+        first, second = service.connect(), service.connect(GET)
+        assert b"200 OK" in second.recv(1000)
+        for connection in (first, second):  # before any request, and after one
+            connection.sendall(b"GET / HTTP/1.1\r\nX: ")
+        assert not stays_open(first) and not stays_open(second)
+        assert healthy(service.url)
+
+
+def test_a_body_that_nobody_reads_holds_no_connection(app):
+    with serving(app, timeout_keep_alive=1) as service:
+        connection = service.connect(POST.replace(b"9", b"9000"))
+        assert b"401" in connection.recv(2000)  # the guard answers before the body is there
+        assert not stays_open(connection)
+
+
+def test_a_connection_that_asks_nothing_more_is_closed(app):
+    with serving(app, timeout_keep_alive=1) as service:
+        never, once = service.connect(), service.connect(GET)
+        assert ends(never) and ends(once)
+        assert not service.state.connections
+
+
+def test_what_is_no_http_ends_its_connection_without_a_traceback(app, caplog):
+    with serving(app) as service:
+        chunked = POST.replace(b"Content-Length: 9", b"Transfer-Encoding: chunked")
+        connection = service.connect(chunked)
+        assert b"401" in connection.recv(2000)
+        connection.sendall(b"no chunk\r\n")
+        assert ends(connection)
+        assert ends(service.connect(b"\x16\x03\x01 no HTTP\r\n\r\n"))
+        assert healthy(service.url)
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_an_answer_that_nobody_reads_is_given_up():
+    class Impatient(Connection):
+        reader_s = 0.5
+
+    async def large(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % (1 << 25))]})
+        await send({"type": "http.response.body", "body": bytes(1 << 25)})
+
+    with serving(large, Impatient, lifespan="off", timeout_keep_alive=1) as service:
+        service.connect(GET)
+        until = time.monotonic() + 30
+        while not service.state.connections:
+            assert time.monotonic() < until
+        while service.state.connections and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not service.state.connections
+        slow, read = service.connect(GET), 0  # reads all the time, more slowly than it is given up
+        while read < 1 << 25:
+            piece = slow.recv(1 << 20)
+            assert piece, f"cut off after {read} bytes"
+            read += len(piece)
+            time.sleep(0.05)
+
+
+# --- event streams --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def journal(tmp_path):
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "experiment.json").write_text("{}")
+    (tmp_path / "demo" / "journal.jsonl").write_text('{"time": 1, "event": "experiment_started", "name": "demo"}\n')
+
+
+def test_no_more_streams_are_open_than_may_be_and_all_are_counted_down(app, journal):
+    asked = GET.replace(b"/health", b"/experiments/demo/events")
+    with serving(app) as service:
+        for _ in range(2):  # what was open is free again, and the whole number of it
+            opened = [service.connect(asked) for _ in range(MOST_STREAMS + 60)]
+            heads = [connection.recv(15) for connection in opened]
+            assert heads.count(b"HTTP/1.1 200 OK") == MOST_STREAMS
+            assert heads.count(b"HTTP/1.1 503 Se") == 60
+            for connection in opened:
+                connection.close()
+            until = time.monotonic() + 20
+            while service.state.connections and time.monotonic() < until:
+                time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "-1", "one", "1e3", "", "9" * 13])
+def test_a_number_of_a_line_that_is_none_is_refused(app, journal, number, caplog):
+    with serving(app) as service:
+        place = f"{service.url}/api/experiments/demo/events"
+        for given in ({"headers": {"Last-Event-ID": number}}, {"params": {"after": number}}):
+            answer = httpx.get(place, trust_env=False, **given)
+            assert answer.status_code == 422 and list(answer.json()) == ["error"]
+    assert not [record for record in caplog.records if record.exc_info]

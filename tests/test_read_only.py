@@ -1,0 +1,84 @@
+"""Results on a disk that takes nothing: what reads shows them, what writes says so in one line."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tuner.experiment import Experiment
+from tuner.facts import facts_of
+from tuner.journal import Journal
+from tuner.space import find_space
+
+# root may write whatever a mode says: only the mount refuses, in a namespace of its own.
+MOUNT = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
+ASK = """
+import sys, httpx, subprocess
+served = subprocess.Popen([sys.executable, "-m", "tuner.serve", "--results", sys.argv[1], "--port", "0"],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+url = served.stdout.readline().split(" at ")[1].split()[0]
+for part in ("", "/trials", "/rungs", "/figures"):
+    httpx.get(f"{url}api/experiments/mine{part}", trust_env=False).raise_for_status()
+print(httpx.get(f"{url}api/experiments", trust_env=False).json()["experiments"][0]["state"])
+served.terminate()
+print(served.communicate(timeout=30)[1], served.returncode)
+"""
+
+
+@pytest.fixture
+def mounted(tmp_path):
+    """Runs a command while `tmp_path/results` with one search is mounted read-only."""
+    probe = ["unshare", "--mount", "bash", "-c", MOUNT, str(tmp_path), "true"]
+    if not shutil.which("unshare") or subprocess.run(probe, capture_output=True).returncode:
+        pytest.skip("this user may not mount")
+    folder = tmp_path / "results" / "mine"
+    folder.mkdir(parents=True)
+    found = find_space("quadratic")
+    Experiment(space="quadratic", name="mine", results=str(folder.parent)).save(folder, facts_of(found, []))
+    journal = Journal(folder / "journal.jsonl")
+    journal.write("experiment_started", name="mine", num_samples=10, max_epochs=10)
+    config = {"x": 1.0, "speed": 1.0, "noise": 0.0}
+    journal.write("trial_started", "00000", config=config, resources={"CPU": 1.0}, node="127.0.0.1")
+    journal.write("report", "00000", epoch=1, metrics={"loss": 1.0})
+    rung = {"rung": 1, "bracket": 0, "value": 1.0, "cutoff": 0.5, "recorded": 2}
+    journal.write("decision", "00000", epoch=1, action="stop", reason="slow", **rung)
+    journal.write("trial_ended", "00000", status="pruned", reason="slow")
+    journal.write("trial_started", "00001", config=config, resources={"CPU": 1.0}, node="127.0.0.1")
+    journal.write("report", "00001", epoch=10, metrics={"loss": 0.5})
+    journal.write("trial_ended", "00001", status="completed", reason="done")
+    journal.write("experiment_finished", state="finished", reason="")
+    journal.close()
+
+    def run(*argv):
+        command = ["unshare", "--mount", "bash", "-c", MOUNT, str(tmp_path / "results"), sys.executable, *argv]
+        env = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parent.parent)}
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=env)
+
+    return run
+
+
+def test_the_dashboard_shows_it(mounted, tmp_path):
+    ran = mounted("-c", ASK, str(tmp_path / "results"))
+    assert ran.stdout.split() == ["finished", "0"], ran
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["tuner.report", "mine"],
+        ["tuner.audit", "mine"],
+        ["tuner.run", "--space", "quadratic"],
+        ["tuner.run", "--resume", "mine", "--num-samples", "20"],
+        ["tuner.wandb_mirror", "results/mine", "--mode", "offline", "--all"],
+    ],
+    ids=" ".join,
+)
+def test_what_would_write_says_so_in_one_line(mounted, tmp_path, argv):
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "results").rglob("*")}
+    ran = mounted("-m", *argv)
+    assert ran.returncode == 2 and ran.stderr.startswith("tuner: error: ") and ran.stderr.count("\n") == 1, ran
+    assert "ritten" in ran.stderr or "Read-only" in ran.stderr
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "results").rglob("*")}

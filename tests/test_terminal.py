@@ -1,0 +1,47 @@
+"""What an experiment holds never steers the terminal of whoever looks at it."""
+
+import logging
+
+from tuner import gpus, report
+from tuner.errors import PrintableFormatter
+from tuner.experiment import Experiment, load_experiment
+
+STEERING = set("\x1b\x07\x9b\r\u202e")
+
+
+def test_a_search_prints_no_control_character_of_its_spaces(search, capsys):
+    ran = search("escapes.py")
+    assert ran.code == 0 and not STEERING & set(ran.out + ran.err)
+    assert r"value\x1b[2J" in ran.out and r"no\x1b[2J" in ran.out  # the table and the ending
+    assert report.main([ran.folder.name, "--results", str(ran.folder.parent)]) == 0
+    assert gpus.main(["--results", str(ran.folder.parent)]) == 0
+    again = search(None, "--resume", "test", "--dry-run")
+    assert again.code == 0 and not STEERING & set(again.out + again.err + capsys.readouterr().out)
+
+
+def test_a_warning_about_a_folder_prints_none(tmp_path, capfd):
+    folder = tmp_path / "x\x1b[2J"
+    folder.mkdir()
+    Experiment().save(folder, {})
+    (folder / "experiment.json").unlink()
+    record = logging.makeLogRecord({"msg": "%s\n%s", "args": (folder, "\x9b")})
+    assert PrintableFormatter().format(record) == f"{tmp_path}/x\\x1b[2J\n\\x9b"
+    logger = logging.getLogger("tuner.experiment")
+    before, logger.propagate = logger.propagate, False  # without pytest's handlers, as in a terminal
+    try:
+        load_experiment(folder)
+    finally:
+        logger.propagate = before
+    assert "its copy" in (said := capfd.readouterr().err) and not STEERING & set(said)
+
+
+def test_the_live_table_keeps_its_own_control_sequences_alone(monkeypatch, capsys):
+    from tuner import progress
+
+    table = progress.ProgressTable(Experiment(), 1, lambda: None, lambda *_: "wait\x1b[2J")
+    monkeypatch.setattr(table, "_progress_str", lambda *_: "| a\x1b[2J |\n| b\x9b |", raising=False)
+    table._in_place, table._start_time = True, 0.0
+    for _ in range(2):
+        table.report([], False)
+    said = capsys.readouterr().out
+    assert said.count("\x1b") == 2 and said.count("\x1b[4A\x1b[J") == 1 and not (STEERING - {"\x1b"}) & set(said)

@@ -1,0 +1,233 @@
+"""A results folder names code: what is run, what is refused before it is imported, and what `--trust` allows."""
+
+import json
+import os
+import pickle
+import py_compile
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import tuner.driver  # noqa: F401  (first: it sets what ray reads when it is imported)
+from tuner import audit, run, session, train
+from tuner.engine.controller import Analysis
+from tuner.errors import RequestError
+from tuner.experiment import Experiment
+from tuner.journal import Journal
+from tuner.resume.checkpoints import within
+from tuner.resume.lock import only_driver
+from tuner.space import file_of, find_space
+from tuner.trust import code_of
+
+TINY = Path(__file__).parent / "spaces" / "tiny.py"
+RAN = "from pathlib import Path\nPath({mark!r}).touch()\n"
+CONFIG = {"trial": "00000", "epoch": 1, "max_epochs": 1, "seed": 0, "cpus": 1, "gpus": 0}
+CONFIG |= {"config": {"lr": 0.1, "batch_size": 4, "width": 2}}
+
+
+@pytest.fixture
+def mark(tmp_path):
+    """A file that is there once the code of a space has been run."""
+    return tmp_path / "ran"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, mark):
+    """A working folder with `results/mine`, a search over `space.py`, which has run; its import leaves the mark."""
+    monkeypatch.chdir(tmp_path)
+    space = tmp_path / "space.py"
+    space.write_text(TINY.read_text() + RAN.format(mark=str(mark)))
+    folder = begun(tmp_path, "space.py")
+    mark.unlink()
+    for name in [name for name in sys.modules if name.startswith("tuner_space_space_")]:
+        del sys.modules[name]  # it was imported here, and is to be again
+    return folder
+
+
+def begun(tmp_path, name):
+    """A search over a space, as it is on disk once it has begun."""
+    found = find_space(name)
+    argv = ["--space", name, "--name", "mine"]
+    request = session.begin(run.parse(argv, session.defaults_of(found)).experiment, found, argv)
+    folder = request.experiment.folder
+    folder.mkdir(parents=True)
+    request.experiment.save(folder, request.facts)
+    book = Journal(folder / "journal.jsonl")
+    book.write("experiment_started", name="mine")
+    book.close()
+    (folder / "best").mkdir()
+    config = {**CONFIG, "space": name, "space_sha256": found.sha256}
+    (folder / "best" / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def rewritten(folder, facts=lambda facts: facts, **options):
+    """Another experiment.json, as whoever makes a hostile folder would write it: whole, with its own sha256."""
+    experiment, found = session.load_experiment(folder)
+    Experiment(**{**vars(experiment), **options}).save(folder, facts(found))
+
+
+def edit(path):
+    path.write_text(path.read_text() + "# a line more\n")
+
+
+def belongs_to_another(path, monkeypatch):
+    if os.geteuid() == 0:
+        os.chown(path, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+
+
+COMMANDS = {
+    "resume": lambda *more: run.main(["--resume", "mine", "--dry-run", *more]),
+    "train": lambda *more: train.main(["results/mine/best/config.json", *more]),
+    "train a trial": lambda *more: train.main(["results/mine", "--trial", "00000", *more]),
+    "audit": lambda *more: audit.main(["mine", *more]),
+}
+
+
+@pytest.fixture(params=COMMANDS)
+def command(request, monkeypatch, place):
+    """A command that runs the folder's space; of what it would train, only the import."""
+    import tuner.training.data  # noqa: F401
+
+    def only_imports(given, *_):
+        find_space(given["space"])
+
+    monkeypatch.setattr(train, "retrain", only_imports)
+    monkeypatch.setattr(train, "trial_config", lambda record, _: {
+        "space": record.experiment.space, "space_sha256": record.facts["space"]["sha256"]})  # fmt: skip
+    monkeypatch.setattr(audit, "audit", lambda record, *_: find_space(record.experiment.space))
+    monkeypatch.setattr(audit, "said", lambda _: [])
+    return COMMANDS[request.param]
+
+
+def refused(code, capsys, mark, *words):
+    said = capsys.readouterr()
+    assert code == 2 and said.err.count("\n") == 1 and said.err.startswith("tuner: error: "), said
+    assert not mark.exists(), "the code was run all the same"
+    assert all(word in said.err for word in words), said.err
+
+
+def test_the_file_is_named_before_its_code_is_run(command, mark, capsys):
+    assert command() == 0 and mark.exists()
+    said = capsys.readouterr()
+    assert said.out.startswith(f"code: {Path('space.py').absolute()}\n") and not said.err
+
+
+def test_code_that_only_the_folder_knows_is_refused_once_it_has_changed(command, mark, capsys):
+    edit(Path("space.py"))
+    refused(command(), capsys, mark, "space.py, which has changed since the search", "--trust")
+    assert command("--trust") == 0 and mark.exists()
+    assert "NOTE:" in (said := capsys.readouterr().out) and "has changed since the search" in said
+
+
+def test_a_folder_of_another_user_is_refused(command, place, mark, capsys, monkeypatch):
+    for one in (place, place / "experiment.json", place / "best", place / "best" / "config.json"):
+        belongs_to_another(one, monkeypatch)
+    refused(command(), capsys, mark, "belongs to user 12345" if os.geteuid() == 0 else "belongs to", "--trust")
+    assert command("--trust") == 0 and mark.exists()
+
+
+def test_a_space_that_the_user_names_again_is_the_users_own_edit(place, mark, capsys):
+    edit(Path("space.py"))
+    assert COMMANDS["resume"]("--space", "space.py") == 0 and mark.exists()
+    assert "NOTE:" in capsys.readouterr().out
+
+
+def test_an_edited_space_of_this_program_is_the_users_own_edit(place, capsys):
+    rewritten(place, lambda facts: {**facts, "space": {**facts["space"], "sha256": "0" * 64}}, space="quadratic")
+    assert [line[:5] for line in code_of(place, "experiment.json", "quadratic", "0" * 64)] == ["code:", "NOTE:"]
+    assert len(code_of(place, "experiment.json", "quadratic", find_space("quadratic").sha256)) == 1
+
+
+@pytest.mark.parametrize("space", ["results/mine/evil.py", "results.mine.evil", "results.evil", "sub.folder.evil"])
+def test_what_lies_in_the_folder_or_below_here_is_no_module_of_the_users(place, mark, capsys, space, monkeypatch):
+    monkeypatch.syspath_prepend(Path.cwd())  # as `python -m` does
+    path = Path(space if space.endswith(".py") else space.replace(".", "/") + ".py")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(RAN.format(mark=str(mark)))
+    assert file_of(space) == path.absolute()
+    rewritten(place, space=space)
+    refused(COMMANDS["resume"](), capsys, mark, "--trust")
+
+
+def test_a_file_in_the_results_is_refused_with_its_own_hash_too(place, mark, capsys):
+    shutil.copy("space.py", place / "space.py")
+    rewritten(place, space="results/mine/space.py")
+    refused(COMMANDS["resume"](), capsys, mark, "lies in the results")
+
+
+def test_compiled_code_beside_a_space_is_not_run(place, mark, tmp_path):
+    evil = tmp_path / "evil.py"
+    evil.write_text(RAN.format(mark=str(tmp_path / "compiled")))
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(evil), file_of("space.py").parent / "__pycache__" / "x.pyc", invalidation_mode=unchecked)
+    import importlib.util
+
+    where = importlib.util.cache_from_source(str(file_of("space.py")))
+    (tmp_path / "__pycache__" / "x.pyc").rename(where)
+    edit(Path("space.py"))
+    find_space("space.py")
+    assert mark.exists() and not (tmp_path / "compiled").exists()
+
+
+@pytest.mark.parametrize("space", [3, None, ["x"], {"a": 1}])
+def test_a_space_that_is_no_name_is_refused(place, space):
+    with pytest.raises(RequestError, match="names no space"):
+        code_of(place, "experiment.json", space, "")
+
+
+def test_a_cluster_that_only_the_folder_names_is_not_joined(place, capsys, monkeypatch, mark):
+    asked = []
+    monkeypatch.setattr(session, "check_head", asked.append)
+    rewritten(place, address="198.51.100.7:6379")
+    refused(COMMANDS["resume"](), capsys, mark, "names the cluster 198.51.100.7:6379")
+    assert not asked
+    assert COMMANDS["resume"]("--address", "198.51.100.7:6379") == 0 and asked == ["198.51.100.7:6379"]
+    assert COMMANDS["resume"]("--trust") == 0 and COMMANDS["resume"]("--address", "auto") == 0
+
+
+# --- what else of a folder could reach beyond it ----------------------------------------------------------------------
+
+
+def test_a_link_in_the_folder_is_not_written_through(place, tmp_path, mark, capsys):
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    for name in (".driver", "wandb.log", "best.bak"):
+        (place / name).symlink_to(precious)
+        refused(COMMANDS["resume"](), capsys, mark, name, "is a link")
+        refused(COMMANDS["audit"](), capsys, mark, name, "is a link")
+        (place / name).unlink()
+    (place / ".driver").symlink_to(precious)
+    with only_driver(place):
+        assert precious.read_text() == "mine" and "process" in (place / ".driver").read_text()
+
+
+@pytest.mark.parametrize("name", ["/home", "..", "../../x_1", "ray/../../x_1", "ray/link/1"])
+def test_a_checkpoint_elsewhere_is_none(tmp_path, name):
+    (tmp_path / "mine" / "ray").mkdir(parents=True)
+    (tmp_path / "mine" / "ray" / "link").symlink_to(tmp_path)
+    with pytest.raises(RequestError, match="lies elsewhere"):
+        within(tmp_path / "mine", name)
+    assert within(tmp_path / "mine", "ray/00000/checkpoint_000000").name == "checkpoint_000000"
+
+
+class Payload:
+    """What leaves a mark when it is unpickled."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.mark),)
+
+
+def test_a_snapshot_of_rays_in_the_folder_is_not_unpickled(tmp_path, mark):
+    """Ray reads the newest one where a session ended before its first trial."""
+    evil = {"_type": "CLOUDPICKLE_FALLBACK", "value": pickle.dumps(Payload(mark)).hex()}
+    newest = tmp_path / "experiment_state-2999-01-01_00-00-00.json"
+    newest.write_text(json.dumps({"trial_data": [], "x": evil}))
+    assert Analysis(experiment_checkpoint_path=str(tmp_path), trials=[]).trials == [] and not mark.exists()

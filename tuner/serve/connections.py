@@ -1,0 +1,94 @@
+"""Connections to the service: a time to ask and a time to read, and room for the next where all are taken.
+
+Without them a client that opens sockets and sends nothing, or takes no answer, keeps everybody else out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from tuner.serve.bounds import READER_S
+
+CLOSED, UNASKED, IDLE, OWED = range(4)
+
+
+class Connection(H11Protocol):
+    """uvicorn's HTTP connection, whose client must ask in time, read in time, and make room while it does neither.
+
+    `timeout_keep_alive` seconds are for a whole request head, from the connection's start or its last answer on;
+    uvicorn's own clock stops at any byte. At `limit_concurrency` connections a new one closes an older one.
+    """
+
+    reader_s = READER_S
+    _stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast(asyncio.Transport, transport))
+        if self.limit_concurrency and len(self.connections) >= self.limit_concurrency:
+            self._make_room()
+        self._wait_for_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unset_keepalive_if_required()
+        self._reads_again()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self.conn.receive_data(data)
+            self.handle_events()  # stops the clock once a head is whole
+        except h11.LocalProtocolError:  # what follows a refused body is no HTTP, and there is an answer already
+            self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        self._since = self.loop.time()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._look_again()
+
+    def resume_writing(self) -> None:
+        self._reads_again()
+        super().resume_writing()
+
+    def _wait_for_request(self) -> None:
+        self._since = self.loop.time()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def _make_room(self) -> None:
+        """Closes the other connection that comes first by `_claim`; none where each waits for an answer."""
+        others: set[Any] = self.connections - {self}
+        oldest = min(others, key=Connection._claim, default=self)
+        if oldest is not self and oldest._claim() < (OWED,):
+            oldest.transport.abort()
+            self.connections.discard(oldest)
+
+    def _claim(self) -> tuple[int, float]:
+        """What is closed first: closed already but not read to its end, no whole request yet, idle; then the oldest."""
+        asks = self.cycle is not None and not self.cycle.response_complete
+        if self.transport.is_closing():
+            return CLOSED, self._since
+        if self.cycle is None or (asks and self.cycle.more_body):
+            return UNASKED, self._since
+        return OWED if asks else IDLE, self._since
+
+    def _look_again(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._stalled = self.loop.call_later(self.reader_s, self._give_up, left)
+
+    def _give_up(self, left: int) -> None:
+        """Ends the connection if nothing was read since the last look: closing it would wait for its reader."""
+        if self.transport.get_write_buffer_size() < left:
+            self._look_again()
+        else:
+            self.transport.abort()
+
+    def _reads_again(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
