@@ -54,4 +54,7 @@ class Tier:
 FEW = Tier(200, same=True)
 MANY = Tier(10_000, same=False)
 assert round(sum(SHARES.values()), 6) == 1
-TIERS = [pytest.param(FEW, id="few"), pytest.param(MANY, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+TIERS = [
+    pytest.param(FEW, id="few"),
+    pytest.param(MANY, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
+]

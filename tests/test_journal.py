@@ -17,6 +17,8 @@ from tuner import journal
 from tuner.errors import RequestError
 from tuner.journal import Journal, follow, opened, plain, read, scan, sealed
 
+DECIDED = {"rung": 1, "bracket": 0, "value": 0.5, "cutoff": None, "recorded": 0, "action": "stop", "reason": "why"}
+
 
 def write_some(path):
     book = Journal(path)
@@ -83,7 +85,7 @@ def test_every_line_is_strict_json_in_the_order_time_event_trial(tmp_path):
 def test_a_number_of_a_report_and_a_decision_is_read_back_as_it_was(tmp_path, value):
     book = Journal(tmp_path / "j")
     book.write("report", "0", epoch=1, metrics={"loss": value, "word": "nano"})
-    book.write("decision", "0", epoch=1, value=value, cutoff=value)
+    book.write("decision", "0", epoch=1, **{**DECIDED, "value": value, "cutoff": value})
     book.close()
     report, decision = read(tmp_path / "j")
     for found in (report["metrics"]["loss"], decision["value"], decision["cutoff"]):
@@ -203,7 +205,8 @@ def written(folder, events):
     path.unlink(missing_ok=True)
     book = Journal(path)
     for number, (kind, fields) in enumerate(events):
-        book.write(kind, f"{number:05d}", epoch=number, metrics=fields, config=fields)
+        more = DECIDED if kind == "decision" else {}
+        book.write(kind, f"{number:05d}", epoch=number, metrics=fields, config=fields, **more)
     book.close()
     return path.read_bytes()
 

@@ -20,8 +20,9 @@ from tuner.engine.loopback import on_loopback
 from tuner.engine.nodes import launchable, present
 from tuner.engine.signals import signals_to
 from tuner.errors import RequestError
+from tuner.events import Event
 from tuner.experiment import Experiment
-from tuner.journal import Event, Journal
+from tuner.journal import Journal
 from tuner.resources import Resources, local_cluster, resources_of
 from tuner.space import Found
 

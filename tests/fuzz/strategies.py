@@ -100,7 +100,9 @@ def _change(draw, inside, key, change, places):
 
 
 def _places(document):
-    items = document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+    items = (
+        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+    )
     for key, value in list(items):
         yield document, key
         yield from _places(value)
@@ -260,7 +262,9 @@ audits = hurt(AUDIT)
 def states(draw):
     """A checkpoint's state.pt: a zip as torch.save writes it, or one with other records, packed, torn or altered."""
     file = io.BytesIO()
-    packed = draw(some.sampled_from([zipfile.ZIP_STORED] * 3 + [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]))
+    packed = draw(
+        some.sampled_from([zipfile.ZIP_STORED] * 3 + [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+    )
     with zipfile.ZipFile(file, "w", packed) as archive:
         for name in draw(some.lists(some.one_of(some.just("state/data.pkl"), NAMES), max_size=3, unique=True)):
             size = draw(some.sampled_from([0, 10, 1000, 1000, 3_000_000]))

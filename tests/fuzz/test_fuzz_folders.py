@@ -1,6 +1,5 @@
-"""Whatever lies in an experiment's folder: it is a row, its neighbours notice nothing, and nothing elsewhere is read."""
+"""Whatever lies in an experiment's folder: it is a row, its neighbours notice nothing, nothing elsewhere is read."""
 
-import hypothesis.strategies as some
 import pytest
 import strategies
 import world as worlds
