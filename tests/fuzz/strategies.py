@@ -21,6 +21,7 @@ from tuner.experiment import CHOICES, COPY, FILE, Experiment, digest
 from tuner.journal import sealed
 
 SENTINEL = "s3ntinel-of-a-file-elsewhere"
+MARKUP = "</script><img src=x onerror=alert(1)>"
 FOREVER = "@@"  # what no JSON writer writes: `@@deep900@@`, `@@digits5000@@`
 TRIALS = ("00000", "00001", "00002")
 
@@ -35,11 +36,18 @@ NUMBERS = some.one_of(
         + [5e-324, math.nan, math.inf, -math.inf, 1e15, 1_000_000, 999_999]
     ),
 )
+SHOWN = some.one_of(  # what a reader takes for a number, however odd
+    some.floats(0, 10),
+    some.floats(),
+    some.integers(-2, 12),
+    some.sampled_from([0, -0.0, 2**53 + 1, 2**63 - 1, 2**63, 10**299, 1.7e308, -1.7e308, 5e-324, math.nan, math.inf])
+    | some.just(-math.inf),
+)
 NAMES = some.one_of(
     some.text(max_size=6),
     some.sampled_from(
         ["", ".", "..", "../../elsewhere", "/etc/passwd", "a/b", "a\0b", "\x1b[31m\x1b]0;x\x07", "\u202e", "\udcff"]
-        + ["nan", "inf", "-inf", "1e400", "True", "x" * 300, "x" * 20_000, "<img src=x onerror=alert(1)>", "\n", "🙂"]
+        + ["nan", "inf", "-inf", "1e400", "True", "x" * 300, "x" * 20_000, "\n", "🙂", MARKUP]
         + ["loss", "00000", "00001", "stop", "pause", "completed", "pruned", "lr", "rss_bytes", "cpu_percent"]
         + [f"{FOREVER}deep{n}{FOREVER}" for n in (150, 400, 1200, 100_000)]
         + [f"{FOREVER}digits{n}{FOREVER}" for n in (310, 5000)]
@@ -184,12 +192,12 @@ def experiment_files(draw, name="x"):
 
 METRICS = some.dictionaries(
     some.sampled_from(["loss", "loss", "accuracy", "rss_bytes", "cpu_percent", "train_s", "odd"]),
-    some.one_of(some.floats(0, 10), NUMBERS, some.sampled_from(["nan", "inf", "-inf"])),
+    some.one_of(SHOWN, SHOWN, SHOWN, some.sampled_from(["nan", "inf", "-inf", "much", True, None])),
     min_size=1,
     max_size=3,
 )
 CONFIGS = some.fixed_dictionaries(
-    {"lr": some.one_of(some.floats(1e-4, 1), NUMBERS), "act": some.sampled_from(["relu", "gelu", 5, None])},
+    {"lr": some.one_of(some.floats(1e-4, 1), SHOWN), "act": some.sampled_from(["relu", "gelu", 5, None])},
     optional={"deep": some.fixed_dictionaries({"k": some.integers(1, 5)}), "b": VALUES},
 )
 
@@ -199,7 +207,7 @@ def events(draw):
     """A search's events, in the order in which one would be journaled."""
     found = [{"time": 1e9, "event": "experiment_started", "name": "x"}]
     clock = 1e9
-    for trial in TRIALS[: draw(some.integers(0, 3))]:
+    for trial in TRIALS[: draw(some.sampled_from([3, 3, 3, 2, 1, 0]))]:
         of = {"trial": trial}
         found.append(
             {"time": clock, "event": "trial_started", **of, "config": draw(CONFIGS), "resources": {"CPU": 1.0}}
@@ -219,12 +227,15 @@ def events(draw):
             )
         end = draw(some.integers(0, 3))
         if end == 1:
-            found.append({"time": clock, "event": "trial_failed", **of, "error": "boom", "kind": "user"})
+            found.append({"time": clock, "event": "trial_failed", **of, "error": MARKUP, "kind": "user"})
         if end > 1:
-            status = draw(some.sampled_from(["completed", "pruned", "failed", "interrupted"]))
-            found.append({"time": clock, "event": "trial_ended", **of, "status": status, "reason": "over"})
+            status = draw(some.sampled_from(["completed", "pruned", "failed", "interrupted", MARKUP]))
+            found.append({"time": clock, "event": "trial_ended", **of, "status": status, "reason": MARKUP})
+    if draw(some.sampled_from([False, False, False, True])):  # enough trials for an importance
+        found += [{**e, "trial": f"{copy}{e['trial']}", "config": {"lr": copy}} for copy in range(4) for e in found[1:]]
     if draw(some.booleans()):
-        found.append({"time": clock, "event": "experiment_finished", "state": "finished", "reason": ""})
+        state = draw(some.sampled_from(["finished", "interrupted", MARKUP]))
+        found.append({"time": clock, "event": "experiment_finished", "state": state, "reason": MARKUP})
     return found
 
 
@@ -301,6 +312,8 @@ def with_things(draw, files, outside, folders=()):
     files = dict(files)
     for _ in range(draw(some.sampled_from([0, 0, 0, 1, 1, 2]))):
         path = draw(some.sampled_from([*sorted(files), *folders]))
+        if any(isinstance(thing, Thing) and path.startswith(f"{place}/") for place, thing in files.items()):
+            continue
         for below in [each for each in files if each.startswith(f"{path}/")]:
             del files[below]
         files[path] = draw(things(path, outside))

@@ -1,5 +1,6 @@
 """Whatever lies in an experiment's folder: it is a row, its neighbours notice nothing, nothing elsewhere is read."""
 
+import hypothesis.strategies as some
 import pytest
 import strategies
 import world as worlds
@@ -11,6 +12,8 @@ from tuner.serve import stream
 from tuner.views import tables
 from tuner.views.audit_record import result_of
 from tuner.views.one_trial import one_trial
+
+COSTLY = some.sampled_from(worlds.COSTLY)
 
 
 @pytest.fixture
@@ -31,24 +34,27 @@ def every_view(folder):
     for trial in record.trials:
         assert strategies.SENTINEL not in str(one_trial(record, trial.id))
     if record.experiment.max_epochs <= 10_000:  # else its process ends it, which the routes show
-        assert strategies.SENTINEL not in report.page(record)
+        page = report.page(record)
+        assert strategies.SENTINEL not in page and "<img" not in page
 
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_an_experiment(world, tier):
-    def holds(files):
+    def holds(example):
+        files, costly = example
         with world.holding(files) as folder:
-            world.look(folder)
+            world.look(folder, costly)
             every_view(folder)
 
-    tier.check("experiments", strategies.experiments(world.outside), holds)
+    tier.check("experiments", some.tuples(strategies.experiments(world.outside), COSTLY), holds)
 
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_folder_of_ray(world, tier):
-    def holds(files):
+    def holds(example):
+        files, costly = example
         with world.holding(files) as folder:
-            world.look(folder)
+            world.look(folder, costly)
             every_view(folder)
 
-    tier.check("ray folders", strategies.ray_folders(world.outside), holds)
+    tier.check("ray folders", some.tuples(strategies.ray_folders(world.outside), COSTLY), holds)

@@ -16,8 +16,11 @@ HERE = "http://127.0.0.1:8800"
 ALL = "/api/experiments"
 ROUTES = (
     "", "/trials", "/trials?since=2", "/rungs", "/figures", "/audit", "/events", "/trials/00000", "/trials/a_0",
-    "/trials/trial_0", "/what-if?scheduler=asha", "/what-if?scheduler=median", "/what-if?scheduler=hyperband",
-    "/contour?x=lr&y=act", "/importance",
+    "/trials/trial_0",
+)  # fmt: skip
+COSTLY = (
+    "/what-if?scheduler=asha", "/what-if?scheduler=median", "/what-if?scheduler=hyperband", "/contour?x=lr&y=act",
+    "/contour?x=lr&y=deep/k", "/importance",
 )  # fmt: skip
 MOST_MEMORY = 300 << 20  # bytes that one example may take for a moment; its files have 0.6 MB at most
 UNFORESEEN = ("cannot be answered (", "the service failed (")
@@ -108,12 +111,12 @@ class World:
         finally:
             strategies.remove(folder)
 
-    def look(self, folder):
-        """Asks for everything about an experiment: statuses by route."""
+    def look(self, folder, costly):
+        """Asks for everything about an experiment, of COSTLY for one: statuses by route."""
         rows = self.rows()
         assert rows["good"] == self.good
         statuses = {}
-        for route in ROUTES:
+        for route in (*ROUTES, costly):
             answer = self.client.get(f"{ALL}/{folder.name}{route}")
             assert answer.status_code < 500, (route, answer.status_code, answer.text)
             assert strategies.SENTINEL not in answer.text and not any(each in answer.text for each in UNFORESEEN), route
