@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from tuner.errors import RequestError
+from tuner.errors import RequestError, printable
 from tuner.experiment import Experiment
 from tuner.files import bytes_in, write_atomically
 from tuner.resources import Resources, resources_of
@@ -163,8 +163,7 @@ def _read(path: Path) -> Search | None:
             raise RequestError(f"it holds {search.name!r}")
     except (OSError, ValueError, TypeError, RequestError) as error:
         what = " ".join(str(error).split())[:200]
-        print(
-            f"{path} is left out, because it is damaged: {what}; start that search again", file=sys.stderr, flush=True
-        )
+        line = printable(f"{path} is left out, because it is damaged: {what}; start that search again")
+        print(line, file=sys.stderr, flush=True)
         return None
     return search
