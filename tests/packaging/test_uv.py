@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import tuner
 from tuner.journal import read
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +23,11 @@ def readme_command():
         r"^pip install uv && (uv run .*--space) cifar", (ROOT / "README.md").read_text(), re.MULTILINE
     )
     return [UV, *words.split()[1:]]
+
+
+def without_ours():
+    """The environment as a user has it: this process has imported tuner, which sets what Ray reads."""
+    return {name: value for name, value in os.environ.items() if name not in tuner.ENVIRONMENT}
 
 
 @pytest.fixture
@@ -37,7 +43,7 @@ def test_workers_under_uv_use_the_drivers_environment(tmp_path, sessions):
     done = subprocess.run(
         [*readme_command(), str(ROOT / "tests" / "spaces" / "interpreter.py"), *options],
         cwd=ROOT,
-        env=os.environ | {"UV_NO_SYNC": "1", "RAY_TMPDIR": str(sessions)},
+        env=without_ours() | {"UV_NO_SYNC": "1", "RAY_TMPDIR": str(sessions)},
         capture_output=True,
         text=True,
         timeout=240,
