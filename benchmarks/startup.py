@@ -106,8 +106,9 @@ def watch(process: subprocess.Popen[str]) -> dict[int, Process]:
             try:
                 words = " ".join(each.cmdline())
                 role = next((name for part, name in ROLES.items() if part in words), "")
-                if role:
+                if role or each.pid in seen:  # Ray's processes rename themselves
                     known = seen.setdefault(each.pid, Process(role, each.create_time() - began))
+                    known.role = role or known.role  # at first it has the words of the one that forked it
                     known.died, known.cpu_s = time.monotonic() - here, sum(each.cpu_times()[:2])
             except psutil.Error:
                 continue  # it has just ended
