@@ -134,7 +134,7 @@ def timeline(found: Search) -> None:
 
 def draw(found: Search, until: float) -> str:
     """The timeline up to `until` seconds, as SVG: a row a process, its spans as labelled bars."""
-    left, wide, high = 130, 900, 34
+    left, wide, high = 130, 900, 36
     scale = wide / until
     rows = [process for process in found.processes if process.born < until]
     body = []
@@ -148,8 +148,10 @@ def draw(found: Search, until: float) -> str:
         for begin, end, name in [(max(0.0, process.born), process.died, ""), *process.spans]:
             begin, end = min(begin, until), min(end, until)
             x, width = left + begin * scale, max(1.0, (end - begin) * scale)
-            shade = "#4c78a8" if name.startswith("import") else "#f58518"
-            body.append(bar(x, width, y + 6, 22, shade, name) if name else bar(x, width, y + 13, 8, "#c9d4e0", ""))
+            if name.startswith("import"):  # above, because some run in a thread beside what is below
+                body.append(bar(x, width, y + 4, 13, "#4c78a8", name))
+            else:
+                body.append(bar(x, width, y + 18, 13, "#f58518" if name else "#dde4ec", name))
     for at, name in ((found.first_trial, "first trial"), (found.first_report, "first report")):
         x = left + at * scale
         body.append(f'<line x1="{x:.1f}" y1="20" x2="{x:.1f}" y2="{20 + high * len(rows)}" stroke="#d62728"/>')
@@ -162,10 +164,10 @@ def draw(found: Search, until: float) -> str:
 
 def bar(x: float, width: float, y: int, high: int, fill: str, name: str) -> str:
     """One bar, with its name inside where that fits."""
-    shape = f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{high}" rx="2" fill="{fill}" fill-opacity="0.8">'
+    shape = f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{high}" rx="2" fill="{fill}">'
     text = html.escape(name)
     fits = 0 < 6.2 * len(name) < width
-    label = f'<text x="{x + 3:.1f}" y="{y + high - 7}" fill="white">{text}</text>' if fits else ""
+    label = f'<text x="{x + 3:.1f}" y="{y + high - 3}" fill="white">{text}</text>' if fits else ""
     return f"{shape}<title>{text}</title></rect>{label}"
 
 

@@ -86,12 +86,12 @@ ALLOWED = {
         "searchers", "space", "trial",
     },
     "tuner.driver": {
-        "assembly", "engine.ahead", "engine.alone", "engine.loopback", "engine.nodes", "engine.probe", "engine.signals",
+        "engine.ahead", "engine.alone", "engine.loopback", "engine.nodes", "engine.probe", "engine.signals",
         "errors", "experiment", "journal", "resources", "space",
     },
     "tuner.session": {
-        "answer", "driver", "engine.cluster", "errors", "experiment", "facts", "journal", "report", "resources",
-        "results", "resume.saved", "resume.storage", "schedulers", "searchers", "space", "training.data",
+        "answer", "assembly", "driver", "engine.cluster", "errors", "experiment", "facts", "journal", "report",
+        "resources", "results", "resume.saved", "resume.storage", "schedulers", "searchers", "space", "training.data",
         "wandb_mirror",
     },
     "tuner.train": {

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import ray
 
@@ -21,9 +21,12 @@ from tuner.engine.nodes import launchable, present
 from tuner.engine.signals import signals_to
 from tuner.errors import RequestError
 from tuner.experiment import Experiment
-from tuner.journal import Event, Journal
-from tuner.resources import Resources, local_cluster, resources_of
+from tuner.journal import Journal
+from tuner.resources import local_cluster, resources_of
 from tuner.space import Found
+
+if TYPE_CHECKING:
+    from tuner.assembly import Assembly
 
 # Of what `tuner/__init__.py` sets, what a worker reads: workers of other nodes do not inherit it.
 SENT = ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_CHDIR_TO_TRIAL_DIR")
@@ -38,26 +41,12 @@ class Outcome:
     reason: str = ""
 
 
-def search(
-    experiment: Experiment,
-    found: Found,
-    splits: Any,
-    journal: Journal,
-    history: list[Event],
-    resources: Resources,
-) -> Outcome:
-    """Runs the experiment, or the rest of it, to its end, on the Ray that runs.
-
-    Args:
-        splits: the data with its validation part, or None for a function space.
-        history: the journal's events so far; empty for a new search.
+def search(assembly: Assembly, journal: Journal) -> Outcome:
+    """Runs a search that was put together to its end, on the Ray that runs.
 
     Raises:
         RequestError: the first report shows the request to be wrong.
     """
-    from tuner.assembly import assemble
-
-    assembly = assemble(experiment, found, splits, journal, history, resources)
     halt = assembly.halt
     with signals_to(halt.interrupt), assembly.controller:
         try:
