@@ -139,7 +139,7 @@ ALLOWED = {
         "errors", "results", "serve.answers", "views.contour", "views.importance", "views.standing", "views.whatif",
         "views.whatif_figure",
     },
-    "tuner.serve.costly": {"serve.bounds", "serve.guard"},
+    "tuner.serve.costly": {"serve.bounds", "serve.guard", "serve.secret"},
     "tuner.serve.insight": {
         "errors", "results", "serve.answers", "serve.control", "serve.costly", "serve.guard", "serve.questions",
         "serve.store", "views.audit_record", "views.one_trial", "views.whatif",

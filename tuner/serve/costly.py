@@ -25,13 +25,13 @@ from starlette.responses import Response
 
 from tuner.serve.bounds import later
 from tuner.serve.guard import refusal
+from tuner.serve.secret import child_environment
 
 MOST_S = 30.0  # an answer; a replay of 10,000 trials takes 3
 MOST_MEMORY = 2 << 30  # bytes of address space; 10,000 trials take 300 MB
 MOST_ANSWER = 64 << 20  # bytes
 MOST_WAITING = 8  # questions, the one that is being answered among them
 LOOK_S = 0.1  # between two looks whether anybody waits
-SECRET = "TUNER_TOKEN"  # of the service, and no business of what reads folders
 ALONE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # each thread's stack counts as memory
 
 
@@ -126,7 +126,7 @@ class Costly:
         if self._processes and self._processes[0].poll() is None:
             return self._processes[0]
         _end(self._processes)
-        env = {name: value for name, value in os.environ.items() if name != SECRET} | ALONE
+        env = child_environment() | ALONE
         command = [sys.executable, "-m", "tuner.serve.questions", *self._bounds]
         # A session of its own: Ctrl-C is for the service, at whose end its stdin ends.
         process = subprocess.Popen(
