@@ -14,7 +14,7 @@ import tuner.driver  # noqa: F401  (first: it sets what ray reads when it is imp
 from tuner import audit, run, session, train
 from tuner.engine.controller import Analysis
 from tuner.errors import RequestError
-from tuner.experiment import Experiment
+from tuner.experiment import Experiment, load_experiment
 from tuner.journal import Journal
 from tuner.resume.checkpoints import within
 from tuner.resume.lock import only_driver
@@ -65,7 +65,7 @@ def begun(tmp_path, name):
 
 def rewritten(folder, facts=lambda facts: facts, **options):
     """Another experiment.json, as whoever makes a hostile folder would write it: whole, with its own sha256."""
-    experiment, found = session.load_experiment(folder)
+    experiment, found = load_experiment(folder)
     Experiment(**{**vars(experiment), **options}).save(folder, facts(found))
 
 

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def sessions():
         yield Path(folder)
 
 
-@pytest.mark.skipif(not UV, reason="needs uv, which the README installs first")
+@pytest.mark.skipif(not UV or Path(sys.prefix) != ROOT / ".venv", reason="runs where uv has made the environment")
 def test_workers_under_uv_use_the_drivers_environment(tmp_path, sessions):
     options = ["--num-samples", "1", "--results", str(tmp_path), "--name", "mine", "--wandb", "disabled"]
     done = subprocess.run(
