@@ -9,7 +9,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -81,24 +81,25 @@ def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
     here = local_cluster()
     num_processes = resources_of(experiment, [here]).num_processes()
     ahead.import_ahead(imports)
-    try:
-        with alone.no_cluster_services(), on_loopback():
-            ray.init(
-                "local",
-                num_cpus=here["CPU"],
-                num_gpus=here["GPU"],
-                include_dashboard=False,
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                _system_config=ahead.system_config(num_processes, imports),
-            )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise RequestError(f"Ray does not start ({error}); {UNANSWERED}") from error
-    try:
+    with ExitStack() as held:
+        try:
+            folder = held.enter_context(alone.session_folder())
+            with alone.no_cluster_services(), on_loopback():
+                ray.init(
+                    "local",
+                    num_cpus=here["CPU"],
+                    num_gpus=here["GPU"],
+                    include_dashboard=False,
+                    logging_level=logging.ERROR,
+                    log_to_driver=False,
+                    _temp_dir=folder,
+                    _system_config=ahead.system_config(num_processes, imports),
+                )
+        except (OSError, ValueError, RuntimeError) as error:
+            raise RequestError(f"Ray does not start ({error}); {UNANSWERED}") from error
+        held.callback(ray.shutdown)
         ahead.start_ahead(num_processes)
         yield
-    finally:
-        ray.shutdown()
 
 
 @contextmanager
