@@ -116,6 +116,19 @@ def test_no_experiment_is_no_error(monkeypatch, capsys, tmp_path):
     assert said(monkeypatch, capsys, Without(), "--results", str(tmp_path / "none"))[-1] == "no trial is running"
 
 
+def test_an_experiment_that_cannot_be_read_is_left_out_and_its_neighbours_stay(monkeypatch, capsys, results, caplog):
+    for name in ("bad", "pipe"):
+        (results / name).mkdir()
+    (results / "bad" / "journal.jsonl").write_text("[]\n")
+    os.mkfifo(results / "pipe" / "journal.jsonl")
+    odd = Journal(results / "mine" / "journal.jsonl")
+    odd.write("trial_started", "00003", node="n", resources={"CPU": {}, "GPU": "all"}, pid="../..", config={})
+    odd.close()
+    lines = said(monkeypatch, capsys, Without(), "--results", str(results))
+    assert [line.split()[:3] for line in lines[-2:]] == [["mine", "00000", str(os.getpid())], ["mine", "00003", "-"]]
+    assert caplog.text.count("left out: ") == 2
+
+
 def test_a_search_that_has_ended_has_no_running_trial(results):
     journal = Journal(results / "mine" / "journal.jsonl")
     journal.write("experiment_finished", state="interrupted", reason="")

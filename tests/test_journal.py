@@ -16,6 +16,9 @@ from hypothesis import strategies as st
 from tuner import journal
 from tuner.errors import RequestError
 from tuner.journal import Journal, follow, opened, plain, read, scan, sealed
+from tuner.reading import Reading
+
+DECIDED = {"rung": 1, "bracket": 0, "value": 0.5, "cutoff": None, "recorded": 0, "action": "stop", "reason": "why"}
 
 
 def write_some(path):
@@ -83,7 +86,7 @@ def test_every_line_is_strict_json_in_the_order_time_event_trial(tmp_path):
 def test_a_number_of_a_report_and_a_decision_is_read_back_as_it_was(tmp_path, value):
     book = Journal(tmp_path / "j")
     book.write("report", "0", epoch=1, metrics={"loss": value, "word": "nano"})
-    book.write("decision", "0", epoch=1, value=value, cutoff=value)
+    book.write("decision", "0", epoch=1, **{**DECIDED, "value": value, "cutoff": value})
     book.close()
     report, decision = read(tmp_path / "j")
     for found in (report["metrics"]["loss"], decision["value"], decision["cutoff"]):
@@ -203,7 +206,8 @@ def written(folder, events):
     path.unlink(missing_ok=True)
     book = Journal(path)
     for number, (kind, fields) in enumerate(events):
-        book.write(kind, f"{number:05d}", epoch=number, metrics=fields, config=fields)
+        more = DECIDED if kind == "decision" else {}
+        book.write(kind, f"{number:05d}", epoch=number, metrics=fields, config=fields, **more)
     book.close()
     return path.read_bytes()
 
@@ -246,6 +250,22 @@ def test_a_damaged_journal_is_copied_and_cut_when_it_is_opened(tmp_path):
     Journal(path).close()
     assert path.read_bytes() == b"".join(lines[:2])
     assert [copy.read_bytes() for copy in tmp_path.glob("j.damaged-*")] == [b"".join(lines)]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"epoch": "1"}, {"epoch": 10**9}, {"metrics": []}, {"checkpoint": "../x"}, {"config": 5}, {"trial": None}]
+)
+def test_whoever_reads_takes_the_same_events(tmp_path, wrong):
+    path = tmp_path / "j"
+    report = {"time": 1.0, "event": "report", "trial": "0", "epoch": 1, "metrics": {}}
+    lines = [sealed(json.dumps(event).encode()) for event in (report, {**report, **wrong})]
+    path.write_bytes(b"".join(lines))
+    assert scan(path.read_bytes()).damage.startswith("line 2")
+    for reader in (read, lambda path: Reading(path).read_on()):
+        with pytest.raises(RequestError, match="damaged at line 2"):
+            reader(path)
+    Journal(path).close()
+    assert path.read_bytes() == lines[0] and Reading(path).read_on()
 
 
 def test_a_journal_without_checksums_is_read_and_goes_on(tmp_path):

@@ -22,8 +22,9 @@ from tuner.engine.controller import installed
 from tuner.engine.halt import Halt
 from tuner.engine.nodes import Nodes
 from tuner.engine.retries import Retries
+from tuner.events import Event
 from tuner.experiment import Experiment
-from tuner.journal import Event, Journal
+from tuner.journal import Journal
 from tuner.progress import ProgressTable
 from tuner.proposals import KEEP_BEST_AND_LATEST, Proposals
 from tuner.resources import Resources

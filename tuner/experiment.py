@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from tuner.errors import RequestError, nearest, printable
+from tuner.events import MOST_EPOCHS
 from tuner.files import is_file_in, json_in, write_atomically
 from tuner.resume.storage import is_uri, local_root
 
@@ -50,7 +51,6 @@ NAMES = {  # option -> what it must match, and that in words
     "wandb_project": (r"[^/\\#?%:]{1,128}", "W&B takes 1 to 128 characters, none of / \\ # ? % :"),
 }
 UNREADABLE = (OSError, ValueError, ArithmeticError, KeyError, TypeError, AttributeError, RequestError)
-MOST_EPOCHS = 1_000_000
 # Bounds on what a search costs before it runs: the command line, a request and a file that somebody wrote give options.
 BOUNDS = {
     "num_samples": (1, 1_000_000),

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
-from tuner.experiment import MOST_EPOCHS, Experiment
+from tuner.events import MOST_EPOCHS, MOST_ID, MOST_TIME, is_trial_id
+from tuner.experiment import Experiment
 from tuner.files import bytes_in, is_file_in, parsed
-from tuner.journal import MOST_ID, MOST_TIME, is_trial_id
 from tuner.records import Report, TrialRecord, finite
 
 MOST_ENTRIES = 20_000  # trials: each costs four looks at the disk at each look at the folder

@@ -6,6 +6,7 @@ One table of the devices, from NVML, and one of the trials that train, from the 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import socket
 import sys
@@ -16,8 +17,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from tuner.errors import RequestError, say
-from tuner.journal import Event, read
+from tuner.events import Event
+from tuner.journal import read
 from tuner.nvml import Device, devices
+from tuner.records import finite
+
+logger = logging.getLogger(__name__)
 
 WATCH_S = 2.0
 MEMINFO = Path("/proc/meminfo")
@@ -123,13 +128,14 @@ def machine() -> str:
 
 
 def running_in(results: Path) -> list[Running]:
-    """The trials that train now, of every experiment in a folder; RequestError where a journal is damaged."""
-    return [
-        trial
-        for path in sorted(results.glob("*/journal.jsonl"))
-        for trial in running_of(path.parent.name, read(path))
-        if alive(trial)
-    ]
+    """The trials that train now, of every experiment in a folder; one that cannot be read is left out, with a line."""
+    found: list[Running] = []
+    for path in sorted(results.glob("*/journal.jsonl")):
+        try:
+            found += filter(alive, running_of(path.parent.name, read(path)))
+        except RequestError as error:
+            logger.warning("left out: %s", error)
+    return found
 
 
 def running_of(experiment: str, events: Iterable[Event]) -> list[Running]:
@@ -139,9 +145,11 @@ def running_of(experiment: str, events: Iterable[Event]) -> list[Running]:
         kind, trial = event["event"], event.get("trial", "")
         if kind == "trial_started":
             asked = event["resources"]
-            cpus, gpus = asked.get("CPU", 0), asked.get("GPU", 0)
+            cpus, gpus = (finite(asked.get(name)) or 0 for name in ("CPU", "GPU"))
             epoch = running[trial].epoch if trial in running else 0
-            running[trial] = Running(experiment, trial, event.get("pid"), event["node"], cpus, gpus, epoch)
+            pid = event.get("pid")
+            pid = pid if type(pid) is int else None
+            running[trial] = Running(experiment, trial, pid, event["node"], cpus, gpus, epoch)
         elif kind == "report" and trial in running:
             running[trial] = replace(running[trial], epoch=event["epoch"])
         elif kind in ("trial_failed", "trial_ended") or (kind == "decision" and event["action"] == "pause"):

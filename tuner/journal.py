@@ -21,14 +21,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tuner.errors import RequestError
+from tuner.events import Event, check
 from tuner.files import MOST_BYTES, lines_of, open_in, parsed, write_atomically
 
-Event = dict[str, Any]
 BEGINNINGS = ("experiment_started", "experiment_resumed")  # of a session
 SEAL = b', "crc": "%08x"}'
 SEAL_BYTES = len(SEAL % 0)
-MOST_TIME = 1e11  # unix seconds: the year 5138
-MOST_ID = 200  # characters of a trial's id
 LONG = 10_000  # characters of a metric: the first to be left out of a report that is too long for a line
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -218,7 +216,7 @@ def has_seal(line: bytes) -> bool:
 
 
 def opened(line: bytes, is_sealed: bool) -> Event:
-    """The event of a line without its CRC; ValueError where the two do not agree.
+    """The event of a line without its CRC; ValueError, KeyError or TypeError where it is none that was written.
 
     Args:
         is_sealed: whether a line must have one, as all have in a journal whose first line has.
@@ -232,24 +230,12 @@ def opened(line: bytes, is_sealed: bool) -> Event:
     elif is_sealed:
         raise ValueError("its checksum is missing")
     event: Event = parsed(line)
-    kind, when, trial = event["event"], event["time"], event.get("trial")
-    if not isinstance(kind, str) or not (isinstance(when, (int, float)) and 0 <= when <= MOST_TIME):
-        raise ValueError("its event or its time is none")
-    if trial is not None and not is_trial_id(trial):
-        raise ValueError("its trial is none")
-    if kind == "report" and not isinstance(event["metrics"], dict):
-        raise ValueError("its metrics are none")
     if b'nan"' in line or b'inf"' in line:
         _replace_words(event, ("value", "cutoff"))
-        if kind == "report":
+        if event["event"] == "report" and isinstance(event["metrics"], dict):
             _replace_words(event["metrics"], tuple(event["metrics"]))
+    check(event)
     return event
-
-
-def is_trial_id(value: Any) -> bool:
-    """Whether it may name a trial, and a folder of its own: a text without `/`."""
-    fits = isinstance(value, str) and 0 < len(value) <= MOST_ID
-    return fits and "/" not in value and "\0" not in value and value not in (".", "..")
 
 
 def plain(value: Any) -> Any:

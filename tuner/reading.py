@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 from tuner.errors import RequestError
+from tuner.events import Event
 from tuner.files import lines_of, open_in
-from tuner.journal import BEGINNINGS, Event, damaged, has_seal, opened
+from tuner.journal import BEGINNINGS, damaged, has_seal, opened
 from tuner.records import Folding, TrialRecord
 
 
@@ -103,7 +104,5 @@ class Reading:
         else:
             if kind == "experiment_finished":
                 self.state, self.reason = event["state"], event.get("reason", "")
-                if not isinstance(self.state, str) or not isinstance(self.reason, str):
-                    raise ValueError("its state or its reason is none")
             self.took_s += time - (self.updated if self.updated is not None else time)
         self.updated = time

@@ -130,7 +130,7 @@ def _summary(record: ExperimentRecord) -> list[str]:
     when = record.facts.get("created")
     started = f"; started {_time(when)}" if isinstance(when, (int, float)) else ""
     rules = f"{e.searcher} + {e.scheduler}, seed {e.seed}" if e.space else "decisions not recorded"
-    lines = [f"{html.escape(e.space or 'a folder of Ray Tune')}: {rules}; {record.state}; {said}{started}"]
+    lines = [html.escape(f"{e.space or 'a folder of Ray Tune'}: {rules}; {record.state}; {said}") + started]
     if best:
         lines.append(
             html.escape(
@@ -145,7 +145,11 @@ def _summary(record: ExperimentRecord) -> list[str]:
             t.status == "pruned" and bool(t.decisions) and t.decisions[-1].rung is not None for t in record.trials
         )
         lines.append(f"Replayed from the curves alone, {reproduced(record)} of {stops} stops come out as recorded.")
-    audit = result_of(record)
+    try:
+        audit = result_of(record)
+    except RequestError as error:  # the figures need none of it
+        audit = None
+        lines.append(html.escape(str(error)))
     if audit and audit.done:
         share = f"{100 * audit.low:.0f} to {100 * audit.high:.0f} %"
         lines.append(

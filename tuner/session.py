@@ -18,9 +18,10 @@ from tuner.answer import Answer, conclude
 from tuner.assembly import assemble
 from tuner.engine.cluster import check_head
 from tuner.errors import RequestError, nearest
+from tuner.events import Event
 from tuner.experiment import EXTENDABLE, Experiment, damaged, option
 from tuner.facts import facts_of
-from tuner.journal import Event, Journal, Scan, content_of, scan
+from tuner.journal import Journal, Scan, content_of, scan
 from tuner.report import write_report
 from tuner.resources import Resources, local_cluster, resources_of
 from tuner.results import ExperimentRecord, load

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
+from tuner.events import Event
 from tuner.experiment import Experiment, load_experiment
-from tuner.journal import BEGINNINGS, Event, follow, read
+from tuner.journal import BEGINNINGS, follow, read
 from tuner.resume.lock import driver_of
 
 WAIT_S = 20.0  # for the last runs to be written or uploaded, once the search has ended

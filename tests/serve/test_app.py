@@ -163,7 +163,7 @@ def test_a_damaged_journal_is_named_and_hides_no_other(client, results, damage):
     with open(results / "bad" / "journal.jsonl", "a") as file:
         file.write(damage)
     answer = client.get("/api/experiments/bad")
-    assert answer.status_code == 500 and "bad" in answer.json()["error"]
+    assert answer.status_code == 422 and "bad" in answer.json()["error"]
     rows = {row["name"]: row for row in get(client, "")["experiments"]}
     assert rows["bad"]["error"] and not rows["demo"]["error"]
 

@@ -66,7 +66,7 @@ def test_one_process_answers_and_stays(small):
     assert status == 200 and answer["outcome"]["scheduler"] == "fifo"
     assert asked(costly, small) == (status, answer) and process_of(costly) is first
     assert asked(costly, small, {"x": "lr", "y": "b"}, "contour")[0] == 422
-    assert asked(costly, small.parent / "none")[0] == 500 and process_of(costly) is first
+    assert asked(costly, small.parent / "none")[0] == 422 and process_of(costly) is first
 
 
 def test_what_takes_too_long_is_ended_and_the_next_is_answered(small, endless):

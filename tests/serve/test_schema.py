@@ -1,8 +1,14 @@
-"""schemathesis asks each route for what its schema allows and forbids, and finds no answer that the schema has not."""
+"""schemathesis asks each route for what its schema allows and forbids, alone and in sequences in which one answer names
+what the next request asks for, and finds no answer that the schema has not."""
+
+import contextlib
+import itertools
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis.errors import Unsatisfiable
+from fuzzing import MANY, TIERS
+from hypothesis import Phase, given, settings
+from hypothesis.errors import Flaky, Unsatisfiable
+from hypothesis.stateful import run_state_machine_as_test
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
 
@@ -10,22 +16,19 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance  # noqa: 
 
 from tuner.serve import stream  # noqa: E402
 
-FEW = settings(
-    max_examples=8,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+STEPS = 8  # requests of a sequence at most
 
 
 @pytest.fixture
 def schema(service, monkeypatch):
     """The schema of a service with one experiment of every kind of value; a search that is started is only queued."""
-    monkeypatch.setattr("tuner.serve.stream.PAUSE_S", 0.01)
+
     # A stream ends once it has sent what there is; a service that ends would answer no costly question.
-    monkeypatch.setattr("tuner.serve.app.follow", lambda journal, after, _: stream.follow(journal, after, lambda: True))
+    def few(journal, after, _):
+        looks = itertools.count()
+        return stream.follow(journal, after, lambda: next(looks) > 1, pause_s=0)
+
+    monkeypatch.setattr("tuner.serve.app.follow", few)
     journal = service.begin("demo")
     journal.write("trial_started", "0", config={"x": 1.5, "act": "relu", "on": True}, resources={"CPU": 1}, node="n")
     for epoch, value in enumerate([2.0, float("inf"), float("nan")], 1):
@@ -38,25 +41,73 @@ def schema(service, monkeypatch):
     return schemathesis.openapi.from_asgi("/api/openapi.json", service.app, headers={"Host": "127.0.0.1"})
 
 
-@pytest.mark.parametrize("name", ["demo", None])
-def test_every_answer_is_one_that_the_schema_describes(schema, service, name):
-    headers = {"Authorization": f"Bearer {service.token}", "Host": "127.0.0.1"}
-    labels = []
+def headers_of(service):
+    return {"Authorization": f"Bearer {service.token}", "Host": "127.0.0.1"}
+
+
+def excluded(case):
+    """Which choices go together (bohb with bohb, a grace period below the epochs), and which parameters an experiment
+    has, no schema can say."""
+    asks = case.method == "POST" or case.path.endswith(("/what-if", "/contour", "/importance"))
+    return [positive_data_acceptance] if asks else []
+
+
+def asking(service, name):
+    """What asks for a case, of the experiment of that name, and checks the answer."""
 
     def ask(case):
         if name and "name" in case.path_parameters:
             case.path_parameters["name"] = name
-        # Which choices go together (bohb with bohb, a grace period below the epochs), and which parameters an
-        # experiment has, no schema can say.
-        asks = case.method == "POST" or case.path.endswith(("/what-if", "/contour", "/importance"))
-        case.call_and_validate(headers=headers, excluded_checks=[positive_data_acceptance] if asks else [])
+        case.call_and_validate(headers=headers_of(service), excluded_checks=excluded(case))
 
-    for found in schema.get_all_operations():
-        operation = found.ok()
-        for mode in schemathesis.GenerationMode:
-            try:
-                FEW(given(case=operation.as_strategy(generation_mode=mode))(ask))()
-            except Unsatisfiable:
-                assert mode.is_negative, operation.label  # nothing of it could be wrong: any text is a name
-        labels.append(operation.label)
+    return ask
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_every_answer_is_one_that_the_schema_describes(schema, service, tier):
+    operations = [found.ok() for found in schema.get_all_operations()]
+    modes = list(schemathesis.GenerationMode)
+    names = ("demo", None)
+    few = tier.settings(
+        "routes", pieces=len(operations) * len(modes) * len(names), phases=[Phase.explicit, Phase.generate]
+    )
+    for name, operation, mode in itertools.product(names, operations, modes):
+        try:
+            few(given(case=operation.as_strategy(generation_mode=mode))(asking(service, name)))()
+        except Unsatisfiable:
+            assert mode.is_negative, operation.label  # nothing of it could be wrong: any text is a name
+    labels = {operation.label for operation in operations}
     assert len(labels) >= 12 and "POST /api/experiments" in labels
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_what_one_answer_names_can_be_asked_for_next(schema, service, tier):
+    begun, asked, wrong = [], set(), []
+
+    class Sequence(schema.as_state_machine()):
+        def setup(self):
+            begun.append(self)
+            for search in service.searches.all():
+                service.searches._queue.remove(search.name)
+
+        def get_call_kwargs(self, case):
+            return {"headers": headers_of(service)}
+
+        def validate_response(self, response, case, additional_checks=(), **kwargs):
+            asked.add((case.method, case.path, response.status_code))
+            try:
+                case.validate_response(response, excluded_checks=excluded(case))
+            except Exception as error:
+                wrong.append(error)
+                raise
+
+    few = tier.settings("sequences", stateful_step_count=STEPS)
+    while not wrong and (left := few.max_examples - len(begun)) > 0:
+        # What schemathesis has learnt of the links so far decides which it takes: a sequence is not drawn twice alike.
+        with contextlib.suppress(Flaky):
+            run_state_machine_as_test(Sequence, settings=settings(few, max_examples=left))
+    assert not wrong, wrong[0]
+    assert ("GET", "/api/experiments", 200) in asked
+    if tier is MANY:
+        accepted = {(method, path) for method, path, status in asked if status == 202}
+        assert ("POST", "/api/experiments/{name}/stop") in accepted

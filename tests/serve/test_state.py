@@ -217,13 +217,16 @@ def test_a_damaged_entry_of_the_queue_is_left_out_and_its_neighbours_stay(servic
         assert service.owner.post(ALL, json={"space": "quadratic", "name": name}).status_code == 202
     folder = state_of(service.results) / "queue"
     (folder / "a.json").write_text("{")
+    (folder / "d.json").write_text(json.dumps({"\x1b[2J\u202e": 1}, ensure_ascii=False))
+    os.mkfifo(folder / "e.json")  # opened, it would hang
     changed = json.loads((folder / "b.json").read_text())
     (folder / "b.json").write_text(json.dumps({**changed, "asked": {**changed["asked"], "space": str(evil[0])}}))
     again = service.reopened()
     again.searches.step()
     assert [search.name for search in again.searches.all()] == ["c"] and len(service.jobs.submitted) == 1
     said = capsys.readouterr().err
-    assert "a.json is left out" in said and "b.json is left out" in said and "must be one of" in said
+    assert all(f"{name}.json is left out" in said for name in "abde") and "must be one of" in said
+    assert all(map(str.isprintable, said.splitlines()))
 
 
 # --- processes ------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tuner.engine.failures import kind_of
-from tuner.journal import Event
+from tuner.events import Event
 
 
 @dataclass(frozen=True)

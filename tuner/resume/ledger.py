@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tuner.journal import Event, Journal
+from tuner.events import Event
+from tuner.journal import Journal
 
 
 class Ledger:

@@ -17,8 +17,8 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tuner.decisions import ACTIONS, JournalingScheduler, Verdict
+from tuner.events import Event
 from tuner.experiment import Experiment
-from tuner.journal import Event
 from tuner.resume.ledger import Ledger
 from tuner.resume.saves import Saves
 from tuner.resume.stage import Source, Stage

@@ -12,8 +12,8 @@ from ray.tune import Checkpoint
 from ray.tune.experiment import Trial
 
 from tuner.errors import RequestError
+from tuner.events import Event
 from tuner.experiment import Experiment
-from tuner.journal import Event
 from tuner.resume.checkpoints import damage, within
 
 logger = logging.getLogger(__name__)

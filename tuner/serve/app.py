@@ -20,7 +20,7 @@ from tuner.reading import NotYet
 from tuner.serve.answers import answer
 from tuner.serve.bounds import Bounds, later
 from tuner.serve.control import REFUSALS, Desk, Shown, add_control
-from tuner.serve.guard import HEADERS, READS, Guard, Keys, is_loopback, refusal
+from tuner.serve.guard import HEADERS, Guard, Keys, is_loopback, refusal
 from tuner.serve.insight import add_insight
 from tuner.serve.page import add_page
 from tuner.serve.searches import Refused, Searches
@@ -171,13 +171,13 @@ def _errors_as_json(app: FastAPI) -> None:
         first = error.errors()[0]
         return refusal(422, f"{first['loc'][:2][-1]}: {first['msg']}")
 
-    def wrong(request: Request, error: Exception) -> Response:
+    def wrong(_: Request, error: Exception) -> Response:
         if isinstance(error, Refused):
             return refusal(error.status, str(error))
         if isinstance(error, NotYet):
             return later(str(error))
-        damaged = request.method in READS  # what was asked for is right there; what is on disk is not
-        return refusal(404 if isinstance(error, NotThere) else 500 if damaged else 422, str(error))
+        # A damaged folder too: 500 is for what the service itself does wrong.
+        return refusal(404 if isinstance(error, NotThere) else 422, str(error))
 
     def unforeseen(_: Request, error: Exception) -> Response:
         # The outermost: this answer does not pass the guard.

@@ -22,10 +22,10 @@ import urllib.request
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from tuner.errors import RequestError
-from tuner.files import write_atomically
+from tuner.files import bytes_in, write_atomically
 from tuner.serve.secret import child_environment, keep_secret
 
 START_S = 120.0  # a cold start takes 8 to 20 s on two busy cores
@@ -74,10 +74,10 @@ def find(state: Path) -> Cluster | None:
     """The cluster that a service of this state folder started, if it still runs; says where its file is damaged."""
     path = state / "cluster.json"
     try:
-        cluster = TypeAdapter(Cluster).validate_json(path.read_bytes(), strict=True)
+        cluster = TypeAdapter(Cluster).validate_json(bytes_in(state, path.name), strict=True)
     except FileNotFoundError:
         return None
-    except (OSError, ValidationError):
+    except (OSError, ValueError):
         print(f"{path} is damaged; a Ray that it named is left alone", file=sys.stderr, flush=True)
         return None
     return cluster if cluster.alive() else None
@@ -160,7 +160,7 @@ def _is_own_folder(folder: Path) -> bool:
         return False
     try:
         found = folder.lstat()
-    except OSError:
+    except (OSError, ValueError):  # a zero byte
         return False
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 

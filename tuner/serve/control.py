@@ -68,7 +68,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Refusal, "description": text}
     for status, text in {
         400: "no JSON", 401: "no token", 403: "asked from elsewhere", 404: "no such experiment", 408: "too slow",
-        409: "not now", 413: "too long", 422: "wrong", 429: "too many wrong tokens", 500: "its files are damaged",
+        409: "not now", 413: "too long", 422: "wrong, or its files are damaged", 429: "too many wrong tokens",
         503: "too busy, or searches cannot be started here",
     }.items()
 }  # fmt: skip

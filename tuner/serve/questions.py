@@ -87,13 +87,9 @@ class Answers:
         self._records: dict[str, ExperimentRecord] = {}
 
     def answer(self, folder: str, question: str, choices: dict[str, Any]) -> tuple[int, str]:
-        """The status and the JSON: 200 with the answer, 422 with why there is none, 500 for a damaged folder."""
+        """The status and the JSON: 200 with the answer, or 422 with why there is none."""
         try:
-            record = self._record(folder)
-        except RequestError as error:
-            return 500, _refused(str(error))
-        try:
-            return 200, text_of(QUESTIONS[question](record, **choices))
+            return 200, text_of(QUESTIONS[question](self._record(folder), **choices))
         except RequestError as error:
             return 422, _refused(str(error))
         except MemoryError:

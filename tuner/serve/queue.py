@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from tuner.errors import RequestError
+from tuner.errors import RequestError, printable
 from tuner.experiment import Experiment
-from tuner.files import write_atomically
+from tuner.files import bytes_in, write_atomically
 from tuner.resources import Resources, resources_of
 from tuner.serve.options import Resume, Start, resume_arguments, start_arguments
 
@@ -157,14 +157,13 @@ def _of_a_trial(needed: Resources) -> dict[str, float]:
 def _read(path: Path) -> Search | None:
     """The search of a file; None where the file is damaged or holds what cannot be asked for, with a line."""
     try:
-        search = SEARCH.validate_json(path.read_bytes(), strict=True)
+        search = SEARCH.validate_json(bytes_in(path.parent, path.name), strict=True)
         search.arguments(), search.experiment
         if search.name != path.stem:
             raise RequestError(f"it holds {search.name!r}")
-    except (OSError, ValidationError, TypeError, RequestError) as error:
+    except (OSError, ValueError, TypeError, RequestError) as error:
         what = " ".join(str(error).split())[:200]
-        print(
-            f"{path} is left out, because it is damaged: {what}; start that search again", file=sys.stderr, flush=True
-        )
+        line = printable(f"{path} is left out, because it is damaged: {what}; start that search again")
+        print(line, file=sys.stderr, flush=True)
         return None
     return search

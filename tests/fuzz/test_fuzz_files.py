@@ -1,0 +1,102 @@
+"""Whatever one file holds: its readers say what is wrong in one line, agree with each other, and read nothing else."""
+
+import contextlib
+
+import pytest
+import strategies
+import world as worlds
+from fuzzing import TIERS
+
+from tuner import gpus
+from tuner.experiment import Experiment, load_experiment
+from tuner.journal import Journal, read, scan
+from tuner.reading import Reading
+from tuner.records import TrialRecord, records_of
+from tuner.resume.checkpoints import damage
+from tuner.views.audit_record import read_audit
+
+
+@pytest.fixture
+def holding(tmp_path):
+    """`with holding(files) as folder`: a folder of these, beside one that nobody may read."""
+    outside = strategies.elsewhere(tmp_path / "outside")
+
+    @contextlib.contextmanager
+    def held(files, may_write=False):
+        folder = strategies.put(tmp_path / "results" / "x", files)
+        before = strategies.tree(outside if may_write else tmp_path)
+        try:
+            with worlds.little_memory():
+                yield folder
+            assert strategies.tree(outside if may_write else tmp_path) == before
+        finally:
+            strategies.remove(folder)
+
+    held.outside = outside
+    return held
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_journal(holding, tier):
+    def holds(content):
+        found = scan(content)
+        with holding({"journal.jsonl": content}, may_write=True) as folder:
+            path = folder / "journal.jsonl"
+            whole = worlds.documented(lambda: read(path))
+            assert (whole is None) == bool(found.damage)
+            records = worlds.documented(Reading(path).read_on)
+            assert (records is None) == bool(found.damage)  # what one reader takes the others take
+            for trial in gpus.running_in(folder.parent):
+                assert isinstance(trial, gpus.Running)
+            before = records_of(found.events)
+            book = Journal(path)  # cuts off what cannot be read, and keeps a copy of it
+            book.write("experiment_resumed", name="x")
+            book.close()
+            assert strip(Reading(path).read_on()) == strip(before)
+            copies = [each.read_bytes() for each in folder.glob("journal.jsonl.damaged-*")]
+            assert copies == ([content] if found.damage else [])
+
+    tier.check("journals", strategies.journals(), holds)
+
+
+def strip(records):
+    """What can be compared: NaN is not itself."""
+    assert all(isinstance(record, TrialRecord) for record in records)
+    return repr(records)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_the_options(holding, tier):
+    def holds(files):
+        with holding(files) as folder:
+            found = worlds.documented(lambda: load_experiment(folder))
+            if found:
+                experiment, facts = found
+                assert isinstance(experiment, Experiment) and isinstance(facts, dict)
+                assert len(experiment.rungs()) <= 1000
+            assert strategies.SENTINEL not in str(found)
+
+    names = strategies.experiment_files()
+    tier.check("options", names.flatmap(lambda files: strategies.with_things(files, holding.outside)), holds)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_an_audit(holding, tier):
+    def holds(files):
+        with holding(files) as folder:
+            found = worlds.documented(lambda: read_audit(folder))
+            assert strategies.SENTINEL not in str(found)
+
+    audits = strategies.audits.map(lambda content: {"audit.json": content})
+    tier.check("audits", audits.flatmap(lambda files: strategies.with_things(files, holding.outside)), holds)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_checkpoint(holding, tier):
+    def holds(files):
+        with holding(files) as folder:
+            why = damage(folder)
+            assert isinstance(why, str) and strategies.SENTINEL not in why
+
+    states = strategies.states().map(lambda content: {"state.pt": content})
+    tier.check("checkpoints", states.flatmap(lambda files: strategies.with_things(files, holding.outside)), holds)

@@ -1,0 +1,99 @@
+"""Whatever lies in the service's state: a torn entry is left out with a line, and nothing there starts or ends more."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+import strategies
+import world as worlds
+from fuzzing import TIERS
+
+from tuner.experiment import Experiment
+from tuner.serve import cluster as clusters
+from tuner.serve.cluster import find
+from tuner.serve.older import bring
+from tuner.serve.options import ships
+from tuner.serve.queue import Queue
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_queue(tmp_path, tier, capsys):
+    good = strategies.text_of(strategies.entry("good"))
+
+    def holds(files):
+        folder = strategies.put(tmp_path / "queue", {**files, "good.json": good})
+        try:
+            with worlds.little_memory():
+                found = {search.name: search for search in Queue(folder)}
+            left_out = [line for line in capsys.readouterr().err.splitlines() if "is left out" in line]
+            assert len(found) + len(left_out) == len(files) + 1 and "good" in found
+            assert all(line.isprintable() for line in left_out)
+            for search in found.values():
+                may_be_started(search)
+        finally:
+            strategies.remove(folder)
+
+    tier.check("queues", strategies.queues(), holds)
+
+
+def may_be_started(search):
+    """Whether all that a search is started by is what a request may ask for."""
+    assert f"{search.name}.json".isprintable() and "/" not in search.name
+    assert isinstance(search.experiment, Experiment) and isinstance(search.priority, int)
+    for argument in search.arguments():
+        name, _, value = argument.partition("=")
+        assert name.startswith("--") and name not in ("--trust", "--address", "--results", "--data-dir", "--wandb")
+        assert name != "--space" or ships(value)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_what_an_older_service_left(tmp_path, tier, capsys):
+    outside = strategies.elsewhere(tmp_path / "outside")
+
+    def holds(files):
+        results, queue = tmp_path / "results", tmp_path / "state"
+        strategies.put(results / ".service", files)
+        before = strategies.tree(results), strategies.tree(outside)
+        try:
+            with worlds.little_memory():
+                bring(results, queue)
+            assert (strategies.tree(results), strategies.tree(outside)) == before
+            said = capsys.readouterr().err.splitlines()
+            assert len(said) == 1 and said[0].isprintable() and strategies.SENTINEL not in said[0]
+            assert "its Ray still runs" not in said[0]
+            for search in Queue(queue):
+                assert search.phase == "failed" and not search.job  # listed, and never started by itself
+                assert strategies.SENTINEL not in str(search)
+                may_be_started(search)
+        finally:
+            strategies.remove(results)
+            strategies.remove(queue)
+
+    tier.check("older queues", strategies.older_queues(outside), holds)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_cluster(tmp_path, tier, capsys, monkeypatch):
+    def refused(*given):
+        raise AssertionError(f"ended or removed: {given}")
+
+    monkeypatch.setattr(clusters.os, "kill", refused)
+    monkeypatch.setattr(clusters.shutil, "rmtree", refused)
+
+    def holds(content):
+        path = tmp_path / "cluster.json"
+        path.write_bytes(content)
+        with worlds.little_memory():
+            assert find(tmp_path) is None  # no process that it may name is a head which the service started
+        said = capsys.readouterr().err
+        assert not said or ("is damaged" in said and said.strip().isprintable())
+
+    tier.check("clusters", strategies.clusters(), holds)
+
+
+@pytest.mark.parametrize("folder", ["tuner-\0", "tuner-nothing"])
+def test_a_folder_that_is_none_is_not_removed(folder):
+    head = clusters.Cluster(2**40, "5", 9, f"{Path(tempfile.gettempdir())}/{folder}", json.dumps(os.getpid()))
+    head.end()

@@ -1,0 +1,94 @@
+"""What each kind of event holds: checked once, where a line is read, so that whoever reads a journal may rely on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+Event = dict[str, Any]
+MOST_TIME = 1e11  # unix seconds: the year 5138
+MOST_ID = 200  # characters of a trial's id
+MOST_INTEGER = 2**63
+MOST_EPOCHS = 1_000_000
+
+
+def check(event: Event) -> None:
+    """ValueError or KeyError where a field is not what events of that kind have."""
+    kind, when, trial = event["event"], event["time"], event.get("trial")
+    if not isinstance(kind, str) or not (isinstance(when, (int, float)) and 0 <= when <= MOST_TIME):
+        raise ValueError("its event or its time is none")
+    if trial is not None and not is_trial_id(trial):
+        raise ValueError("its trial is none")
+    for name, fits in _FITS.get(kind, ()):
+        if not fits(event[name]):
+            raise ValueError(f"its {name} is none")
+    if trial is None and kind in _OF_A_TRIAL:
+        raise ValueError("it names no trial")
+    for name, fits in _OPTIONAL:
+        if name in event and not fits(event[name]):
+            raise ValueError(f"its {name} is none")
+
+
+def is_trial_id(value: Any) -> bool:
+    """Whether it may name a trial, and a folder of its own: a text without `/`."""
+    fits = isinstance(value, str) and 0 < len(value) <= MOST_ID
+    return fits and "/" not in value and "\0" not in value and value not in (".", "..")
+
+
+def is_inside(path: Any) -> bool:
+    """Whether it is a path below a folder, as far as its words tell."""
+    return (
+        isinstance(path, str)
+        and 0 < len(path) < 1000
+        and not {"", "..", "."} & set(path.split("/"))
+        and "\0" not in path
+    )
+
+
+def _is_integer(value: Any) -> bool:
+    return type(value) is int and -MOST_INTEGER < value < MOST_INTEGER
+
+
+def _is_epoch(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MOST_EPOCHS
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return _is_integer(value) and value >= 0
+
+
+def _is_place(value: Any) -> bool:
+    return value is None or _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, float) or _is_integer(value)
+
+
+def _is_dict(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_checkpoint(value: Any) -> bool:
+    return value is None or is_inside(value)
+
+
+_Fields = tuple[tuple[str, Callable[[Any], bool]], ...]
+_FITS: dict[str, _Fields] = {  # event -> its fields, each of which a journal may have wrong
+    "report": (("epoch", _is_epoch), ("metrics", _is_dict)),
+    "decision": (
+        ("epoch", _is_epoch), ("rung", _is_place), ("bracket", _is_place), ("value", _is_number),
+        ("cutoff", _is_number), ("recorded", _is_count), ("action", _is_text), ("reason", _is_text),
+    ),
+    "trial_started": (("resources", _is_dict), ("node", _is_text)),
+    "trial_failed": (("error", _is_text),),
+    "trial_ended": (("status", _is_text), ("reason", _is_text)),
+    "experiment_finished": (("state", _is_text),),
+}  # fmt: skip
+_OF_A_TRIAL = frozenset(_FITS) - {"experiment_finished"}
+_OPTIONAL: _Fields = (("config", _is_dict), ("checkpoint", _is_checkpoint), ("reason", _is_text))
