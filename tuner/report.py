@@ -130,7 +130,8 @@ def _summary(record: ExperimentRecord) -> list[str]:
     when = record.facts.get("created")
     started = f"; started {_time(when)}" if isinstance(when, (int, float)) else ""
     rules = f"{e.searcher} + {e.scheduler}, seed {e.seed}" if e.space else "decisions not recorded"
-    lines = [f"{html.escape(e.space or 'a folder of Ray Tune')}: {rules}; {record.state}; {said}{started}"]
+    about = html.escape(f"{e.space or 'a folder of Ray Tune'}: {rules}; {record.state}; {said}")
+    lines = [about + started]
     if best:
         lines.append(
             html.escape(

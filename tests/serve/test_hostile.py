@@ -131,6 +131,7 @@ DAMAGED = {
     "a decision of dicts": journal({**DECISION, "value": {}}),
     "a rung that is a text": journal({**DECISION, "rung": "1"}),
     "a state that is a list": journal({"time": 3, "event": "experiment_finished", "state": [1]}),
+    "a state of markup": journal({"time": 3, "event": "experiment_finished", "state": "<script>", "reason": ""}),
     "created is a text": lambda r: begin(r, "bad", facts={"created": "now"}),
     "the space's facts are a list": lambda r: begin(r, "bad", facts={"space": [1]}),
     "the data's facts are a text": lambda r: begin(r, "bad", facts={"data": "x"}),
