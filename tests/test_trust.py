@@ -14,7 +14,7 @@ import tuner.driver  # noqa: F401  (first: it sets what ray reads when it is imp
 from tuner import audit, run, session, train
 from tuner.engine.controller import Analysis
 from tuner.errors import RequestError
-from tuner.experiment import Experiment
+from tuner.experiment import Experiment, load_experiment
 from tuner.journal import Journal
 from tuner.resume.checkpoints import within
 from tuner.resume.lock import only_driver
@@ -65,7 +65,7 @@ def begun(tmp_path, name):
 
 def rewritten(folder, facts=lambda facts: facts, **options):
     """Another experiment.json, as whoever makes a hostile folder would write it: whole, with its own sha256."""
-    experiment, found = session.load_experiment(folder)
+    experiment, found = load_experiment(folder)
     Experiment(**{**vars(experiment), **options}).save(folder, facts(found))
 
 
@@ -201,6 +201,16 @@ def test_a_link_in_the_folder_is_not_written_through(place, tmp_path, mark, caps
         refused(COMMANDS["resume"](), capsys, mark, name, "is a link")
         refused(COMMANDS["audit"](), capsys, mark, name, "is a link")
         (place / name).unlink()
+    (place / "ray" / "00000").mkdir(parents=True)
+    for name, target in {"ray/00001": tmp_path, "ray/00000/stdout": precious, "best/model.pt": precious}.items():
+        (place / name).symlink_to(target)
+        refused(COMMANDS["resume"](), capsys, mark, name, "is a link")
+        refused(COMMANDS["audit"](), capsys, mark, name, "is a link")
+        (place / name).unlink()
+    (place / "ray" / "latest").symlink_to(place / "ray" / "00000")
+    (place / "wandb").mkdir()
+    (place / "wandb" / "latest-run").symlink_to(tmp_path)  # W&B's own, which it replaces
+    assert COMMANDS["resume"]() == 0
     (place / ".driver").symlink_to(precious)
     with only_driver(place):
         assert precious.read_text() == "mine" and "process" in (place / ".driver").read_text()

@@ -16,7 +16,7 @@ from typing import Any
 import ray
 
 from tuner.engine import ahead, alone, probe
-from tuner.engine.loopback import on_loopback
+from tuner.engine.loopback import on_loopback, private_folder
 from tuner.engine.nodes import launchable, present
 from tuner.engine.signals import signals_to
 from tuner.errors import RequestError
@@ -101,6 +101,7 @@ def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
                 include_dashboard=False,
                 logging_level=logging.ERROR,
                 log_to_driver=False,
+                _temp_dir=private_folder(),
                 _system_config=ahead.system_config(num_processes, imports),
             )
     except (OSError, ValueError, RuntimeError) as error:

@@ -6,12 +6,14 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
-from tuner.engine.loopback import keep_token_private
+from tuner.engine.loopback import keep_token_private, private_folder
 from tuner.training.launch import Processes
 
 
@@ -32,9 +34,17 @@ def is_loopback(address):
     return (getattr(parsed, "ipv4_mapped", None) or parsed).is_loopback
 
 
-def test_a_search_listens_on_loopback_alone_and_its_token_is_private(tmp_path):
+@pytest.fixture
+def sessions():
+    """A folder for Ray's files with a short path, as sockets need it."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield folder
+
+
+def test_a_search_listens_on_loopback_alone_and_its_token_is_private(tmp_path, sessions):
     command = [sys.executable, "-m", "tuner.run", "--space", "quadratic", "--num-samples", "4", "--wandb", "disabled"]
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {"HOME": str(tmp_path)}
+    env["RAY_TMPDIR"] = sessions
     with open(tmp_path / "said", "w") as said:
         search = subprocess.Popen(
             [*command, "--results", str(tmp_path / "results")], env=env, stdout=said, stderr=said, umask=0o022
@@ -47,6 +57,8 @@ def test_a_search_listens_on_loopback_alone_and_its_token_is_private(tmp_path):
     names = {name for name, _ in found}
     assert {"gcs_server", "raylet"} <= names and any(name.startswith("ray::ImplicitFunc") for name in names)
     assert all(is_loopback(address) for _, address in found), sorted(found)
+    (private,) = Path(sessions).iterdir()  # Ray opens all that it makes to everybody
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700 and list(private.glob("ray/session_*/sockets"))
     token = tmp_path / ".ray" / "auth_token"
     assert stat.S_IMODE(token.stat().st_mode) == 0o600 and stat.S_IMODE(token.parent.stat().st_mode) == 0o700
 
@@ -90,3 +102,16 @@ def test_the_processes_of_a_ddp_trial_meet_on_loopback_alone():
     with Processes(nothing, 2) as group:
         found = set().union(*(listening(process.pid) for process in group.processes))
     assert found and all(is_loopback(address) for _, address in found), sorted(found)
+
+
+def test_the_folder_of_rays_sockets_is_this_users_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    mine = tmp_path / f"ray-{os.geteuid()}"
+    assert private_folder() == private_folder() == f"{mine}/ray"
+    assert stat.S_IMODE(mine.stat().st_mode) == 0o700
+    mine.chmod(0o777)  # or another user's
+    other = Path(private_folder()).parent
+    assert other != mine and stat.S_IMODE(other.stat().st_mode) == 0o700
+    mine.rmdir()
+    mine.symlink_to(other)
+    assert Path(private_folder()).parent not in (mine, other)

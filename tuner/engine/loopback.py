@@ -1,11 +1,13 @@
-"""A Ray of this machine alone: it listens on loopback, and nobody else can read its token. Written for ray 2.60.0."""
+"""A Ray of this machine alone: it listens on loopback; its token and files are its user's. Written for ray 2.60.0."""
 
 from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from ray._private import ray_constants
 from ray._private.authentication.authentication_token_generator import generate_new_authentication_token
@@ -26,6 +28,20 @@ def on_loopback() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def private_folder() -> str:
+    """The folder for Ray's sockets and logs, inside one below RAY_TMPDIR or /tmp that this user alone may enter.
+
+    Ray makes its own folders writable by everybody, `/tmp/ray` unless told otherwise: another user could put sockets
+    and links there. The path is short, because those of sockets below it have 107 characters at most.
+    """
+    base = Path(os.environ.get("RAY_TMPDIR") or "/tmp")
+    folder = base / f"ray-{os.geteuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    return f"{folder if is_own else tempfile.mkdtemp(prefix='ray-', dir=base)}/ray"
 
 
 def keep_token_private() -> None:
