@@ -133,7 +133,8 @@ ALLOWED = {
     "tuner.serve.stream": {"files", "serve.guard"},
     "tuner.serve.page": set(),
     "tuner.serve.store": {
-        "errors", "experiment", "figures", "files", "foreign", "reading", "results", "resume.lock", "views.tables",
+        "errors", "experiment", "figures", "files", "foreign", "reading", "results", "resume.lock", "serve.answers",
+        "views.tables",
     },
     "tuner.serve.answers": {"journal"},
     "tuner.serve.questions": {

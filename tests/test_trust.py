@@ -201,6 +201,16 @@ def test_a_link_in_the_folder_is_not_written_through(place, tmp_path, mark, caps
         refused(COMMANDS["resume"](), capsys, mark, name, "is a link")
         refused(COMMANDS["audit"](), capsys, mark, name, "is a link")
         (place / name).unlink()
+    (place / "ray" / "00000").mkdir(parents=True)
+    for name, target in {"ray/00001": tmp_path, "ray/00000/stdout": precious, "best/model.pt": precious}.items():
+        (place / name).symlink_to(target)
+        refused(COMMANDS["resume"](), capsys, mark, name, "is a link")
+        refused(COMMANDS["audit"](), capsys, mark, name, "is a link")
+        (place / name).unlink()
+    (place / "ray" / "latest").symlink_to(place / "ray" / "00000")
+    (place / "wandb").mkdir()
+    (place / "wandb" / "latest-run").symlink_to(tmp_path)  # W&B's own, which it replaces
+    assert COMMANDS["resume"]() == 0
     (place / ".driver").symlink_to(precious)
     with only_driver(place):
         assert precious.read_text() == "mine" and "process" in (place / ".driver").read_text()
