@@ -95,8 +95,8 @@ ALLOWED = {
         "wandb_mirror",
     },
     "tuner.train": {
-        "answer", "errors", "experiment", "files", "results", "resume.checkpoints", "space", "training.data", "training.group",
-        "training.launch", "training.loop", "training.parallel", "trial", "trust",
+        "answer", "errors", "experiment", "files", "results", "resume.checkpoints", "space", "training.data",
+        "training.group", "training.launch", "training.loop", "training.parallel", "trial", "trust",
     },
     "tuner.views.audit_record": {"errors", "files", "records", "results"},
     "tuner.audit": {
