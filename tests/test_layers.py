@@ -96,8 +96,8 @@ ALLOWED = {
         "training.data", "wandb_mirror",
     },
     "tuner.train": {
-        "answer", "errors", "experiment", "results", "resume.checkpoints", "space", "training.data", "training.group",
-        "training.launch", "training.loop", "training.parallel", "trial", "trust",
+        "answer", "errors", "experiment", "files", "results", "resume.checkpoints", "space", "training.data",
+        "training.group", "training.launch", "training.loop", "training.parallel", "trial", "trust",
     },
     "tuner.views.audit_record": {"errors", "files", "records", "results"},
     "tuner.audit": {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tuner.driver  # noqa: F401  (first: it sets what ray reads when it is imported)
-from tuner import audit, run, session, train
+from tuner import answer, audit, run, session, train
 from tuner.engine.controller import Analysis
 from tuner.errors import RequestError
 from tuner.experiment import Experiment, load_experiment
@@ -241,3 +241,10 @@ def test_a_snapshot_of_rays_in_the_folder_is_not_unpickled(tmp_path, mark):
     newest = tmp_path / "experiment_state-2999-01-01_00-00-00.json"
     newest.write_text(json.dumps({"trial_data": [], "x": evil}))
     assert Analysis(experiment_checkpoint_path=str(tmp_path), trials=[]).trials == [] and not mark.exists()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.write_text("[" * 200_000), lambda path: path.mkdir()])
+def test_a_setting_that_is_no_file_of_json_is_named_in_one_line(tmp_path, make, capsys):
+    make(tmp_path / "config.json")
+    assert train.main([str(tmp_path / "config.json")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1 and answer.tested_before(tmp_path, CONFIG) is None
