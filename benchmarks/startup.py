@@ -106,8 +106,9 @@ def watch(process: subprocess.Popen[str]) -> dict[int, Process]:
             try:
                 words = " ".join(each.cmdline())
                 role = next((name for part, name in ROLES.items() if part in words), "")
-                if role:
+                if role or each.pid in seen:  # Ray's processes rename themselves
                     known = seen.setdefault(each.pid, Process(role, each.create_time() - began))
+                    known.role = role or known.role  # at first it has the words of the one that forked it
                     known.died, known.cpu_s = time.monotonic() - here, sum(each.cpu_times()[:2])
             except psutil.Error:
                 continue  # it has just ended
@@ -133,7 +134,7 @@ def timeline(found: Search) -> None:
 
 def draw(found: Search, until: float) -> str:
     """The timeline up to `until` seconds, as SVG: a row a process, its spans as labelled bars."""
-    left, wide, high = 130, 900, 34
+    left, wide, high = 130, 900, 36
     scale = wide / until
     rows = [process for process in found.processes if process.born < until]
     body = []
@@ -147,8 +148,10 @@ def draw(found: Search, until: float) -> str:
         for begin, end, name in [(max(0.0, process.born), process.died, ""), *process.spans]:
             begin, end = min(begin, until), min(end, until)
             x, width = left + begin * scale, max(1.0, (end - begin) * scale)
-            shade = "#4c78a8" if name.startswith("import") else "#f58518"
-            body.append(bar(x, width, y + 6, 22, shade, name) if name else bar(x, width, y + 13, 8, "#c9d4e0", ""))
+            if name.startswith("import"):  # above, because some run in a thread beside what is below
+                body.append(bar(x, width, y + 4, 13, "#4c78a8", name))
+            else:
+                body.append(bar(x, width, y + 18, 13, "#f58518" if name else "#dde4ec", name))
     for at, name in ((found.first_trial, "first trial"), (found.first_report, "first report")):
         x = left + at * scale
         body.append(f'<line x1="{x:.1f}" y1="20" x2="{x:.1f}" y2="{20 + high * len(rows)}" stroke="#d62728"/>')
@@ -161,10 +164,10 @@ def draw(found: Search, until: float) -> str:
 
 def bar(x: float, width: float, y: int, high: int, fill: str, name: str) -> str:
     """One bar, with its name inside where that fits."""
-    shape = f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{high}" rx="2" fill="{fill}" fill-opacity="0.8">'
+    shape = f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{high}" rx="2" fill="{fill}">'
     text = html.escape(name)
     fits = 0 < 6.2 * len(name) < width
-    label = f'<text x="{x + 3:.1f}" y="{y + high - 7}" fill="white">{text}</text>' if fits else ""
+    label = f'<text x="{x + 3:.1f}" y="{y + high - 3}" fill="white">{text}</text>' if fits else ""
     return f"{shape}<title>{text}</title></rect>{label}"
 
 

@@ -1,5 +1,6 @@
 """What Ray reads from the environment is set before it is imported, whichever module of ours comes first."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ WAYS_IN = [
 
 def said(program):
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    env = {name: value for name, value in os.environ.items() if name not in tuner.ENVIRONMENT}  # set here already
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip(), done.stderr
 

@@ -113,3 +113,9 @@ def test_what_is_written_follows_no_link(tmp_path):
     write_atomically(tmp_path / "x", "new")
     assert (tmp_path / "mine").read_text() == "mine" and (tmp_path / "x").read_text() == "new"
     assert not (tmp_path / "x").is_symlink()
+
+
+def test_values_that_take_far_more_memory_than_text_are_refused_before_they_are_parsed(tmp_path):
+    (tmp_path / "dense.json").write_bytes(b"[" + b"[]," * (2 << 20) + b"[]]")
+    with pytest.raises(ValueError, match="too many values"):
+        json_in(tmp_path, "dense.json")

@@ -87,17 +87,17 @@ ALLOWED = {
         "resume.replay", "schedulers", "searchers", "space", "trial",
     },
     "tuner.driver": {
-        "assembly", "engine.ahead", "engine.alone", "engine.loopback", "engine.nodes", "engine.probe",
-        "engine.signals", "errors", "events", "experiment", "journal", "resources", "space",
+        "engine.ahead", "engine.alone", "engine.loopback", "engine.nodes", "engine.probe", "engine.signals",
+        "errors", "experiment", "journal", "resources", "space",
     },
     "tuner.session": {
-        "answer", "driver", "engine.cluster", "errors", "events", "experiment", "facts", "journal", "report",
-        "resources", "results", "resume.saved", "resume.storage", "schedulers", "searchers", "space",
+        "answer", "assembly", "driver", "engine.cluster", "errors", "events", "experiment", "facts", "journal",
+        "report", "resources", "results", "resume.saved", "resume.storage", "schedulers", "searchers", "space",
         "training.data", "wandb_mirror",
     },
     "tuner.train": {
-        "answer", "errors", "experiment", "results", "resume.checkpoints", "space", "training.data", "training.group",
-        "training.launch", "training.loop", "training.parallel", "trial", "trust",
+        "answer", "errors", "experiment", "files", "results", "resume.checkpoints", "space", "training.data",
+        "training.group", "training.launch", "training.loop", "training.parallel", "trial", "trust",
     },
     "tuner.views.audit_record": {"errors", "files", "records", "results"},
     "tuner.audit": {
@@ -133,7 +133,8 @@ ALLOWED = {
     "tuner.serve.stream": {"files", "serve.guard"},
     "tuner.serve.page": set(),
     "tuner.serve.store": {
-        "errors", "experiment", "figures", "files", "foreign", "reading", "results", "resume.lock", "views.tables",
+        "errors", "experiment", "figures", "files", "foreign", "reading", "results", "resume.lock", "serve.answers",
+        "views.tables",
     },
     "tuner.serve.answers": {"journal"},
     "tuner.serve.questions": {

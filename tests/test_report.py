@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from test_figures import decided, record, trial
@@ -29,6 +30,11 @@ def test_the_file_has_every_pair_of_parameters_and_nothing_fetched(searched):
     assert set(figures) == {"curves", "history", "parallel", "slices"} and len(contours) == 3
     assert re.findall("<option>(.*?)</option>", text) == ["x, y", "x, act", "y, act"]
     assert "default-src 'none'" in text and "<script src" not in text and "</script><b>" not in text
+
+
+def test_the_state_that_a_journal_names_is_text(searched):
+    text = page(replace(searched, state="<img src=x onerror=alert(1)>"))
+    assert "<img" not in text.partition("</style>")[2].partition("<script>")[0]
 
 
 def test_other_rules_are_a_row_each_and_the_own_ones_come_first(searched):

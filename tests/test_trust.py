@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tuner.driver  # noqa: F401  (first: it sets what ray reads when it is imported)
-from tuner import audit, run, session, train
+from tuner import answer, audit, run, session, train
 from tuner.engine.controller import Analysis
 from tuner.errors import RequestError
 from tuner.experiment import Experiment, load_experiment
@@ -201,6 +201,16 @@ def test_a_link_in_the_folder_is_not_written_through(place, tmp_path, mark, caps
         refused(COMMANDS["resume"](), capsys, mark, name, "is a link")
         refused(COMMANDS["audit"](), capsys, mark, name, "is a link")
         (place / name).unlink()
+    (place / "ray" / "00000").mkdir(parents=True)
+    for name, target in {"ray/00001": tmp_path, "ray/00000/stdout": precious, "best/model.pt": precious}.items():
+        (place / name).symlink_to(target)
+        refused(COMMANDS["resume"](), capsys, mark, name, "is a link")
+        refused(COMMANDS["audit"](), capsys, mark, name, "is a link")
+        (place / name).unlink()
+    (place / "ray" / "latest").symlink_to(place / "ray" / "00000")
+    (place / "wandb").mkdir()
+    (place / "wandb" / "latest-run").symlink_to(tmp_path)  # W&B's own, which it replaces
+    assert COMMANDS["resume"]() == 0
     (place / ".driver").symlink_to(precious)
     with only_driver(place):
         assert precious.read_text() == "mine" and "process" in (place / ".driver").read_text()
@@ -231,3 +241,10 @@ def test_a_snapshot_of_rays_in_the_folder_is_not_unpickled(tmp_path, mark):
     newest = tmp_path / "experiment_state-2999-01-01_00-00-00.json"
     newest.write_text(json.dumps({"trial_data": [], "x": evil}))
     assert Analysis(experiment_checkpoint_path=str(tmp_path), trials=[]).trials == [] and not mark.exists()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.write_text("[" * 200_000), lambda path: path.mkdir()])
+def test_a_setting_that_is_no_file_of_json_is_named_in_one_line(tmp_path, make, capsys):
+    make(tmp_path / "config.json")
+    assert train.main([str(tmp_path / "config.json")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1 and answer.tested_before(tmp_path, CONFIG) is None

@@ -195,3 +195,13 @@ def test_a_mirror_whose_driver_is_gone_ends_with_what_is_there(wandb, tmp_path, 
     monkeypatch.setattr(sys, "stdin", open(os.devnull))
     assert main([str(tmp_path), "--mode", "offline", *how]) == 0
     assert wandb.runs[0].logged == [(1, {"loss": 1.0})] and wandb.runs[0].exit_code == 0
+
+
+def test_a_damaged_journal_is_named_in_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("os.nice", lambda _: 0)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    Experiment(name="mine").save(tmp_path, {"space": {"params": {}}})
+    (tmp_path / "journal.jsonl").write_text("[\n")
+    assert main([str(tmp_path), "--mode", "offline"]) == 2
+    assert "is damaged at line 1" in (said := capsys.readouterr().err) and said.count("\n") == 1

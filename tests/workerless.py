@@ -14,6 +14,7 @@ from ray.tune import Checkpoint
 from ray.tune.result import TRIAL_INFO
 
 from tuner import driver
+from tuner.assembly import assemble
 from tuner.experiment import Experiment
 from tuner.journal import Journal, read
 from tuner.resources import Resources
@@ -155,5 +156,5 @@ def run(folder, *, concurrent=1, **choices):
     journal = Journal(folder / "journal.jsonl")
     begun = "experiment_resumed" if history else "experiment_started"
     journal.write(begun, name=experiment.name, num_samples=experiment.num_samples, max_epochs=experiment.max_epochs)
-    driver.search(experiment, found, None, journal, history, Resources(1, 0, concurrent, 1))
+    driver.search(assemble(experiment, found, None, journal, history, Resources(1, 0, concurrent, 1)), journal)
     journal.close()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.engine.columns import USAGE
 from tuner.experiment import Experiment
-from tuner.files import write_atomically
+from tuner.files import json_in, write_atomically
 from tuner.journal import strict
 from tuner.records import Report, TrialRecord
 from tuner.results import ExperimentRecord
@@ -110,9 +110,9 @@ def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report] | None:
 def tested_before(best: Path, config: dict[str, Any]) -> dict[str, float] | None:
     """The test figures of an earlier conclusion with this same winner, so that the test part is read only once."""
     try:
-        same = json.loads((best / "config.json").read_text())
-        test: dict[str, float] | None = json.loads((best / "metrics.json").read_text())["test"]
-    except (OSError, ValueError, KeyError):
+        same = dict(json_in(best, "config.json"))
+        test: dict[str, float] | None = json_in(best, "metrics.json")["test"]
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     named = ("trial", "epoch", "config", "space_sha256", "seed")
     return test if all(same.get(name) == config[name] for name in named) else None

@@ -9,9 +9,9 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import ray
 
@@ -20,11 +20,13 @@ from tuner.engine.loopback import on_loopback
 from tuner.engine.nodes import launchable, present
 from tuner.engine.signals import signals_to
 from tuner.errors import RequestError
-from tuner.events import Event
 from tuner.experiment import Experiment
 from tuner.journal import Journal
-from tuner.resources import Resources, local_cluster, resources_of
+from tuner.resources import local_cluster, resources_of
 from tuner.space import Found
+
+if TYPE_CHECKING:
+    from tuner.assembly import Assembly
 
 # Of what `tuner/__init__.py` sets, what a worker reads: workers of other nodes do not inherit it.
 SENT = ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_CHDIR_TO_TRIAL_DIR")
@@ -39,26 +41,12 @@ class Outcome:
     reason: str = ""
 
 
-def search(
-    experiment: Experiment,
-    found: Found,
-    splits: Any,
-    journal: Journal,
-    history: list[Event],
-    resources: Resources,
-) -> Outcome:
-    """Runs the experiment, or the rest of it, to its end, on the Ray that runs.
-
-    Args:
-        splits: the data with its validation part, or None for a function space.
-        history: the journal's events so far; empty for a new search.
+def search(assembly: Assembly, journal: Journal) -> Outcome:
+    """Runs a search that was put together to its end, on the Ray that runs.
 
     Raises:
         RequestError: the first report shows the request to be wrong.
     """
-    from tuner.assembly import assemble
-
-    assembly = assemble(experiment, found, splits, journal, history, resources)
     halt = assembly.halt
     with signals_to(halt.interrupt), assembly.controller:
         try:
@@ -93,24 +81,25 @@ def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
     here = local_cluster()
     num_processes = resources_of(experiment, [here]).num_processes()
     ahead.import_ahead(imports)
-    try:
-        with alone.no_cluster_services(), on_loopback():
-            ray.init(
-                "local",
-                num_cpus=here["CPU"],
-                num_gpus=here["GPU"],
-                include_dashboard=False,
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                _system_config=ahead.system_config(num_processes, imports),
-            )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise RequestError(f"Ray does not start ({error}); {UNANSWERED}") from error
-    try:
+    with ExitStack() as held:
+        try:
+            folder = held.enter_context(alone.session_folder())
+            with alone.no_cluster_services(), on_loopback():
+                ray.init(
+                    "local",
+                    num_cpus=here["CPU"],
+                    num_gpus=here["GPU"],
+                    include_dashboard=False,
+                    logging_level=logging.ERROR,
+                    log_to_driver=False,
+                    _temp_dir=folder,
+                    _system_config=ahead.system_config(num_processes, imports),
+                )
+        except (OSError, ValueError, RuntimeError) as error:
+            raise RequestError(f"Ray does not start ({error}); {UNANSWERED}") from error
+        held.callback(ray.shutdown)
         ahead.start_ahead(num_processes)
         yield
-    finally:
-        ray.shutdown()
 
 
 @contextmanager

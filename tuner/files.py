@@ -22,6 +22,7 @@ MOST_BYTES = (
     16 << 20
 )  # of a file that is read whole, and of a journal's line; experiment.json has 5 kB, a line 200 bytes
 CHUNK_BYTES = 1 << 20  # read at a time: 6,000 lines, 40 ms until other threads and a deadline are looked at
+SWELL = 8  # bytes of memory that a byte of text may take; a journal takes 4 to 6, `[],` takes 43
 MOST_DEPTH = 320  # levels of nesting; Python's own limit of 1,000 frames is met at 450 by what walks a value
 MOST_NUMBER = 10**300  # larger integers are no floats, which is what metrics are compared as
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY  # O_PATH: a folder that may be entered but not listed
@@ -83,8 +84,16 @@ def bytes_in(folder: Path, name: str, most: int = MOST_BYTES) -> bytes:
 
 
 def json_in(folder: Path, name: str) -> Any:
-    """A file's JSON; OSError as `open_in`, ValueError where it is none or more than `parsed` takes."""
-    return parsed(bytes_in(folder, name))
+    """A file's JSON; OSError as `open_in`, ValueError where it is none, or more than memory or `parsed` takes."""
+    content = bytes_in(folder, name)
+    if weight(content) > SWELL * MOST_BYTES:
+        raise ValueError("it holds too many values")
+    return parsed(content)
+
+
+def weight(text: bytes) -> int:
+    """About how many bytes of memory the values of a JSON text take: each is an object, each dict a table."""
+    return len(text) + 64 * (text.count(b",") + text.count(b"[")) + 200 * text.count(b"{")
 
 
 def parsed(text: bytes) -> Any:

@@ -14,13 +14,14 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
 from tuner.events import MOST_EPOCHS, MOST_ID, MOST_TIME, is_trial_id
 from tuner.experiment import Experiment
-from tuner.files import bytes_in, is_file_in, parsed
+from tuner.files import SWELL, bytes_in, is_file_in, parsed, weight
 from tuner.records import Report, TrialRecord, finite
 
 MOST_ENTRIES = 20_000  # trials: each costs four looks at the disk at each look at the folder
@@ -39,7 +40,10 @@ DOWN = ("loss", "error", "rmse", "mse", "mae", "perplexity")
 
 def is_ray_folder(folder: Path) -> bool:
     """Whether Ray Tune wrote it as an experiment's folder; OSError where it cannot be read."""
-    return is_file_in(folder, "tuner.pkl") or any(map(_is_state, os.listdir(folder)))
+    if is_file_in(folder, "tuner.pkl"):
+        return True
+    with os.scandir(folder) as entries:
+        return any(_is_state(entry.name) for entry in islice(entries, MOST_ENTRIES))
 
 
 def _is_state(name: str) -> bool:
@@ -77,7 +81,8 @@ def read_ray(folder: Path) -> tuple[Experiment, dict[str, Any], tuple[TrialRecor
     for path in files:
         if path.parent != folder:
             by_trial.setdefault(path.parent, set()).add(path.name)
-    trials = [_trial(place, names, states) for place, names in sorted(by_trial.items())]
+    read = _Reader()
+    trials = [_trial(place, names, states, read) for place, names in sorted(by_trial.items())]
     trials = _in_order(trials)
     metric, mode = guessed(trials)
     experiment = Experiment(
@@ -125,25 +130,26 @@ def _states(folder: Path, paths: Iterable[Path]) -> dict[str, str]:
     if newest is None:
         return {}
     try:
-        rows = parsed(bytes_in(folder, newest.name, MOST_SNAPSHOT))["trial_data"]
+        content = bytes_in(folder, newest.name, MOST_SNAPSHOT)
+        rows = parsed(content)["trial_data"] if weight(content) <= SWELL * MOST_SNAPSHOT else []
         trials = [parsed(row[0].encode()) if isinstance(row[0], str) else row[0] for row in rows]
         return {str(trial["trial_id"]): str(trial["status"]) for trial in trials}
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return {}  # a torn snapshot: the trials' own files still tell what they reported
 
 
-def _trial(place: Path, names: set[str], states: dict[str, str]) -> TrialRecord:
-    config = _read(place, "params.json", _whole) if "params.json" in names else {}
-    rows = _read(place, "result.json", _results) if "result.json" in names else []
+def _trial(place: Path, names: set[str], states: dict[str, str], read: _Reader) -> TrialRecord:
+    config = read(place, "params.json", _whole) if "params.json" in names else {}
+    rows = read(place, "result.json", _results) if "result.json" in names else []
     if not rows and "progress.csv" in names:
-        rows = _read(place, "progress.csv", _progress)
+        rows = read(place, "progress.csv", _progress)
     found = ((_epoch(row.get("training_iteration")), row) for row in rows)
     reports = {epoch: _report(epoch, row) for epoch, row in found if epoch is not None}
     first, last = (rows[0], rows[-1]) if rows else ({}, {})
     trial_id = last.get("trial_id") if is_trial_id(last.get("trial_id")) else place.name
     done = "completed" if last.get("done") else "interrupted"
     status = "failed" if "error.txt" in names else STATUS.get(states.get(str(trial_id), ""), done)
-    error = _read(place, "error.txt", _text).strip()[-2000:] if "error.txt" in names else ""
+    error = read(place, "error.txt", _text).strip()[-2000:] if "error.txt" in names else ""
     start = max(0.0, _seconds(first.get("timestamp")) - _seconds(first.get("time_this_iter_s")))
     return TrialRecord(
         id=str(trial_id),
@@ -185,12 +191,22 @@ def _in_order(trials: list[TrialRecord]) -> list[TrialRecord]:
     ]
 
 
-def _read(place: Path, name: str, of: Callable[[bytes], Any]) -> Any:
-    """One of a trial's files; RequestError where it is damaged, or cannot be read."""
-    try:
-        return of(bytes_in(place.parent, f"{place.name}/{name}", MOST_RESULTS))
-    except (OSError, ValueError, csv.Error) as error:
-        raise RequestError(f"{place / name} is damaged ({error})") from None
+class _Reader:
+    """Reads the trials' files of one folder as long as all their values fit the memory that they may take."""
+
+    def __init__(self) -> None:
+        self._weight = 0
+
+    def __call__(self, place: Path, name: str, of: Callable[[bytes], Any]) -> Any:
+        """One file; RequestError where it is damaged, cannot be read, or is one too many."""
+        try:
+            content = bytes_in(place.parent, f"{place.name}/{name}", MOST_RESULTS)
+            self._weight += weight(content)
+            if self._weight > SWELL * MOST_OF_ALL:
+                raise RequestError(f"{place.parent} holds too many values to be shown")
+            return of(content)
+        except (OSError, ValueError, csv.Error) as error:
+            raise RequestError(f"{place / name} is damaged ({error})") from None
 
 
 def _whole(content: bytes) -> Any:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from tuner.errors import RequestError
 from tuner.events import Event
-from tuner.files import lines_of, open_in
+from tuner.files import SWELL, lines_of, open_in, weight
 from tuner.journal import BEGINNINGS, damaged, has_seal, opened
 from tuner.records import Folding, TrialRecord
+
+STATES = ("finished", "interrupted", "failed")  # of a search that has ended
 
 
 class NotYet(RequestError):
@@ -21,10 +23,12 @@ class Reading:
     """One journal.
 
     `lines` have been read; `state` is the search's, `reason` why it ended before its last trial, if so; `took_s` its
-    sessions without the time between; `beginnings` is how often it was read from its first line.
+    sessions without the time between; `beginnings` is how often it was read from its first line; `weight` is about how
+    many bytes of memory its events take.
 
     Args:
-        most_bytes: of a journal; None = any, for a command that its user gave.
+        most_bytes: of a journal, whose events may take SWELL times as much memory; None = any, for a command that its
+            user gave.
     """
 
     def __init__(self, path: Path, most_bytes: int | None = None) -> None:
@@ -38,6 +42,7 @@ class Reading:
         self.updated: float | None = None
         self._folding = Folding()
         self._offset, self._inode, self._is_sealed = 0, 0, False
+        self.weight = 0
 
     def read_on(self, until: float | None = None) -> list[TrialRecord]:
         """Takes in what was appended since, a torn last line left out; gives the records of all trials.
@@ -64,6 +69,10 @@ class Reading:
                     )
                 file.seek(self._offset)
                 for lines in lines_of(file):
+                    self.weight += sum(map(weight, lines))
+                    if self._most_bytes is not None and self.weight > SWELL * self._most_bytes:
+                        self._begin_anew()
+                        raise RequestError(f"{self._path} holds too many values to be shown here")
                     self._take(lines)
                     if until is not None and time.monotonic() > until and self._offset < found.st_size:
                         share = f"{self._offset >> 20} of {found.st_size >> 20} MiB"
@@ -104,5 +113,7 @@ class Reading:
         else:
             if kind == "experiment_finished":
                 self.state, self.reason = event["state"], event.get("reason", "")
+                if self.state not in STATES or not isinstance(self.reason, str):
+                    raise ValueError("its state or its reason is none")
             self.took_s += time - (self.updated if self.updated is not None else time)
         self.updated = time

@@ -112,16 +112,16 @@ def run_within(held: contextlib.ExitStack, argv: list[str], command: Command) ->
     Ray starts before this process imports torch, Ray Tune and the space: Ray's processes need a second to start, and
     its workers then import the same modules side by side with this process.
     """
-    from tuner import driver
-
     given = resumed(command)
     experiment = parse(argv, given.experiment).experiment if given else command.experiment
+    imports = ("ray.tune", "torch") if mentions_torch(experiment.space) else ("ray.tune",)
+    from tuner import driver
+
     if given and not command.dry_run:
         held.enter_context(only_driver(given.experiment.folder))
     if given:
         say(*given.code)
     if not (command.dry_run or experiment.address):
-        imports = ("ray.tune", "torch") if mentions_torch(experiment.space) else ("ray.tune",)
         held.enter_context(driver.ray_here(experiment, imports))
     from tuner import console, session
 

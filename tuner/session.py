@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from tuner import driver
 from tuner.answer import Answer, conclude
+from tuner.assembly import assemble
 from tuner.engine.cluster import check_head
 from tuner.errors import RequestError, nearest
 from tuner.events import Event
@@ -243,7 +244,8 @@ def conduct(request: Request, journal: Journal) -> Done:
     resources = request.resources or resources_of(request.experiment, driver.nodes())
     experiment, folder = request.experiment, request.experiment.folder
     try:
-        outcome = driver.search(experiment, request.found, request.splits, journal, request.history, resources)
+        assembly = assemble(experiment, request.found, request.splits, journal, request.history, resources)
+        outcome = driver.search(assembly, journal)
     finally:
         journal.close()
     if journal.lost:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.answer import config_of, figures, setting
 from tuner.errors import RequestError, nearest, say
 from tuner.experiment import FILE
+from tuner.files import json_in
 from tuner.results import ExperimentRecord, load
 from tuner.space import Task, find_space
 from tuner.trust import HELP, OPTION, code_of
@@ -76,7 +76,8 @@ def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
 def load_config(path: Path) -> dict[str, Any]:
     """Reads best/config.json; RequestError where it is none."""
     try:
-        config = json.loads(path.read_text())
+        whole = path.resolve()  # the user names it, so it may be a link
+        config = json_in(whole.parent, whole.name)
         missing = {"space", "config", "trial", "epoch", "max_epochs", "seed", "cpus", "gpus"} - set(config)
     except (OSError, ValueError, TypeError) as error:
         raise RequestError(f"{path}: {error}; give the best/config.json of an experiment") from None

@@ -72,12 +72,20 @@ def refuse_strangers(place: Path) -> None:
 
 
 def refuse_links(folder: Path) -> None:
-    """RequestError where an entry of the folder is a link, through which writing would go."""
-    for entry in os.scandir(folder):
-        if entry.is_symlink():
-            raise RequestError(
-                f"{entry.path} is a link: what is written would land elsewhere; remove it, or give {OPTION}"
-            )
+    """RequestError where an entry of the folder is a link, or one below it leads out: writing would go through it.
+
+    What lies in `wandb/` is passed over: W&B replaces its own links there.
+    """
+    whole = folder.resolve()
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(place, name)
+            if path.is_symlink() and (Path(place) == folder or not path.resolve().is_relative_to(whole)):
+                raise RequestError(
+                    f"{path} is a link: what is written would land elsewhere; remove it, or give {OPTION}"
+                )
+        if Path(place) == folder and "wandb" in folders:
+            folders.remove("wandb")
 
 
 def refuse_cluster(folder: Path, address: str) -> None:

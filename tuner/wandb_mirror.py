@@ -180,11 +180,12 @@ def main(argv: list[str]) -> int:
         experiment, _ = load_experiment(folder)
         if not os.access(folder, os.W_OK):  # W&B would write to a temporary folder without a word
             raise RequestError(f"{folder}: cannot be written to; copy it to where W&B's files may lie beside it")
+        events = read(folder / "journal.jsonl")
     except RequestError as error:
         print(f"tuner: error: {error}", file=sys.stderr)
         return 2
     mirror = Mirror(Late(), experiment, folder, given.mode)
-    begun = [i for i, e in enumerate(read(folder / "journal.jsonl")) if e["event"] in BEGINNINGS]
+    begun = [i for i, e in enumerate(events) if e["event"] in BEGINNINGS]
     first = 0 if given.all else max(begun, default=0)
 
     def gone() -> bool:

@@ -6,7 +6,9 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -32,17 +34,28 @@ def is_loopback(address):
     return (getattr(parsed, "ipv4_mapped", None) or parsed).is_loopback
 
 
-def test_a_search_listens_on_loopback_alone_and_its_token_is_private(tmp_path):
+@pytest.fixture
+def sessions():
+    """Where Ray's session goes; a short path, because those of sockets below it have 107 characters at most."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_a_search_listens_on_loopback_alone_and_its_files_are_private(tmp_path, sessions):
     command = [sys.executable, "-m", "tuner.run", "--space", "quadratic", "--num-samples", "4", "--wandb", "disabled"]
-    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {"HOME": str(tmp_path)}
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    env |= {"HOME": str(tmp_path), "RAY_TMPDIR": str(sessions)}
     with open(tmp_path / "said", "w") as said:
         search = subprocess.Popen(
             [*command, "--results", str(tmp_path / "results")], env=env, stdout=said, stderr=said, umask=0o022
         )
-        found = set()
+        found, modes = set(), set()
         while search.poll() is None:
             found |= listening(search.pid)
+            with contextlib.suppress(FileNotFoundError):
+                modes |= {stat.S_IMODE(folder.stat().st_mode) for folder in sessions.iterdir()}
             time.sleep(0.1)
+    assert modes == {0o700} and not list(sessions.iterdir())
     assert search.returncode == 0, (tmp_path / "said").read_text()
     names = {name for name, _ in found}
     assert {"gcs_server", "raylet"} <= names and any(name.startswith("ray::ImplicitFunc") for name in names)

@@ -20,7 +20,7 @@ from tuner.results import Following, load
 from tuner.resume.lock import only_driver
 from tuner.serve.app import create_app
 from tuner.serve.guard import is_loopback
-from tuner.serve.stream import Place, read_on
+from tuner.serve.stream import CHUNK_BYTES, MOST_LINES, Place, framed, read_on
 
 HERE = "http://127.0.0.1:8800"
 NONE = {"rung": None, "bracket": None, "cutoff": None, "recorded": 0}
@@ -382,6 +382,15 @@ def test_half_a_line_waits_for_its_other_half(tmp_path):
     assert read_on(path, Place(4, 1)) == [b"two"]
     path.write_bytes(b"")
     assert read_on(path, Place(4, 1)) is None
+
+
+def test_a_journal_of_line_ends_is_followed_in_parts(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(b"\n" * (CHUNK_BYTES + 5))
+    lines = read_on(path, Place(0, 0))
+    assert lines == [b""] * MOST_LINES
+    frames, place = framed(lines, Place(0, 0), after=MOST_LINES - 1)
+    assert frames == b"id: %d\ndata: \n\n" % MOST_LINES and place == (MOST_LINES, MOST_LINES)
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

@@ -129,6 +129,21 @@ def test_whoever_waits_for_an_answer_is_not_closed_for_another():
         assert all(b"200 OK" in each.recv(1000) for each in waiting)
 
 
+def test_answers_that_nobody_reads_keep_nobody_out():
+    async def large(scope, receive, send):
+        content = bytes(1 << 25 if scope["path"] == "/large" else 2)
+        length = (b"content-length", b"%d" % len(content))
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": content})
+
+    with serving(large, limit_concurrency=10, lifespan="off") as service:
+        unread = [service.connect(GET.replace(b"/api/health", b"/large")) for _ in range(10)]
+        time.sleep(0.5)
+        with contextlib.suppress(httpx.HTTPError):
+            healthy(service.url)  # 503 while its room is made
+        assert healthy(service.url) and is_open(unread[-1])
+
+
 def test_headers_that_dribble_in_are_cut_off(app):
     with serving(app, timeout_keep_alive=1) as service:
         first, second = service.connect(), service.connect(GET)

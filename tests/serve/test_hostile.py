@@ -131,6 +131,7 @@ DAMAGED = {
     "a decision of dicts": journal({**DECISION, "value": {}}),
     "a rung that is a text": journal({**DECISION, "rung": "1"}),
     "a state that is a list": journal({"time": 3, "event": "experiment_finished", "state": [1]}),
+    "a state of markup": journal({"time": 3, "event": "experiment_finished", "state": "<script>", "reason": ""}),
     "created is a text": lambda r: begin(r, "bad", facts={"created": "now"}),
     "the space's facts are a list": lambda r: begin(r, "bad", facts={"space": [1]}),
     "the data's facts are a text": lambda r: begin(r, "bad", facts={"data": "x"}),
@@ -300,6 +301,70 @@ def test_a_journal_that_is_too_long_is_named_and_not_read(tmp_path, monkeypatch)
     monkeypatch.setattr("tuner.serve.store.MOST_JOURNAL_BYTES", 100)
     begin(tmp_path, "long", [STARTED, REPORT])
     assert "at most 100 are read here" in Store(tmp_path).summaries()[0].error
+
+
+def test_values_that_take_far_more_memory_than_text_are_named_and_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("tuner.serve.store.MOST_JOURNAL_BYTES", 20_000)
+    monkeypatch.setattr("tuner.foreign.MOST_OF_ALL", 20_000)
+    begin(tmp_path, "ours", [STARTED, {**REPORT, "metrics": {"loss": 1, "a": [[]] * 2_000}}])
+    rows = json.dumps({"training_iteration": 1, "loss": 1, "a": [[]] * 2_000}).encode() + b"\n"
+    ray(result__json=rows)(tmp_path)
+    assert all("too many values" in summary.error for summary in Store(tmp_path).summaries())
+
+
+@pytest.mark.parametrize("long", [{"facts": {"data": {"notice": "n" * 100_000}}}, {"events": [
+    {**STARTED, "config": {"lr": "n" * 100_000}}, REPORT]}])  # fmt: skip
+def test_a_row_of_the_list_is_short_whatever_the_folder_holds(tmp_path, long):
+    begin(tmp_path, "bad", **long)
+    (row,) = Store(tmp_path).summaries()
+    assert "in its summary" in row.error and len(json.dumps(vars(row))) < 2_000
+
+
+def test_the_list_ends_in_time_and_goes_on_where_it_ended(tmp_path, monkeypatch):
+    for n in range(9):
+        begin(tmp_path, f"e{n}", [STARTED, REPORT])
+    store, looked = Store(tmp_path), []
+    read = Store._summary
+
+    def slow(self, name, until):
+        looked.append(name)
+        time.sleep(0.05)
+        return read(self, name, until)
+
+    monkeypatch.setattr(Store, "_summary", slow)
+    monkeypatch.setattr("tuner.serve.store.LIST_S", 0.12)
+    rows = [store.summaries() for _ in range(9)]
+    assert all(len(each) == 9 for each in rows) and {row.state for row in rows[0]} == {"running", "reading"}
+    assert {row.state for row in rows[-1]} == {"running"} and len(set(looked[:9])) == 9
+
+
+def test_a_folder_that_takes_long_to_look_at_is_looked_at_seldom(tmp_path, monkeypatch):
+    begin(tmp_path, "slow", [STARTED, REPORT])
+    store, looks = Store(tmp_path), []
+    store.summaries()
+    monkeypatch.setattr("tuner.serve.store._has_news", lambda *_: looks.append(time.sleep(0.2)))
+    for _ in range(5):
+        assert store.summaries()[0].epochs == 1
+    assert len(looks) == 1
+
+
+def test_a_list_is_made_once_for_all_who_wait_for_it_and_health_waits_for_no_thread(service, monkeypatch):
+    release, made = threading.Event(), []
+
+    def held(self):
+        made.append(release.wait(30))
+        return []
+
+    monkeypatch.setattr(Store, "_all", held)
+    threads = [threading.Thread(target=service.get, args=["/api/experiments"]) for _ in range(60)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    assert service.get("/api/health").status_code == 200
+    release.set()
+    for thread in threads:
+        thread.join(30)
+    assert len(made) <= 4
 
 
 def test_no_lock_is_truncated_and_none_is_made_by_a_reader(tmp_path):

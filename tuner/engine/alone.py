@@ -8,10 +8,14 @@ import torch, and ends in 0.1 s where it takes 1.4 s (two cores, AMD EPYC).
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from ray._common.utils import get_default_ray_temp_dir
 from ray._private.node import Node
 
 SERVICES = ("start_monitor", "start_log_monitor", "start_api_server")
@@ -32,3 +36,20 @@ def no_cluster_services() -> Iterator[None]:
     finally:
         for name, method in before.items():
             setattr(Node, name, method)
+
+
+@contextmanager
+def session_folder() -> Iterator[str]:
+    """Makes the folder for Ray's sockets and logs, which only this user may enter; removes it afterwards.
+
+    Ray's own, /tmp/ray/session_*, can be written to by every user of the machine: Ray opens whatever it makes to all,
+    so a folder around it has to keep them out.
+    """
+    base = Path(get_default_ray_temp_dir()).parent  # RAY_TMPDIR, or /tmp
+    if not base.exists():
+        base.mkdir(parents=True)
+    folder = tempfile.mkdtemp(prefix="tuner", dir=base)
+    try:
+        yield f"{folder}/ray"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

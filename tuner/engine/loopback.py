@@ -1,4 +1,4 @@
-"""A Ray of this machine alone: it listens on loopback, and nobody else can read its token. Written for ray 2.60.0."""
+"""A Ray of this machine alone: it listens on loopback; its token and files are its user's. Written for ray 2.60.0."""
 
 from __future__ import annotations
 

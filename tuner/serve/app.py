@@ -112,8 +112,8 @@ def create_app(
 
 def _api(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/health", responses={200: {"model": Health}})
-    def health() -> Response:
-        """Whether the service answers."""
+    async def health() -> Response:
+        """Whether the service answers, however many others wait for a thread."""
         return answer(Health("ok", str(desk.store.root)))
 
     @app.get("/api/experiments", responses={200: {"model": Experiments}})

@@ -13,7 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tuner.serve.bounds import READER_S
 
-CLOSED, UNASKED, IDLE, OWED = range(4)
+CLOSED, UNASKED, IDLE, UNREAD, OWED = range(5)
 
 
 class Connection(H11Protocol):
@@ -69,12 +69,15 @@ class Connection(H11Protocol):
             self.connections.discard(oldest)
 
     def _claim(self) -> tuple[int, float]:
-        """What is closed first: closed already but not read to its end, no whole request yet, idle; then the oldest."""
+        """What is closed first, the oldest of each: closed already but not read to its end, no whole request yet, idle,
+        an answer that is not read."""
         asks = self.cycle is not None and not self.cycle.response_complete
         if self.transport.is_closing():
             return CLOSED, self._since
         if self.cycle is None or (asks and self.cycle.more_body):
             return UNASKED, self._since
+        if self._stalled is not None:
+            return UNREAD, self._since
         return OWED if asks else IDLE, self._since
 
     def _look_again(self) -> None:

@@ -7,6 +7,7 @@ import shlex
 import stat
 import threading
 import time
+from bisect import bisect_left
 from collections import OrderedDict
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -18,20 +19,25 @@ from pydantic_core import to_json
 from tuner.errors import RequestError, blamed
 from tuner.experiment import Experiment
 from tuner.figures import all_figures
-from tuner.files import is_file_in
+from tuner.files import SWELL, is_file_in
 from tuner.foreign import files_of, is_ray_folder
 from tuner.reading import NotYet, Reading
 from tuner.results import KILLED, ExperimentRecord, Following
 from tuner.resume.lock import abandoned
+from tuner.serve.answers import text_of
 from tuner.views import tables
 from tuner.views.tables import BestRow
 
-MOST_LINES = 500_000  # of the journals whose records stay in memory: about 500 MB; one journal always stays
+MOST_MEMORY = 1 << 30  # bytes that records take, by `weight`, while they stay in memory; one experiment always stays
+MOST_UNFINISHED = 4 << 30  # the same with those whose journals are not yet read to the end, which would begin anew
+LEAST_WEIGHT = 100_000  # bytes, of an experiment whose files are small
 MOST_JOURNAL_BYTES = 512 << 20  # of one journal: a million trials of three reports, 2 GB of memory
 MOST_READERS = 24  # requests that read or wait for it, of the 40 that are answered at a time
 VIEW_S = 10.0  # for reading what one request asks for, before it is told to ask again
 LIST_S, EACH_S = 2.0, 0.5  # for all that the list has to read, and for each experiment of it
 AGAIN_S = 5.0  # until what could not be read is tried again
+LONG_LOOK_S, LOOK_SHARE = 0.05, 20  # a look that takes longer is taken for 1 / LOOK_SHARE of the time
+MOST_SUMMARY = 64 << 10  # bytes as JSON: a row of the list, which has thousands
 
 
 class NotThere(RequestError):
@@ -112,12 +118,31 @@ class _Kept:
         self.last: _Last | None = None
         self._lock = threading.Lock()
         self._followed = Following(folder, MOST_JOURNAL_BYTES)
+        self._looks_again = 0.0
+
+    @property
+    def is_read(self) -> bool:
+        """Whether its journal was read to its end, so that its summary stays without its records."""
+        return self.last is not None
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory its records take; 0 where none are kept."""
+        last = self.last
+        of_files = SWELL * _bytes_of(last.stamp) if last and last.view else 0
+        journal = self._followed.reading.weight
+        return max(of_files, journal, LEAST_WEIGHT) if of_files or journal else 0
 
     def known(self) -> _Last | None:
-        """What was read last, if nothing has changed since."""
-        last = self.last
-        fresh = last and last.is_told and not _has_news(self.folder, last.stamp, last.summary)
-        return last if fresh else None
+        """What was read last, if nothing has changed since, as far as the folder has been looked at."""
+        last, began = self.last, time.monotonic()
+        if last is None or not last.is_told:
+            return None
+        if began < self._looks_again:
+            return last
+        has_news, took_s = _has_news(self.folder, last.stamp, last.summary), time.monotonic() - began
+        self._looks_again = began + LOOK_SHARE * took_s if took_s > LONG_LOOK_S else 0.0
+        return None if has_news else last
 
     def read(self, until: float) -> _Last:
         """The folder as it is now; NotYet where that takes longer."""
@@ -155,22 +180,46 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.root = folder.absolute()
         self._lock = threading.Lock()  # of the map; never held while a file is read
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: dict[str, _Kept] = {}
+        self._weights: OrderedDict[str, int] = OrderedDict()  # of those in memory, the one asked for last at the end
         self._readers = threading.Semaphore(MOST_READERS)
+        self._listing = threading.Lock()
+        self._listed: tuple[float, list[Summary]] = -1.0, []  # when the last list was begun, and that
+        self._first = ""  # the name that the next list begins with
 
     def summaries(self) -> list[Summary]:
         """Every experiment, the one that was started last first.
 
         One that cannot be read has its `error`. One that takes long to read is as it was, or `reading`: the next look
-        goes on from there.
+        goes on from there. Whoever asks while a list is made gets the next one, which is made once for all of them.
         """
+        asked = time.monotonic()
+        with self._listing:
+            if self._listed[0] < asked:
+                self._listed = time.monotonic(), self._all()
+            return self._listed[1]
+
+    def _all(self) -> list[Summary]:
         try:
-            names = [path.name for path in self.root.iterdir() if _is_experiment(path)]
+            names = sorted(os.listdir(self.root))
         except OSError as error:
             raise RequestError(f"{self.root} cannot be read: {error.strerror}") from None
         until = time.monotonic() + LIST_S
-        found = [self._summary(name, until) for name in names]
+        place, found, late = bisect_left(names, self._first), [], ""
+        for name in (*names[place:], *names[:place]):
+            if not late and time.monotonic() > until:
+                late = name
+            found.append(self._unread(name) if late else self._summary(name, until))
+        self._first = late
         return sorted((s for s in found if s), key=lambda s: (s.started or 0, s.name), reverse=True)
+
+    def _unread(self, name: str) -> Summary | None:
+        """What is known of an experiment without a look at its files."""
+        kept = self._kept.get(name)
+        if kept and kept.last:
+            return kept.last.summary
+        there = _is_name(name) and os.path.lexists(self.root / name / "experiment.json")
+        return Summary(name, state="reading", notice="others are being read; ask again") if there else None
 
     def view(self, name: str) -> View:
         """The experiment as its files have it now; NotThere, NotYet, or RequestError where they are damaged."""
@@ -195,8 +244,9 @@ class Store:
     def _look(self, name: str, until: float) -> _Last:
         folder = self.folder(name)
         with self._lock:
-            kept = self._kept.setdefault(name, _Kept(folder))
-            self._kept.move_to_end(name)
+            kept = self._kept.get(name) or self._kept.setdefault(name, _Kept(folder))
+            if name in self._weights:
+                self._weights.move_to_end(name)
         last = kept.known()
         if last and (last.view or last.summary.error):
             return last
@@ -206,19 +256,21 @@ class Store:
             last = kept.read(until)
         finally:
             self._readers.release()
-        self._make_room(name)
+            self._make_room(name)
         return last
 
     def _make_room(self, name: str) -> None:
         """Forgets the records that nobody asked for for longest; those of `name` stay."""
         with self._lock:
-            held = [(other, kept.last.summary.lines) for other, kept in self._kept.items()
-                    if kept.last and kept.last.view]  # fmt: skip
-            total = sum(lines for _, lines in held)
-            for other, lines in held:
-                if total > MOST_LINES and other != name:
+            self._weights[name] = self._kept[name].weight
+            self._weights.move_to_end(name)
+            total = sum(self._weights.values())
+            for other in [*self._weights]:
+                if total <= MOST_MEMORY or other == name:
+                    break
+                if total > MOST_UNFINISHED or self._kept[other].is_read:
+                    total -= self._weights.pop(other)
                     self._kept[other].forget()
-                    total -= lines
 
     def _summary(self, name: str, until: float) -> Summary | None:
         kept = self._kept.get(name)
@@ -266,6 +318,11 @@ def _stamp(folder: Path) -> object:
         return [_stat(folder)]
 
 
+def _bytes_of(stamp: object) -> int:
+    """The size of the files that a stamp is of."""
+    return sum(found[0] for found in stamp if len(found) > 1) if isinstance(stamp, list) else 0
+
+
 def _has_news(folder: Path, stamp: object, summary: Summary) -> bool:
     """Whether files changed since, or a search that ran has no process any more, of which they tell nothing."""
     return stamp != _stamp(folder) or (summary.state == "running" and abandoned(folder))
@@ -283,7 +340,12 @@ def _read(followed: Following, until: float) -> View:
     # The events that are sent as news are those behind the lines that this record holds.
     with blamed(followed.folder.name):
         record = followed.load(until)
-        return View(record, _summarise(record, followed.reading))
+        summary = _summarise(record, followed.reading)
+        if len(text_of(summary)) > MOST_SUMMARY:
+            raise RequestError(
+                f"{followed.folder} has names or values of more than {MOST_SUMMARY:,} bytes in its summary"
+            )
+        return View(record, summary)
 
 
 UNRECORDED: dict[str, Any] = {
