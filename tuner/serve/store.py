@@ -204,6 +204,7 @@ class Store:
             names = sorted(os.listdir(self.root))
         except OSError as error:
             raise RequestError(f"{self.root} cannot be read: {error.strerror}") from None
+        self._drop_gone(names)
         until = time.monotonic() + LIST_S
         place, found, late = bisect_left(names, self._first), [], ""
         for name in (*names[place:], *names[:place]):
@@ -212,6 +213,13 @@ class Store:
             found.append(self._unread(name) if late else self._summary(name, until))
         self._first = late
         return sorted((s for s in found if s), key=lambda s: (s.started or 0, s.name), reverse=True)
+
+    def _drop_gone(self, names: list[str]) -> None:
+        """Forgets all of the experiments that are there no more."""
+        with self._lock:
+            for gone in self._kept.keys() - set(names):
+                del self._kept[gone]
+                self._weights.pop(gone, None)
 
     def _unread(self, name: str) -> Summary | None:
         """What is known of an experiment without a look at its files."""
@@ -262,6 +270,8 @@ class Store:
     def _make_room(self, name: str) -> None:
         """Forgets the records that nobody asked for for longest; those of `name` stay."""
         with self._lock:
+            if name not in self._kept:
+                return  # its folder went meanwhile
             self._weights[name] = self._kept[name].weight
             self._weights.move_to_end(name)
             total = sum(self._weights.values())
