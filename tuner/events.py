@@ -11,6 +11,7 @@ MOST_TIME = 1e11  # unix seconds: the year 5138
 MOST_ID = 200  # characters of a trial's id
 MOST_INTEGER = 2**63
 MOST_EPOCHS = 1_000_000
+STATES = ("finished", "interrupted", "failed")  # of a search that has ended
 
 
 def check(event: Event) -> None:
@@ -58,6 +59,10 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_state(value: Any) -> bool:
+    return isinstance(value, str) and value in STATES
+
+
 def _is_count(value: Any) -> bool:
     return _is_integer(value) and value >= 0
 
@@ -88,7 +93,7 @@ _FITS: dict[str, _Fields] = {  # event -> its fields, each of which a journal ma
     "trial_started": (("resources", _is_dict), ("node", _is_text)),
     "trial_failed": (("error", _is_text),),
     "trial_ended": (("status", _is_text), ("reason", _is_text)),
-    "experiment_finished": (("state", _is_text),),
+    "experiment_finished": (("state", _is_state),),
 }  # fmt: skip
 _OF_A_TRIAL = frozenset(_FITS) - {"experiment_finished"}
 _OPTIONAL: _Fields = (("config", _is_dict), ("checkpoint", _is_checkpoint), ("reason", _is_text))
