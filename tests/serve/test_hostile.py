@@ -259,6 +259,18 @@ def test_a_folder_that_is_repaired_is_shown_again(service):
     assert rows(service)["bad"]["error"] == ""
 
 
+def test_an_experiment_that_is_gone_is_forgotten(tmp_path):
+    store = Store(tmp_path)
+    for name in ("good", "gone"):
+        begin(tmp_path, name, [STARTED, REPORT])
+    assert {summary.name for summary in store.summaries()} == {"good", "gone"}
+    shutil.rmtree(tmp_path / "gone")
+    assert [summary.name for summary in store.summaries()] == ["good"]
+    assert set(store._kept) == set(store._weights) == {"good"}
+    begin(tmp_path, "gone", [STARTED, REPORT])
+    assert store.view("gone").summary.epochs == 1
+
+
 def test_who_reads_one_experiment_does_not_wait_for_another(tmp_path):
     for name in ("good", "slow"):
         begin(tmp_path, name, [STARTED, REPORT])
