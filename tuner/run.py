@@ -119,6 +119,7 @@ def run_within(held: contextlib.ExitStack, argv: list[str], command: Command) ->
 
     if given and not command.dry_run:
         held.enter_context(only_driver(given.experiment.folder))
+        given = resumed(command)  # again: another driver may have extended it until the lock was ours
     if given:
         say(*given.code)
     if not (command.dry_run or experiment.address):
