@@ -80,25 +80,25 @@ def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
         return
     here = local_cluster()
     num_processes = resources_of(experiment, [here]).num_processes()
-    ahead.import_ahead(imports)
     with ExitStack() as held:
-        try:
-            folder = held.enter_context(alone.session_folder())
-            with alone.no_cluster_services(), on_loopback():
-                ray.init(
-                    "local",
-                    num_cpus=here["CPU"],
-                    num_gpus=here["GPU"],
-                    include_dashboard=False,
-                    logging_level=logging.ERROR,
-                    log_to_driver=False,
-                    _temp_dir=folder,
-                    _system_config=ahead.system_config(num_processes, imports),
-                )
-        except (OSError, ValueError, RuntimeError) as error:
-            raise RequestError(f"Ray does not start ({error}); {UNANSWERED}") from error
-        held.callback(ray.shutdown)
-        ahead.start_ahead(num_processes)
+        with ahead.importing(imports):
+            try:
+                folder = held.enter_context(alone.session_folder())
+                with alone.no_cluster_services(), on_loopback():
+                    ray.init(
+                        "local",
+                        num_cpus=here["CPU"],
+                        num_gpus=here["GPU"],
+                        include_dashboard=False,
+                        logging_level=logging.ERROR,
+                        log_to_driver=False,
+                        _temp_dir=folder,
+                        _system_config=ahead.system_config(num_processes, imports),
+                    )
+            except (OSError, ValueError, RuntimeError) as error:
+                raise RequestError(f"Ray does not start ({error}); {UNANSWERED}") from error
+            held.callback(ray.shutdown)
+            ahead.start_ahead(num_processes)
         yield
 
 

@@ -4,7 +4,9 @@ import json
 import subprocess
 import sys
 
-from tuner.engine.ahead import start_ahead
+import pytest
+
+from tuner.engine.ahead import importing, start_ahead
 
 SCRIPT = """
 import contextlib, json, os, sys, time, uuid
@@ -59,3 +61,20 @@ def test_a_raylet_that_does_not_answer_is_told_and_not_waited_for(one_ray, monke
     monkeypatch.setattr(one_ray, "nodes", lambda: [{"NodeManagerAddress": "127.0.0.1", "NodeManagerPort": 1}])
     start_ahead(1)
     assert "no worker was started ahead" in caplog.text
+
+
+def test_modules_that_import_each_other_are_whole_once_the_block_has_ended(tmp_path, monkeypatch):
+    package = tmp_path / "circle"
+    package.mkdir()
+    (package / "__init__.py").write_text("from circle.first import Name")
+    (package / "first.py").write_text("import time; time.sleep(0.5); import circle.second; Name = str")
+    (package / "second.py").write_text("import time; time.sleep(0.5); import circle")
+    monkeypatch.syspath_prepend(tmp_path)
+    with importing(["circle"]):
+        pass
+    assert sys.modules["circle"].Name is str
+
+
+def test_a_module_that_cannot_be_imported_is_an_error_of_the_block():
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"), importing(["no_such_module"]):
+        pass

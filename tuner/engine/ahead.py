@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import importlib
 import logging
-import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -33,14 +34,22 @@ def system_config(num_processes: int, imports: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def import_ahead(modules: Sequence[str]) -> None:
-    """Imports modules in a thread of their own, because the driver only waits while Ray's processes start."""
+@contextmanager
+def importing(modules: Sequence[str]) -> Iterator[None]:
+    """Imports modules in a second thread while the block runs, and waits for them at its end.
+
+    The driver has nothing to do while Ray's processes start. It must not import Ray Tune itself before the thread has:
+    Ray Tune's modules import each other in circles, and Python gives a half-imported one to the second thread.
+    """
 
     def load() -> None:
         for module in modules:
             importlib.import_module(module)
 
-    threading.Thread(target=load, name="imports", daemon=True).start()
+    with ThreadPoolExecutor(1, "imports") as pool:
+        pool.submit(load)
+        yield
+    load()  # nothing to do where the thread succeeded; else its error is raised here, if it is one
 
 
 def start_ahead(num_processes: int) -> None:
