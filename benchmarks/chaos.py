@@ -34,8 +34,8 @@ from killing import (
 )
 
 from benchmarks.peers.measure import show
-from tuner.journal import Event, read
-from tuner.results import load
+from tuner.record.journal import Event, read
+from tuner.record.results import load
 
 SLOW = ["--space", str(SPACES / "slow.py")]
 DDP = ["--strategy", "ddp", "--workers-per-trial", "2"]

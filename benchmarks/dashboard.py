@@ -24,8 +24,8 @@ import httpx
 import psutil
 
 from benchmarks.peers import measure
-from tuner.experiment import Experiment
-from tuner.journal import sealed
+from tuner.spec.experiment import Experiment
+from tuner.record.journal import sealed
 
 WINDOW_S = 10.0  # of the search with the page open, and without
 PARTS = ("/trials", "/rungs", "/figures")  # asked for by page.js beside the summary

@@ -71,7 +71,7 @@ def peer(program: str, *options: str) -> Callable[[Workload, Path], list[str]]:
 
 
 def tuner_losses(results: Path) -> Losses:
-    from tuner import journal
+    from tuner.record import journal
 
     for event in journal.read(results / "search" / "journal.jsonl"):
         if event["event"] == "report":

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import measure
-from tuner.journal import Event, read
+from tuner.record.journal import Event, read
 
 ROOT = Path(__file__).parent.parent
 SPACE = ROOT / "benchmarks" / "peers" / "classes.py"

@@ -35,7 +35,8 @@ def search(num_samples: int, results: Path, scheduler: str) -> None:
     """One search in this process; its figures go to `results`/figures.json."""
     import ray
 
-    from tuner import assembly, run, session
+    from tuner import run
+    from tuner.drive import assembly, session
     from tuner.engine import controller as engine
 
     marks: dict[str, dict[str, float]] = {}
@@ -98,12 +99,12 @@ def judged_s(num_trials: int, num_reports: int) -> float:
     """Seconds for one report with `num_trials` at the rung already, a mean over `num_reports`."""
     from ray import tune
 
-    from tuner.decisions import JournalingScheduler
+    from tuner.drive.decisions import JournalingScheduler
     from tuner.engine.halt import Halt
-    from tuner.experiment import Experiment
-    from tuner.journal import Journal
-    from tuner.resume.ledger import Ledger
-    from tuner.schedulers import build_scheduler
+    from tuner.spec.experiment import Experiment
+    from tuner.record.journal import Journal
+    from tuner.record.ledger import Ledger
+    from tuner.drive.schedulers import build_scheduler
     from tuner.space import Space
 
     space = Space(params={"x": tune.uniform(0, 1)}, train=print)

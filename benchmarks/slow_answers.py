@@ -18,8 +18,8 @@ from pathlib import Path
 import httpx
 
 from benchmarks.dashboard import Server, write_journal
-from tuner.experiment import Experiment
-from tuner.journal import sealed
+from tuner.spec.experiment import Experiment
+from tuner.record.journal import sealed
 
 TIMEOUT_S = 60.0
 AGAIN_S = 5.0  # what took longer at first is not asked for again

@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.peers import measure
-from tuner import journal
+from tuner.record import journal
 
 SEARCH = "-m tuner.run --space cifar --name search"
 TRACING = Path(__file__).parent / "tracing"

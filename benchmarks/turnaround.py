@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers import measure
-from tuner import journal
+from tuner.record import journal
 
 SIDES = ("ray", "tuner", "tuner, W&B offline")
 

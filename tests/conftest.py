@@ -32,7 +32,8 @@ def one_ray():
 @pytest.fixture
 def search(one_ray, tmp_path, capsys):
     """`search("tiny.py", "--searcher", "grid")` runs the real command in `tmp_path`; gives its code and folder."""
-    from tuner import results, run
+    from tuner import run
+    from tuner.record import results
 
     def command(space, *options, name="test"):
         given = ["--space", str(SPACES / space) if space.endswith(".py") else space] if space else []

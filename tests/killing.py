@@ -12,8 +12,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.journal import read
-from tuner.results import load
+from tuner.record.journal import read
+from tuner.record.results import load
 
 SPACES = Path(__file__).parent / "spaces"
 COMMAND = [sys.executable, "-m", "tuner.run", "--wandb", "disabled"]

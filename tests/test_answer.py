@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from tuner import results
-from tuner.answer import conclude, figures, flat, setting, trials_csv
-from tuner.experiment import Experiment
-from tuner.journal import Journal
+from tuner.record import results
+from tuner.drive.answer import conclude, figures, flat, setting, trials_csv
+from tuner.spec.experiment import Experiment
+from tuner.record.journal import Journal
 from tuner.space import find_space
 from tuner.training.data import hold_out
 from tuner.training.loop import Training
-from tuner.trial import STATE, trial_seed
+from tuner.drive.trial import STATE, trial_seed
 
 TINY = Path(__file__).parent / "spaces" / "tiny.py"
 CONFIG = {"width": 4, "lr": 0.01, "batch_size": 16}

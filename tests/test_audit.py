@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import binomtest
 
 from tuner.audit import main, sampled
-from tuner.results import load
+from tuner.record.results import load
 from tuner.views.audit_record import clopper_pearson, result_of
 
 

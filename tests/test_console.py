@@ -7,9 +7,10 @@ import pytest
 from ray import tune
 from ray.tune.schedulers import HyperBandScheduler
 
-from tuner import console, run, session
-from tuner.experiment import CHOICES, PAIRS, Experiment
-from tuner.records import Report, TrialRecord
+from tuner import run
+from tuner.drive import console, session
+from tuner.spec.experiment import CHOICES, PAIRS, Experiment
+from tuner.record.records import Report, TrialRecord
 from tuner.space import find_space
 
 TINY = str(Path(__file__).parent / "spaces" / "tiny.py")

@@ -9,14 +9,14 @@ import pytest
 from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule, TrialScheduler
 
-from tuner.decisions import JournalingScheduler
+from tuner.drive.decisions import JournalingScheduler
 from tuner.engine.halt import Halt
-from tuner.experiment import Experiment
-from tuner.explain import Comparison, Explainer
-from tuner.journal import Journal, read
-from tuner.resume.ledger import Ledger
-from tuner.resume.replay import Replay
-from tuner.schedulers import build_scheduler
+from tuner.spec.experiment import Experiment
+from tuner.drive.explain import Comparison, Explainer
+from tuner.record.journal import Journal, read
+from tuner.record.ledger import Ledger
+from tuner.drive.replay import Replay
+from tuner.drive.schedulers import build_scheduler
 from tuner.space import Space
 
 CONTINUE, STOP = TrialScheduler.CONTINUE, TrialScheduler.STOP

@@ -13,14 +13,14 @@ from killing import repeated_and_lost
 from ray.tune import CheckpointConfig
 from workerless import Workerless, run
 
-from tuner.journal import read
+from tuner.record.journal import read
 
 PAIRS = [
     ("random", "asha"), ("hyperopt", "asha"), ("optuna", "asha"), ("refine", "asha"), ("refine", "median"),
     ("bohb", "bohb"), ("random", "hyperband"), ("hyperopt", "hyperband"), ("random", "pbt"),
 ]  # fmt: skip
 CHOICES = {"num_samples": 9, "max_epochs": 4}
-KEPT = "tuner.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig()  # all checkpoints: a cut goes back in time
+KEPT = "tuner.drive.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig()  # all checkpoints: a cut goes back in time
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from ray.tune.schedulers import AsyncHyperBandScheduler
 
 from tuner.errors import RequestError
-from tuner.experiment import (
+from tuner.spec.experiment import (
     CHOICES,
     EXTENDABLE,
     PAIRS,

@@ -7,10 +7,10 @@ import plotly.graph_objects as go
 import pytest
 from ray.tune.schedulers.async_hyperband import _Bracket
 
-from tuner.experiment import Experiment
-from tuner.figures import all_figures, curves_of, draw_curves, history_of
-from tuner.records import Decision, Report, TrialRecord
-from tuner.results import ExperimentRecord
+from tuner.spec.experiment import Experiment
+from tuner.views.figures import all_figures, curves_of, draw_curves, history_of
+from tuner.record.records import Decision, Report, TrialRecord
+from tuner.record.results import ExperimentRecord
 from tuner.views.contour import contour_of, draw_contour
 from tuner.views.importance import Importance, draw_importance
 from tuner.views.labels import escaped
@@ -88,7 +88,7 @@ def test_one_trial_is_drawn():
 
 
 def test_many_points_are_thinned_and_keep_their_ends(monkeypatch):
-    monkeypatch.setattr("tuner.figures.MAX_POINTS", 20)
+    monkeypatch.setattr("tuner.views.figures.MAX_POINTS", 20)
     data = curves_of(record(*(trial(n, [float(e) for e in range(10, 0, -1)]) for n in range(10))))
     assert {(c.epochs[0], c.epochs[-1]) for c in data.curves} == {(1, 10)}
     assert sum(len(c.epochs) for c in data.curves) <= 30
@@ -153,7 +153,7 @@ def test_a_trials_row_has_its_best_last_and_rung(searched):
 
 
 def test_of_very_many_trials_the_survivors_the_best_and_a_sample_of_the_pruned_are_drawn(monkeypatch):
-    monkeypatch.setattr("tuner.figures.MAX_CURVES", 40)
+    monkeypatch.setattr("tuner.views.figures.MAX_CURVES", 40)
     pruned = [trial(n, [100.0 + n], "pruned") for n in range(100)]
     left = [trial(100 + n, [float(n)]) for n in range(20)]
     data = curves_of(record(*pruned, *left))

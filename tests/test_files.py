@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
-from tuner import files
-from tuner.files import bytes_in, json_in, lines_of, open_in, parsed, write_atomically
+from tuner.record import files
+from tuner.record.files import bytes_in, json_in, lines_of, open_in, parsed, write_atomically
 
 
 def socket_at(path):

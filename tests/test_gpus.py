@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tuner import gpus, nvml
-from tuner.journal import Journal
+from tuner import gpus
+from tuner.training import nvml
+from tuner.record.journal import Journal
 
 
 class NVMLError(Exception):

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner import journal
+from tuner.record import journal
 from tuner.errors import RequestError
-from tuner.journal import Journal, follow, opened, plain, read, scan, sealed
-from tuner.reading import Reading
+from tuner.record.journal import Journal, follow, opened, plain, read, scan, sealed
+from tuner.record.reading import Reading
 
 DECIDED = {"rung": 1, "bracket": 0, "value": 0.5, "cutoff": None, "recorded": 0, "action": "stop", "reason": "why"}
 

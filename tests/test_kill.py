@@ -22,8 +22,8 @@ from killing import (
     start,
 )
 
-from tuner.journal import read
-from tuner.results import load
+from tuner.record.journal import read
+from tuner.record.results import load
 
 pytestmark = pytest.mark.timeout(900)  # several searches each
 SLOW = ["--space", str(SPACES / "slow.py")]

@@ -14,11 +14,11 @@ FILES = {
 # The rooms from the ground up, each with what it may import of `tuner`, at module level or inside a function.
 ALLOWED = {
     "tuner.errors": set(),
-    "tuner.files": set(),
-    "tuner.events": set(),
-    "tuner.journal": {"errors", "events", "files"},
-    "tuner.domains": set(),
-    "tuner.kept": set(),
+    "tuner.record.files": set(),
+    "tuner.record.events": set(),
+    "tuner.record.journal": {"errors", "events", "files"},
+    "tuner.spec.domains": set(),
+    "tuner.record.kept": set(),
     "tuner.engine.failures": set(),
     "tuner.engine.retries": {"engine.failures", "events"},
     "tuner.engine.ahead": set(),
@@ -31,66 +31,66 @@ ALLOWED = {
     "tuner.engine.halt": {"errors"},
     "tuner.engine.loopback": set(),
     "tuner.engine.signals": set(),
-    "tuner.resume.checkpoints": {"errors", "files"},
-    "tuner.resume.lock": {"errors", "files"},
-    "tuner.resume.ledger": {"events", "journal"},
-    "tuner.resume.saved": {"experiment", "resume.storage", "trust"},
-    "tuner.resume.storage": {"errors", "files"},
-    "tuner.experiment": {"errors", "events", "files", "resume.storage"},
+    "tuner.record.checkpoints": {"errors", "files"},
+    "tuner.record.lock": {"errors", "files"},
+    "tuner.record.ledger": {"events", "journal"},
+    "tuner.drive.saved": {"experiment", "resume.storage", "trust"},
+    "tuner.record.storage": {"errors", "files"},
+    "tuner.spec.experiment": {"errors", "events", "files", "resume.storage"},
     "tuner.space": {"domains", "errors", "training.data"},
-    "tuner.trust": {"errors", "space"},
-    "tuner.facts": {"domains", "experiment", "space"},
-    "tuner.records": {"events", "kept"},
-    "tuner.views.standing": {"experiment", "records"},
-    "tuner.foreign": {"errors", "events", "experiment", "files", "journal", "records"},
-    "tuner.reading": {"errors", "events", "files", "journal", "records"},
-    "tuner.results": {"errors", "experiment", "foreign", "kept", "reading", "records", "resume.lock", "views.standing"},
+    "tuner.spec.trust": {"errors", "space"},
+    "tuner.spec.facts": {"domains", "experiment", "space"},
+    "tuner.record.records": {"events", "kept"},
+    "tuner.record.standing": {"experiment", "records"},
+    "tuner.record.foreign": {"errors", "events", "experiment", "files", "journal", "records"},
+    "tuner.record.reading": {"errors", "events", "files", "journal", "records"},
+    "tuner.record.results": {"errors", "experiment", "foreign", "kept", "reading", "records", "resume.lock", "views.standing"},
     "tuner.wandb_mirror": {"errors", "events", "experiment", "journal", "resume.lock"},
-    "tuner.resources": {"errors", "experiment"},
+    "tuner.spec.resources": {"errors", "experiment"},
     "tuner.engine.cluster": {"errors"},
     "tuner.engine.probe": {"errors", "experiment", "space"},
-    "tuner.rules": {"experiment"},
-    "tuner.incremental": {"experiment", "rules"},
-    "tuner.explain": {"incremental"},
-    "tuner.sampling": {"domains", "experiment", "space"},
-    "tuner.searchers": {"domains", "errors", "experiment", "sampling", "space"},
-    "tuner.schedulers": {"domains", "errors", "experiment", "incremental", "space"},
+    "tuner.spec.rules": {"experiment"},
+    "tuner.drive.incremental": {"experiment", "rules"},
+    "tuner.drive.explain": {"incremental"},
+    "tuner.drive.sampling": {"domains", "experiment", "space"},
+    "tuner.drive.searchers": {"domains", "errors", "experiment", "sampling", "space"},
+    "tuner.drive.schedulers": {"domains", "errors", "experiment", "incremental", "space"},
     "tuner.engine.columns": set(),
-    "tuner.decisions": {
+    "tuner.drive.decisions": {
         "engine.columns", "engine.halt", "errors", "experiment", "explain", "journal", "resume.ledger", "sampling",
     },
-    "tuner.resume.stage": {"decisions", "resume.ledger"},
-    "tuner.resume.saves": {"errors", "events", "experiment", "resume.checkpoints"},
-    "tuner.resume.replay": {"decisions", "events", "experiment", "resume.ledger", "resume.saves", "resume.stage"},
-    "tuner.proposals": {"errors", "experiment", "journal", "resume.ledger", "sampling"},
-    "tuner.nvml": set(),
+    "tuner.drive.stage": {"decisions", "resume.ledger"},
+    "tuner.drive.saves": {"errors", "events", "experiment", "resume.checkpoints"},
+    "tuner.drive.replay": {"decisions", "events", "experiment", "resume.ledger", "resume.saves", "resume.stage"},
+    "tuner.drive.proposals": {"errors", "experiment", "journal", "resume.ledger", "sampling"},
+    "tuner.training.nvml": set(),
     "tuner.gpus": {"errors", "events", "journal", "nvml", "records"},
     "tuner.engine.output": set(),
     "tuner.engine.reports": {"engine.columns", "engine.output", "training.usage"},
     "tuner.engine.workers": {"training.group"},
-    "tuner.trial": {
+    "tuner.drive.trial": {
         "engine.columns", "engine.reports", "engine.workers", "resume.checkpoints", "space", "training.group",
         "training.loop", "training.parallel", "training.share",
     },
-    "tuner.callbacks": {"decisions", "engine.halt", "engine.retries", "journal"},
-    "tuner.answer": {
+    "tuner.drive.callbacks": {"decisions", "engine.halt", "engine.retries", "journal"},
+    "tuner.drive.answer": {
         "domains", "engine.columns", "experiment", "files", "journal", "records", "results", "resume.checkpoints",
         "space", "training.data", "training.loop", "trial",
     },
-    "tuner.progress": {"errors", "experiment"},
-    "tuner.console": {
+    "tuner.drive.progress": {"errors", "experiment"},
+    "tuner.drive.console": {
         "answer", "domains", "engine.columns", "experiment", "records", "resume.storage", "sampling", "session",
     },
-    "tuner.assembly": {
+    "tuner.drive.assembly": {
         "callbacks", "decisions", "engine.controller", "engine.halt", "engine.nodes", "engine.probe",
         "engine.retries", "events", "experiment", "journal", "progress", "proposals", "resources", "resume.ledger",
         "resume.replay", "schedulers", "searchers", "space", "trial",
     },
-    "tuner.driver": {
+    "tuner.drive.driver": {
         "engine.ahead", "engine.alone", "engine.loopback", "engine.nodes", "engine.probe", "engine.signals",
         "errors", "experiment", "journal", "resources", "space",
     },
-    "tuner.session": {
+    "tuner.drive.session": {
         "answer", "assembly", "driver", "engine.cluster", "errors", "events", "experiment", "facts", "journal",
         "report", "resources", "results", "resume.saved", "resume.storage", "schedulers", "searchers", "space",
         "training.data", "wandb_mirror",
@@ -117,7 +117,7 @@ ALLOWED = {
     "tuner.views.whatif": {"errors", "experiment", "kept", "records", "results", "rules"},
     "tuner.views.whatif_figure": {"records", "results", "views.labels", "views.whatif"},
     "tuner.views.one_trial": {"files", "records", "results", "views.labels", "views.tables", "views.timeline"},
-    "tuner.figures": {
+    "tuner.views.figures": {
         "records", "results", "views.history", "views.labels", "views.parallel", "views.slices", "views.timeline",
     },
     "tuner.report": {
@@ -179,17 +179,17 @@ ALLOWED |= {
     module: {"errors", "nvml", "space"} | {name.removeprefix("tuner.") for name in TRAINING} for module in TRAINING
 }
 WITHOUT_RAY_AND_TORCH = [
-    "tuner.run", "tuner.space", "tuner.domains", "tuner.experiment", "tuner.journal", "tuner.records", "tuner.results",
-    "tuner.trust", "tuner.errors", "tuner.files", "tuner.resume.storage", "tuner.facts", "tuner.resume.checkpoints",
-    "tuner.resume.ledger", "tuner.resume.lock", "tuner.resume.saved", "tuner.engine.failures", "tuner.wandb_mirror",
+    "tuner.run", "tuner.space", "tuner.spec.domains", "tuner.spec.experiment", "tuner.record.journal", "tuner.record.records", "tuner.record.results",
+    "tuner.spec.trust", "tuner.errors", "tuner.record.files", "tuner.record.storage", "tuner.spec.facts", "tuner.record.checkpoints",
+    "tuner.record.ledger", "tuner.record.lock", "tuner.drive.saved", "tuner.engine.failures", "tuner.wandb_mirror",
     "tuner.train",
-    "tuner.training.data", "tuner.resources", "tuner.answer", "tuner.views.labels", "tuner.views.tables",
-    "tuner.views.history", "tuner.engine.retries", "tuner.engine.columns", "tuner.nvml", "tuner.engine.output",
-    "tuner.gpus", "tuner.training.usage", "tuner.training.share", "tuner.views.parallel", "tuner.figures",
-    "tuner.views.slices", "tuner.views.contour", "tuner.views.importance", "tuner.views.timeline", "tuner.rules",
-    "tuner.kept", "tuner.views.standing", "tuner.views.alternatives", "tuner.views.whatif", "tuner.views.whatif_figure",
-    "tuner.views.one_trial", "tuner.report", "tuner.audit", "tuner.views.audit_record", "tuner.foreign",
-    "tuner.reading", "tuner.serve.insight", "tuner.serve.app", "tuner.serve.store", "tuner.serve.__main__",
+    "tuner.training.data", "tuner.spec.resources", "tuner.drive.answer", "tuner.views.labels", "tuner.views.tables",
+    "tuner.views.history", "tuner.engine.retries", "tuner.engine.columns", "tuner.training.nvml", "tuner.engine.output",
+    "tuner.gpus", "tuner.training.usage", "tuner.training.share", "tuner.views.parallel", "tuner.views.figures",
+    "tuner.views.slices", "tuner.views.contour", "tuner.views.importance", "tuner.views.timeline", "tuner.spec.rules",
+    "tuner.record.kept", "tuner.record.standing", "tuner.views.alternatives", "tuner.views.whatif", "tuner.views.whatif_figure",
+    "tuner.views.one_trial", "tuner.report", "tuner.audit", "tuner.views.audit_record", "tuner.record.foreign",
+    "tuner.record.reading", "tuner.serve.insight", "tuner.serve.app", "tuner.serve.store", "tuner.serve.__main__",
     "tuner.serve.client", "tuner.serve.control", "tuner.serve.searches", "tuner.serve.queue", "tuner.serve.jobs",
     "tuner.serve.cluster", "tuner.serve.check", "tuner.serve.options", "tuner.serve.secret", "tuner.serve.state",
     "tuner.serve.tries", "tuner.serve.older", "tuner.serve.questions", "tuner.serve.costly",
@@ -256,7 +256,7 @@ def test_training_knows_no_ray(module):
 @pytest.mark.parametrize("module", sorted(FILES))
 def test_only_trial_workers_session_answer_and_train_meet_training(module):
     meets = any(name.startswith("tuner.training") for name in imported(module))
-    may = {"tuner.trial", "tuner.session", "tuner.answer", "tuner.train"} | {
+    may = {"tuner.drive.trial", "tuner.drive.session", "tuner.drive.answer", "tuner.train"} | {
         "tuner.engine.workers",
         "tuner.engine.reports",
     }
@@ -268,7 +268,7 @@ def test_only_the_driver_starts_ray():
         calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         return any(isinstance(f, ast.Attribute) and ast.unparse(f) in ("ray.init", "ray.shutdown") for f in calls)
 
-    assert [module for module, path in FILES.items() if starts(path)] == ["tuner.driver"]
+    assert [module for module, path in FILES.items() if starts(path)] == ["tuner.drive.driver"]
 
 
 def test_spaces_that_ship_import_nothing_of_the_search():

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tuner import progress
-from tuner.experiment import Experiment
+from tuner.drive import progress
+from tuner.spec.experiment import Experiment
 
 
 def trial(number, status="RUNNING", epoch=1, losses=(1.0,)):

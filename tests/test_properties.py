@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from test_decisions import CONTINUE, STOP, Search, with_trials
 
 from tuner.errors import RequestError
-from tuner.experiment import CHOICES, PAIRS, Experiment, load_experiment, option
-from tuner.journal import read
+from tuner.spec.experiment import CHOICES, PAIRS, Experiment, load_experiment, option
+from tuner.record.journal import read
 
 LIMITS = settings(deadline=None, max_examples=60)
 SHAPES = some.sampled_from([(8, 1, 2), (9, 1, 3), (9, 1, 1.5), (5, 5, 2), (10, 2, 2.0), (1, 1, 4)])

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tuner.experiment import Experiment
-from tuner.facts import facts_of
-from tuner.journal import Journal
+from tuner.spec.experiment import Experiment
+from tuner.spec.facts import facts_of
+from tuner.record.journal import Journal
 from tuner.space import find_space
 
 # root may write whatever a mode says: only the mount refuses, in a namespace of its own.

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from tuner.experiment import Experiment
-from tuner.journal import Journal
-from tuner.records import records_of
-from tuner.results import load
-from tuner.views.standing import Tally
+from tuner.spec.experiment import Experiment
+from tuner.record.journal import Journal
+from tuner.record.records import records_of
+from tuner.record.results import load
+from tuner.record.standing import Tally
 
 START = {"event": "trial_started", "config": {"lr": 0.1}, "resources": {"CPU": 1}, "node": "n"}
 

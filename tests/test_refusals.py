@@ -12,8 +12,8 @@ import pytest
 
 from tuner import run
 from tuner.errors import RequestError
-from tuner.experiment import Experiment
-from tuner.journal import Journal
+from tuner.spec.experiment import Experiment
+from tuner.record.journal import Journal
 
 SPACES = Path(__file__).parent / "spaces"
 TINY = str(SPACES / "tiny.py")
@@ -25,7 +25,7 @@ def refused(tmp_path, monkeypatch, capsys):
     """Runs a command line that must be refused; gives the text of its one line."""
     import ray
 
-    from tuner import driver
+    from tuner.drive import driver
 
     def start(*args, **kwargs):
         pytest.fail("Ray was started for a wrong request")
@@ -261,7 +261,7 @@ def test_results_that_are_a_file_are_refused(refused, tmp_path):
 @pytest.fixture
 def saved(tmp_path, monkeypatch, capsys):
     """A search `mine` over a copy of tiny.py, as it is on disk once it has begun."""
-    from tuner import session
+    from tuner.drive import session
     from tuner.space import find_space
 
     shutil.copy(TINY, tmp_path / "space.py")
@@ -384,7 +384,7 @@ def test_a_folder_with_another_programs_experiment_json_is_refused(refused, save
 
 
 def test_a_second_driver_is_refused_and_told_which_is_the_first(refused, saved):
-    from tuner.resume.lock import only_driver
+    from tuner.record.lock import only_driver
 
     with only_driver(saved):
         assert f"process {os.getpid()} on {socket.gethostname()} is running this" in refused("--resume", "mine")

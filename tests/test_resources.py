@@ -3,8 +3,8 @@
 import pytest
 
 from tuner.errors import RequestError
-from tuner.experiment import Experiment
-from tuner.resources import local_cluster, resources_of
+from tuner.spec.experiment import Experiment
+from tuner.spec.resources import local_cluster, resources_of
 
 
 def found(cpus, gpus, most=0, cluster=None, **others):

@@ -9,8 +9,8 @@ from killing import SPACES, assert_same, decided, told
 from ray.tune import CheckpointConfig
 
 from tuner import run
-from tuner.journal import read
-from tuner.results import load
+from tuner.record.journal import read
+from tuner.record.results import load
 
 ONE_AT_A_TIME = ["--max-concurrent-trials", "1", "--cpus-per-trial", "2"]
 PAIRS = [
@@ -48,7 +48,7 @@ def kept(one_ray, tmp_path_factory):
     results = tmp_path_factory.mktemp("kept")
     space = ["--space", str(SPACES / "tiny.py"), "--num-samples", "3", "--max-epochs", "5", "--scheduler", "fifo"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tuner.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig())
+        patch.setattr("tuner.drive.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig())
         options = [*space, *ONE_AT_A_TIME, "--wandb", "disabled", "--results", str(results), "--name", "whole"]
         assert run.main(options) == 0
     return results / "whole"

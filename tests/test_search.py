@@ -9,8 +9,8 @@ import pytest
 
 from tuner import run
 from tuner.engine.columns import USAGE
-from tuner.experiment import PAIRS
-from tuner.journal import read
+from tuner.spec.experiment import PAIRS
+from tuner.record.journal import read
 
 SPACES = Path(__file__).parent / "spaces"
 PAIRED = [(searcher, scheduler) for searcher, schedulers in PAIRS.items() for scheduler in schedulers]
@@ -128,7 +128,7 @@ def test_a_finished_search_is_extended(search, tmp_path, capsys):
     code = run.main(["--resume", "part", "--results", str(tmp_path), "--num-samples", "6"])
     assert code == 0
     assert (part.folder / "journal.jsonl").read_text().startswith(before)
-    from tuner.results import load
+    from tuner.record.results import load
 
     extended = load(part.folder)
     assert [t.config for t in extended.trials] == [t.config for t in whole.record.trials]
@@ -188,7 +188,7 @@ def losses_where_it_fits(ran, trial):
     from tuner.space import find_space
     from tuner.training.data import hold_out
     from tuner.training.loop import Training
-    from tuner.trial import trial_seed
+    from tuner.drive.trial import trial_seed
 
     task, seed = find_space(ran.record.experiment.space).space.task, ran.record.experiment.seed
     splits = hold_out(task.data(None), fraction=task.validation_fraction, seed=seed)

@@ -10,12 +10,12 @@ import pytest
 from ray import tune
 from ray.tune.search import Searcher
 
-from tuner import domains
+from tuner.spec import domains
 from tuner.errors import RequestError
-from tuner.experiment import CHOICES, PAIRS, Experiment
-from tuner.proposals import python_values
-from tuner.sampling import grid_of, nested, num_random, seeded
-from tuner.searchers import build_searcher, check_searcher
+from tuner.spec.experiment import CHOICES, PAIRS, Experiment
+from tuner.drive.proposals import python_values
+from tuner.drive.sampling import grid_of, nested, num_random, seeded
+from tuner.drive.searchers import build_searcher, check_searcher
 from tuner.space import Space
 
 SEARCHERS = CHOICES["searcher"]

@@ -4,7 +4,7 @@ import logging
 
 from tuner import gpus, report
 from tuner.errors import PrintableFormatter
-from tuner.experiment import Experiment, load_experiment
+from tuner.spec.experiment import Experiment, load_experiment
 
 STEERING = set("\x1b\x07\x9b\r\u202e")
 
@@ -26,7 +26,7 @@ def test_a_warning_about_a_folder_prints_none(tmp_path, capfd):
     (folder / "experiment.json").unlink()
     record = logging.makeLogRecord({"msg": "%s\n%s", "args": (folder, "\x9b")})
     assert PrintableFormatter().format(record) == f"{tmp_path}/x\\x1b[2J\n\\x9b"
-    logger = logging.getLogger("tuner.experiment")
+    logger = logging.getLogger("tuner.spec.experiment")
     before, logger.propagate = logger.propagate, False  # without pytest's handlers, as in a terminal
     try:
         load_experiment(folder)
@@ -36,7 +36,7 @@ def test_a_warning_about_a_folder_prints_none(tmp_path, capfd):
 
 
 def test_the_live_table_keeps_its_own_control_sequences_alone(monkeypatch, capsys):
-    from tuner import progress
+    from tuner.drive import progress
 
     table = progress.ProgressTable(Experiment(), 1, lambda: None, lambda *_: "wait\x1b[2J")
     monkeypatch.setattr(table, "_progress_str", lambda *_: "| a\x1b[2J |\n| b\x9b |", raising=False)

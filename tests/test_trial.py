@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from tuner import trial
+from tuner.drive import trial
 from tuner.engine.columns import WAITS
 
 

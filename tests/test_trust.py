@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
-import tuner.driver  # noqa: F401  (first: it sets what ray reads when it is imported)
-from tuner import answer, audit, run, session, train
+import tuner.drive.driver  # noqa: F401  (first: it sets what ray reads when it is imported)
+from tuner import audit, run, train
+from tuner.drive import answer, session
 from tuner.engine.controller import Analysis
 from tuner.errors import RequestError
-from tuner.experiment import Experiment, load_experiment
-from tuner.journal import Journal
-from tuner.resume.checkpoints import within
-from tuner.resume.lock import only_driver
+from tuner.spec.experiment import Experiment, load_experiment
+from tuner.record.journal import Journal
+from tuner.record.checkpoints import within
+from tuner.record.lock import only_driver
 from tuner.space import file_of, find_space
-from tuner.trust import code_of
+from tuner.spec.trust import code_of
 
 TINY = Path(__file__).parent / "spaces" / "tiny.py"
 RAN = "from pathlib import Path\nPath({mark!r}).touch()\n"

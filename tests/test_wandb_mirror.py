@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tuner.experiment import Experiment
-from tuner.journal import Journal
+from tuner.spec.experiment import Experiment
+from tuner.record.journal import Journal
 from tuner.wandb_mirror import Mirror, main, wait_for, wandb_mode
 
 

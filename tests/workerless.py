@@ -13,11 +13,11 @@ from ray.train._internal.session import _TrainingResult
 from ray.tune import Checkpoint
 from ray.tune.result import TRIAL_INFO
 
-from tuner import driver
-from tuner.assembly import assemble
-from tuner.experiment import Experiment
-from tuner.journal import Journal, read
-from tuner.resources import Resources
+from tuner.drive import driver
+from tuner.drive.assembly import assemble
+from tuner.spec.experiment import Experiment
+from tuner.record.journal import Journal, read
+from tuner.spec.resources import Resources
 from tuner.space import find_space
 
 

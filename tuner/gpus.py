@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from tuner.errors import RequestError, say
-from tuner.events import Event
-from tuner.journal import read
-from tuner.nvml import Device, devices
-from tuner.records import finite
+from tuner.record.events import Event
+from tuner.record.journal import read
+from tuner.training.nvml import Device, devices
+from tuner.record.records import finite
 
 logger = logging.getLogger(__name__)
 

@@ -17,12 +17,12 @@ from typing import Any, NoReturn
 
 from pydantic_core import to_json
 
-from tuner.answer import setting
+from tuner.drive.answer import setting
 from tuner.errors import RequestError, blamed, refused, say
-from tuner.figures import Figure, all_figures
-from tuner.files import write_atomically
-from tuner.records import finite
-from tuner.results import ExperimentRecord, load
+from tuner.views.figures import Figure, all_figures
+from tuner.record.files import write_atomically
+from tuner.record.records import finite
+from tuner.record.results import ExperimentRecord, load
 from tuner.views.alternatives import alternative_rows
 from tuner.views.audit_record import CONFIDENCE, result_of
 from tuner.views.contour import contour_of, draw_contour

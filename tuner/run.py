@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import tyro
 
 from tuner.errors import RequestError, nearest, say
-from tuner.experiment import BEST_RULE, Experiment, option
-from tuner.resume.lock import only_driver
-from tuner.resume.saved import Saved, saved
+from tuner.spec.experiment import BEST_RULE, Experiment, option
+from tuner.record.lock import only_driver
+from tuner.drive.saved import Saved, saved
 from tuner.space import find_space, list_spaces, mentions_torch
-from tuner.trust import refuse_cluster
+from tuner.spec.trust import refuse_cluster
 
 if TYPE_CHECKING:
-    from tuner.session import Request
+    from tuner.drive.session import Request
 
 EXIT_CODES = "0 done, 1 no trial had a finite metric, 2 wrong request, 130 interrupted"
 
@@ -115,7 +115,7 @@ def run_within(held: contextlib.ExitStack, argv: list[str], command: Command) ->
     given = resumed(command)
     experiment = parse(argv, given.experiment).experiment if given else command.experiment
     imports = ("ray.tune", "torch") if mentions_torch(experiment.space) else ("ray.tune",)
-    from tuner import driver
+    from tuner.drive import driver
 
     if given and not command.dry_run:
         held.enter_context(only_driver(given.experiment.folder))
@@ -124,7 +124,7 @@ def run_within(held: contextlib.ExitStack, argv: list[str], command: Command) ->
         say(*given.code)
     if not (command.dry_run or experiment.address):
         held.enter_context(driver.ray_here(experiment, imports))
-    from tuner import console, session
+    from tuner.drive import console, session
 
     request = requested(argv, command, given)
     if command.dry_run:
@@ -143,7 +143,7 @@ def run_within(held: contextlib.ExitStack, argv: list[str], command: Command) ->
 
 def search(request: Request) -> int:
     """Searches on the Ray that runs, and prints the answer; returns the exit code."""
-    from tuner import console, session
+    from tuner.drive import console, session
     from tuner.wandb_mirror import mirrored
 
     journal = session.open_journal(request)
@@ -169,7 +169,7 @@ def requested(argv: list[str], command: Command, given: Saved | None, here: bool
     Args:
         here: whether the search would run on this machine, or the cluster of `--address`.
     """
-    from tuner import session
+    from tuner.drive import session
 
     if given:
         wanted = parse(argv, given.experiment).experiment

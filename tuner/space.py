@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tuner import domains
+from tuner.spec import domains
 from tuner.errors import RequestError, nearest
 
 if TYPE_CHECKING:

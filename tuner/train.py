@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.answer import config_of, figures, setting
+from tuner.drive.answer import config_of, figures, setting
 from tuner.errors import RequestError, nearest, say
-from tuner.experiment import FILE
-from tuner.files import json_in
-from tuner.results import ExperimentRecord, load
+from tuner.spec.experiment import FILE
+from tuner.record.files import json_in
+from tuner.record.results import ExperimentRecord, load
 from tuner.space import Task, find_space
-from tuner.trust import HELP, OPTION, code_of
+from tuner.spec.trust import HELP, OPTION, code_of
 
 if TYPE_CHECKING:
     from tuner.training.data import Splits
@@ -134,7 +134,7 @@ def in_workers(given: dict[str, Any], state: bytes | None) -> Iterator[Group]:
     """As many processes as the trial had, which train it."""
     from tuner.training.group import Setting
     from tuner.training.launch import Processes
-    from tuner.trial import trial_seed
+    from tuner.drive.trial import trial_seed
 
     begun = Setting(
         given["config"],
@@ -197,7 +197,7 @@ def built(given: dict[str, Any], task: Task, splits: Splits) -> Training:
 
     from tuner.training.loop import Training
     from tuner.training.parallel import Worker
-    from tuner.trial import trial_seed
+    from tuner.drive.trial import trial_seed
 
     torch.set_num_threads(max(1, int(given["cpus"])))
     return Training(

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
-from tuner.events import Event
-from tuner.experiment import Experiment, load_experiment
-from tuner.journal import BEGINNINGS, follow, read
-from tuner.resume.lock import driver_of
+from tuner.record.events import Event
+from tuner.spec.experiment import Experiment, load_experiment
+from tuner.record.journal import BEGINNINGS, follow, read
+from tuner.record.lock import driver_of
 
 WAIT_S = 20.0  # for the last runs to be written or uploaded, once the search has ended
 PROMPT_S = 1.5  # the same where somebody waits at a terminal; W&B's process then goes on by itself

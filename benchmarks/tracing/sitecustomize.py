@@ -11,17 +11,17 @@ import sys
 import time
 
 MODULES = (
-    "ray", "ray.tune", "torch", "torch._dynamo", "torchvision", "wandb", "hyperopt", "tuner.session", "tuner.assembly",
-    "tuner.driver",
+    "ray", "ray.tune", "torch", "torch._dynamo", "torchvision", "wandb", "hyperopt", "tuner.drive.session", "tuner.drive.assembly",
+    "tuner.drive.driver",
 )  # fmt: skip
 FUNCTIONS = {
     "ray": ("init", "shutdown"),
     "tuner.space": ("find_space",),
-    "tuner.session": ("load_data", "open_journal"),
-    "tuner.driver": ("search",),
-    "tuner.answer": ("conclude", "evaluate"),
+    "tuner.drive.session": ("load_data", "open_journal"),
+    "tuner.drive.driver": ("search",),
+    "tuner.drive.answer": ("conclude", "evaluate"),
     "tuner.report": ("write_report",),
-    "tuner.trial": ("train_task",),
+    "tuner.drive.trial": ("train_task",),
     "tuner.wandb_mirror": ("wait_for",),
 }
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from tuner import run
-from tuner.experiment import Experiment
-from tuner.resources import Resources, resources_of
+from tuner.spec.experiment import Experiment
+from tuner.spec.resources import Resources, resources_of
 from tuner.serve import __main__ as serve
 
 ROOT = Path(__file__).parent.parent.parent

@@ -12,7 +12,7 @@ SCRIPT = """
 import contextlib, json, os, sys, time, uuid
 from pathlib import Path
 os.environ["OURS"] = uuid.uuid4().hex  # another Ray may run beside this one
-import tuner.driver
+import tuner.drive.driver
 import ray
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy

@@ -10,7 +10,7 @@ from benchmarks.nodes import FAULTS, Search, epochs_lost, figures, places, rayle
 from tuner.engine import nodes
 from tuner.engine.nodes import Nodes, launchable
 from tuner.engine.shares import Want, division
-from tuner.resources import Resources
+from tuner.spec.resources import Resources
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tuner import run
 from tuner.engine.output import MOST_BYTES
 from tuner.engine.recovery import RecoveringController, as_a_worker_or_task_error
 from tuner.engine.retries import Retries
-from tuner.journal import read
+from tuner.record.journal import read
 
 LOST = ray.exceptions.RayActorError(error_msg="killed")
 POISONED = RuntimeError("CUDA error: an illegal memory access was encountered")

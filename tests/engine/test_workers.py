@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tuner import train
-from tuner.results import load
+from tuner.record.results import load
 
 SPACES = Path(__file__).parents[1] / "spaces"
 DDP = ["--strategy", "ddp", "--workers-per-trial", "2"]

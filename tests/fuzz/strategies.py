@@ -17,8 +17,8 @@ from pathlib import Path
 
 import hypothesis.strategies as some
 
-from tuner.experiment import CHOICES, COPY, FILE, Experiment, digest
-from tuner.journal import sealed
+from tuner.spec.experiment import CHOICES, COPY, FILE, Experiment, digest
+from tuner.record.journal import sealed
 
 SENTINEL = "s3ntinel-of-a-file-elsewhere"
 MARKUP = "</script><img src=x onerror=alert(1)>"

@@ -8,11 +8,11 @@ import world as worlds
 from fuzzing import TIERS
 
 from tuner import gpus
-from tuner.experiment import Experiment, load_experiment
-from tuner.journal import Journal, read, scan
-from tuner.reading import Reading
-from tuner.records import TrialRecord, records_of
-from tuner.resume.checkpoints import damage
+from tuner.spec.experiment import Experiment, load_experiment
+from tuner.record.journal import Journal, read, scan
+from tuner.record.reading import Reading
+from tuner.record.records import TrialRecord, records_of
+from tuner.record.checkpoints import damage
 from tuner.views.audit_record import read_audit
 
 

@@ -7,7 +7,7 @@ import world as worlds
 from fuzzing import TIERS
 
 from tuner import report
-from tuner.results import Following
+from tuner.record.results import Following
 from tuner.serve import stream
 from tuner.views import tables
 from tuner.views.audit_record import result_of

@@ -10,7 +10,7 @@ import strategies
 import world as worlds
 from fuzzing import TIERS
 
-from tuner.experiment import Experiment
+from tuner.spec.experiment import Experiment
 from tuner.serve import cluster as clusters
 from tuner.serve.cluster import find
 from tuner.serve.older import bring

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.journal import read
+from tuner.record.journal import read
 
 ROOT = Path(__file__).parents[2]
 SPACE = '''"""A space of my own."""

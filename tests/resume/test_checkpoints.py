@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 
-from tuner.resume.checkpoints import STATE, damage
+from tuner.record.checkpoints import STATE, damage
 
 
 def packed(path, how=zipfile.ZIP_STORED, size=1000):

@@ -12,9 +12,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tuner.errors import RequestError
-from tuner.experiment import Experiment
-from tuner.facts import facts_of
-from tuner.journal import Journal
+from tuner.spec.experiment import Experiment
+from tuner.spec.facts import facts_of
+from tuner.record.journal import Journal
 from tuner.serve.app import create_app
 from tuner.serve.check import experiment_of
 from tuner.serve.client import BUSY, Client, ServiceError

@@ -14,10 +14,10 @@ import uvicorn
 from fastapi.testclient import TestClient
 
 from tuner.errors import RequestError
-from tuner.experiment import Experiment
-from tuner.journal import Journal, sealed
-from tuner.results import Following, load
-from tuner.resume.lock import only_driver
+from tuner.spec.experiment import Experiment
+from tuner.record.journal import Journal, sealed
+from tuner.record.results import Following, load
+from tuner.record.lock import only_driver
 from tuner.serve.app import create_app
 from tuner.serve.guard import is_loopback
 from tuner.serve.stream import CHUNK_BYTES, MOST_LINES, Place, framed, read_on

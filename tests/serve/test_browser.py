@@ -38,8 +38,8 @@ def page(chromium):
 
 def write_experiment(results, name="demo"):
     """Six trials of four epochs whose settings hold markup; gives the journal."""
-    from tuner.experiment import Experiment
-    from tuner.journal import Journal
+    from tuner.spec.experiment import Experiment
+    from tuner.record.journal import Journal
 
     folder = results / name
     folder.mkdir()

@@ -11,8 +11,8 @@ import pytest
 import uvicorn
 
 from tuner.errors import RequestError
-from tuner.experiment import Experiment
-from tuner.resume.lock import only_driver
+from tuner.spec.experiment import Experiment
+from tuner.record.lock import only_driver
 from tuner.serve import jobs
 from tuner.serve.client import Client, ServiceError
 from tuner.serve.jobs import Fate

@@ -9,9 +9,9 @@ import time
 import pytest
 from fastapi.testclient import TestClient
 
-from tuner.experiment import COPY, FILE, Experiment, digest
-from tuner.journal import Journal, sealed
-from tuner.resume.lock import driver_of
+from tuner.spec.experiment import COPY, FILE, Experiment, digest
+from tuner.record.journal import Journal, sealed
+from tuner.record.lock import driver_of
 from tuner.serve.app import create_app
 from tuner.serve.client import Client, ServiceError
 from tuner.serve.store import Store
@@ -288,7 +288,7 @@ def test_who_reads_one_experiment_does_not_wait_for_another(tmp_path):
 
 
 def test_a_long_journal_is_read_in_parts_and_the_list_does_not_wait_for_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("tuner.files.CHUNK_BYTES", 1000)
+    monkeypatch.setattr("tuner.record.files.CHUNK_BYTES", 1000)
     monkeypatch.setattr("tuner.serve.store.EACH_S", -1.0)
     begin(tmp_path, "long", [STARTED, *({**REPORT, "epoch": n} for n in range(1, 40))])
     store, states = Store(tmp_path), []
@@ -300,7 +300,7 @@ def test_a_long_journal_is_read_in_parts_and_the_list_does_not_wait_for_it(tmp_p
 
 
 def test_a_request_that_would_wait_too_long_is_told_when_to_ask_again(service, monkeypatch):
-    monkeypatch.setattr("tuner.files.CHUNK_BYTES", 100)
+    monkeypatch.setattr("tuner.record.files.CHUNK_BYTES", 100)
     monkeypatch.setattr("tuner.serve.store.VIEW_S", -1.0)
     answer = service.get("/api/experiments/good")
     assert answer.status_code == 503 and answer.headers["Retry-After"] == "1" and "so far" in answer.json()["error"]
@@ -317,7 +317,7 @@ def test_a_journal_that_is_too_long_is_named_and_not_read(tmp_path, monkeypatch)
 
 def test_values_that_take_far_more_memory_than_text_are_named_and_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr("tuner.serve.store.MOST_JOURNAL_BYTES", 20_000)
-    monkeypatch.setattr("tuner.foreign.MOST_OF_ALL", 20_000)
+    monkeypatch.setattr("tuner.record.foreign.MOST_OF_ALL", 20_000)
     begin(tmp_path, "ours", [STARTED, {**REPORT, "metrics": {"loss": 1, "a": [[]] * 2_000}}])
     rows = json.dumps({"training_iteration": 1, "loss": 1, "a": [[]] * 2_000}).encode() + b"\n"
     ray(result__json=rows)(tmp_path)

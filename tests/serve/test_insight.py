@@ -6,8 +6,8 @@ import plotly.graph_objects as go
 import pytest
 from fastapi.testclient import TestClient
 
-from tuner.experiment import Experiment
-from tuner.journal import Journal
+from tuner.spec.experiment import Experiment
+from tuner.record.journal import Journal
 from tuner.serve import questions
 from tuner.serve.app import create_app
 

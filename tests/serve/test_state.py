@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import RequestError
-from tuner.experiment import Experiment
+from tuner.spec.experiment import Experiment
 from tuner.serve import cluster as clusters
 from tuner.serve.check import experiment_of
 from tuner.serve.client import Client
@@ -321,7 +321,7 @@ def test_a_folder_cannot_choose_the_code_that_its_resume_imports(service, evil, 
 
 def rewrite(folder, **changed):
     """As a hostile folder has it: whole, with a right checksum, and other options."""
-    from tuner.experiment import digest
+    from tuner.spec.experiment import digest
 
     for name in ("experiment.json", ".experiment.json.copy"):
         document = json.loads((folder / name).read_text())

@@ -325,6 +325,6 @@ def test_without_a_compiler_it_is_said(monkeypatch):
 
 
 def test_every_strategy_of_the_command_line_is_there():
-    from tuner.experiment import CHOICES
+    from tuner.spec.experiment import CHOICES
 
     assert set(CHOICES["strategy"]) == set(STRATEGIES)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.experiment import Experiment
-from tuner.records import Folding
-from tuner.views.standing import Tally
+from tuner.spec.experiment import Experiment
+from tuner.record.records import Folding
+from tuner.record.standing import Tally
 
 
 def events(seed, trials=6, epochs=5):

@@ -12,7 +12,7 @@ import yaml
 from ray._private.state import state
 
 from tuner.engine.shares import Want, agreed
-from tuner.resources import Resources
+from tuner.spec.resources import Resources
 
 LOOK_S = 2.0  # between two looks at the cluster: three calls to its head
 UNBOUNDED = 1000  # nodes of a type that an autoscaler may start without limit

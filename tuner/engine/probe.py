@@ -20,7 +20,7 @@ from ray.exceptions import GetTimeoutError, RayError, RuntimeEnvSetupError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tuner.errors import RequestError
-from tuner.experiment import Experiment
+from tuner.spec.experiment import Experiment
 from tuner.space import Found
 
 PATIENCE_S = 60.0  # a node's first worker: the code is fetched, Ray and the space imported; 3 to 10 s where all is well

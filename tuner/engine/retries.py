@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tuner.engine.failures import kind_of
-from tuner.events import Event
+from tuner.record.events import Event
 
 
 @dataclass(frozen=True)

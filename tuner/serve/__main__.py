@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import uvicorn
 
 from tuner.errors import RequestError
-from tuner.experiment import CHOICES
+from tuner.spec.experiment import CHOICES
 from tuner.serve.app import create_app
 from tuner.serve.connections import Connection
 from tuner.serve.guard import is_loopback

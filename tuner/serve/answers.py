@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from tuner.journal import strict
+from tuner.record.journal import strict
 
 
 def answer(row: Any, status: int = 200) -> Response:

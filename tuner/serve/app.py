@@ -16,7 +16,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import Response
 
 from tuner.errors import RequestError
-from tuner.reading import NotYet
+from tuner.record.reading import NotYet
 from tuner.serve.answers import answer
 from tuner.serve.bounds import Bounds, later
 from tuner.serve.control import REFUSALS, Desk, Shown, add_control

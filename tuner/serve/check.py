@@ -14,7 +14,7 @@ import sys
 
 from tuner import run
 from tuner.errors import RequestError
-from tuner.experiment import Experiment
+from tuner.spec.experiment import Experiment
 
 ELSEWHERE = "--elsewhere"
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from tuner.errors import RequestError
-from tuner.files import bytes_in, write_atomically
+from tuner.record.files import bytes_in, write_atomically
 from tuner.serve.secret import child_environment, keep_secret
 
 START_S = 120.0  # a cold start takes 8 to 20 s on two busy cores

@@ -10,8 +10,8 @@ from urllib.parse import parse_qs
 from fastapi import Body, FastAPI, Request
 from starlette.responses import Response
 
-from tuner.results import ExperimentRecord
-from tuner.resume.lock import driver_of
+from tuner.record.results import ExperimentRecord
+from tuner.record.lock import driver_of
 from tuner.serve.answers import answer
 from tuner.serve.guard import Keys, client_of, signin_page, welcome
 from tuner.serve.options import Resume, Start

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Path, Query, Request
 from starlette.responses import Response
 
 from tuner.errors import RequestError
-from tuner.results import ExperimentRecord
+from tuner.record.results import ExperimentRecord
 from tuner.serve.answers import answer
 from tuner.serve.control import Desk
 from tuner.serve.costly import Costly

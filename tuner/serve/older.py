@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tuner.errors import RequestError
-from tuner.experiment import Experiment
+from tuner.spec.experiment import Experiment
 from tuner.serve.cluster import MODULE
 from tuner.serve.options import SETTABLE, Start
 from tuner.serve.queue import Queue, Search

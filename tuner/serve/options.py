@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from tuner.errors import RequestError, nearest
-from tuner.experiment import Experiment, option
+from tuner.spec.experiment import Experiment, option
 from tuner.space import list_spaces
 
 SETTABLE = (

@@ -13,9 +13,9 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from tuner.errors import RequestError, printable
-from tuner.experiment import Experiment
-from tuner.files import bytes_in, write_atomically
-from tuner.resources import Resources, resources_of
+from tuner.spec.experiment import Experiment
+from tuner.record.files import bytes_in, write_atomically
+from tuner.spec.resources import Resources, resources_of
 from tuner.serve.options import Resume, Start, resume_arguments, start_arguments
 
 Phase = Literal["queued", "submitted", "stopping", "stopped", "failed", "done"]

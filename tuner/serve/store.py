@@ -17,13 +17,13 @@ from typing import Any
 from pydantic_core import to_json
 
 from tuner.errors import RequestError, blamed
-from tuner.experiment import Experiment
-from tuner.figures import all_figures
-from tuner.files import SWELL, is_file_in
-from tuner.foreign import files_of, is_ray_folder
-from tuner.reading import NotYet, Reading
-from tuner.results import KILLED, ExperimentRecord, Following
-from tuner.resume.lock import abandoned
+from tuner.spec.experiment import Experiment
+from tuner.views.figures import all_figures
+from tuner.record.files import SWELL, is_file_in
+from tuner.record.foreign import files_of, is_ray_folder
+from tuner.record.reading import NotYet, Reading
+from tuner.record.results import KILLED, ExperimentRecord, Following
+from tuner.record.lock import abandoned
 from tuner.serve.answers import text_of
 from tuner.views import tables
 from tuner.views.tables import BestRow

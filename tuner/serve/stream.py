@@ -10,7 +10,7 @@ from typing import NamedTuple
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from tuner.files import open_in
+from tuner.record.files import open_in
 from tuner.serve.guard import refusal
 
 MOST_STREAMS = 100  # followed at a time: each is a look at a file twice a second

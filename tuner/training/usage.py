@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from tuner.nvml import Busy
+from tuner.training.nvml import Busy
 
 STATM = Path("/proc/self/statm")
 SKIPPED = 2  # epochs in which caches fill, libraries load and CUDA chooses its kernels

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tuner.errors import RequestError
-from tuner.results import ExperimentRecord
+from tuner.record.results import ExperimentRecord
 from tuner.views.whatif import REPLAYED, Range, WhatIf, epochs_beyond, what_if
 
 MOST_REPORTS = 30_000  # replayed in a row: 10,000 take a quarter of a second

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
-from tuner.files import json_in
-from tuner.records import TrialRecord, finite
-from tuner.results import ExperimentRecord
+from tuner.record.files import json_in
+from tuner.record.records import TrialRecord, finite
+from tuner.record.results import ExperimentRecord
 
 FILE = "audit.json"
 CONFIDENCE = 0.95

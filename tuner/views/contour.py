@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tuner.errors import RequestError, nearest
-from tuner.results import ExperimentRecord
+from tuner.record.results import ExperimentRecord
 from tuner.views.labels import escaped, label_of, tick
 from tuner.views.parallel import BEST_TO_WORST, Axis, parallel_of
 

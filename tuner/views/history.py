@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tuner.results import ExperimentRecord
+from tuner.record.results import ExperimentRecord
 from tuner.views.labels import BEST_COLOR, escaped, label_of
 
 

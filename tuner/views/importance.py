@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tuner.errors import RequestError
-from tuner.results import ExperimentRecord
+from tuner.record.results import ExperimentRecord
 from tuner.views.labels import MAIN_COLOR, escaped
 from tuner.views.parallel import parallel_of
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from tuner.answer import flat
+from tuner.drive.answer import flat
 from tuner.errors import printable
-from tuner.kept import kept
-from tuner.records import TrialRecord
+from tuner.record.kept import kept
+from tuner.record.records import TrialRecord
 
 BEST_COLOR = "#f08c00"  # the winner, in every figure; seen on a light and on a dark page
 MAIN_COLOR, GRAY, STOP_COLOR = "#4c8bf5", "#8b93a7", "#d9534f"

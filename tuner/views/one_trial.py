@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.files import open_in
-from tuner.records import TrialRecord, finite
-from tuner.results import ExperimentRecord
+from tuner.record.files import open_in
+from tuner.record.records import TrialRecord, finite
+from tuner.record.results import ExperimentRecord
 from tuner.views.labels import BEST_COLOR, MAIN_COLOR, STOP_COLOR, escaped
 from tuner.views.tables import DecisionRow, TrialRow, decision_row, trial_row
 from tuner.views.timeline import cost_of

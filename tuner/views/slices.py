@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from tuner.kept import kept
-from tuner.records import TrialRecord, finite
-from tuner.results import ExperimentRecord
+from tuner.record.kept import kept
+from tuner.record.records import TrialRecord, finite
+from tuner.record.results import ExperimentRecord
 from tuner.views.labels import BEST_COLOR, GRAY, MAIN_COLOR, escaped, label_of, tick
 from tuner.views.parallel import Axis, parallel_of, sampled
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tuner.kept import kept
-from tuner.records import TrialRecord, finite
-from tuner.results import ExperimentRecord
+from tuner.record.kept import kept
+from tuner.record.records import TrialRecord, finite
+from tuner.record.results import ExperimentRecord
 from tuner.views.labels import BEST_COLOR, GROUPS, escaped, label_of
 
 MOST_SPANS = 1000  # the latest: more bars are thinner than a pixel each

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tuner.records import TrialRecord, finite
-from tuner.results import ExperimentRecord
+from tuner.record.records import TrialRecord, finite
+from tuner.record.results import ExperimentRecord
 from tuner.views.labels import BEST_COLOR, GRAY, MAIN_COLOR, STOP_COLOR, escaped, label_of
 from tuner.views.whatif import Fate, WhatIf
 

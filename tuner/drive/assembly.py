@@ -1,0 +1,163 @@
+"""Puts a search together: searcher, scheduler, resources, callbacks and the trial's function in one Ray Tuner."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune import CheckpointConfig
+from ray.tune.experiment import Trial
+from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
+
+from tuner.drive import trial as trials
+from tuner.drive.callbacks import JournalCallback
+from tuner.drive.decisions import JournalingScheduler
+from tuner.engine import probe
+from tuner.engine.controller import installed
+from tuner.engine.halt import Halt
+from tuner.engine.nodes import Nodes
+from tuner.engine.retries import Retries
+from tuner.record.events import Event
+from tuner.spec.experiment import Experiment
+from tuner.record.journal import Journal
+from tuner.drive.progress import ProgressTable
+from tuner.drive.proposals import KEEP_BEST_AND_LATEST, Proposals
+from tuner.spec.resources import Resources
+from tuner.record.ledger import Ledger
+from tuner.drive.replay import Replay
+from tuner.drive.schedulers import build_scheduler
+from tuner.drive.searchers import build_searcher
+from tuner.space import Found
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """A search that is ready to run: `tuner.fit()` inside `controller`; `halt` ends it early and says why."""
+
+    tuner: tune.Tuner
+    controller: AbstractContextManager[None]
+    halt: Halt
+
+
+def assemble(
+    experiment: Experiment,
+    found: Found,
+    splits: Any,
+    journal: Journal,
+    history: list[Event],
+    resources: Resources,
+) -> Assembly:
+    """Builds the search, or the rest of one, for the Ray that runs.
+
+    Args:
+        splits: the data with its validation part, or None for a function space.
+        history: the journal's events so far; empty for a new search.
+    """
+    halt = Halt(experiment.time_budget, left_s(experiment, history))
+    journal.blocked = halt.blocked
+    nodes = Nodes(
+        resources,
+        experiment.max_concurrent_trials,
+        follow=bool(experiment.address),
+        priority=experiment.priority,
+    )
+    searcher, num_settings = build_searcher(experiment, found.space)
+    scheduler = build_scheduler(experiment, found.space)
+    pbt = experiment.scheduler == "pbt"  # needs its whole population at once, and any of its checkpoints
+    ledger = Ledger(journal)
+    judge = JournalingScheduler(
+        scheduler,
+        experiment,
+        ledger,
+        halt,
+        found.space.mutable,
+        resumed=bool(history),
+        concurrent=None if pbt else nodes.concurrent,
+    )
+
+    def replayed(source: Proposals) -> list[Trial]:
+        replay = Replay(source, judge, ledger, experiment, history)
+        trials = replay.run()
+        judge.restored(trials, replay.started())
+        return trials
+
+    keep = KEEP_BEST_AND_LATEST if found.space.task and not pbt else CheckpointConfig()
+    proposals = Proposals(
+        searcher,
+        num_settings,
+        experiment,
+        ledger,
+        concurrent=(lambda: num_settings) if pbt else nodes.concurrent,
+        keep=keep,
+        replayed=replayed,
+    )
+    retries = Retries(experiment.max_failures, history)
+    # A cluster may grow, and a population is there at once: then the proposals alone bound how many trials wait.
+    all_may_wait = pbt or experiment.address
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(num_settings if all_may_wait else resources.concurrent + 1)
+    loggers = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
+    tuner = tune.Tuner(
+        trainable(experiment, found, splits, resources),
+        tune_config=tune.TuneConfig(
+            metric=experiment.metric,
+            mode=experiment.mode,
+            search_alg=proposals,
+            scheduler=judge,
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(
+            name="ray",
+            storage_path=str(experiment.folder.absolute()),
+            stop=halt,
+            callbacks=[JournalCallback(journal, judge, halt, retries), *loggers],
+            progress_reporter=ProgressTable(experiment, num_settings, halt.left_s, nodes.notice),
+            verbose=1,
+        ),
+    )
+    controller = installed(nodes, not experiment.address, retries, experiment.trial_timeout_s, halt.waiting)
+    return Assembly(tuner, controller, halt)
+
+
+def trainable(experiment: Experiment, found: Found, splits: Any, resources: Resources) -> Any:
+    """The space's task or function as Ray runs it, with the resources of one trial."""
+    space = found.space
+    goal = trials.Goal(
+        experiment.metric,
+        experiment.mode,
+        experiment.max_epochs,
+        experiment.seed,
+        resources.cpus,
+        resources.gpus,
+        experiment.precision,
+        experiment.on_oom,
+        space.mutable,
+        experiment.strategy,
+        resources.workers,
+    )
+    probe.by_value(found)
+    if space.train is not None:
+        function = partial(trials.train_function, function=space.train, goal=goal)
+    elif experiment.strategy == "ddp":
+        function = tune.with_parameters(trials.train_in_workers, shared=(ray.put((space.task, splits)),), goal=goal)
+    else:
+        # Once into the object store; every worker of a node maps the same arrays.
+        function = tune.with_parameters(trials.train_task, task=space.task, splits=splits, goal=goal)
+    return tune.with_resources(function, tune.PlacementGroupFactory(resources.bundles()))
+
+
+def left_s(experiment: Experiment, history: list[Event]) -> float | None:
+    """Seconds left of the time budget after what earlier sessions used; None = no limit."""
+    if experiment.time_budget_s is None:
+        return None
+    used = since = 0.0
+    for event in history:
+        if event["event"] in ("experiment_started", "experiment_resumed"):
+            since = event["time"]
+        used += event["time"] - since
+        since = event["time"]
+    return max(0.0, experiment.time_budget_s - used)

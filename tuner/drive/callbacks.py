@@ -1,0 +1,74 @@
+"""What Ray tells of trials while a search runs, into the journal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray.tune import Callback
+from ray.tune.experiment import Trial
+
+from tuner.drive.decisions import JournalingScheduler, Verdict
+from tuner.engine.halt import Halt
+from tuner.engine.retries import Failure, Retries
+from tuner.record.journal import Journal
+
+
+class JournalCallback(Callback):
+    """Journals when trials start, fail and end; reports and decisions are journaled where they are judged."""
+
+    def __init__(self, journal: Journal, scheduler: JournalingScheduler, halt: Halt, retries: Retries) -> None:
+        self._journal, self._scheduler, self._halt, self._retries = journal, scheduler, halt, retries
+        self._running: set[str] = set()
+        self._places: dict[Any, tuple[str, int | None]] = {}
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self._running.add(trial.trial_id)
+        resources = trial.placement_group_factory.required_resources
+        node, pid = self._place(trial)
+        self._journal.write(
+            "trial_started", trial.trial_id, config=trial.config, resources=resources, node=node, pid=pid
+        )
+
+    def _place(self, trial: Trial) -> tuple[str, int | None]:
+        """The node and the process of a trial's worker."""
+        actor = trial.temporary_state.ray_actor
+        if actor not in self._places:  # asked once a worker: the answer is a call to it
+            node = trial.get_ray_actor_ip() or ""
+            self._places[actor] = node, trial.temporary_state.location.pid
+        return self._places[actor]
+
+    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self._failed(trial)
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self._ended(trial, Verdict("failed", self._failed(trial).error))
+
+    def _failed(self, trial: Trial) -> Failure:
+        failure = self._retries.last[trial.trial_id]
+        # A trial that goes on says after which epoch: 0 where it saves no checkpoint and begins anew, and what it
+        # had reported by then is not journaled again.
+        going_on = {"from_epoch": failure.from_epoch} if failure.will_retry else {}
+        self._journal.write(
+            "trial_failed",
+            trial.trial_id,
+            error=failure.error,
+            kind=failure.kind,
+            will_retry=failure.will_retry,
+            **going_on,
+        )
+        return failure
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        ended = Verdict("completed", "its function returned")
+        if not trial.last_result or "training_iteration" not in trial.last_result:
+            ended = Verdict("failed", "ended without a report")
+        self._ended(trial, self._scheduler.verdicts.pop(trial.trial_id, ended))
+
+    def _ended(self, trial: Trial, verdict: Verdict) -> None:
+        self._running.discard(trial.trial_id)
+        self._journal.write("trial_ended", trial.trial_id, status=verdict.status, reason=verdict.reason)
+
+    def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
+        for trial_id in sorted(self._running):
+            reason = self._halt.reason or "the search was interrupted"
+            self._journal.write("trial_ended", trial_id, status="interrupted", reason=reason)

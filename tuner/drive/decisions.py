@@ -1,0 +1,232 @@
+"""Every report is judged here: journaled, checked, given to Ray's scheduler, the decision journaled with its reason.
+
+Ray's schedulers keep why they stopped a trial to themselves, let a trial whose metric is not a number live (`nan <
+cutoff` is false), and one report without the metric ends the whole experiment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import TrialScheduler
+
+from tuner.engine.columns import USAGE
+from tuner.engine.halt import Halt
+from tuner.errors import RequestError, nearest
+from tuner.spec.experiment import Experiment
+from tuner.drive.explain import Comparison, Explainer
+from tuner.record.journal import plain
+from tuner.record.ledger import Ledger
+from tuner.drive.sampling import seeded
+
+CONTINUE: str = TrialScheduler.CONTINUE
+STOP: str = TrialScheduler.STOP
+PAUSE: str = TrialScheduler.PAUSE
+NOOP: str = TrialScheduler.NOOP
+ACTIONS = {CONTINUE: "continue", STOP: "stop", PAUSE: "pause", NOOP: "pause"}
+# What Ray adds to a report; the journal keeps what the trial said.
+RAY_KEYS = frozenset(
+    "trial_id training_iteration time_total_s time_this_iter_s time_since_restore iterations_since_restore timestamp "
+    "date pid hostname node_ip done config checkpoint_dir_name should_checkpoint experiment_tag improved "
+    "timesteps_total episodes_total timesteps_since_restore hyperband_info __report_restored__".split()
+)
+
+
+@dataclass
+class Verdict:
+    """How a trial ended: its status and reason for `trial_ended`."""
+
+    status: str
+    reason: str
+
+
+class JournalingScheduler(TrialScheduler):
+    """Wraps any of Ray's schedulers; the one that is given decides, this one checks and writes down.
+
+    Args:
+        concurrent: gives the trials that may run at a time, for which paused ones wait; None = as many as Ray runs.
+    """
+
+    def __init__(
+        self,
+        inner: TrialScheduler,
+        experiment: Experiment,
+        journal: Ledger,
+        halt: Halt,
+        mutable: tuple[str, ...],
+        resumed: bool = False,
+        concurrent: Callable[[], int] | None = None,
+    ) -> None:
+        super().__init__()
+        self._inner, self._experiment, self._journal, self._halt = inner, experiment, journal, halt
+        self._mutable = mutable
+        self._explain = Explainer(inner, experiment.metric, experiment.mode)
+        self._judged_any = resumed
+        self._judged: dict[str, int] = {}  # trial -> its last judged epoch
+        self._waiting: set[str] = set()  # told to pause, and nothing reported since
+        self._concurrent = concurrent
+        self._added: set[str] = set()  # by the replay, before Ray knows them
+        self._first: list[Trial] = []
+        self.max_epochs = experiment.max_epochs
+        self.verdicts: dict[str, Verdict] = {}
+
+    @property
+    def metric(self) -> str:
+        return self._experiment.metric
+
+    @property
+    def supports_buffered_results(self) -> bool:
+        return False
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        return True  # set when the inner scheduler was built
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        if trial.trial_id in self._added:
+            self._added.discard(trial.trial_id)
+            return
+        with seeded(self._experiment.seed, 4, int(trial.trial_id)):
+            self._inner.on_trial_add(tune_controller, trial)
+
+    def restored(self, trials: list[Trial], first: list[Trial]) -> None:
+        """The replay is over: Ray will add its trials, which are known here; those that ran are to run first."""
+        self._added, self._first = {trial.trial_id for trial in trials}, first
+
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
+        self._inner.on_trial_error(tune_controller, trial)
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        trial_id, epoch = trial.trial_id, result["training_iteration"]
+        self._waiting.discard(trial_id)
+        metrics = {name: plain(value) for name, value in result.items() if _is_metric(name)}
+        saved = result.get("checkpoint_dir_name")
+        where = {"checkpoint": f"ray/{trial_id}/{saved}"} if saved else {}
+        self._journal.write("report", trial_id, epoch=epoch, metrics=metrics, **where)
+        if epoch <= self._judged.get(trial_id, 0):
+            return CONTINUE  # it went back to an earlier checkpoint: its scheduler and the journal's decisions stand
+        if self._experiment.scheduler != "pbt":  # which itself puts trials back to earlier epochs
+            self._judged[trial_id] = epoch
+        value = metrics.get(self.metric)
+        refused = self._refuse(trial_id, epoch, value, metrics)
+        if refused:
+            return self._decide(trial_id, epoch, value, STOP, refused, Comparison(), "failed")
+        self._judged_any = True
+        assert isinstance(value, (int, float))  # `_refuse` said so
+        if not math.isfinite(value):
+            # The metric alone is not compared anywhere: recorded as the worst, it would bend a rung's percentile.
+            reason = f"{self.metric} is {value} at epoch {epoch}: the training diverged"
+            return self._decide(trial_id, epoch, value, STOP, reason, Comparison(), "pruned")
+        if epoch >= self.max_epochs:
+            reason = f"trained its {self.max_epochs} epochs"
+            return self._decide(trial_id, epoch, value, STOP, reason, Comparison(), "completed")
+        result[self.metric] = value
+        return self._ask(tune_controller, trial, result, value)
+
+    def _ask(self, tune_controller: Any, trial: Trial, result: dict[str, Any], value: float) -> str:
+        """The inner scheduler's decision, journaled where there was one to take."""
+        trial_id, epoch, before = trial.trial_id, result["training_iteration"], dict(trial.config)
+        # Before it decides: afterwards the trial is part of what it was compared with.
+        compared = self._explain.before(trial, result)
+        with self._seeded(int(trial_id), epoch):
+            action: str = self._inner.on_trial_result(tune_controller, trial, result)
+        changed = {k: (before[k], v) for k, v in trial.config.items() if k in self._mutable and v != before[k]}
+        # Ray's session gives a report without a checkpoint the name None.
+        if action == PAUSE and not trial.checkpoint and result.get("checkpoint_dir_name") is None:
+            reason = f"--scheduler {self._experiment.scheduler} pauses trials, and this one saves no checkpoint"
+            self._halt.refuse(RequestError(f"{reason} to go on from; report checkpoints, or use asha, median or fifo"))
+            return self._decide(trial_id, epoch, value, STOP, reason, compared, "failed")
+        if compared.rung is not None or changed or action not in (CONTINUE, NOOP):
+            reason = self._explain.reason(ACTIONS[action], value, compared, changed)
+            return self._decide(trial_id, epoch, value, action, reason, compared, "pruned")
+        return action
+
+    def _seeded(self, *key: int) -> AbstractContextManager[None]:
+        # Of all schedulers, population based training alone draws when it gets a report.
+        return seeded(self._experiment.seed, 5, *key) if self._experiment.scheduler == "pbt" else nullcontext()
+
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        if trial.trial_id in self._waiting and trial.is_saving:
+            self._removed(trial)  # stopped before Ray had marked it as paused: to Ray that is a trial that runs
+        value = plain(result.get(self.metric))
+        if isinstance(value, (int, float)) and math.isfinite(value):
+            self._inner.on_trial_complete(tune_controller, trial, result)
+        else:
+            self._inner.on_trial_remove(tune_controller, trial)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
+        self._removed(trial)
+        self._inner.on_trial_remove(tune_controller, trial)
+
+    def _removed(self, trial: Trial) -> None:
+        """A scheduler that stops a paused trial returns no decision: it asks Ray to stop it, and Ray tells it so."""
+        last = trial.last_result or {}
+        if trial.trial_id not in self.verdicts and not self._halt.reason and "training_iteration" in last:
+            value = plain(last.get(self.metric))
+            compared = self._explain.removed(trial)
+            reason = self._explain.reason("stop", value, compared, {})
+            self._decide(trial.trial_id, last["training_iteration"], value, STOP, reason, compared, "pruned")
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        while self._first:
+            if self._first[0].status == Trial.PENDING:
+                return self._first[0]
+            del self._first[0]
+        chosen = self._inner.choose_trial_to_run(tune_controller)
+        if chosen is None or chosen.status != Trial.PAUSED or self._concurrent is None:
+            return chosen
+        # Ray would resume as many as there are CPUs for.
+        busy = sum(trial.status in (Trial.PENDING, Trial.RUNNING) for trial in tune_controller.get_live_trials())
+        return chosen if busy < self._concurrent() else None
+
+    def debug_string(self) -> str:
+        return str(self._inner.debug_string())
+
+    def _refuse(self, trial_id: str, epoch: int, value: Any, metrics: dict[str, Any]) -> str:
+        """Why the report cannot be judged, or nothing. The first report of a search is asked for in the plain."""
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return ""
+        names = ", ".join(sorted(metrics.keys() - USAGE)) or "nothing"
+        if self.metric not in metrics:
+            what = f"reports no {self.metric!r} at epoch {epoch}; it reports {names}"
+        else:
+            what = f"reports {self.metric!r} as {value!r} at epoch {epoch}, which is no number"
+        if not self._judged_any:
+            hint = nearest(self.metric, metrics)
+            self._halt.refuse(RequestError(f"--metric {self.metric}: trial {trial_id} {what}{hint}"))
+        return f"the trial {what}"
+
+    def _decide(
+        self, trial_id: str, epoch: int, value: Any, action: str, reason: str, compared: Comparison, status: str
+    ) -> str:
+        self._journal_decision(trial_id, epoch, value, action, reason, compared)
+        if action == PAUSE:
+            self._waiting.add(trial_id)
+        if action == STOP:
+            self.verdicts[trial_id] = Verdict(status, reason)
+        return action
+
+    def _journal_decision(
+        self, trial_id: str, epoch: int, value: Any, action: str, reason: str, compared: Comparison
+    ) -> None:
+        number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+        self._journal.write(
+            "decision",
+            trial_id,
+            epoch=epoch,
+            rung=compared.rung,
+            bracket=compared.bracket,
+            value=number,
+            cutoff=compared.cutoff,
+            recorded=compared.recorded,
+            action=ACTIONS[action],
+            reason=reason,
+        )
+
+
+def _is_metric(name: str) -> bool:
+    return name not in RAY_KEYS and not name.startswith("config/")

@@ -1,0 +1,133 @@
+"""Why a scheduler decided as it did, read from the state of Ray's own schedulers (ray 2.60.0).
+
+Sources: ASHA, Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, in Ray's stopping
+variant; the median rule of Golovin et al., "Google Vizier", KDD 2017; HyperBand, Li et al., JMLR 2018; BOHB, Falkner
+et al., ICML 2018; population based training, Jaderberg et al., 2017.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import (
+    AsyncHyperBandScheduler,
+    HyperBandScheduler,
+    PopulationBasedTraining,
+    TrialScheduler,
+)
+
+from tuner.drive.incremental import IncrementalMedian
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a scheduler compared a report with.
+
+    `cutoff` is in the metric's own units and sign, None where there was nothing to compare with; `recorded` is how
+    many other trials it stands for; `value` is what was compared, where that is not the report's own metric.
+    """
+
+    rung: int | None = None
+    bracket: int | None = None
+    cutoff: float | None = None
+    recorded: int = 0
+    value: float | None = None
+
+
+class Explainer:
+    """Reads one scheduler. `before` must be called before the scheduler takes a report in."""
+
+    def __init__(self, scheduler: TrialScheduler, metric: str, mode: str) -> None:
+        self._scheduler, self._metric, self._mode = scheduler, metric, mode
+        self._sign = 1.0 if mode == "max" else -1.0
+        # What came to each rung of each HyperBand bracket: the scheduler forgets it when it halves the bracket.
+        self._came: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
+        self._at: dict[str, tuple[int, int]] = {}
+
+    def before(self, trial: Trial, result: dict[str, Any]) -> Comparison:
+        """What the scheduler is about to compare the report with; its rung is None where it will not compare."""
+        scheduler, epoch, value = self._scheduler, result["training_iteration"], result[self._metric]
+        if isinstance(scheduler, AsyncHyperBandScheduler):
+            return self._asha(scheduler, trial.trial_id, epoch)
+        if isinstance(scheduler, IncrementalMedian):
+            return self._median(scheduler, trial, epoch, value)
+        if isinstance(scheduler, HyperBandScheduler):
+            return self._hyperband(scheduler, trial, epoch, value)
+        return Comparison()
+
+    def removed(self, trial: Trial) -> Comparison:
+        """For a paused trial that the scheduler stops: what it had come to and was not good enough for."""
+        place = self._at.get(trial.trial_id)
+        if place is None or not isinstance(self._scheduler, HyperBandScheduler):
+            return Comparison()
+        bracket, _ = self._scheduler._trial_info[trial]
+        best_first = sorted(self._came[place].values(), reverse=self._mode == "max")
+        kept = int(bracket._n)  # halved already when it stops trials
+        cutoff = best_first[kept - 1] if 0 < kept <= len(best_first) else None
+        if cutoff is not None and self._sign * self._came[place][trial.trial_id] >= self._sign * cutoff:
+            cutoff = None  # good enough: its whole bracket has ended
+        return Comparison(place[1], place[0], cutoff, len(best_first) - 1)
+
+    def reason(self, action: str, value: Any, compared: Comparison, changed: dict[str, tuple[Any, Any]]) -> str:
+        """The decision in words; `changed` is what population based training set anew: name -> (before, now)."""
+        if changed:
+            steps = ", ".join(f"{name} {short(old)} -> {short(new)}" for name, (old, new) in changed.items())
+            return f"among the worst quarter: takes over a better trial's state, with {steps}"
+        if action == "pause":
+            return self._why_paused(compared)
+        at = "" if compared.rung is None else f" at rung {compared.rung:g}"
+        value = value if compared.value is None else compared.value
+        if compared.cutoff is None or not isinstance(value, (int, float)):
+            few = f"only {compared.recorded} others" if compared.recorded else "no other"
+            return f"{few} to compare with{at}" if action == "continue" else f"its bracket has ended{at}"
+        what = "best " + self._metric if compared.value is not None else self._metric
+        better = "within" if action == "continue" else "worse than"
+        return f"{what} {value:.6g} is {better} the cutoff {compared.cutoff:.6g} of {compared.recorded} recorded{at}"
+
+    def _why_paused(self, compared: Comparison) -> str:
+        if isinstance(self._scheduler, HyperBandScheduler):
+            return f"waits at rung {compared.rung:g} for the other trials of its bracket"
+        if isinstance(self._scheduler, PopulationBasedTraining):
+            return "makes room for the others of its population"
+        return f"only {compared.recorded} others to compare with at rung {compared.rung:g}: lets them go first"
+
+    def _asha(self, scheduler: AsyncHyperBandScheduler, trial_id: str, epoch: int) -> Comparison:
+        bracket = scheduler._trial_info[trial_id]
+        for rung, recorded in bracket._rungs:  # the highest first, as Ray goes through them
+            if epoch >= rung and trial_id not in recorded:
+                cutoff = bracket.cutoff(recorded)
+                own_sign = None if cutoff is None else float(self._sign * cutoff)
+                return Comparison(rung, scheduler._brackets.index(bracket), own_sign, len(recorded))
+        return Comparison()
+
+    def _median(self, scheduler: IncrementalMedian, trial: Trial, epoch: int, value: float) -> Comparison:
+        if epoch < scheduler._grace_period:
+            return Comparison()
+        return Comparison(epoch, None, *scheduler.compared(trial, epoch, value))
+
+    def _hyperband(self, scheduler: HyperBandScheduler, trial: Trial, epoch: int, value: float) -> Comparison:
+        bracket, _ = scheduler._trial_info[trial]
+        rung = int(bracket._cumul_r)
+        if epoch < rung:
+            return Comparison()
+        band = next(band for band in scheduler._hyperbands if bracket in band)
+        place = (scheduler._hyperbands.index(band) * len(band) + band.index(bracket), rung)
+        came = self._came[place]
+        came[trial.trial_id] = value
+        self._at[trial.trial_id] = place
+        kept = math.ceil(bracket._n / bracket._eta)
+        best_first = sorted(came.values(), reverse=self._mode == "max")
+        # The cutoff stands once the whole bracket has come; until then a trial waits.
+        complete = set(came) >= {t.trial_id for t in bracket._live_trials}
+        halved = complete and bracket._halves > 0  # at the last rung it ends, with nobody compared
+        cutoff = float(best_first[kept - 1]) if halved and kept <= len(best_first) else None
+        return Comparison(rung, place[0], cutoff, len(came) - 1)
+
+
+def short(value: Any) -> str:
+    """A float in six digits, anything else as it is."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

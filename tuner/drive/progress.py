@@ -1,0 +1,139 @@
+"""The table of a running search with its progress line: Ray's, redrawn in place."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ray.tune import CLIReporter
+from ray.tune.experiment import Trial
+
+from tuner.errors import printable
+from tuner.spec.experiment import Experiment
+
+logger = logging.getLogger(__name__)
+MOST_ROWS = 100  # of the last table; trials.csv has them all
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def never_fatal(method: F) -> F:
+    """An exception in a reporter ends Ray's whole experiment; here it is logged."""
+
+    @functools.wraps(method)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except Exception:
+            logger.exception("%s failed; the search goes on", method.__qualname__)
+
+    return guarded  # type: ignore[return-value]
+
+
+class ProgressTable(CLIReporter):
+    """Ray's table with a progress line, redrawn in place in a terminal; elsewhere printed every 30 s."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        num_settings: int,
+        left: Callable[[], float | None],
+        waiting: Callable[[int, int], str],
+    ) -> None:
+        columns = list(dict.fromkeys([experiment.metric, "loss", "accuracy", "training_iteration"]))
+        self._in_place = sys.stdout.isatty()
+        self._pause_s = 1.0 if self._in_place else 30.0
+        super().__init__(
+            metric_columns=columns,
+            metric=experiment.metric,
+            mode=experiment.mode,
+            max_report_frequency=self._pause_s,
+            max_progress_rows=20,
+            print_intermediate_tables=True,
+        )
+        self._experiment, self._num_settings, self._left, self._waiting = experiment, num_settings, left, waiting
+        self._lines = 0
+
+    def set_search_properties(self, metric: str | None, mode: str | None) -> bool:
+        return True
+
+    @never_fatal
+    def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
+        begun = time.monotonic()
+        text = self._progress_str(trials, done and len(trials) <= MOST_ROWS)
+        table = [line for line in text.splitlines() if line.startswith(("|", "+", "Number of errored", "..."))]
+        counts = [sum(trial.status == status for trial in trials) for status in (Trial.PENDING, Trial.RUNNING)]
+        notice = self._waiting(*counts)
+        line = progress_line(trials, self._experiment, self._num_settings, self._start_time, self._left())
+        table = list(map(printable, table))
+        block = [*table, *map(printable, [notice, line] if notice else [line])]
+        if self._in_place:
+            width = shutil.get_terminal_size().columns
+            if max(map(len, block)) > width:
+                block = [*without_column(table, "loc"), *block[len(table) :]]
+            block = [line[:width] for line in block]
+            up = f"\x1b[{self._lines}A\x1b[J" if self._lines else ""
+            self._lines = len(block)
+            print(up + "\n".join(block), flush=True)
+        else:
+            print("\n".join(block), flush=True)
+        # The table goes through every trial: at most a twentieth of the driver's time is for it. (Ray's spelling.)
+        self._max_report_freqency = max(self._pause_s, 20 * (time.monotonic() - begun))
+
+
+def without_column(table: list[str], name: str) -> list[str]:
+    """A table of tabulate's psql format without the column of that name, where it has one."""
+    header = next((line for line in table if f" {name} " in line), "")
+    if not header:
+        return table
+    left = header.index(f" {name} ")
+    end = header.index("|", left)
+    return [line[:left] + line[end + 1 :] if line.startswith(("|", "+")) else line for line in table]
+
+
+def progress_line(
+    trials: list[Trial], experiment: Experiment, num_settings: int, started: float, left_s: float | None
+) -> str:
+    """`4/10 done, 3 pruned, 2 running | best loss 1.23 (00003) | 1 m 20 s, about 2 m left`"""
+    done = [trial for trial in trials if trial.is_finished()]
+    early = [t for t in done if (t.last_result or {}).get("training_iteration", 0) < experiment.max_epochs]
+    pruned = sum(trial.status == Trial.TERMINATED for trial in early)
+    failed = sum(trial.status == Trial.ERROR for trial in done)
+    running = sum(trial.status == Trial.RUNNING for trial in trials)
+    paused = sum(trial.status == Trial.PAUSED for trial in trials)
+    counts = [f"{len(done)}/{num_settings} done", f"{pruned} stopped early", f"{running} running"]
+    counts += [f"{paused} paused"] if paused else []
+    counts += [f"{failed} failed"] if failed else []
+    took = time.time() - started
+    remaining = took / len(done) * (num_settings - len(done)) if done else None
+    if left_s is not None:
+        remaining = min(left_s, remaining) if remaining is not None else left_s
+    parts = [", ".join(counts), best_so_far(trials, experiment), duration(took)]
+    parts[-1] += f", about {duration(remaining)} left" if remaining else ""
+    return " | ".join(part for part in parts if part)
+
+
+def best_so_far(trials: list[Trial], experiment: Experiment) -> str:
+    """`best loss 1.23 (trial 00003)`, over every report of every trial; nothing before the first."""
+    side = experiment.mode
+    values = [
+        (analysis[experiment.metric][side], trial.trial_id)
+        for trial in trials
+        if experiment.metric in (analysis := trial.metric_analysis)
+    ]
+    if not values:
+        return ""
+    value, trial_id = min(values) if side == "min" else max(values)
+    return f"best {experiment.metric} {value:.4f} (trial {trial_id})"
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `3 m 5 s`, `2 h 10 m`"""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} m {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} m"

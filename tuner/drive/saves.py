@@ -1,0 +1,70 @@
+"""The checkpoints that a journal names, handed to Ray again where they are whole."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+from ray.train._internal.checkpoint_manager import _TrainingResult
+from ray.tune import Checkpoint
+from ray.tune.experiment import Trial
+
+from tuner.errors import RequestError
+from tuner.record.events import Event
+from tuner.spec.experiment import Experiment
+from tuner.record.checkpoints import damage, within
+
+logger = logging.getLogger(__name__)
+
+
+class Saves:
+    """The checkpoints that the journal names, and which of them trials can go on from."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._folder, self._sign = experiment.folder, 1 if experiment.mode == "min" else -1
+        self._metric = experiment.metric
+        self._at_once = experiment.scheduler == "pbt"  # copies checkpoints from trial to trial while it decides
+        self._best: dict[str, tuple[float, int]] = {}
+        self._named: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
+
+    def add(self, trial: Trial, report: Event) -> None:
+        """Notes a report's checkpoint."""
+        value = report["metrics"].get(self._metric)
+        value = self._sign * value if isinstance(value, (int, float)) else math.nan
+        best, at = self._best.get(trial.trial_id, (math.inf, 0))
+        improved = value < best or (value == best and report["epoch"] == at)  # the same epoch, trained again
+        if improved:
+            self._best[trial.trial_id] = value, report["epoch"]
+        if "checkpoint" not in report:
+            return
+        try:
+            path = within(self._folder, report["checkpoint"])
+        except RequestError as error:
+            logger.warning("trial %s: %s", trial.trial_id, error)
+            return
+        # What Ray keeps, and what a worker goes on counting from, by the keys that they read.
+        metrics = {**report["metrics"], "training_iteration": report["epoch"]}
+        metrics["improved"] = report["epoch"] if improved else 0
+        trial.storage.current_checkpoint_index = int(path.name.rpartition("_")[2])
+        self._named.setdefault(trial.trial_id, []).append((path, metrics))
+        if self._at_once:
+            self.register(trial)
+
+    def register(self, trial: Trial) -> None:
+        """The trial's checkpoints that are there and whole become known to Ray; the last one is its latest."""
+        for path, metrics in self._named.pop(trial.trial_id, ()):
+            if not path.exists():
+                continue  # Ray keeps the best and the latest
+            why = damage(path)
+            if why:
+                logger.warning("trial %s: its checkpoint %s is damaged: %s", trial.trial_id, path, why)
+                continue
+            found = _TrainingResult(Checkpoint.from_directory(path.absolute()), metrics)
+            trial.run_metadata.checkpoint_manager.register_checkpoint(found)
+
+    def reaches(self, trial_id: str, epoch: int) -> bool:
+        """Whether the last named checkpoint is of this epoch and there."""
+        path, metrics = self._named.get(trial_id, [(Path(), {})])[-1]
+        return metrics.get("training_iteration") == epoch and path.exists()

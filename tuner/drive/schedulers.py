@@ -1,0 +1,76 @@
+"""Schedulers: name -> Ray scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ray.tune.schedulers import (
+    FIFOScheduler,
+    HyperBandForBOHB,
+    HyperBandScheduler,
+    PopulationBasedTraining,
+    TrialScheduler,
+)
+
+from tuner.spec import domains
+from tuner.errors import RequestError
+from tuner.spec.experiment import Experiment
+from tuner.drive.incremental import IncrementalAsha, IncrementalMedian
+from tuner.space import Space
+
+BY_EPOCH = {"time_attr": "training_iteration"}
+
+
+def build_scheduler(experiment: Experiment, space: Space) -> TrialScheduler:
+    """The scheduler of an experiment, which has seen nothing yet.
+
+    Raises:
+        RequestError: the space does not fit the scheduler (`check_scheduler`).
+    """
+    check_scheduler(experiment, space)
+    scheduler = BUILDERS[experiment.scheduler](experiment, space)
+    scheduler.set_search_properties(experiment.metric, experiment.mode)
+    return scheduler
+
+
+def check_scheduler(experiment: Experiment, space: Space) -> None:
+    """RequestError where the scheduler cannot serve the space."""
+    if experiment.scheduler == "pbt" and not space.mutable:
+        raise RequestError(
+            f"--scheduler pbt changes parameters while a trial trains, and space {experiment.space!r} marks none as "
+            f'changeable; add mutable=("lr",) to it, or use another scheduler'
+        )
+
+
+def _hyperband(experiment: Experiment, space: Space) -> TrialScheduler:
+    return HyperBandScheduler(max_t=experiment.max_epochs, reduction_factor=experiment.reduction_factor, **BY_EPOCH)
+
+
+def _bohb(experiment: Experiment, space: Space) -> TrialScheduler:
+    return HyperBandForBOHB(max_t=experiment.max_epochs, reduction_factor=experiment.reduction_factor, **BY_EPOCH)
+
+
+def _pbt(experiment: Experiment, space: Space) -> TrialScheduler:
+    flat = dict(domains.leaves(space.params))
+    return PopulationBasedTraining(
+        perturbation_interval=experiment.grace_period,
+        hyperparam_mutations={name: _mutation(flat[name]) for name in space.mutable},
+        log_config=False,  # the journal has it; Ray's file would get a line again at every replay
+        **BY_EPOCH,
+    )
+
+
+def _mutation(domain: Any) -> Any:
+    # PBT steps to adjacent values in a list, but multiplies a tune.choice by 0.8 or 1.2, out of its values.
+    return domains.values_of(domain) if domains.kind(domain) in ("choice", "grid_search") else domain
+
+
+BUILDERS: dict[str, Callable[[Experiment, Space], Any]] = {
+    "asha": lambda experiment, space: IncrementalAsha(experiment),
+    "bohb": _bohb,
+    "hyperband": _hyperband,
+    "median": lambda experiment, space: IncrementalMedian(experiment),
+    "pbt": _pbt,
+    "fifo": lambda experiment, space: FIFOScheduler(),
+}

@@ -1,0 +1,264 @@
+"""One run of the command: from a request to the answer. Checks, makes the folder, searches, concludes.
+
+A search may take several sessions: the first, and one for each `--resume`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from tuner.drive import driver
+from tuner.drive.answer import Answer, conclude
+from tuner.drive.assembly import assemble
+from tuner.engine.cluster import check_head
+from tuner.errors import RequestError, nearest
+from tuner.record.events import Event
+from tuner.spec.experiment import EXTENDABLE, Experiment, damaged, option
+from tuner.spec.facts import facts_of
+from tuner.record.journal import Journal, Scan, content_of, scan
+from tuner.report import write_report
+from tuner.spec.resources import Resources, local_cluster, resources_of
+from tuner.record.results import ExperimentRecord, load
+from tuner.drive.saved import Saved
+from tuner.record.storage import Mirror, Store, is_uri, local_root
+from tuner.drive.schedulers import check_scheduler
+from tuner.drive.searchers import check_searcher
+from tuner.space import Found, find_space
+from tuner.training.data import DataError, Splits, hold_out
+from tuner.wandb_mirror import wandb_mode
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A checked request: nothing in it can be refused any more, but for its data and a cluster's resources."""
+
+    experiment: Experiment
+    found: Found
+    facts: dict[str, Any]
+    history: list[Event]
+    resources: Resources | None  # None where a cluster is to be asked
+    wandb_mode: str
+    splits: Splits | None = None
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a session left."""
+
+    request: Request
+    record: ExperimentRecord
+    answer: Answer | None
+    outcome: driver.Outcome
+
+    @property
+    def exit_code(self) -> int:
+        """0 done, 1 no trial with a finite metric, 130 interrupted."""
+        if self.outcome.state == "interrupted":
+            return 130
+        return 0 if self.answer else 1
+
+
+def defaults_of(found: Found) -> Experiment:
+    """The space's own choices, over which the command line's go."""
+    space = found.space
+    return Experiment(
+        space=found.name,
+        num_samples=space.num_samples,
+        max_epochs=space.max_epochs,
+        grace_period=min(space.grace_period, space.max_epochs),
+        reduction_factor=space.reduction_factor,
+        metric=space.metric,
+        mode=cast(Any, space.mode),  # checked by Experiment
+        strategy=cast(Any, space.strategy),
+        workers_per_trial=space.workers_per_trial,
+    )
+
+
+def begin(experiment: Experiment, found: Found, argv: list[str], here: bool = True) -> Request:
+    """A new search; `here` as in `checked`. RequestError for whatever cannot be done."""
+    name = experiment.name or f"{Path(found.name).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    experiment = replace(experiment, name=name.replace(":", "-"))
+    store = Store(experiment.results) if is_uri(experiment.results) else None
+    if store:
+        store.check()
+    if experiment.folder.exists() or (store and experiment.name in store.names()):
+        place = store.path(experiment.name) if store else experiment.folder
+        raise RequestError(
+            f"--name {name}: {place} is there already; go on with it by --resume {name}, or take another"
+        )
+    return checked(experiment, found, facts_of(found, argv), [], here)
+
+
+def resume(wanted: Experiment, given: Saved, here: bool = True) -> Request:
+    """The rest of a search, or more of it; `here` as in `checked`. RequestError where it would be another search."""
+    changed = given.experiment.differences(wanted)
+    refused = {name: pair for name, pair in changed.items() if name not in EXTENDABLE}
+    if refused:
+        listed = "; ".join(f"{option(name)} was {was!r}, now {now!r}" for name, (was, now) in refused.items())
+        raise RequestError(f"--resume {given.experiment.name}: {listed}; leave these out, or start anew with --name")
+    if wanted.num_samples < given.experiment.num_samples:
+        raise RequestError(
+            f"--resume {wanted.name}: --num-samples {wanted.num_samples} is below the {given.experiment.num_samples} "
+            f"that were asked for; give more, or leave it out"
+        )
+    found = find_space(wanted.space)
+    now = facts_of(found, [])["space"]
+    try:
+        old, new = dict(given.facts["space"]["params"]), now["params"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(wanted.folder, error) from None
+    if old != new:
+        names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+        listed = "; ".join(f"{name} was {old.get(name)}, now {new.get(name)}" for name in names)
+        raise RequestError(f"--resume {wanted.name}: the space has changed: {listed}; start anew with --name")
+    if wanted.max_epochs != given.experiment.max_epochs:
+        check_more_epochs(given.experiment, wanted)
+    history = history_of(wanted.folder)
+    return checked(wanted, found, given.facts, history, here)
+
+
+def check_more_epochs(given: Experiment, wanted: Experiment) -> None:
+    """RequestError where a search cannot get another number of epochs."""
+    said = f"--resume {wanted.name}: --max-epochs {wanted.max_epochs}"
+    if wanted.max_epochs < given.max_epochs:
+        raise RequestError(f"{said} is below the {given.max_epochs} of before; give more, or leave it out")
+    if wanted.scheduler in ("hyperband", "bohb"):
+        raise RequestError(
+            f"{said}: the brackets of --scheduler {wanted.scheduler} are laid out for {given.max_epochs}; "
+            f"leave it out, or start anew with --name"
+        )
+
+
+def history_of(folder: Path) -> list[Event]:
+    """The events to go on from; RequestError where a journal is lost that had some."""
+    path = folder / "journal.jsonl"
+    found = scan(content_of(path)) if path.exists() else Scan([], 0, "")
+    if found.events and found.damage:
+        before = f"the {len(found.events)} events before it; a copy of the whole is kept"
+        logger.warning("%s is damaged at %s; the search goes on from %s", path, found.damage, before)
+    if not found.events and (found.damage or any((folder / "ray").glob("*/checkpoint_*"))):
+        what = f"is damaged at {found.damage}" if found.damage else "is gone or empty"
+        raise RequestError(f"{path} {what}: nothing is known of its trials; restore it, or start anew with --name")
+    return found.events
+
+
+def checked(experiment: Experiment, found: Found, facts: dict[str, Any], history: list[Event], here: bool) -> Request:
+    """Everything that can be refused before Ray starts and before data is read.
+
+    Args:
+        here: whether the search would run on this machine, which then has to hold a trial.
+    """
+    reported = found.space.reported()
+    if reported is not None and experiment.metric not in reported:
+        raise RequestError(
+            f"--metric {experiment.metric}: space {experiment.space!r} reports {', '.join(sorted(reported))}"
+            f"{nearest(experiment.metric, reported)}"
+        )
+    check_strategy(experiment, found)
+    if experiment.address:
+        check_head(experiment.address)
+    check_searcher(experiment, found.space)
+    check_scheduler(experiment, found.space)
+    writable(local_root(experiment.results))
+    resources = resources_of(experiment, [local_cluster()]) if here and not experiment.address else None
+    return Request(experiment, found, facts, history, resources, wandb_mode(experiment.wandb))
+
+
+def check_strategy(experiment: Experiment, found: Found) -> None:
+    """RequestError where the space cannot be trained in that way."""
+    task, strategy = found.space.task, experiment.strategy
+    if task is None and strategy != "single":
+        raise RequestError(f"--strategy {strategy}: strategies need a Task, and {found.name} is a train function")
+    if task is not None and task.compile and strategy == "dp":
+        raise RequestError("--strategy dp: does not go with Task(compile=True); give --strategy ddp")
+
+
+def writable(results: Path) -> None:
+    """RequestError where no folder can be made in `results`."""
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        probe = results / f".tuner-{os.getpid()}"
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as error:
+        what = f"cannot be written to ({error.strerror}); give another folder"
+        raise RequestError(f"--results {results}: {what}") from None
+
+
+def load_data(request: Request) -> Request:
+    """The request with its data read, decoded and split; RequestError where the data is not there or not whole."""
+    task = request.found.space.task
+    if task is None:
+        return request
+    folder = request.experiment.data_dir
+    try:
+        splits = task.data(Path(folder) if folder else None)
+    except DataError as error:
+        raise RequestError(str(error)) from error
+    splits = hold_out(splits, fraction=task.validation_fraction, seed=request.experiment.seed)
+    facts = {**request.facts, "data": {"source": splits.source, "notice": splits.notice}}
+    return replace(request, splits=splits, facts=facts)
+
+
+def make_folder(request: Request) -> None:
+    """A new experiment's folder; RequestError where another driver was faster."""
+    try:
+        request.experiment.folder.mkdir(parents=True)
+    except FileExistsError:
+        name = request.experiment.name
+        raise RequestError(f"--name {name}: {request.experiment.folder} is there already; take another") from None
+
+
+def stored(experiment: Experiment) -> AbstractContextManager[object]:
+    """Inside, what the experiment's folder gets reaches the object store of --results, if that is one."""
+    if not is_uri(experiment.results):
+        return nullcontext()
+    return Mirror(Store(experiment.results), experiment.name, experiment.folder)
+
+
+def open_journal(request: Request) -> Journal:
+    """Writes experiment.json, and begins this session in the journal."""
+    experiment, folder = request.experiment, request.experiment.folder
+    experiment.save(folder, request.facts)
+    journal = Journal(folder / "journal.jsonl")
+    begun = "experiment_resumed" if request.history else "experiment_started"
+    journal.write(begun, name=experiment.name, num_samples=experiment.num_samples, max_epochs=experiment.max_epochs)
+    return journal
+
+
+def conduct(request: Request, journal: Journal) -> Done:
+    """Searches and concludes.
+
+    Raises:
+        RequestError: a trial fits none of the nodes, or there is no room for the answer.
+        KeyboardInterrupt: the search was stopped while its folder was gone or full.
+    """
+    resources = request.resources or resources_of(request.experiment, driver.nodes())
+    experiment, folder = request.experiment, request.experiment.folder
+    try:
+        assembly = assemble(experiment, request.found, request.splits, journal, request.history, resources)
+        outcome = driver.search(assembly, journal)
+    finally:
+        journal.close()
+    if journal.lost:
+        raise KeyboardInterrupt  # nothing can be read or written there; the journal ends where it was
+    record = load(folder)
+    answer = None
+    try:
+        ended = outcome.state != "interrupted"
+        answer = conclude(record, request.found, request.splits, resources.cpus, resources.gpus, ended=ended)
+        write_report(record)
+    except OSError as error:
+        again = f"the search itself is kept: --resume {experiment.name} writes it once there is room"
+        if outcome.state != "interrupted":
+            raise RequestError(f"{folder}: the answer cannot be written ({error}); {again}") from None
+        logger.warning("%s: the answer cannot be written (%s); %s", folder, error, again)
+    return Done(request, record, answer, outcome)

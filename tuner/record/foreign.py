@@ -1,0 +1,248 @@
+"""A folder of Ray Tune that this project did not make, read from Ray's own files. No pickle of it is opened.
+
+Ray keeps each trial's setting (params.json) and reports (result.json, or progress.csv) and how trials stand
+(experiment_state-*.json), but neither what was optimised nor why a scheduler stopped a trial.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import RequestError
+from tuner.record.events import MOST_EPOCHS, MOST_ID, MOST_TIME, is_trial_id
+from tuner.spec.experiment import Experiment
+from tuner.record.files import SWELL, bytes_in, is_file_in, parsed, weight
+from tuner.record.records import Report, TrialRecord, finite
+
+MOST_ENTRIES = 20_000  # trials: each costs four looks at the disk at each look at the folder
+MOST_SNAPSHOT, MOST_RESULTS, MOST_OF_ALL = 64 << 20, 64 << 20, 256 << 20  # bytes; a result has 1 kB
+OF_A_TRIAL = ("params.json", "result.json", "progress.csv", "error.txt")
+STATUS = {"TERMINATED": "completed", "ERROR": "failed", "RUNNING": "interrupted", "PAUSED": "interrupted"}
+# What Ray adds to each result; a plain folder keeps it beside what the trial said.
+RAY_COLUMNS = frozenset(
+    "trial_id training_iteration time_total_s time_this_iter_s time_since_restore iterations_since_restore timestamp "
+    "date pid hostname node_ip done config checkpoint_dir_name should_checkpoint experiment_tag timesteps_total "
+    "episodes_total timesteps_since_restore warmup_time".split()
+)
+UP = ("acc", "reward", "score", "auc", "f1", "precision", "recall", "r2")  # in a name: more is better
+DOWN = ("loss", "error", "rmse", "mse", "mae", "perplexity")
+
+
+def is_ray_folder(folder: Path) -> bool:
+    """Whether Ray Tune wrote it as an experiment's folder; OSError where it cannot be read."""
+    if is_file_in(folder, "tuner.pkl"):
+        return True
+    with os.scandir(folder) as entries:
+        return any(_is_state(entry.name) for entry in islice(entries, MOST_ENTRIES))
+
+
+def _is_state(name: str) -> bool:
+    return name.startswith("experiment_state-") and name.endswith(".json")
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The files that `read_ray` reads, links left out; RequestError where there are more than it takes."""
+    found = []
+    with os.scandir(folder) as entries:
+        for number, entry in enumerate(entries):
+            if number >= MOST_ENTRIES:
+                raise RequestError(f"{folder} has more than {MOST_ENTRIES:,} entries, too many to be shown")
+            if _is_state(entry.name):
+                found += [folder / entry.name]
+            elif entry.is_dir(follow_symlinks=False):
+                found += [path for name in OF_A_TRIAL if stat.S_ISREG(_mode(path := folder / entry.name / name))]
+    return sorted(found)
+
+
+def _mode(path: Path) -> int:
+    try:
+        return path.lstat().st_mode
+    except OSError:
+        return 0
+
+
+def read_ray(folder: Path) -> tuple[Experiment, dict[str, Any], tuple[TrialRecord, ...], str]:
+    """The experiment as far as it can be told, its facts, trials and state; RequestError where nothing can be read."""
+    files = files_of(folder)
+    if sum(path.lstat().st_size for path in files) > MOST_OF_ALL:
+        raise RequestError(f"{folder} holds more than {MOST_OF_ALL:,} bytes of results, too many to be shown")
+    states = _states(folder, (path for path in files if path.parent == folder))
+    by_trial: dict[Path, set[str]] = {}
+    for path in files:
+        if path.parent != folder:
+            by_trial.setdefault(path.parent, set()).add(path.name)
+    read = _Reader()
+    trials = [_trial(place, names, states, read) for place, names in sorted(by_trial.items())]
+    trials = _in_order(trials)
+    metric, mode = guessed(trials)
+    experiment = Experiment(
+        space="",
+        name=folder.name,
+        results=str(folder.parent),
+        scheduler="fifo",
+        metric=metric,
+        mode="max" if mode == "max" else "min",
+        num_samples=max(1, len(trials)),
+        max_epochs=max((r.epoch for t in trials for r in t.reports), default=1),
+    )
+    notice = (
+        f"Not made by tuner: read from Ray Tune's own files. Decisions are not recorded; that {metric} is what was "
+        f"optimised, and {mode} is best, is a guess by its name."
+    )
+    starts = [t.spans[0][0] for t in trials if t.spans]
+    facts = {
+        "foreign": True,
+        "created": min(starts, default=max(0.0, folder.stat().st_mtime)),
+        "data": {"notice": notice},
+    }
+    over = all(trial.status in ("completed", "failed") for trial in trials)
+    return experiment, facts, tuple(trials), "finished" if over else "interrupted"
+
+
+def guessed(trials: Iterable[TrialRecord]) -> tuple[str, str]:
+    """Metric and mode by the names of what most trials report."""
+    names = Counter(
+        name
+        for trial in trials
+        for name, value in (trial.reports[-1].metrics if trial.reports else {}).items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    )
+    for words, mode in ((DOWN, "min"), (UP, "max")):
+        for name, _ in names.most_common():
+            if any(word in name.lower() for word in words):
+                return name, mode
+    return next(iter(names), "metric"), "min"
+
+
+def _states(folder: Path, paths: Iterable[Path]) -> dict[str, str]:
+    """Trial id -> its status in Ray's words, of the newest snapshot."""
+    newest = max(paths, key=lambda path: path.lstat().st_mtime_ns, default=None)
+    if newest is None:
+        return {}
+    try:
+        content = bytes_in(folder, newest.name, MOST_SNAPSHOT)
+        rows = parsed(content)["trial_data"] if weight(content) <= SWELL * MOST_SNAPSHOT else []
+        trials = [parsed(row[0].encode()) if isinstance(row[0], str) else row[0] for row in rows]
+        return {str(trial["trial_id"]): str(trial["status"]) for trial in trials}
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return {}  # a torn snapshot: the trials' own files still tell what they reported
+
+
+def _trial(place: Path, names: set[str], states: dict[str, str], read: _Reader) -> TrialRecord:
+    config = read(place, "params.json", _whole) if "params.json" in names else {}
+    rows = read(place, "result.json", _results) if "result.json" in names else []
+    if not rows and "progress.csv" in names:
+        rows = read(place, "progress.csv", _progress)
+    found = ((_epoch(row.get("training_iteration")), row) for row in rows)
+    reports = {epoch: _report(epoch, row) for epoch, row in found if epoch is not None}
+    first, last = (rows[0], rows[-1]) if rows else ({}, {})
+    trial_id = last.get("trial_id") if is_trial_id(last.get("trial_id")) else place.name
+    done = "completed" if last.get("done") else "interrupted"
+    status = "failed" if "error.txt" in names else STATUS.get(states.get(str(trial_id), ""), done)
+    error = read(place, "error.txt", _text).strip()[-2000:] if "error.txt" in names else ""
+    start = max(0.0, _seconds(first.get("timestamp")) - _seconds(first.get("time_this_iter_s")))
+    return TrialRecord(
+        id=str(trial_id),
+        config=config if isinstance(config, dict) else {},
+        status=status,
+        reason="" if status == "failed" else f"ended after {len(reports)} reports; why is not recorded",
+        reports=tuple(reports.values()),
+        errors=(error.splitlines()[-1],) if error else (),
+        node=str(last.get("node_ip") or "")[:MOST_ID],
+        seconds=round(_seconds(last.get("time_total_s")), 3),
+        spans=((start, _seconds(last.get("timestamp")) or start),) if rows else (),
+    )
+
+
+def _report(epoch: int, row: dict[str, Any]) -> Report:
+    metrics = {k: v for k, v in row.items() if k not in RAY_COLUMNS and not k.startswith("config/")}
+    return Report(epoch, metrics, None, _seconds(row.get("timestamp")))
+
+
+def _epoch(value: Any) -> int | None:
+    """A count of epochs; progress.csv has it as a float."""
+    number = finite(value)
+    return int(number) if number is not None and 0 <= number <= MOST_EPOCHS else None
+
+
+def _seconds(value: Any) -> float:
+    number = finite(value)
+    return float(number) if number is not None and 0 <= number <= MOST_TIME else 0.0
+
+
+def _in_order(trials: list[TrialRecord]) -> list[TrialRecord]:
+    """The trials by their start, their reports numbered as they arrived, to the second that Ray keeps."""
+    trials = sorted(trials, key=lambda trial: trial.spans or ((math.inf, 0.0),))
+    arrived = sorted((r.time, i, r.epoch) for i, trial in enumerate(trials) for r in trial.reports)
+    order = {(i, epoch): number for number, (_, i, epoch) in enumerate(arrived, 1)}
+    return [
+        replace(trial, reports=tuple(r._replace(order=order[i, r.epoch]) for r in trial.reports))
+        for i, trial in enumerate(trials)
+    ]
+
+
+class _Reader:
+    """Reads the trials' files of one folder as long as all their values fit the memory that they may take."""
+
+    def __init__(self) -> None:
+        self._weight = 0
+
+    def __call__(self, place: Path, name: str, of: Callable[[bytes], Any]) -> Any:
+        """One file; RequestError where it is damaged, cannot be read, or is one too many."""
+        try:
+            content = bytes_in(place.parent, f"{place.name}/{name}", MOST_RESULTS)
+            self._weight += weight(content)
+            if self._weight > SWELL * MOST_OF_ALL:
+                raise RequestError(f"{place.parent} holds too many values to be shown")
+            return of(content)
+        except (OSError, ValueError, csv.Error) as error:
+            raise RequestError(f"{place / name} is damaged ({error})") from None
+
+
+def _whole(content: bytes) -> Any:
+    return parsed(content)
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="replace")
+
+
+def _results(content: bytes) -> list[dict[str, Any]]:
+    """One result a line; a torn last line is left out."""
+    rows = []
+    lines = content.split(b"\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            rows += [_row(parsed(line))] if line.strip() else []
+        except ValueError as error:
+            if number < len(lines):
+                raise ValueError(f"line {number}: {error}") from None
+    return rows
+
+
+def _row(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("it is no result")
+    return value
+
+
+def _progress(content: bytes) -> list[dict[str, Any]]:
+    rows = csv.DictReader(io.StringIO(_text(content), newline=""))
+    return [{name: _number(text) for name, text in row.items() if name} for row in rows]
+
+
+def _number(text: str | None) -> Any:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return {"True": True, "False": False}.get(text or "", text)

@@ -1,0 +1,188 @@
+"""Events folded into frozen records: what the journal says of each trial. Pure: no files, no clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tuner.record.events import MOST_INTEGER, Event
+from tuner.record.kept import kept
+
+
+class Report(NamedTuple):
+    """One line of metrics: after `epoch` epochs; `checkpoint` is relative to the experiment's folder.
+
+    `order` is its place among the events: the order in which reports arrived, where `time` is too coarse to tell.
+    """
+
+    epoch: int
+    metrics: dict[str, Any]
+    checkpoint: str | None
+    time: float
+    order: int = 0
+
+
+class Decision(NamedTuple):
+    """What the scheduler said of a report, and why; `value` and `cutoff` in the metric's own units and sign."""
+
+    epoch: int
+    rung: int | None
+    bracket: int | None
+    value: float | None
+    cutoff: float | None
+    recorded: int
+    action: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """One trial as the journal has it.
+
+    `status` is suggested, running, completed, pruned, failed or interrupted; `reason` says why it ended; `order` is
+    the place of its first event among all and `news` that of its last; `spans` are its sessions on a worker, in unix
+    seconds; `repeated` are reports of epochs that a restart trained again.
+    """
+
+    id: str
+    config: dict[str, Any]
+    status: str = "suggested"
+    reason: str = ""
+    reports: tuple[Report, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    errors: tuple[str, ...] = ()
+    resources: dict[str, Any] = field(default_factory=dict)
+    node: str = ""
+    seconds: float = 0.0  # from its start, or its last restart, to its last event; all restarts added
+    order: int = 0
+    news: int = 0
+    spans: tuple[tuple[float, float], ...] = ()
+    repeated: tuple[Report, ...] = ()
+
+    @kept
+    def best(self, metric: str, mode: str) -> Report | None:
+        """The report with the best finite value, the earlier of equal ones; None where there is none."""
+        best, least, sign = None, math.inf, 1 if mode == "min" else -1
+        for report in self.reports:
+            value = finite(report.metrics.get(metric))
+            if value is not None and sign * value < least:
+                best, least = report, sign * value
+        return best
+
+    def best_saved(self, metric: str, mode: str, folder: Path) -> Report | None:
+        """As `best`, of the reports whose checkpoint is there, in the experiment's folder."""
+        sign = 1 if mode == "min" else -1
+        known = [(sign * v, i) for i, r in enumerate(self.reports) if (v := finite(r.metrics.get(metric))) is not None]
+        best_first = (self.reports[i] for _, i in sorted(known))
+        return next((r for r in best_first if r.checkpoint and (folder / r.checkpoint).is_dir()), None)
+
+
+def finite(value: Any) -> float | None:
+    """The number, or None for anything that is none, not finite, or an integer that no array of numbers holds."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and -MOST_INTEGER < value < MOST_INTEGER
+        else None
+    )
+
+
+def records_of(events: Iterable[Event]) -> list[TrialRecord]:
+    """Folds events into one record a trial, in the order in which the trials were first seen."""
+    folding = Folding()
+    for event in events:
+        folding.add(event)
+    return folding.records()
+
+
+class Folding:
+    """Trials' records while their events come in; a record is made anew only for a trial that had one since."""
+
+    def __init__(self) -> None:
+        self._building: dict[str, _Building] = {}
+        self._made: dict[str, TrialRecord] = {}  # in the order in which trials were first seen
+        self._news: dict[str, _Building] = {}
+        self._count = 0
+
+    def add(self, event: Event) -> None:
+        """Takes in the next event."""
+        self._count += 1
+        trial = event.get("trial")
+        if trial is None:
+            return
+        building = self._building.get(trial)
+        if building is None:
+            building = self._building[trial] = _Building(trial, self._count)
+        building.add(event, self._count)
+        self._news[trial] = building
+
+    def records(self) -> list[TrialRecord]:
+        """One a trial, in the order in which they were first seen."""
+        self._made |= {trial: building.record() for trial, building in self._news.items()}
+        self._news.clear()
+        return list(self._made.values())
+
+
+class _Building:
+    """A trial's record while its events are read; lists here, so that n reports cost n and not n squared."""
+
+    def __init__(self, trial_id: str, order: int) -> None:
+        self.fields: dict[str, Any] = {"id": trial_id, "config": {}, "order": order}
+        self.reports: dict[int, Report] = {}
+        self.repeated: list[Report] = []
+        self.decisions: list[Decision] = []
+        self.errors: list[str] = []
+        self.seconds, self.since = 0.0, math.nan
+        self.spans: list[tuple[float, float]] = []
+        self.news = order
+
+    def add(self, event: Event, order: int) -> None:
+        """Takes in an event of the trial."""
+        kind, time = event["event"], event["time"]
+        self.news = order
+        if kind == "report":
+            self._report(event, order)
+        elif kind == "decision":
+            self.decisions.append(Decision._make(_decided(event)))
+        elif kind == "trial_started":
+            self.since = time
+            self.spans.append((time, time))
+            self.fields.update(status="running", reason="", resources=event["resources"], node=event["node"])
+        elif kind == "trial_failed":
+            self.errors.append(event["error"])
+        elif kind == "trial_ended":
+            self.fields.update(status=event["status"], reason=event["reason"])
+        if "config" in event:
+            self.fields["config"] = event["config"]
+        if kind in _TIMED and not math.isnan(self.since):
+            self.seconds += time - self.since
+            self.since = time if kind == "report" else math.nan
+            self.spans[-1] = self.spans[-1][0], time
+
+    def _report(self, event: Event, order: int) -> None:
+        epoch = event["epoch"]
+        # By epoch: a restart that had no checkpoint reports the same epochs again, and the later one counts.
+        if epoch in self.reports:
+            self.repeated.append(self.reports[epoch])
+        self.reports[epoch] = Report(epoch, event["metrics"], event.get("checkpoint"), event["time"], order)
+
+    def record(self) -> TrialRecord:
+        return TrialRecord(
+            **self.fields,
+            reports=tuple(self.reports.values()),
+            decisions=tuple(self.decisions),
+            errors=tuple(self.errors),
+            seconds=round(self.seconds, 3),
+            news=self.news,
+            spans=tuple(self.spans),
+            repeated=tuple(self.repeated),
+        )
+
+
+_TIMED = frozenset({"report", "trial_ended", "trial_failed"})
+_decided = itemgetter(*Decision._fields)

@@ -1,0 +1,251 @@
+"""The stopping rules of Ray's schedulers (2.60.0) as plain values in, decisions out: what a replay judges by. Pure.
+
+Each is fed values in which smaller is better, in order of arrival, and keeps what Ray's would. Sources:
+ASHA, Li et al., MLSys 2020, in Ray's stopping variant (`AsyncHyperBandScheduler`); the median rule of Golovin et al.,
+"Google Vizier", KDD 2017 (`MedianStoppingRule`); HyperBand, Li et al., JMLR 2018 (`HyperBandScheduler`).
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from tuner.spec.experiment import Experiment
+
+Action = Literal["continue", "stop", "pause"]
+
+
+class Judged(NamedTuple):
+    """What a rule says of one report; `rung` and `cutoff` are None where it compared nothing."""
+
+    action: Action = "continue"
+    rung: int | float | None = None
+    cutoff: float | None = None
+
+
+class Rule(Protocol):
+    """A stopping rule. Trials are numbered 0, 1, ... in the order in which they were suggested."""
+
+    def added(self, trial: int) -> None:
+        """A trial was suggested."""
+
+    def judge(self, trial: int, epoch: int, value: float) -> Judged:
+        """Of a report below the last epoch, with a finite value; smaller is better."""
+
+    def ended(self, trial: int, epoch: int, value: float | None) -> list[tuple[int, Judged]]:
+        """A trial is over, `value` its last, None where it failed or diverged; gives what others waited for."""
+
+
+class Fifo:
+    """Stops nothing."""
+
+    def added(self, trial: int) -> None:
+        pass
+
+    def judge(self, trial: int, epoch: int, value: float) -> Judged:
+        return Judged()
+
+    def ended(self, trial: int, epoch: int, value: float | None) -> list[tuple[int, Judged]]:
+        return []
+
+
+class Asha(Fifo):
+    """At a rung a trial goes on if it is not worse than the percentile of those that came there before it.
+
+    `brackets` above 1 lay the first rung later in each; a trial's bracket is drawn as a search with this seed draws it.
+    """
+
+    def __init__(self, rules: Experiment, brackets: int) -> None:
+        factor, grace, most = rules.reduction_factor, rules.grace_period, rules.max_epochs
+        num = [max(0, int(np.log(most / grace) / np.log(factor) - s + 1)) for s in range(brackets)]
+        self._rungs: list[list[tuple[float, set[int], list[float]]]] = [
+            [(grace * factor ** (k + s), set(), []) for k in reversed(range(num[s]))] for s in range(brackets)
+        ]
+        weights = np.e ** (np.array(num) - max(num))
+        self._odds = weights / weights.sum()
+        self._percent = (1 - 1 / factor) * 100
+        self._seed = rules.seed
+
+    def bracket(self, trial: int) -> int:
+        """The trial's bracket: Ray draws it from numpy's global stream, which a search derives from (seed, trial)."""
+        if len(self._rungs) == 1:
+            return 0
+        derived = np.random.SeedSequence((self._seed, 4, trial)).generate_state(1)[0]
+        return int(np.random.RandomState(derived).choice(len(self._rungs), p=self._odds))
+
+    def judge(self, trial: int, epoch: int, value: float) -> Judged:
+        for rung, came, values in self._rungs[self.bracket(trial)]:  # the highest first, as Ray goes through them
+            if epoch >= rung and trial not in came:
+                cutoff = -percentile(values, self._percent) if values else None
+                came.add(trial)
+                insort(values, -value)
+                return Judged("stop" if cutoff is not None and value > cutoff else "continue", rung, cutoff)
+        return Judged()
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """`np.percentile` to the bit, of values in ascending order: an insertion and two look-ups instead of a sort.
+
+    The arithmetic is that of numpy's linear method (`_lerp`), since a trial is held against it with `<`.
+    """
+    place = (len(ordered) - 1) * (percent / 100)
+    low = math.floor(place)
+    a, b, part = ordered[low], ordered[min(low + 1, len(ordered) - 1)], place - low
+    return b - (b - a) * (1 - part) if part >= 0.5 else a + (b - a) * part
+
+
+class Median(Fifo):
+    """A trial goes on if its best value is not worse than the median of the others' running means at its epoch."""
+
+    LEAST = 3  # others, or nothing is compared
+
+    def __init__(self, rules: Experiment) -> None:
+        self._grace = rules.grace_period
+        self._curves: dict[int, _Curve] = defaultdict(_Curve)  # trial -> its reports from the grace period on
+        self._best: dict[int, float] = defaultdict(lambda: math.inf)
+        self._own: dict[int, dict[int, float]] = defaultdict(dict)  # trial -> epoch, ascending -> its mean to there
+        self._means: dict[int, list[float]] = defaultdict(list)  # epoch -> those of all trials, in ascending order
+
+    def median(self, epoch: int) -> tuple[float | None, int]:
+        """Of the running means at an epoch, and of how many; None where they are too few to compare with."""
+        means = self._means[epoch]
+        half = len(means) // 2
+        if len(means) < self.LEAST:
+            return None, len(means)
+        return (means[half] if len(means) % 2 else float(np.mean(means[half - 1 : half + 1]))), len(means)
+
+    def best(self, trial: int, value: float) -> float:
+        """Of the trial's reports and this value."""
+        return min(value, self._best[trial])
+
+    def judge(self, trial: int, epoch: int, value: float) -> Judged:
+        if epoch < self._grace:
+            self._record(trial, epoch, value)
+            return Judged()
+        self._forget(trial, epoch)
+        cutoff, _ = self.median(epoch)
+        self._record(trial, epoch, value)
+        return Judged("stop" if cutoff is not None and self._best[trial] > cutoff else "continue", epoch, cutoff)
+
+    def ended(self, trial: int, epoch: int, value: float | None) -> list[tuple[int, Judged]]:
+        if value is not None:
+            self._record(trial, epoch, value)  # Ray takes the last result in once more when a trial completes
+        return []
+
+    def _record(self, trial: int, epoch: int, value: float) -> None:
+        self._best[trial] = self.best(trial, value)
+        self._forget(trial, epoch)
+        if epoch >= self._grace:
+            own, curve = self._own[trial], self._curves[trial]
+            curve.add(epoch, value)
+            last = next(reversed(own), None)
+            between = range(last + 1, epoch) if last is not None else ()  # left out: its last mean stands there
+            known = own[last] if last is not None else math.nan
+            for at, mean in [*((at, known) for at in between), (epoch, curve.mean(epoch))]:
+                own[at] = mean
+                insort(self._means[at], mean)
+
+    def _forget(self, trial: int, epoch: int) -> None:
+        """Takes a trial's means from this epoch on away: one that began anew has not come to the later ones yet."""
+        own = self._own[trial]
+        while own and (later := next(reversed(own))) >= epoch:
+            means = self._means[later]
+            del means[bisect_left(means, own.pop(later))]
+
+
+class _Curve:
+    """A trial's reports in order of arrival, and their mean as Ray takes it."""
+
+    def __init__(self) -> None:
+        self._epochs: list[int] = []
+        self._values = array("d")  # as numpy has them: a mean of 10,000 takes 10 us, of a list 400
+        self._highest = 0
+
+    def add(self, epoch: int, value: float) -> None:
+        self._epochs.append(epoch)
+        self._values.append(value)
+        self._highest = max(self._highest, epoch)
+
+    def mean(self, epoch: int) -> float:
+        """Of all reports up to an epoch; numpy's, which adds in pairs: a running sum would differ in the last digit."""
+        if epoch >= self._highest:
+            return float(np.mean(np.frombuffer(self._values)))
+        return float(np.mean([value for at, value in zip(self._epochs, self._values, strict=True) if at <= epoch]))
+
+
+class _Bracket:
+    """One bracket of HyperBand: how many it holds, and the epoch at which it is next halved."""
+
+    def __init__(self, size: int, rung: int, halvings: int) -> None:
+        self.size, self.rung, self.halvings = size, rung, halvings
+        self.live: dict[int, tuple[int, float]] = {}  # trial -> its last epoch and value
+
+    def complete(self) -> bool:
+        return all(epoch >= self.rung for epoch, _ in self.live.values())
+
+
+class HyperBand(Fifo):
+    """Trials wait at a rung until their whole bracket has come; then the best go on and the others are stopped."""
+
+    def __init__(self, rules: Experiment) -> None:
+        self._factor, self._most = rules.reduction_factor, rules.max_epochs
+        self._num = int(np.round(np.log(self._most) / np.log(self._factor))) + 1
+        self._opened = 0  # brackets, those of no epochs included
+        self._bracket: _Bracket | None = None
+        self._of: dict[int, _Bracket] = {}
+
+    def added(self, trial: int) -> None:
+        while self._bracket is None or len(self._bracket.live) == self._bracket.size:
+            s = self._opened % self._num
+            self._opened += 1
+            size = int(np.ceil(self._num / (s + 1) * self._factor**s))
+            rung = int(self._most * self._factor ** (-s))
+            self._bracket = _Bracket(size, rung, s) if rung else None
+        self._bracket.live[trial] = 0, math.inf
+        self._of[trial] = self._bracket
+
+    def judge(self, trial: int, epoch: int, value: float) -> Judged:
+        bracket = self._of[trial]
+        bracket.live[trial] = epoch, value
+        return Judged() if epoch < bracket.rung else Judged("pause", bracket.rung)
+
+    def ended(self, trial: int, epoch: int, value: float | None) -> list[tuple[int, Judged]]:
+        self._of[trial].live.pop(trial, None)
+        return self.settled(trial)
+
+    def settled(self, trial: int) -> list[tuple[int, Judged]]:
+        """What becomes of a trial's bracket if all of it has come: who goes on, who is stopped, held against whom."""
+        bracket = self._of[trial]
+        if not (bracket.live and bracket.complete()):
+            return []
+        if bracket.halvings == 0:
+            return [(t, Judged("stop", bracket.rung)) for t in list(bracket.live) if bracket.live.pop(t)]
+        rung = bracket.rung
+        bracket.halvings -= 1
+        bracket.size = int(np.ceil(bracket.size / self._factor))
+        bracket.rung = int(min(bracket.rung * self._factor, self._most))
+        worst_first = sorted(bracket.live, key=lambda t: -bracket.live[t][1])
+        bad, good = worst_first[: -bracket.size], worst_first[-bracket.size :]
+        cutoff = bracket.live[good[0]][1]
+        for stopped in bad:
+            del bracket.live[stopped]
+        return [(t, Judged("stop", rung, cutoff)) for t in bad] + [(t, Judged("continue", rung, cutoff)) for t in good]
+
+
+def rule_of(rules: Experiment, brackets: int) -> Rule:
+    """The rule of an experiment's scheduler, its state empty. ValueError for one that changes or proposes settings."""
+    if rules.scheduler == "asha":
+        return Asha(rules, brackets)
+    if rules.scheduler == "median":
+        return Median(rules)
+    if rules.scheduler == "hyperband":
+        return HyperBand(rules)
+    if rules.scheduler == "fifo":
+        return Fifo()
+    raise ValueError(f"scheduler {rules.scheduler} cannot be replayed")

@@ -1,0 +1,204 @@
+"""Records -> Plotly figures: what is shown as plain data, then a function that draws it as Plotly's own JSON.
+
+Figures are dictionaries of Plotly's schema, made without importing it: `Plotly.react` takes them as they are, and so
+does `plotly.graph_objects.Figure`. Whatever comes from a setting is escaped, since Plotly reads its texts as HTML.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from tuner.record.records import TrialRecord, finite
+from tuner.record.results import ExperimentRecord
+from tuner.views.history import draw_history, history_of
+from tuner.views.labels import BEST_COLOR, GROUPS, escaped, label_of
+from tuner.views.parallel import draw_parallel, parallel_of
+from tuner.views.slices import draw_slices, slices_of, usage_of
+from tuner.views.timeline import draw_timeline, timeline_of
+
+Figure = dict[str, Any]
+MAX_POINTS = 20_000  # of all curves together: what a browser draws and receives in well under a second
+MAX_CURVES = 400  # more of them are one blot
+
+
+class Curve(NamedTuple):
+    """One trial's metric: `values[i]` after `epochs[i]` epochs, None where it is not finite."""
+
+    trial: str
+    status: str
+    label: str
+    epochs: list[int]
+    values: list[float | None]
+
+
+class Stop(NamedTuple):
+    """A trial that was stopped: at `epoch` with `value`, held against `cutoff` (None: it diverged, or none)."""
+
+    label: str
+    epoch: int
+    value: float
+    cutoff: float | None
+
+
+class Curves(NamedTuple):
+    """The learning curves of `trials` trials, or of those drawn; `best` is the winner's id, `rungs` are epochs."""
+
+    metric: str
+    curves: list[Curve]
+    stops: list[Stop]
+    rungs: list[int]
+    best: str
+    trials: int
+
+
+def curves_of(record: ExperimentRecord) -> Curves:
+    """The trials of `drawn`, thinned to about MAX_POINTS in all."""
+    experiment, winner = record.experiment, record.best()
+    trials = drawn(record)
+    points = sum(len(trial.reports) for trial in trials)
+    step = math.ceil(points / MAX_POINTS) if points else 1
+    found, stops = [], []
+    for trial in trials:
+        label = label_of(trial)
+        last = len(trial.reports) - 1
+        kept = [r for i, r in enumerate(trial.reports) if i % step == 0 or i == last]
+        values = [finite(report.metrics.get(experiment.metric)) for report in kept]
+        status = "running" if trial.status == "suggested" else trial.status
+        found.append(Curve(trial.id, status, label, [report.epoch for report in kept], values))
+        stop = _stop_of(trial, experiment.metric, label)
+        stops += [stop] if stop else []
+    rungs = {at.rung for at in record.standing.rungs}
+    if experiment.scheduler == "asha":
+        rungs |= {
+            rung for rung in experiment.rungs() if rung < experiment.max_epochs
+        }  # at the last, nothing is compared
+    if experiment.scheduler == "median":
+        rungs = set()  # it compares at every epoch
+    return Curves(experiment.metric, found, stops, sorted(rungs), winner[0].id if winner else "", len(record.trials))
+
+
+def drawn(record: ExperimentRecord) -> list[TrialRecord]:
+    """Every trial, in order; of more than MAX_CURVES the survivors, at most three quarters: the better half of these
+    by value and an even sample of the others; and an even sample of the pruned."""
+    if len(record.trials) <= MAX_CURVES:
+        return list(record.trials)
+    pruned = [trial for trial in record.trials if trial.status == "pruned"]
+    left = [trial for trial in record.trials if trial.status != "pruned"]
+    room = MAX_CURVES - min(len(pruned), MAX_CURVES // 4)
+    if len(left) > room:
+        ranked = [trial for rank in record.standing.ranked if (trial := record.trials[rank.place]).status != "pruned"]
+        half = room // 2
+        better = {trial.id for trial in ranked[:half]}
+        left = [*ranked[:half], *_evenly([trial for trial in left if trial.id not in better], room - half)]
+    winner = record.best()
+    chosen = {trial.id for trial in [*left, *_evenly(pruned, MAX_CURVES - len(left)), *(winner or ())[:1]]}
+    return [trial for trial in record.trials if trial.id in chosen]
+
+
+def _evenly(trials: list[TrialRecord], most: int) -> list[TrialRecord]:
+    """At most so many of them, the first among them."""
+    return trials[:: max(1, math.ceil(len(trials) / max(1, most)))][:most]
+
+
+def _stop_of(trial: TrialRecord, metric: str, label: str) -> Stop | None:
+    """Where the trial was pruned; one that diverged is marked at its last finite value."""
+    stops = [d for d in trial.decisions if d.action == "stop"]
+    if trial.status != "pruned" or not stops:
+        return None
+    end = stops[-1]
+    known = [(r.epoch, v) for r in trial.reports if (v := finite(r.metrics.get(metric))) is not None]
+    value = finite(end.value)
+    epoch, value = (end.epoch, value) if value is not None else known[-1] if known else (0, None)
+    if value is None:
+        return None
+    return Stop(f"{label}<br>{escaped(end.reason, 120)}", epoch, value, finite(end.cutoff))
+
+
+def draw_curves(data: Curves) -> Figure:
+    """Learning curves by status, the winner on top, rungs as lines, each stop with the cutoff of that moment."""
+    traces = []
+    for status, (name, color, opacity) in GROUPS.items():
+        group = [curve for curve in data.curves if curve.status == status and curve.trial != data.best]
+        if group:
+            traces.append(_lines(group, name, color, opacity, width=1.3))
+            traces[-1]["meta"] = status
+    winner = [curve for curve in data.curves if curve.trial == data.best]
+    if winner:
+        traces.append(_lines(winner, f"best: trial {escaped(data.best, 40)}", BEST_COLOR, 1, width=3))
+    traces += _stop_marks(data.stops)
+    count = len(data.curves)
+    few = f"<br>{count} of {data.trials:,} trials drawn: the best, and an even sample" if count < data.trials else ""
+    layout = {
+        "xaxis": {"title": {"text": f"epoch{few}"}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": escaped(data.metric, 40)}},
+        "hovermode": "closest",
+        "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.06, "x": 0},
+        "shapes": [_rung_line(rung) for rung in data.rungs],
+        "annotations": [_rung_name(rung, i == 0) for i, rung in enumerate(data.rungs)],
+    }
+    return {"data": traces, "layout": layout}
+
+
+def _lines(curves: list[Curve], name: str, color: str, opacity: float, width: float) -> Figure:
+    """All curves of one look as one trace, a gap between two: a trace a trial would be slow from some hundreds on."""
+    x: list[int | None] = []
+    y: list[float | None] = []
+    text: list[str] = []
+    for curve in curves:
+        x += [*curve.epochs, None]
+        y += [*curve.values, None]
+        text += [curve.label] * len(curve.epochs) + [""]
+    look = {"line": {"color": color, "width": width}, "marker": {"color": color, "size": 4 + width}, "opacity": opacity}
+    look |= {"hovertemplate": "%{text}<br>epoch %{x}: %{y:.5g}<extra></extra>"}
+    return {"type": "scattergl", "mode": "lines+markers", "name": name, "x": x, "y": y, "text": text} | look
+
+
+def _stop_marks(stops: list[Stop]) -> list[Figure]:
+    held = [(stop, stop.cutoff) for stop in stops if stop.cutoff is not None]
+    cross = {"symbol": "x", "size": 8, "color": "#d9534f"}
+    dash = {"symbol": "line-ew-open", "size": 16, "color": "#d9534f", "line": {"width": 2}}
+    marks: list[tuple[str, Figure, list[tuple[Stop, float]], str]] = [
+        ("stopped here", cross, [(stop, stop.value) for stop in stops], "%{text}<extra></extra>"),
+        ("cutoff of that moment", dash, held, "cutoff %{y:.5g} of<br>%{text}<extra></extra>"),
+    ]
+    return [
+        {"type": "scattergl", "mode": "markers", "name": name, "meta": "pruned", "marker": marker}
+        | {"x": [stop.epoch for stop, _ in points], "y": [y for _, y in points]}
+        | {"text": [stop.label for stop, _ in points], "hovertemplate": hover}
+        for name, marker, points, hover in marks
+        if points
+    ]
+
+
+def _rung_line(rung: int) -> Figure:
+    line = {"color": "#8b93a7", "width": 1, "dash": "dot"}
+    return {"type": "line", "x0": rung, "x1": rung, "y0": 0, "y1": 1, "yref": "paper", "layer": "below", "line": line}
+
+
+def _rung_name(rung: int, first: bool) -> Figure:
+    look = {"font": {"size": 10, "color": "#8b93a7"}, "showarrow": False}
+    return {
+        "text": f"rung {rung}" if first else str(rung),
+        "x": rung,
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "bottom",
+    } | look
+
+
+def all_figures(record: ExperimentRecord) -> dict[str, Figure]:
+    """Those by name that there is something to draw for: `curves`, `history`, `parallel`, `slices`, `usage`,
+    `timeline`. What takes a choice or long is drawn when it is asked for: contour, importance, what if."""
+    history = history_of(record)
+    metric = record.experiment.metric
+    timeline = timeline_of(record)
+    drawn = {"timeline": draw_timeline(timeline)} if timeline.spans else {}
+    if not history.values:
+        return drawn
+    drawn |= {"curves": draw_curves(curves_of(record)), "history": draw_history(history)}
+    parallel = parallel_of(record)
+    if len(parallel.axes) > 1:
+        drawn |= {"parallel": draw_parallel(parallel), "slices": draw_slices(slices_of(record), metric)}
+    usage = usage_of(record)
+    return drawn | ({"usage": draw_slices(usage, metric)} if usage.axes else {})
