@@ -100,12 +100,12 @@ def judged_s(num_trials: int, num_reports: int) -> float:
     from ray import tune
 
     from tuner.drive.decisions import JournalingScheduler
+    from tuner.drive.schedulers import build_scheduler
     from tuner.engine.halt import Halt
-    from tuner.spec.experiment import Experiment
     from tuner.record.journal import Journal
     from tuner.record.ledger import Ledger
-    from tuner.drive.schedulers import build_scheduler
     from tuner.space import Space
+    from tuner.spec.experiment import Experiment
 
     space = Space(params={"x": tune.uniform(0, 1)}, train=print)
     experiment = Experiment(max_epochs=100)

@@ -9,9 +9,9 @@ from ray.tune.schedulers import HyperBandScheduler
 
 from tuner import run
 from tuner.drive import console, session
-from tuner.spec.experiment import CHOICES, PAIRS, Experiment
 from tuner.record.records import Report, TrialRecord
-from tuner.space import find_space
+from tuner.spec.experiment import CHOICES, PAIRS, Experiment
+from tuner.spec.spaces import find_space
 
 TINY = str(Path(__file__).parent / "spaces" / "tiny.py")
 

@@ -10,14 +10,14 @@ from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule, TrialScheduler
 
 from tuner.drive.decisions import JournalingScheduler
-from tuner.engine.halt import Halt
-from tuner.spec.experiment import Experiment
 from tuner.drive.explain import Comparison, Explainer
-from tuner.record.journal import Journal, read
-from tuner.record.ledger import Ledger
 from tuner.drive.replay import Replay
 from tuner.drive.schedulers import build_scheduler
+from tuner.engine.halt import Halt
+from tuner.record.journal import Journal, read
+from tuner.record.ledger import Ledger
 from tuner.space import Space
+from tuner.spec.experiment import Experiment
 
 CONTINUE, STOP = TrialScheduler.CONTINUE, TrialScheduler.STOP
 SPACE = Space(params={"lr": tune.uniform(0, 1)}, train=print, mutable=("lr",))

@@ -7,11 +7,11 @@ import plotly.graph_objects as go
 import pytest
 from ray.tune.schedulers.async_hyperband import _Bracket
 
-from tuner.spec.experiment import Experiment
-from tuner.views.figures import all_figures, curves_of, draw_curves, history_of
 from tuner.record.records import Decision, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
+from tuner.spec.experiment import Experiment
 from tuner.views.contour import contour_of, draw_contour
+from tuner.views.figures import all_figures, curves_of, draw_curves, history_of
 from tuner.views.importance import Importance, draw_importance
 from tuner.views.labels import escaped
 from tuner.views.one_trial import draw_metrics

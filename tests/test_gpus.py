@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from tuner import gpus
-from tuner.training import nvml
 from tuner.record.journal import Journal
+from tuner.training import nvml
 
 
 class NVMLError(Exception):

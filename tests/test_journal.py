@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.record import journal
 from tuner.errors import RequestError
+from tuner.record import journal
 from tuner.record.journal import Journal, follow, opened, plain, read, scan, sealed
 from tuner.record.reading import Reading
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from test_decisions import CONTINUE, STOP, Search, with_trials
 
 from tuner.errors import RequestError
-from tuner.spec.experiment import CHOICES, PAIRS, Experiment, load_experiment, option
 from tuner.record.journal import read
+from tuner.record.saved_experiment import load_experiment, save_experiment
+from tuner.spec.experiment import CHOICES, PAIRS, Experiment, option
 
 LIMITS = settings(deadline=None, max_examples=60)
 SHAPES = some.sampled_from([(8, 1, 2), (9, 1, 3), (9, 1, 1.5), (5, 5, 2), (10, 2, 2.0), (1, 1, 4)])
@@ -136,5 +137,5 @@ def test_an_experiment_is_refused_by_an_options_name_or_read_back_as_it_was(give
         assert any(option(name) in str(error) for name in given_options) and "\n" not in str(error)
         return
     with tempfile.TemporaryDirectory() as folder:
-        experiment.save(Path(folder), {"facts": 1})
+        save_experiment(experiment, Path(folder), {"facts": 1})
         assert load_experiment(Path(folder)) == (experiment, {"facts": 1})

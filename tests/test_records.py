@@ -4,11 +4,12 @@ import math
 
 import pytest
 
-from tuner.spec.experiment import Experiment
 from tuner.record.journal import Journal
 from tuner.record.records import records_of
 from tuner.record.results import load
+from tuner.record.saved_experiment import save_experiment
 from tuner.record.standing import Tally
+from tuner.spec.experiment import Experiment
 
 START = {"event": "trial_started", "config": {"lr": 0.1}, "resources": {"CPU": 1}, "node": "n"}
 
@@ -95,7 +96,7 @@ def test_only_saved_epochs_count_where_a_checkpoint_is_there(tmp_path):
 def test_a_folder_is_read_into_one_record(tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
-    Experiment(space="tiny", name="mine").save(folder, {"versions": {"ray": "2"}})
+    save_experiment(Experiment(space="tiny", name="mine"), folder, {"versions": {"ray": "2"}})
     book = Journal(folder / "journal.jsonl")
     book.write("experiment_started", name="mine")
     assert load(folder).state == "running" and load(folder).best() is None
@@ -117,5 +118,5 @@ def test_a_folder_is_read_into_one_record(tmp_path):
 
 
 def test_a_moved_folder_reads_as_where_it_is(tmp_path):
-    Experiment(results="/somewhere/else", name="old").save(tmp_path, {})
+    save_experiment(Experiment(results="/somewhere/else", name="old"), tmp_path, {})
     assert load(tmp_path).experiment.folder == tmp_path

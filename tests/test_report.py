@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 from test_figures import decided, record, trial
 
-from tuner.report import main, page, write_report
+from tuner.report import main
 from tuner.views.alternatives import alternative_rows
+from tuner.views.report import page, write_report
 
 
 @pytest.fixture

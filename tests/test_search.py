@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tuner import run
-from tuner.engine.columns import USAGE
-from tuner.spec.experiment import PAIRS
+from tuner.record.columns import USAGE
 from tuner.record.journal import read
+from tuner.spec.experiment import PAIRS
 
 SPACES = Path(__file__).parent / "spaces"
 PAIRED = [(searcher, scheduler) for searcher, schedulers in PAIRS.items() for scheduler in schedulers]
@@ -185,10 +185,10 @@ def test_a_batch_that_does_not_fit_is_computed_in_parts(search):
 
 def losses_where_it_fits(ran, trial):
     """What the trial's setting and seed reach, in this process, where memory does not run out."""
-    from tuner.space import find_space
+    from tuner.drive.trial import trial_seed
+    from tuner.spec.spaces import find_space
     from tuner.training.data import hold_out
     from tuner.training.loop import Training
-    from tuner.drive.trial import trial_seed
 
     task, seed = find_space(ran.record.experiment.space).space.task, ran.record.experiment.seed
     splits = hold_out(task.data(None), fraction=task.validation_fraction, seed=seed)

@@ -13,7 +13,7 @@ from ray.tune.search.sample import Domain
 
 from search_spaces.datasets.cifar10_files import load_sample
 from tuner.spec.domains import leaves
-from tuner.space import find_space, list_spaces
+from tuner.spec.spaces import find_space, list_spaces
 from tuner.training.data import Splits, hold_out
 from tuner.training.loop import Training
 

@@ -10,13 +10,13 @@ import pytest
 from ray import tune
 from ray.tune.search import Searcher
 
-from tuner.spec import domains
-from tuner.errors import RequestError
-from tuner.spec.experiment import CHOICES, PAIRS, Experiment
 from tuner.drive.proposals import python_values
 from tuner.drive.sampling import grid_of, nested, num_random, seeded
 from tuner.drive.searchers import build_searcher, check_searcher
+from tuner.errors import RequestError
 from tuner.space import Space
+from tuner.spec import domains
+from tuner.spec.experiment import CHOICES, PAIRS, Experiment
 
 SEARCHERS = CHOICES["searcher"]
 SAMPLES = 14

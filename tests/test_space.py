@@ -8,7 +8,8 @@ import pytest
 from ray import tune
 
 from tuner.errors import RequestError
-from tuner.space import Space, Task, find_space, list_spaces
+from tuner.space import Space, Task
+from tuner.spec.spaces import find_space, list_spaces
 
 TINY = Path(__file__).parent / "spaces" / "tiny.py"
 HEAD = "from ray import tune\nfrom tuner.space import Space\n\n\ndef train(config):\n    pass\n\n\n"
@@ -160,7 +161,7 @@ def test_listing_goes_on_over_a_file_that_does_not_parse(tmp_path, monkeypatch):
     file_with(tmp_path, "x = (\n", "broken.py")
     file_with(tmp_path, '"""First line.\n\nSecond."""\nraise SystemExit\n', "good.py")
     file_with(tmp_path, "", "_hidden.py")
-    monkeypatch.setattr("tuner.space._folder", lambda: tmp_path)
+    monkeypatch.setattr("tuner.spec.spaces._folder", lambda: tmp_path)
     found = list_spaces()
     assert found["good"] == "First line." and "does not parse" in found["broken"] and "_hidden" not in found
 

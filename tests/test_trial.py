@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from tuner.drive import trial
-from tuner.engine.columns import WAITS
+from tuner.record.columns import WAITS
 
 
 @pytest.mark.parametrize(

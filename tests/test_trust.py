@@ -15,11 +15,12 @@ from tuner import audit, run, train
 from tuner.drive import answer, session
 from tuner.engine.controller import Analysis
 from tuner.errors import RequestError
-from tuner.spec.experiment import Experiment, load_experiment
-from tuner.record.journal import Journal
 from tuner.record.checkpoints import within
+from tuner.record.journal import Journal
 from tuner.record.lock import only_driver
-from tuner.space import file_of, find_space
+from tuner.record.saved_experiment import load_experiment, save_experiment
+from tuner.spec.experiment import Experiment
+from tuner.spec.spaces import file_of, find_space
 from tuner.spec.trust import code_of
 
 TINY = Path(__file__).parent / "spaces" / "tiny.py"
@@ -54,7 +55,7 @@ def begun(tmp_path, name):
     request = session.begin(run.parse(argv, session.defaults_of(found)).experiment, found, argv)
     folder = request.experiment.folder
     folder.mkdir(parents=True)
-    request.experiment.save(folder, request.facts)
+    save_experiment(request.experiment, folder, request.facts)
     book = Journal(folder / "journal.jsonl")
     book.write("experiment_started", name="mine")
     book.close()
@@ -67,7 +68,7 @@ def begun(tmp_path, name):
 def rewritten(folder, facts=lambda facts: facts, **options):
     """Another experiment.json, as whoever makes a hostile folder would write it: whole, with its own sha256."""
     experiment, found = load_experiment(folder)
-    Experiment(**{**vars(experiment), **options}).save(folder, facts(found))
+    save_experiment(Experiment(**{**vars(experiment), **options}), folder, facts(found))
 
 
 def edit(path):

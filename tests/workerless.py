@@ -15,10 +15,10 @@ from ray.tune.result import TRIAL_INFO
 
 from tuner.drive import driver
 from tuner.drive.assembly import assemble
-from tuner.spec.experiment import Experiment
 from tuner.record.journal import Journal, read
+from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
-from tuner.space import find_space
+from tuner.spec.spaces import find_space
 
 
 class Answer:

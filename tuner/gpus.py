@@ -19,8 +19,8 @@ from typing import NoReturn
 from tuner.errors import RequestError, say
 from tuner.record.events import Event
 from tuner.record.journal import read
-from tuner.training.nvml import Device, devices
 from tuner.record.records import finite
+from tuner.training.nvml import Device, devices
 
 logger = logging.getLogger(__name__)
 

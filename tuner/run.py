@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import tyro
 
-from tuner.errors import RequestError, nearest, say
-from tuner.spec.experiment import BEST_RULE, Experiment, option
-from tuner.record.lock import only_driver
 from tuner.drive.saved import Saved, saved
-from tuner.space import find_space, list_spaces, mentions_torch
+from tuner.errors import RequestError, nearest, say
+from tuner.record.lock import only_driver
+from tuner.spec.experiment import BEST_RULE, Experiment, option
+from tuner.spec.spaces import find_space, list_spaces, mentions_torch
 from tuner.spec.trust import refuse_cluster
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def run_within(held: contextlib.ExitStack, argv: list[str], command: Command) ->
 def search(request: Request) -> int:
     """Searches on the Ray that runs, and prints the answer; returns the exit code."""
     from tuner.drive import console, session
-    from tuner.wandb_mirror import mirrored
+    from tuner.drive.mirroring import mirrored
 
     journal = session.open_journal(request)
     with mirrored(request.experiment, request.wandb_mode) as mirror:

@@ -15,13 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.drive.answer import config_of, figures, setting
+from tuner.drive.answer import config_of
 from tuner.errors import RequestError, nearest, say
-from tuner.spec.experiment import FILE
 from tuner.record.files import json_in
 from tuner.record.results import ExperimentRecord, load
-from tuner.space import Task, find_space
+from tuner.record.saved_experiment import FILE
+from tuner.spec.spaces import find_space
 from tuner.spec.trust import HELP, OPTION, code_of
+from tuner.training.task import Task
+from tuner.views.labels import figures, setting
 
 if TYPE_CHECKING:
     from tuner.training.data import Splits
@@ -132,9 +134,9 @@ def training_of(given: dict[str, Any], state: bytes | None = None) -> Iterator[t
 @contextlib.contextmanager
 def in_workers(given: dict[str, Any], state: bytes | None) -> Iterator[Group]:
     """As many processes as the trial had, which train it."""
+    from tuner.drive.trial import trial_seed
     from tuner.training.group import Setting
     from tuner.training.launch import Processes
-    from tuner.drive.trial import trial_seed
 
     begun = Setting(
         given["config"],
@@ -195,9 +197,9 @@ def built(given: dict[str, Any], task: Task, splits: Splits) -> Training:
     """The training of one process."""
     import torch
 
+    from tuner.drive.trial import trial_seed
     from tuner.training.loop import Training
     from tuner.training.parallel import Worker
-    from tuner.drive.trial import trial_seed
 
     torch.set_num_threads(max(1, int(given["cpus"])))
     return Training(

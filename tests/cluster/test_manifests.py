@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from tuner import run
+from tuner.serve import __main__ as serve
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources, resources_of
-from tuner.serve import __main__ as serve
 
 ROOT = Path(__file__).parent.parent.parent
 LAUNCHED = ["cluster.yaml", "docker/cluster-onprem.yaml", "docker/cluster-gcp.yaml"]

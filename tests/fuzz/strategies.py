@@ -17,8 +17,9 @@ from pathlib import Path
 
 import hypothesis.strategies as some
 
-from tuner.spec.experiment import CHOICES, COPY, FILE, Experiment, digest
 from tuner.record.journal import sealed
+from tuner.record.saved_experiment import COPY, FILE, digest
+from tuner.spec.experiment import CHOICES, Experiment
 
 SENTINEL = "s3ntinel-of-a-file-elsewhere"
 MARKUP = "</script><img src=x onerror=alert(1)>"

@@ -10,12 +10,12 @@ import strategies
 import world as worlds
 from fuzzing import TIERS
 
-from tuner.spec.experiment import Experiment
 from tuner.serve import cluster as clusters
 from tuner.serve.cluster import find
 from tuner.serve.older import bring
 from tuner.serve.options import ships
 from tuner.serve.queue import Queue
+from tuner.spec.experiment import Experiment
 
 
 @pytest.mark.parametrize("tier", TIERS)

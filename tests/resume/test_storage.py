@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import RequestError
-from tuner.record.journal import read
 from tuner.record import storage
-from tuner.record.storage import JOURNAL, Mirror, Store, files_of, is_uri, local_root
+from tuner.record.journal import read
+from tuner.record.storage import JOURNAL, Mirror, Store, files_of
+from tuner.spec.places import is_uri, local_root
 
 ROOT = Path(__file__).parents[2]
 

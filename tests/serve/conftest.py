@@ -12,9 +12,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tuner.errors import RequestError
-from tuner.spec.experiment import Experiment
-from tuner.spec.facts import facts_of
 from tuner.record.journal import Journal
+from tuner.record.saved_experiment import save_experiment
 from tuner.serve.app import create_app
 from tuner.serve.check import experiment_of
 from tuner.serve.client import BUSY, Client, ServiceError
@@ -22,7 +21,9 @@ from tuner.serve.cluster import find
 from tuner.serve.jobs import Fate
 from tuner.serve.searches import Searches
 from tuner.serve.state import BASE, state_of
-from tuner.space import find_space
+from tuner.spec.experiment import Experiment
+from tuner.spec.facts import facts_of
+from tuner.spec.spaces import find_space
 
 HERE = "http://127.0.0.1:8800"
 TOKEN = "s3cret of 32 characters, or more"
@@ -80,7 +81,7 @@ def begin(results, name, **options):
             **options,
         }
     )
-    experiment.save(folder, {"created": 1000.0, "space": facts_of(find_space("quadratic"), [])["space"]})
+    save_experiment(experiment, folder, {"created": 1000.0, "space": facts_of(find_space("quadratic"), [])["space"]})
     journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_started", name=name)
     return journal

@@ -11,7 +11,6 @@ import pytest
 import uvicorn
 
 from tuner.errors import RequestError
-from tuner.spec.experiment import Experiment
 from tuner.record.lock import only_driver
 from tuner.serve import jobs
 from tuner.serve.client import Client, ServiceError
@@ -19,6 +18,7 @@ from tuner.serve.jobs import Fate
 from tuner.serve.options import ON_RESUME, SETTABLE, WITHHELD
 from tuner.serve.queue import Search, TooLarge, startable
 from tuner.serve.state import state_of
+from tuner.spec.experiment import Experiment
 
 ALL = "/api/experiments"
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.serve.test_hostile import REPORT, STARTED, begin
-from tuner.spec.experiment import COPY, FILE, digest
+from tuner.record.saved_experiment import COPY, FILE, digest
 from tuner.serve.costly import MOST_WAITING, Costly
 
 PLAIN = {"scheduler": "fifo", "grace_period": 1, "reduction_factor": 2.0, "brackets": 1}

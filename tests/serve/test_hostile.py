@@ -9,12 +9,13 @@ import time
 import pytest
 from fastapi.testclient import TestClient
 
-from tuner.spec.experiment import COPY, FILE, Experiment, digest
 from tuner.record.journal import Journal, sealed
 from tuner.record.lock import driver_of
+from tuner.record.saved_experiment import COPY, FILE, digest, save_experiment
 from tuner.serve.app import create_app
 from tuner.serve.client import Client, ServiceError
 from tuner.serve.store import Store
+from tuner.spec.experiment import Experiment
 
 HERE = "http://127.0.0.1:8800"
 VIEWS = ("", "/trials", "/rungs", "/figures", "/what-if", "/contour?x=lr&y=b", "/trials/0", "/audit")
@@ -38,7 +39,7 @@ def begin(results, name, events=(), facts=None, **options):
     folder = results / name
     folder.mkdir()
     experiment = Experiment(name=name, results=str(results), space="tiny", max_epochs=4, **options)
-    experiment.save(folder, {"created": 1000.0, "space": {"params": {}}, **(facts or {})})
+    save_experiment(experiment, folder, {"created": 1000.0, "space": {"params": {}}, **(facts or {})})
     lines = [sealed(json.dumps(event).encode()) for event in ({"time": 0.5, "event": "experiment_started"}, *events)]
     (folder / "journal.jsonl").write_bytes(b"".join(lines))
     return folder

@@ -6,10 +6,11 @@ import plotly.graph_objects as go
 import pytest
 from fastapi.testclient import TestClient
 
-from tuner.spec.experiment import Experiment
 from tuner.record.journal import Journal
+from tuner.record.saved_experiment import save_experiment
 from tuner.serve import questions
 from tuner.serve.app import create_app
+from tuner.spec.experiment import Experiment
 
 NAME = "asked"
 
@@ -20,7 +21,9 @@ def results(tmp_path):
     folder = tmp_path / NAME
     folder.mkdir()
     options = {"space": "tiny", "max_epochs": 4, "num_samples": 13, "scheduler": "asha", "grace_period": 2}
-    Experiment(name=NAME, results=str(tmp_path), **options).save(folder, {"created": 1000.0, "space": {"params": {}}})
+    save_experiment(
+        Experiment(name=NAME, results=str(tmp_path), **options), folder, {"created": 1000.0, "space": {"params": {}}}
+    )
     journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_started", name=NAME)
     for number in range(13):

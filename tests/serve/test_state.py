@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import RequestError
-from tuner.spec.experiment import Experiment
 from tuner.serve import cluster as clusters
 from tuner.serve.check import experiment_of
 from tuner.serve.client import Client
@@ -23,6 +22,7 @@ from tuner.serve.cluster import Cluster, _born, find
 from tuner.serve.options import ships
 from tuner.serve.searches import checked
 from tuner.serve.state import BASE, state_of
+from tuner.spec.experiment import Experiment
 
 ALL = "/api/experiments"
 
@@ -321,7 +321,7 @@ def test_a_folder_cannot_choose_the_code_that_its_resume_imports(service, evil, 
 
 def rewrite(folder, **changed):
     """As a hostile folder has it: whole, with a right checksum, and other options."""
-    from tuner.spec.experiment import digest
+    from tuner.record.saved_experiment import digest
 
     for name in ("experiment.json", ".experiment.json.copy"):
         document = json.loads((folder / name).read_text())

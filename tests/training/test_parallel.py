@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tuner.engine.columns import USAGE
+from tuner.record.columns import USAGE
 from tuner.space import Task
 from tuner.training.batches import examples_of
 from tuner.training.data import Arrays, Splits

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.spec.experiment import Experiment
 from tuner.record.records import Folding
 from tuner.record.standing import Tally
+from tuner.spec.experiment import Experiment
 
 
 def events(seed, trials=6, epochs=5):

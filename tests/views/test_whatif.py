@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule
 
 from tuner.errors import RequestError
-from tuner.spec.experiment import Experiment
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
+from tuner.spec.experiment import Experiment
 from tuner.spec.rules import Asha, Median, percentile
 from tuner.views.whatif import Range, reproduced, what_if
 from tuner.views.whatif_figure import cuts_of, draw_whatif

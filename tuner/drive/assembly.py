@@ -17,22 +17,22 @@ from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 from tuner.drive import trial as trials
 from tuner.drive.callbacks import JournalCallback
 from tuner.drive.decisions import JournalingScheduler
+from tuner.drive.progress import ProgressTable
+from tuner.drive.proposals import KEEP_BEST_AND_LATEST, Proposals
+from tuner.drive.replay import Replay
+from tuner.drive.schedulers import build_scheduler
+from tuner.drive.searchers import build_searcher
 from tuner.engine import probe
 from tuner.engine.controller import installed
 from tuner.engine.halt import Halt
 from tuner.engine.nodes import Nodes
 from tuner.engine.retries import Retries
 from tuner.record.events import Event
-from tuner.spec.experiment import Experiment
 from tuner.record.journal import Journal
-from tuner.drive.progress import ProgressTable
-from tuner.drive.proposals import KEEP_BEST_AND_LATEST, Proposals
-from tuner.spec.resources import Resources
 from tuner.record.ledger import Ledger
-from tuner.drive.replay import Replay
-from tuner.drive.schedulers import build_scheduler
-from tuner.drive.searchers import build_searcher
-from tuner.space import Found
+from tuner.spec.experiment import Experiment
+from tuner.spec.resources import Resources
+from tuner.spec.spaces import Found
 
 
 @dataclass(frozen=True)

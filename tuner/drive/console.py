@@ -7,17 +7,17 @@ import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tuner.spec import domains
-from tuner.drive.answer import figures, setting
-from tuner.engine.columns import GROWTH
-from tuner.spec.experiment import Experiment
-from tuner.record.records import TrialRecord
-from tuner.record.storage import is_uri
 from tuner.drive.sampling import GridSearcher, num_random
+from tuner.record.columns import GROWTH
+from tuner.record.records import TrialRecord
+from tuner.spec import domains
+from tuner.spec.experiment import Experiment
+from tuner.spec.places import is_uri
+from tuner.views.labels import figures, setting
 
 if TYPE_CHECKING:
-    from tuner.spec.resources import Resources
     from tuner.drive.session import Done, Request
+    from tuner.spec.resources import Resources
 
 
 def plan(request: Request) -> list[str]:

@@ -15,14 +15,14 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from tuner.engine.columns import USAGE
+from tuner.drive.explain import Comparison, Explainer
+from tuner.drive.sampling import seeded
 from tuner.engine.halt import Halt
 from tuner.errors import RequestError, nearest
-from tuner.spec.experiment import Experiment
-from tuner.drive.explain import Comparison, Explainer
+from tuner.record.columns import USAGE
 from tuner.record.journal import plain
 from tuner.record.ledger import Ledger
-from tuner.drive.sampling import seeded
+from tuner.spec.experiment import Experiment
 
 CONTINUE: str = TrialScheduler.CONTINUE
 STOP: str = TrialScheduler.STOP

@@ -20,10 +20,10 @@ from tuner.engine.loopback import on_loopback
 from tuner.engine.nodes import launchable, present
 from tuner.engine.signals import signals_to
 from tuner.errors import RequestError
-from tuner.spec.experiment import Experiment
 from tuner.record.journal import Journal
+from tuner.spec.experiment import Experiment
 from tuner.spec.resources import local_cluster, resources_of
-from tuner.space import Found
+from tuner.spec.spaces import Found
 
 if TYPE_CHECKING:
     from tuner.drive.assembly import Assembly

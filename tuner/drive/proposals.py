@@ -16,11 +16,11 @@ from ray.tune.experiment import Experiment as RayExperiment
 from ray.tune.experiment import Trial
 from ray.tune.search import SearchAlgorithm, Searcher
 
+from tuner.drive.sampling import seeded
 from tuner.errors import RequestError
-from tuner.spec.experiment import Experiment
 from tuner.record.journal import plain
 from tuner.record.ledger import Ledger
-from tuner.drive.sampling import seeded
+from tuner.spec.experiment import Experiment
 
 # Every report carries `improved`: its epoch where it is its trial's best so far, else 0. Keeping the checkpoint of the
 # highest one keeps the best, the earlier of two equal ones; Ray always keeps the latest besides.

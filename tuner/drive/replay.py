@@ -17,11 +17,11 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tuner.drive.decisions import ACTIONS, JournalingScheduler, Verdict
-from tuner.record.events import Event
-from tuner.spec.experiment import Experiment
-from tuner.record.ledger import Ledger
 from tuner.drive.saves import Saves
 from tuner.drive.stage import Source, Stage
+from tuner.record.events import Event
+from tuner.record.ledger import Ledger
+from tuner.spec.experiment import Experiment
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from ray.tune.search.variant_generator import generate_variants
 
 from tuner.spec import domains
 from tuner.spec.experiment import Experiment
-from tuner.space import Space
+from tuner.spec.space import Space
 
 logger = logging.getLogger(__name__)
 Setting = dict[str, Any]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tuner.spec.experiment import FILE, Experiment, damaged, latest_experiment, load_experiment
-from tuner.record.storage import Store, is_uri, local_root
+from tuner.record.saved_experiment import FILE, damaged, latest_experiment, load_experiment
+from tuner.record.storage import Store
+from tuner.spec.experiment import Experiment
+from tuner.spec.places import is_uri, local_root
 from tuner.spec.trust import code_of, refuse_links
 
 

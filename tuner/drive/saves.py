@@ -12,9 +12,9 @@ from ray.tune import Checkpoint
 from ray.tune.experiment import Trial
 
 from tuner.errors import RequestError
+from tuner.record.checkpoints import damage, within
 from tuner.record.events import Event
 from tuner.spec.experiment import Experiment
-from tuner.record.checkpoints import damage, within
 
 logger = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from ray.tune.schedulers import (
     TrialScheduler,
 )
 
-from tuner.spec import domains
-from tuner.errors import RequestError
-from tuner.spec.experiment import Experiment
 from tuner.drive.incremental import IncrementalAsha, IncrementalMedian
-from tuner.space import Space
+from tuner.errors import RequestError
+from tuner.spec import domains
+from tuner.spec.experiment import Experiment
+from tuner.spec.space import Space
 
 BY_EPOCH = {"time_attr": "training_iteration"}
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from ray.tune.search import Searcher
 
-from tuner.spec import domains
-from tuner.errors import RequestError
-from tuner.spec.experiment import Experiment
 from tuner.drive.sampling import GridSearcher, RandomSearcher, RefineSearcher
-from tuner.space import Space
+from tuner.errors import RequestError
+from tuner.spec import domains
+from tuner.spec.experiment import Experiment
+from tuner.spec.space import Space
 
 
 def build_searcher(experiment: Experiment, space: Space) -> tuple[Searcher, int]:

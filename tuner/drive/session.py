@@ -16,22 +16,24 @@ from typing import Any, cast
 from tuner.drive import driver
 from tuner.drive.answer import Answer, conclude
 from tuner.drive.assembly import assemble
+from tuner.drive.mirroring import wandb_mode
+from tuner.drive.saved import Saved
+from tuner.drive.schedulers import check_scheduler
+from tuner.drive.searchers import check_searcher
 from tuner.engine.cluster import check_head
 from tuner.errors import RequestError, nearest
 from tuner.record.events import Event
-from tuner.spec.experiment import EXTENDABLE, Experiment, damaged, option
-from tuner.spec.facts import facts_of
 from tuner.record.journal import Journal, Scan, content_of, scan
-from tuner.report import write_report
-from tuner.spec.resources import Resources, local_cluster, resources_of
 from tuner.record.results import ExperimentRecord, load
-from tuner.drive.saved import Saved
-from tuner.record.storage import Mirror, Store, is_uri, local_root
-from tuner.drive.schedulers import check_scheduler
-from tuner.drive.searchers import check_searcher
-from tuner.space import Found, find_space
+from tuner.record.saved_experiment import damaged, save_experiment
+from tuner.record.storage import Mirror, Store
+from tuner.spec.experiment import EXTENDABLE, Experiment, option
+from tuner.spec.facts import facts_of
+from tuner.spec.places import is_uri, local_root
+from tuner.spec.resources import Resources, local_cluster, resources_of
+from tuner.spec.spaces import Found, find_space
 from tuner.training.data import DataError, Splits, hold_out
-from tuner.wandb_mirror import wandb_mode
+from tuner.views.report import write_report
 
 logger = logging.getLogger(__name__)
 
@@ -227,7 +229,7 @@ def stored(experiment: Experiment) -> AbstractContextManager[object]:
 def open_journal(request: Request) -> Journal:
     """Writes experiment.json, and begins this session in the journal."""
     experiment, folder = request.experiment, request.experiment.folder
-    experiment.save(folder, request.facts)
+    save_experiment(experiment, folder, request.facts)
     journal = Journal(folder / "journal.jsonl")
     begun = "experiment_resumed" if request.history else "experiment_started"
     journal.write(begun, name=experiment.name, num_samples=experiment.num_samples, max_epochs=experiment.max_epochs)

@@ -22,11 +22,11 @@ import numpy as np
 from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
-from tuner.engine.columns import WAITS
 from tuner.engine.reports import begin_reports, own_exits
 from tuner.record.checkpoints import STATE
-from tuner.space import Task
+from tuner.record.columns import WAITS
 from tuner.training.share import hold_to_share
+from tuner.training.task import Task
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
-from tuner.space import Found
+from tuner.spec.spaces import Found
 
 PATIENCE_S = 60.0  # a node's first worker: the code is fetched, Ray and the space imported; 3 to 10 s where all is well
 

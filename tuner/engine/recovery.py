@@ -23,9 +23,9 @@ from ray.tune.experiment import Trial
 from ray.tune.result import RESULT_DUPLICATE, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
-from tuner.engine.columns import WAITS
 from tuner.engine.nodes import Nodes
 from tuner.engine.retries import Retries
+from tuner.record.columns import WAITS
 
 LOOK_S = 0.5  # between two looks for trials that report nothing
 STOP_S = 5  # that a worker has to end its epoch when the search ends, then it is killed; Ray gives it 10

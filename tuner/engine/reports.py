@@ -12,8 +12,8 @@ from ray.train._internal.session import get_session
 from ray.tune.result import RESULT_DUPLICATE
 from ray.tune.utils.util import Tee
 
-from tuner.engine.columns import WAITS
 from tuner.engine.output import Bounded, flushed
+from tuner.record.columns import WAITS
 from tuner.training.usage import Usage
 
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
-from tuner.record.events import MOST_EPOCHS, MOST_ID, MOST_TIME, is_trial_id
-from tuner.spec.experiment import Experiment
+from tuner.record.events import MOST_ID, MOST_TIME, is_trial_id
 from tuner.record.files import SWELL, bytes_in, is_file_in, parsed, weight
 from tuner.record.records import Report, TrialRecord, finite
+from tuner.spec.experiment import MOST_EPOCHS, Experiment
 
 MOST_ENTRIES = 20_000  # trials: each costs four looks at the disk at each look at the folder
 MOST_SNAPSHOT, MOST_RESULTS, MOST_OF_ALL = 64 << 20, 64 << 20, 256 << 20  # bytes; a result has 1 kB

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
-from tuner.spec.experiment import Experiment, load_experiment
 from tuner.record.foreign import is_ray_folder, read_ray
 from tuner.record.kept import kept
+from tuner.record.lock import abandoned
 from tuner.record.reading import Reading
 from tuner.record.records import Report, TrialRecord
-from tuner.record.lock import abandoned
+from tuner.record.saved_experiment import load_experiment
 from tuner.record.standing import Standing, Tally
+from tuner.spec.experiment import Experiment
 
 KILLED = "the search's process was ended; what was reported is kept, and --resume goes on"
 

@@ -15,8 +15,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from tuner.spec.experiment import Experiment
 from tuner.record.records import Decision, Report, TrialRecord, finite
+from tuner.spec.experiment import Experiment
 
 Item = TypeVar("Item", bound=Any)
 

@@ -1,0 +1,1 @@
+"""The dashboard and its API, as a service of its own."""

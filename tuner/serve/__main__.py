@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 import uvicorn
 
 from tuner.errors import RequestError
-from tuner.spec.experiment import CHOICES
 from tuner.serve.app import create_app
 from tuner.serve.connections import Connection
 from tuner.serve.guard import is_loopback
@@ -22,6 +21,7 @@ from tuner.serve.jobs import RayJobs, missing
 from tuner.serve.searches import Searches
 from tuner.serve.secret import TOKEN, long_enough, token_file
 from tuner.serve.state import state_of
+from tuner.spec.experiment import CHOICES
 
 MOST_CLIENTS = 400  # connections at a time; streams are fewer (tuner.serve.app)
 REQUEST_S = 10  # from a connection's start, or its last answer, to the end of the next request's headers

@@ -10,8 +10,8 @@ from urllib.parse import parse_qs
 from fastapi import Body, FastAPI, Request
 from starlette.responses import Response
 
-from tuner.record.results import ExperimentRecord
 from tuner.record.lock import driver_of
+from tuner.record.results import ExperimentRecord
 from tuner.serve.answers import answer
 from tuner.serve.guard import Keys, client_of, signin_page, welcome
 from tuner.serve.options import Resume, Start
@@ -19,7 +19,7 @@ from tuner.serve.queue import ACTIVE, Search
 from tuner.serve.searches import Refused, Searches
 from tuner.serve.store import NotThere, Store, Summary, View, requested
 from tuner.serve.tries import Wait
-from tuner.space import list_spaces
+from tuner.spec.spaces import list_spaces
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tuner.errors import RequestError
-from tuner.spec.experiment import Experiment
 from tuner.serve.cluster import MODULE
 from tuner.serve.options import SETTABLE, Start
 from tuner.serve.queue import Queue, Search
+from tuner.spec.experiment import Experiment
 
 FOLDER = ".service"
 MOST_BYTES = 64 << 10  # of a file; the service wrote 3 kB

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from tuner.errors import RequestError, nearest
 from tuner.spec.experiment import Experiment, option
-from tuner.space import list_spaces
+from tuner.spec.spaces import list_spaces
 
 SETTABLE = (
     "num_samples", "max_epochs", "grace_period", "reduction_factor", "searcher", "scheduler", "metric", "mode",

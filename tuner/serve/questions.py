@@ -21,10 +21,10 @@ from weakref import WeakKeyDictionary
 
 from tuner.errors import RequestError
 from tuner.record.results import ExperimentRecord, Following
+from tuner.record.standing import Standing
 from tuner.serve.answers import text_of
 from tuner.views.contour import contour_of, draw_contour
 from tuner.views.importance import draw_importance, importance_of
-from tuner.record.standing import Standing
 from tuner.views.whatif import WhatIf, what_if
 from tuner.views.whatif_figure import cuts_of, draw_whatif
 

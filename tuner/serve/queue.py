@@ -13,10 +13,10 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from tuner.errors import RequestError, printable
-from tuner.spec.experiment import Experiment
 from tuner.record.files import bytes_in, write_atomically
-from tuner.spec.resources import Resources, resources_of
 from tuner.serve.options import Resume, Start, resume_arguments, start_arguments
+from tuner.spec.experiment import Experiment
+from tuner.spec.resources import Resources, resources_of
 
 Phase = Literal["queued", "submitted", "stopping", "stopped", "failed", "done"]
 ACTIVE: tuple[Phase, ...] = ("submitted", "stopping")

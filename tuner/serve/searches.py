@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from tuner.errors import RequestError
-from tuner.spec.experiment import load_experiment
+from tuner.record.saved_experiment import load_experiment
 from tuner.serve.check import ELSEWHERE
 from tuner.serve.jobs import Fate, Jobs
 from tuner.serve.older import bring

@@ -17,15 +17,15 @@ from typing import Any
 from pydantic_core import to_json
 
 from tuner.errors import RequestError, blamed
-from tuner.spec.experiment import Experiment
-from tuner.views.figures import all_figures
 from tuner.record.files import SWELL, is_file_in
 from tuner.record.foreign import files_of, is_ray_folder
+from tuner.record.lock import abandoned
 from tuner.record.reading import NotYet, Reading
 from tuner.record.results import KILLED, ExperimentRecord, Following
-from tuner.record.lock import abandoned
 from tuner.serve.answers import text_of
+from tuner.spec.experiment import Experiment
 from tuner.views import tables
+from tuner.views.figures import all_figures
 from tuner.views.tables import BestRow
 
 MOST_MEMORY = 1 << 30  # bytes that records take, by `weight`, while they stay in memory; one experiment always stays

@@ -12,7 +12,7 @@ from typing import Any
 
 from tuner.spec import domains
 from tuner.spec.experiment import BEST_RULE
-from tuner.space import Found
+from tuner.spec.spaces import Found
 
 
 def facts_of(found: Found, argv: list[str]) -> dict[str, Any]:

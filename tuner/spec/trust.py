@@ -26,7 +26,7 @@ import sysconfig
 from pathlib import Path
 
 from tuner.errors import RequestError
-from tuner.space import file_of, is_path
+from tuner.spec.spaces import file_of, is_path
 
 OPTION = "--trust"
 HELP = "run the code that the folder names, even if it has changed since, or the folder is another user's"

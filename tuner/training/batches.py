@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tuner.space import Task
 from tuner.training.data import Arrays, Files
 from tuner.training.loader import FileExamples
+from tuner.training.task import Task
 
 CHUNK_VALUES = 2**20  # input values gathered at once, 341 CIFAR images: 6 times as many take twice the time
 

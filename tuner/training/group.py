@@ -20,11 +20,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from tuner.space import Config, Task
 from tuner.training.data import Splits
 from tuner.training.loop import Training
 from tuner.training.memory import is_out_of_memory, release
 from tuner.training.parallel import Worker
+from tuner.training.task import Config, Task
 from tuner.training.usage import Usage, of_workers
 
 logger = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from tuner.space import Task
 from tuner.training.data import Splits
 from tuner.training.group import Answer, Group, Member, gathered
+from tuner.training.task import Task
 
 Source = Callable[[], tuple[Task, Splits]]
 

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tuner.space import Config, Task
 from tuner.training.backend import onednn, small_convolutions
 from tuner.training.batches import Examples, examples_of
 from tuner.training.data import Arrays, Files, Splits
@@ -23,6 +22,7 @@ from tuner.training.memory import Fit, gradients_in_parts, sums_in_parts, warn_o
 from tuner.training.parallel import STRATEGIES, Worker
 from tuner.training.precision import precision_named
 from tuner.training.streams import Streams, reseed
+from tuner.training.task import Config, Task
 
 SINGLE = Worker()
 

@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tuner.space import Config, Task
 from tuner.training.batches import Examples
 from tuner.training.compiled import compiled
 from tuner.training.stages import Staged, devices_of_stages, stages_of
+from tuner.training.task import Config, Task
 
 Measure = Callable[[Any, Tensor], Tensor]
 Batches = Iterator[tuple[Tensor, Tensor]]

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from tuner.space import Task
+from tuner.training.task import Task
 
 
 class Staged(nn.Module):

@@ -1,0 +1,1 @@
+"""What a person sees of an experiment: figures, tables, report.html. Everything here only reads."""

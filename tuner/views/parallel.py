@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from tuner.drive.answer import flat
 from tuner.record.kept import kept
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
-from tuner.views.labels import BEST_COLOR, escaped, shown, tick
+from tuner.views.labels import BEST_COLOR, escaped, flat, shown, tick
 
 BEST_TO_WORST = [[0, BEST_COLOR], [0.35, "#4c8bf5"], [1, "#8b93a7"]]
 MOST_LINES = 1000  # drawn, and asked of what a parameter does: more cannot be told apart

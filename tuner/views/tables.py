@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tuner.spec.experiment import Experiment
 from tuner.record.records import Decision, TrialRecord
 from tuner.record.results import ExperimentRecord
-from tuner.spec.rules import percentile
 from tuner.record.standing import Rung, margin_of
+from tuner.spec.experiment import Experiment
+from tuner.spec.rules import percentile
 
 Number = float | Literal["nan", "inf", "-inf"]
 

@@ -1,0 +1,1 @@
+"""Runs a search: from a checked request to the tested best model."""

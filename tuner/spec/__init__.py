@@ -1,0 +1,1 @@
+"""What is searched, and by which choices: spaces, domains, options, resources, the schedulers' rules."""
