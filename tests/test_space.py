@@ -149,7 +149,7 @@ def test_a_file_that_failed_once_is_found_once_it_is_mended(tmp_path):
 
 def test_listing_imports_nothing_and_tells_each_first_line():
     code = (
-        "import sys\nfrom tuner.space import list_spaces\nfound = list_spaces()\n"
+        "import sys\nfrom tuner.spec.spaces import list_spaces\nfound = list_spaces()\n"
         "assert {'cifar', 'quadratic'} <= set(found), found\n"
         "assert found['cifar'] == 'LeNet on CIFAR-10, the search of the PyTorch tutorial.', found\n"
         "assert not {'ray', 'torch', 'numpy', 'search_spaces'} & set(sys.modules)\n"
