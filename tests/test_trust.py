@@ -1,5 +1,6 @@
 """A results folder names code: what is run, what is refused before it is imported, and what `--trust` allows."""
 
+import hashlib
 import json
 import os
 import pickle
@@ -13,6 +14,7 @@ import pytest
 import tuner.drive.driver  # noqa: F401  (first: it sets what ray reads when it is imported)
 from tuner import audit, run, train
 from tuner.drive import answer, session
+from tuner.drive.trust import code_of
 from tuner.engine.controller import Analysis
 from tuner.errors import RequestError
 from tuner.record.checkpoints import within
@@ -21,7 +23,6 @@ from tuner.record.lock import only_driver
 from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import file_of, find_space
-from tuner.spec.trust import code_of
 
 TINY = Path(__file__).parent / "spaces" / "tiny.py"
 RAN = "from pathlib import Path\nPath({mark!r}).touch()\n"
@@ -141,8 +142,8 @@ def test_a_space_that_the_user_names_again_is_the_users_own_edit(place, mark, ca
 
 def test_an_edited_space_of_this_program_is_the_users_own_edit(place, capsys):
     rewritten(place, lambda facts: {**facts, "space": {**facts["space"], "sha256": "0" * 64}}, space="quadratic")
-    assert [line[:5] for line in code_of(place, "experiment.json", "quadratic", "0" * 64)] == ["code:", "NOTE:"]
-    assert len(code_of(place, "experiment.json", "quadratic", find_space("quadratic").sha256)) == 1
+    assert [line[:5] for line in code_of(place, ["experiment.json"], "quadratic", "0" * 64)] == ["code:", "NOTE:"]
+    assert len(code_of(place, ["experiment.json"], "quadratic", find_space("quadratic").sha256)) == 1
 
 
 @pytest.mark.parametrize("space", ["results/mine/evil.py", "results.mine.evil", "results.evil", "sub.folder.evil"])
@@ -159,7 +160,46 @@ def test_what_lies_in_the_folder_or_below_here_is_no_module_of_the_users(place, 
 def test_a_file_in_the_results_is_refused_with_its_own_hash_too(place, mark, capsys):
     shutil.copy("space.py", place / "space.py")
     rewritten(place, space="results/mine/space.py")
-    refused(COMMANDS["resume"](), capsys, mark, "lies in the results")
+    refused(COMMANDS["resume"](), capsys, mark, "lies among the results")
+
+
+def test_a_file_beside_the_experiment_in_the_results_is_refused_too(command, place, mark, capsys):
+    """One archive may bring an experiment's folder and the code that it names."""
+    shutil.copytree(place, "results/other")
+    shutil.copy("space.py", "results/other/space.py")
+    rewritten(place, space="results/other/space.py")
+    config = json.loads((place / "best" / "config.json").read_text())
+    (place / "best" / "config.json").write_text(json.dumps({**config, "space": "results/other/space.py"}))
+    refused(command(), capsys, mark, "results/other/space.py, which lies among the results", "--trust")
+
+
+def test_the_packages_that_run_before_a_module_are_named(tmp_path, monkeypatch, place):
+    package = tmp_path / "outer" / "inner"
+    package.mkdir(parents=True)
+    for name in ("outer/__init__.py", "outer/inner/__init__.py"):
+        (tmp_path / name).touch()
+    shutil.copy("space.py", package / "good.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    sha256 = hashlib.sha256((package / "good.py").read_bytes()).hexdigest()
+    (line,) = code_of(place, ["experiment.json"], "outer.inner.good", sha256)
+    files = ("outer/inner/good.py", "outer/__init__.py", "outer/inner/__init__.py")
+    assert line == "code: " + ", ".join(str(tmp_path / name) for name in files)
+
+
+def test_an_experiment_of_which_the_copy_is_left_is_resumed_from_it(place, mark, capsys):
+    (place / "experiment.json").rename(place / ".experiment.json.copy")
+    assert COMMANDS["resume"]() == 0 and mark.exists()
+
+
+def test_the_copy_belongs_to_the_user_too(place, mark, capsys, monkeypatch):
+    (place / "experiment.json").rename(place / ".experiment.json.copy")
+    belongs_to_another(place / ".experiment.json.copy", monkeypatch)
+    refused(COMMANDS["resume"](), capsys, mark, "belongs to", "--trust")
+
+
+def test_a_space_without_an_end_is_refused_in_one_line(command, place, mark, capsys):
+    os.truncate("space.py", 300 << 30)
+    refused(command(), capsys, mark, "space.py, which cannot be read")
 
 
 def test_compiled_code_beside_a_space_is_not_run(place, mark, tmp_path):
@@ -179,7 +219,7 @@ def test_compiled_code_beside_a_space_is_not_run(place, mark, tmp_path):
 @pytest.mark.parametrize("space", [3, None, ["x"], {"a": 1}])
 def test_a_space_that_is_no_name_is_refused(place, space):
     with pytest.raises(RequestError, match="names no space"):
-        code_of(place, "experiment.json", space, "")
+        code_of(place, ["experiment.json"], space, "")
 
 
 def test_a_cluster_that_only_the_folder_names_is_not_joined(place, capsys, monkeypatch, mark):

@@ -207,3 +207,15 @@ def test_a_damaged_journal_is_named_in_one_line(tmp_path, monkeypatch, capsys):
     (tmp_path / "journal.jsonl").write_text("[\n")
     assert main([str(tmp_path), "--mode", "offline"]) == 2
     assert "is damaged at line 1" in (said := capsys.readouterr().err) and said.count("\n") == 1
+
+
+def test_a_link_for_wandbs_folder_is_not_written_through(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("os.nice", lambda _: 0)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    folder, elsewhere = tmp_path / "mine", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    save_experiment(Experiment(name="mine"), folder, {"space": {"params": {}}})
+    (folder / "wandb").symlink_to(elsewhere)
+    assert main([str(folder), "--mode", "offline"]) == 2
+    assert "wandb is a link" in capsys.readouterr().err and not list(elsewhere.iterdir())

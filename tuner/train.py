@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.drive.answer import config_of
+from tuner.drive.trust import HELP, OPTION, code_of
 from tuner.errors import RequestError, nearest, say
 from tuner.record.files import json_in
 from tuner.record.results import ExperimentRecord, load
-from tuner.record.saved_experiment import FILE
+from tuner.record.saved_experiment import COPY, FILE
 from tuner.spec.spaces import find_space
-from tuner.spec.trust import HELP, OPTION, code_of
 from tuner.training.task import Task
 from tuner.views.labels import figures, setting
 
@@ -38,9 +38,9 @@ def main(argv: list[str]) -> int:
         print(f"{usage}\n\n{__doc__}", file=sys.stdout if argv else sys.stderr)
         return 0 if argv else 2
     try:
-        given, folder, file = asked_for([word for word in argv if word != OPTION])
+        given, folder, files = asked_for([word for word in argv if word != OPTION])
         sha256 = given.get("space_sha256")
-        say(*code_of(folder, file, given["space"], sha256, trusted=OPTION in argv))
+        say(*code_of(folder, files, given["space"], sha256, trusted=OPTION in argv))
         retrain(given)
     except (RequestError, ValueError) as error:
         print(f"tuner: error: {error}", file=sys.stderr)
@@ -48,14 +48,14 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def asked_for(argv: list[str]) -> tuple[dict[str, Any], Path, str]:
-    """The setting that the command line names, and the folder and file that have it; RequestError where none has."""
+def asked_for(argv: list[str]) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
+    """The setting that the command line names, the folder and the files that have it; RequestError where none has."""
     match argv:
         case [name]:
-            return load_config(path := Path(name)), path.parent, path.name
+            return load_config(path := Path(name)), path.parent, (path.name,)
         case [name, "--trial", trial] | ["--trial", trial, name]:
             record = load(Path(name))
-            return trial_config(record, trial), record.experiment.folder, FILE
+            return trial_config(record, trial), record.experiment.folder, (FILE, COPY)
     raise RequestError("give a best/config.json, or an experiment's folder with --trial ID (see --help)")
 
 

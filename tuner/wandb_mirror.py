@@ -105,6 +105,8 @@ def main(argv: list[str]) -> int:
         experiment, _ = load_experiment(folder)
         if not os.access(folder, os.W_OK):  # W&B would write to a temporary folder without a word
             raise RequestError(f"{folder}: cannot be written to; copy it to where W&B's files may lie beside it")
+        if (folder / "wandb").is_symlink():
+            raise RequestError(f"{folder / 'wandb'} is a link: W&B's files would land elsewhere; remove it")
         events = read(folder / "journal.jsonl")
     except RequestError as error:
         print(f"tuner: error: {error}", file=sys.stderr)

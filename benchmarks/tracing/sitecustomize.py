@@ -11,8 +11,8 @@ import sys
 import time
 
 MODULES = (
-    "ray", "ray.tune", "torch", "torch._dynamo", "torchvision", "wandb", "hyperopt", "tuner.drive.session", "tuner.drive.assembly",
-    "tuner.drive.driver",
+    "ray", "ray.tune", "torch", "torch._dynamo", "torchvision", "wandb", "hyperopt", "tuner.drive.session",
+    "tuner.drive.assembly", "tuner.drive.driver",
 )  # fmt: skip
 FUNCTIONS = {
     "ray": ("init", "shutdown"),

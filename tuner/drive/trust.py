@@ -6,7 +6,7 @@ the space that the folder names. So
 * they name the file that they will run;
 * a folder of another user is refused, whatever it names. Root's is not: root can change this program itself;
 * a space that only the folder knows where to find, by a path, is refused where its file is not the one that the
-  search ran (by sha256, which the folder records), or lies in the folder itself;
+  search ran (by sha256, which the folder records), or lies below the folder of results: one archive may bring both;
 * an edited space of `search_spaces/` or of an installed module, or one that `--space` names again now, is the user's
   own edit: a line says that it has changed. A module in the working folder is as a path;
 * a folder with links in it is refused where it is written to: what is written would land elsewhere;
@@ -23,9 +23,11 @@ import hashlib
 import os
 import pwd
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 from tuner.errors import RequestError
+from tuner.record.files import bytes_in
 from tuner.spec.spaces import file_of, is_path
 
 OPTION = "--trust"
@@ -33,32 +35,55 @@ HELP = "run the code that the folder names, even if it has changed since, or the
 
 
 def code_of(
-    folder: Path, file: str, space: object, sha256: object, *, trusted: bool = False, named_now: bool = False
+    folder: Path,
+    files: Sequence[str],
+    space: object,
+    sha256: object,
+    *,
+    trusted: bool = False,
+    named_now: bool = False,
 ) -> list[str]:
     """Lines that name the file whose code the folder's space is; RequestError where it must not be run.
 
     Args:
-        folder, file: the experiment's folder, and the file in it that names the space.
+        folder, files: the experiment's folder or its `best/`, and the file in it that names the space, with its copy.
         sha256: of the space's file when the search ran, as the folder records it.
         named_now: the user has named the space, too.
     """
     if not trusted:
-        for place in (folder, folder / file):
+        for place in (folder, *(folder / name for name in files if (folder / name).exists())):
             refuse_strangers(place)
+    named_by = folder / files[0]
     if not isinstance(space, str):
-        raise RequestError(f"{folder / file} names no space, but {space!r}; restore it from a copy")
+        raise RequestError(f"{named_by} names no space, but {space!r}; restore it from a copy")
     path, willing = file_of(space), trusted or named_now
     if path is None:
         if "." in space and not is_path(space) and not willing:
-            raise RequestError(f"{folder / file} names the module {space}, which is not found; {LOOK}")
+            raise RequestError(f"{named_by} names the module {space}, which is not found; {LOOK}")
         return []  # `find_space` says what is missing, and imports nothing
-    changed = hashlib.sha256(path.read_bytes()).hexdigest() != sha256
-    inside = path.is_relative_to(folder.resolve())
-    if (inside or (changed and not _is_installed(space, path))) and not willing:
-        why = "lies in the results" if inside else "has changed since the search"
-        raise RequestError(f"{folder / file} names {path}, which {why}: its code is not run; {LOOK}")
+    try:
+        changed = hashlib.sha256(bytes_in(path.parent, path.name)).hexdigest() != sha256
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{named_by} names {path}, which cannot be read: {error}") from None
+    inside = path.is_relative_to(results_of(folder))
+    if (inside or changed) and not (willing or _is_installed(space, path)):
+        why = "lies among the results" if inside else "has changed since the search"
+        raise RequestError(f"{named_by} names {path}, which {why}: its code is not run; {LOOK}")
     note = [f"NOTE: {path} has changed since the search; the figures may differ"] if changed else []
-    return [f"code: {path}", *note]
+    return [f"code: {', '.join(map(str, (path, *_packages(space, path))))}", *note]
+
+
+def results_of(folder: Path) -> Path:
+    """The folder that holds the experiments of an experiment's folder, or of its `best/`."""
+    whole = folder.resolve()
+    return whole.parent.parent if whole.name == "best" else whole.parent
+
+
+def _packages(space: str, path: Path) -> list[Path]:
+    """The `__init__.py` of the packages that a module lies in: they run before it."""
+    depth = 0 if is_path(space) else space.partition(":")[0].count(".")
+    inits = [folder / "__init__.py" for folder in list(path.parents)[:depth]]
+    return [init for init in reversed(inits) if init.is_file()]
 
 
 LOOK = f"look at it, then give {OPTION} (or with --resume the same --space again)"
