@@ -124,7 +124,7 @@ class Experiment:
     results: str = "results"
     """the folder that experiments are written to, or an object store: s3://bucket/folder, gs://bucket/folder"""
     address: str = ""
-    """a running Ray cluster: auto, host:port or ray://host:port; empty = this machine alone"""
+    """a running Ray cluster: auto or host:port; empty = this machine alone"""
     data_dir: str = ""
     """where the data set lies; empty = the space's own way of getting it"""
     wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
