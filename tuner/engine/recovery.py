@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from pathlib import PurePosixPath
 from typing import Any
 
 from ray._private.state import state
@@ -110,7 +111,7 @@ class RecoveringController(TuneController):
         if not trial.is_saving or not name:
             return False
         trial.temporary_state.saving_to = None
-        path, noted = trial.storage.build_checkpoint_path_from_name(name), trial.checkpoint
+        path, noted = str(PurePosixPath(trial.storage.trial_fs_path, name)), trial.checkpoint
         if noted is None or noted.path != path:
             checkpoint = Checkpoint(path, filesystem=trial.storage.storage_filesystem)
             trial.on_checkpoint(_TrainingResult(checkpoint, trial.last_result))
