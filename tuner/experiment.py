@@ -114,7 +114,7 @@ class Experiment:
     time_budget: str = ""
     """stop the search after this long: 90s, 30m, 2h; empty = no limit"""
     trial_timeout: str = ""
-    """fail a trial that reports nothing for this long: 90s, 30m, 2h; empty = no limit"""
+    """fail a trial that reports nothing for this long, waiting for a disk too: 90s, 30m, 2h; empty = no limit"""
     max_failures: int = 2
     """lost workers (killed, node gone) that a trial survives, going on from its last checkpoint; 0 = none"""
     seed: int = 0

@@ -1,11 +1,16 @@
-"""What Ray's own controller does when a worker dies, with workers that train nothing (`workerless.py`)."""
+"""What Ray's own controller does when a worker dies or waits, with workers that train nothing (`workerless.py`)."""
+
+import time
 
 import pytest
 from ray.exceptions import RayActorError
 from workerless import Worker, Workerless, run
 
+from tuner.engine.columns import WAITS
 from tuner.journal import read
 from tuner.records import records_of
+
+WAIT_S, MOST_WAITS = 0.02, 500  # a trial that is never ended for its silence trains after 10 s, and the test fails
 
 
 @pytest.fixture
@@ -63,3 +68,31 @@ def test_a_worker_that_dies_after_its_report_was_judged_takes_nothing_with_it(wh
     assert len(reported) == len(set(reported))
     failed = [(event["trial"], event["from_epoch"]) for event in events if event["event"] == "trial_failed"]
     assert failed == ([(trial, epoch)] if action == "continue" else [])  # the others need no worker any more
+
+
+class Waiting(Worker):
+    """Trial 00000 finds no room for its second checkpoint."""
+
+    waits = 0
+
+    def train(self):
+        if self.trial == "00000" and self.epoch == 1 and Waiting.waits < self.most_waits:
+            Waiting.waits += 1
+            time.sleep(WAIT_S)
+            return {WAITS: "a checkpoint cannot be saved (full)"}
+        return super().train()
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_a_trial_that_waits_for_its_checkpoint_is_silent(whole, monkeypatch, capsys, room):
+    monkeypatch.setattr(Waiting, "waits", 0)
+    monkeypatch.setattr(Waiting, "most_waits", 3 if room else MOST_WAITS, raising=False)
+    limit = "1h" if room else "0.5s"
+    trials, _ = whole(Waiting, num_samples=2, max_epochs=2, scheduler="fifo", trial_timeout=limit)
+    assert "a checkpoint cannot be saved (full); the search waits" in capsys.readouterr().err
+    assert trials[1].status == "completed"
+    assert [report.epoch for report in trials[0].reports] == ([1, 2] if room else [1])
+    if not room:
+        reason = trials[0].reason
+        assert reason.endswith("s after epoch 1 (--trial-timeout 0.5s); a checkpoint cannot be saved (full)")
+        assert Waiting.waits < MOST_WAITS
