@@ -1,0 +1,109 @@
+"""Draws the documentation's pictures from real searches: `python -m benchmarks.pictures` writes them to docs/.
+
+`search.png` is the table and answer of the README's search, `page.png` the dashboard's page of it, and `what-if.png`
+that page's replay under other rules, over a search that HyperBand pruned and an audit of it.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+from benchmarks.peers import measure
+
+DOCS = measure.REPOSITORY / "docs"
+LENET = ("--space", "cifar", "--name", "lenet")
+BLOBS = ("--space", str(measure.REPOSITORY / "tests/spaces/tiny.py"), "--name", "blobs", "--num-samples", "18")
+TERMINAL = "<pre style='margin:0;padding:16px;background:#10141c;color:#e6e6e6;font:14px/1.35 monospace'>{}</pre>"
+
+
+def main() -> None:
+    """Searches in a temporary folder, then writes the three pictures."""
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
+        folder = Path(name)
+        printed = tuner(folder, "run", *LENET)
+        tuner(folder, "run", *BLOBS, "--scheduler", "hyperband", "--wandb", "disabled")
+        tuner(folder, "audit", "blobs", "--trials", "5")
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        draw_terminal(browser.new_page(viewport={"width": 1060, "height": 600}), printed)
+        with served(folder) as url:
+            draw_page(browser.new_page(viewport={"width": 1200, "height": 1400}), f"{url}/#lenet")
+            draw_what_if(browser.new_page(viewport={"width": 1200, "height": 1150}), f"{url}/#blobs")
+        browser.close()
+
+
+def tuner(folder: Path, command: str, *words: str) -> str:
+    """Runs one of our commands in `folder`; returns what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"tuner.{command}", *words],
+        cwd=folder,
+        env=measure.environment(),
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return done.stdout
+
+
+def draw_terminal(page: Page, printed: str) -> None:
+    """The lines before the first table, the last table, and the answer."""
+    lines = printed.splitlines()
+    borders = [number for number, line in enumerate(lines) if line.startswith("+--")]
+    shown = [*lines[: borders[0]], *lines[borders[-2] :]]
+    text = "\n".join(wrapped([f"$ python -m tuner.run {' '.join(LENET)}", *shown], 128))
+    page.set_content(TERMINAL.format(html.escape(text)))
+    page.locator("pre").screenshot(path=DOCS / "search.png")
+
+
+def wrapped(lines: Sequence[str], width: int) -> Iterator[str]:
+    """The lines as a terminal of that width shows them."""
+    for line in lines:
+        yield from re.findall(f".{{1,{width}}}", line) or [""]
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a dashboard over the searches in `folder`."""
+    command = [sys.executable, "-m", "tuner.serve", "--port", "0"]
+    service = subprocess.Popen(command, cwd=folder, env=measure.environment(), stdout=subprocess.PIPE, text=True)
+    assert service.stdout
+    try:
+        yield next(found[0] for line in service.stdout if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
+    finally:
+        service.terminate()
+        service.wait()
+
+
+def draw_page(page: Page, url: str) -> None:
+    """The top of an experiment's page."""
+    page.goto(url)
+    page.locator("#curves .main-svg").first.wait_for()
+    page.locator("#trials tbody tr").first.wait_for(state="attached")
+    page.screenshot(path=DOCS / "page.png")
+
+
+def draw_what_if(page: Page, url: str) -> None:
+    """The two sections below the decisions, with ASHA in the place of HyperBand."""
+    page.goto(url)
+    for section in ("#whatif-section", "#audit-section"):
+        page.locator(f"{section} > summary").click()
+    page.locator("#if-scheduler").select_option("asha")
+    page.locator("#whatif .main-svg").first.wait_for()
+    page.locator("#audited tbody tr").first.wait_for(state="attached")
+    page.wait_for_load_state("networkidle")
+    page.locator("#whatif-section").evaluate("section => section.scrollIntoView()")
+    page.screenshot(path=DOCS / "what-if.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,297 @@
+"""README and docs: their commands are parsed, their Python is run, and the files and links that they name exist."""
+
+import argparse
+import dataclasses
+import importlib
+import json
+import re
+import runpy
+import shlex
+import tomllib
+from pathlib import Path
+from unittest.mock import create_autospec
+
+import pytest
+
+from tuner import run, train
+from tuner.drive import session
+from tuner.record.journal import Journal
+from tuner.record.records import Decision
+from tuner.record.results import load
+from tuner.record.saved_experiment import save_experiment
+from tuner.serve import client
+from tuner.serve.options import Start
+from tuner.spec.experiment import CHOICES, Experiment, option
+from tuner.spec.facts import facts_of
+from tuner.spec.spaces import find_space
+from tuner.training.data import hold_out
+from tuner.training.loop import Training
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+TINY = ROOT / "tests" / "spaces" / "tiny.py"
+# Every option and subcommand word of our programs, as their sources spell them.
+SOURCES = [*(ROOT / "tuner").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "tests").glob("*.py")]
+OPTIONS = {option(field.name) for field in dataclasses.fields(run.Command)} | {
+    option(field.name) for field in dataclasses.fields(Experiment)
+}
+
+
+class Parsed(Exception):
+    """A parser has accepted its command line."""
+
+
+def id_of(value):
+    return value.name if isinstance(value, Path) else str(value)
+
+
+def fences(page, *languages):
+    """The contents of the page's fenced blocks of these languages."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [content for language, content in found if language in languages]
+
+
+def prose(page):
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def spans(page):
+    """The page's inline code, that of quoted messages aside."""
+    return [span for span in re.findall(r"`([^`\n]+)`", prose(page)) if "..." not in span]
+
+
+def command_lines():
+    """(page, line) of every shell line in a block, and of every inline command."""
+    for page in PAGES:
+        for block in fences(page, "", "bash"):
+            yield from ((page, line) for line in block.replace("\\\n", " ").splitlines() if line.strip())
+        yield from ((page, span) for span in spans(page) if re.match(r"(uv run|python|pytest|ray|pip|docker) ", span))
+
+
+def ours():
+    """(page, module, words) of every command of ours, each different one once."""
+    seen = set()
+    for page, line in command_lines():
+        for module, rest in re.findall(r"(?:python -m |tuner/)(tuner\.\w+|run\.py --) ?([^'|&;#]*)", line):
+            module = module.replace("run.py --", "tuner.run")
+            if (module, rest.strip()) not in seen:
+                seen.add((module, rest.strip()))
+                yield pytest.param(module, shlex.split(rest), id=f"{page.name}: {module} {rest.strip()}")
+
+
+def write_experiment(folder):
+    """Eight trials of a linear model that trains in milliseconds; the first is the best, the others were pruned."""
+    space = find_space(str(TINY))
+    settings = {"space": str(TINY), "num_samples": 8, "max_epochs": 2, "name": folder.name}
+    folder.mkdir(parents=True)
+    save_experiment(Experiment(**settings, results=str(folder.parent)), folder, facts_of(space, []))
+    journal = Journal(folder / "journal.jsonl")
+    journal.write("experiment_started", name=folder.name)
+    for number in range(8):
+        trial, epochs = f"{number:05}", 1 if number else 2
+        config = {"width": 2, "lr": 0.01, "batch_size": 16}
+        journal.write("trial_started", trial, config=config, resources={"CPU": 1}, node="n")
+        for epoch in range(1, epochs + 1):
+            journal.write("report", trial, epoch=epoch, metrics={"loss": 0.5 + number - epoch / 10})
+        if number:
+            stop = {"value": 0.4 + number, "cutoff": 0.4, "recorded": number, "action": "stop", "reason": ""}
+            journal.write("decision", trial, epoch=1, rung=1, bracket=0, **stop)
+        journal.write("trial_ended", trial, status="pruned" if number else "completed", reason="")
+    journal.write("experiment_finished", state="finished")
+    journal.close()
+    (folder / "best").mkdir()
+    (folder / "best" / "config.json").write_text(json.dumps(train.trial_config(load(folder), "00000")))
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder to run the examples in: it has the experiment NAME, `my_space.py` and the package `my_package`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    write_experiment(tmp_path / "results" / "NAME")
+    (tmp_path / "my_space.py").write_text(fences(DOCS / "spaces.md", "python")[0])
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "my_space.py").write_text((ROOT / "search_spaces" / "quadratic.py").read_text())
+    return tmp_path
+
+
+@pytest.mark.parametrize(("module", "words"), list(ours()))
+def test_a_command_of_ours_is_accepted(module, words, here, monkeypatch, capsys):
+    """A search prints its plan. Commands that go on until Ctrl-C, or reach a network, end once they are parsed."""
+    places = {"s3://bucket/folder": f"file://{here}/store", "/storage/results": str(here / "shared")}
+    words = [places.get(word, word) for word in words]
+    if module == "tuner.run":
+        monkeypatch.setattr(session, "local_cluster", lambda: {"CPU": 8.0, "GPU": 8.0})
+        monkeypatch.setattr(session, "check_head", lambda address: None)
+        words += ["--dry-run"]
+    if module in ("tuner.serve", "tuner.gpus", "tuner.wandb_mirror"):
+        monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parsed(argparse.ArgumentParser.parse_args))
+    name = f"{module}.__main__" if module == "tuner.serve" else module
+    try:
+        code = importlib.import_module(name).main(words)
+    except Parsed:
+        code = 0
+    except SystemExit as ended:
+        code = ended.code or 0
+    assert code == 0, capsys.readouterr().err
+
+
+def parsed(parse):
+    def stop(self, *args, **options):
+        parse(self, *args, **options)
+        raise Parsed
+
+    return stop
+
+
+def test_commands_of_ours_are_found():
+    modules = [parameter.values[0] for parameter in ours()]
+    assert len(modules) > 25
+    assert set(modules) == {
+        f"tuner.{name}" for name in ("run", "train", "audit", "report", "serve", "gpus", "wandb_mirror")
+    }
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "spaces.md"], ids=id_of)
+def test_the_space_of_the_page_trains(page, tmp_path):
+    (code,) = fences(page, "python")
+    path = tmp_path / "my_space.py"
+    path.write_text(code)
+    space = runpy.run_path(str(path))["space"]
+    config = {"width": 64, "lr": 0.01, "batch_size": 64}
+    assert config.keys() == space.params.keys()
+    splits = hold_out(space.task.data(None), fraction=space.task.validation_fraction, seed=0)
+    report = Training(space.task, config, splits, seed=0, max_epochs=1).run_epoch()
+    assert 0 < report["loss"] < 2 and 0 < report["accuracy"] <= 1
+
+
+def test_the_requests_of_the_page_are_accepted(monkeypatch, capsys):
+    text = (DOCS / "dashboard.md").read_text()
+    (body,) = re.findall(r"-d '(\{.*\})'", text)
+    assert Start(**json.loads(body))
+    (program,) = re.findall(r"python -c '(.*)'", text)
+    monkeypatch.setattr(client, "Client", create_autospec(client.Client))
+    exec(program)
+    assert "MagicMock" in capsys.readouterr().out
+
+
+def test_the_decision_of_the_page_has_the_journals_fields():
+    (line,) = fences(DOCS / "first-search.md", "json")
+    assert json.loads(line).keys() == {"event", "trial", *Decision._fields}
+
+
+def rays():
+    for page, line in command_lines():
+        for part in re.split(r"&&|;", line):
+            if part.strip().startswith("ray "):
+                yield pytest.param(shlex.split(part, comments=True)[1:], id=f"{page.name}: {part.strip()}")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("words", list(rays()))
+def test_a_command_of_rays_is_accepted(words):
+    from ray.scripts.scripts import cli
+
+    command = cli
+    while hasattr(command, "commands"):
+        name, *words = words
+        command = command.commands[name]
+    if words:
+        assert command.make_context(name, words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=id_of)
+def test_options_and_their_values_exist(page):
+    """Of inline code, `--strategy ddp` and the like; what stands in a command is parsed."""
+    known = OPTIONS | set(re.findall(r"--[a-z][a-z-]+", "\n".join(path.read_text() for path in SOURCES)))
+    for span in spans(page):
+        name, _, value = span.partition(" ")
+        if not re.fullmatch(r"--[a-z-]+", name):
+            continue
+        assert name in known, span
+        allowed = CHOICES.get(name[2:].replace("-", "_"))
+        assert not (allowed and value) or value in allowed, span
+
+
+@pytest.mark.parametrize("page", PAGES, ids=id_of)
+def test_what_other_commands_name_exists(page):
+    """Extras and groups of installations, marks and names of tests, options of benchmarks."""
+    text = page.read_text()
+    assert set(re.findall(r"'\.\[(\w+)\]'", text)) <= PROJECT["project"]["optional-dependencies"].keys()
+    assert set(re.findall(r"uv run --(?:only-)?group (\w+)", text)) <= PROJECT["dependency-groups"].keys()
+    marks = {mark.partition(":")[0] for mark in PROJECT["tool"]["pytest"]["ini_options"]["markers"]}
+    for line in re.findall(r"pytest [^`#\n]+", text):
+        words = shlex.split(line)
+        files = "\n".join((ROOT / word).read_text() for word in words if word.endswith(".py"))
+        for flag, value in zip(words, words[1:], strict=False):
+            names = set(value.split()) - {"or", "and", "not"}
+            assert flag != "-m" or names <= marks, line
+            assert flag != "-k" or all(name in files for name in names), line
+    for name, rest in re.findall(r"python -m benchmarks\.(\w+)([^`\n]*)", text):
+        program = (ROOT / "benchmarks" / f"{name}.py").read_text()
+        assert all(word in program for word in rest.split() if word.startswith("--")), name + rest
+
+
+@pytest.mark.parametrize("page", PAGES, ids=id_of)
+def test_files_that_the_page_names_exist(page):
+    folders = "tuner|tests|search_spaces|benchmarks|docker|docs|\\.ci"
+    files = "cluster\\.yaml|pyproject\\.toml|constraints\\.txt"
+    for name in re.findall(rf"(?<![\w/.~-])((?:{folders})/[\w./-]*|{files})", page.read_text()):
+        assert (ROOT / name.rstrip(".")).exists(), name
+    for name in re.findall(r"`(tuner(?:\.\w+)+)`", page.read_text()):
+        path = ROOT / name.replace(".", "/")
+        assert path.is_dir() or path.with_suffix(".py").exists() or ROOT / "tuner" == path.parent, name
+
+
+def headings(page):
+    """The anchors of a page: its headings in lower case, words joined by hyphens."""
+    found = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in found}
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "benchmarks" / "README.md"], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_links_and_pictures_exist(page):
+    """The strict build of the site checks its links too, but neither the README nor the pictures."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"\w+:", target):
+            continue
+        place, _, anchor = target.partition("#")
+        path = page.parent / place if place else page
+        assert path.is_file(), target
+        assert not anchor or anchor in headings(path), target
+
+
+def test_the_sites_menu_has_every_page():
+    menu = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
+    assert sorted(name for entry in menu for name in entry.values()) == sorted(page.name for page in PAGES[1:])
+
+
+def test_every_picture_is_shown():
+    text = "".join(page.read_text() for page in [*PAGES, ROOT / "benchmarks" / "README.md"])
+    assert [path.name for path in DOCS.iterdir() if path.suffix in (".png", ".svg") and path.name not in text] == []
+
+
+def test_the_picture_of_the_packages_is_the_contracts():
+    picture, *_ = fences(DOCS / "how-it-is-built.md", "text")
+    (layers,) = [each["layers"] for each in PROJECT["tool"]["importlinter"]["contracts"] if each["type"] == "layers"]
+    assert [re.split(r"\s{2,}", line)[0] for line in picture.splitlines()] == layers
+
+
+def test_each_step_of_the_walks_names_what_its_file_has():
+    steps = re.findall(
+        r"^\d\. (.*?)(?=^\d\. |\n\n)", (DOCS / "how-it-is-built.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert len(steps) > 10
+    for step in steps:
+        names = re.findall(r"`([^`]+)`", step)
+        code = "\n".join((ROOT / name).read_text() for name in names if "/" in name)
+        for name in names:
+            assert "/" in name or name.partition("(")[0] in code, step
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().split()) <= 900
