@@ -30,8 +30,8 @@ sys.path.append(str(Path(__file__).parents[1]))  # started as a file, not as a m
 from search_spaces import cifar, imagefolder
 from tuner.space import Task
 from tuner.training.data import Arrays, Splits
-from tuner.training.group import Setting
 from tuner.training.launch import Processes
+from tuner.training.trial_spec import TrialSpec
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def main() -> None:
             group = stack.enter_context(
                 Processes(partial(material, options.model, part), num_workers, use_cuda=options.cuda)
             )
-            group.begin(Setting({**model.config, "batch_size": options.batch * num_workers}, 0, 100))
+            group.begin(TrialSpec({**model.config, "batch_size": options.batch * num_workers}, 0, 100))
             group.run_epoch()
             return group
 

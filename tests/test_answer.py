@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tuner.drive.answer import conclude, trials_csv
-from tuner.drive.trial import STATE, trial_seed
+from tuner.drive.trial import STATE
 from tuner.record import results
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import save_experiment
@@ -20,6 +20,7 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import find_space
 from tuner.training.data import hold_out
 from tuner.training.loop import Training
+from tuner.training.trial_spec import trial_seed
 from tuner.views.labels import figures, flat, setting
 
 TINY = Path(__file__).parent / "spaces" / "tiny.py"

@@ -185,10 +185,10 @@ def test_a_batch_that_does_not_fit_is_computed_in_parts(search):
 
 def losses_where_it_fits(ran, trial):
     """What the trial's setting and seed reach, in this process, where memory does not run out."""
-    from tuner.drive.trial import trial_seed
     from tuner.spec.spaces import find_space
     from tuner.training.data import hold_out
     from tuner.training.loop import Training
+    from tuner.training.trial_spec import trial_seed
 
     task, seed = find_space(ran.record.experiment.space).space.task, ran.record.experiment.seed
     splits = hold_out(task.data(None), fraction=task.validation_fraction, seed=seed)

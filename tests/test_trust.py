@@ -290,3 +290,27 @@ def test_a_setting_that_is_no_file_of_json_is_named_in_one_line(tmp_path, make, 
     make(tmp_path / "config.json")
     assert train.main([str(tmp_path / "config.json")]) == 2
     assert capsys.readouterr().err.count("\n") == 1 and answer.tested_before(tmp_path, CONFIG) is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("seed", "\x1b]0;title\x07"), ("strategy", "x"), ("max_epochs", "x"), ("config", "x"), ("cpus", "many"),
+        ("cpus", 1e12), ("workers", 100_000), ("trial", "\x1b"), ("epoch", None), ("space", 3), ("data_dir", 3),
+    ],
+)  # fmt: skip
+def test_a_field_that_no_search_can_have_is_named_in_one_line(tmp_path, field, value, capsys):
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "space": "quadratic", field: value}))
+    assert train.main([str(tmp_path / "config.json")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and said[:-1].isprintable() and "give the best/config.json" in said
+
+
+def test_an_error_of_the_data_steers_no_terminal(tmp_path, monkeypatch, capsys):
+    def fails(_):
+        raise ValueError("no data in \x1b]0;title\x07")
+
+    monkeypatch.setattr(train, "retrain", fails)
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "space": "quadratic"}))
+    assert train.main([str(tmp_path / "config.json")]) == 2
+    assert "\\x1b" in (said := capsys.readouterr().err) and "\x1b" not in said

@@ -51,7 +51,7 @@ def refused(error: Exception) -> str:
     """One line of what a command cannot do; of a disk that takes or gives nothing, the file and the reason."""
     if isinstance(error, OSError):
         return str(RequestError(f"{error.filename or 'a file'}: {error.strerror or error}; nothing was written"))
-    return str(error)
+    return str(RequestError(str(error)))
 
 
 def say(*lines: str) -> None:

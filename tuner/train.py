@@ -11,19 +11,26 @@ import contextlib
 import io
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.drive.answer import config_of
+from tuner.drive.answer import config_of, spec_of
 from tuner.drive.trust import HELP, OPTION, code_of
-from tuner.errors import RequestError, nearest, say
+from tuner.errors import RequestError, nearest, refused, say
 from tuner.record.files import json_in
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import COPY, FILE
+from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import find_space
 from tuner.training.task import Task
+from tuner.training.trial_spec import TrialSpec
 from tuner.views.labels import figures, setting
+
+# Field of best/config.json -> the option that it had, whose values are checked by Experiment.
+OPTIONS = {name: name for name in ("space", "max_epochs", "seed", "precision", "on_oom", "strategy", "data_dir")}
+OPTIONS |= {"cpus": "cpus_per_trial", "gpus": "gpus_per_trial", "workers": "workers_per_trial"}
 
 if TYPE_CHECKING:
     from tuner.training.data import Splits
@@ -43,7 +50,7 @@ def main(argv: list[str]) -> int:
         say(*code_of(folder, files, given["space"], sha256, trusted=OPTION in argv))
         retrain(given)
     except (RequestError, ValueError) as error:
-        print(f"tuner: error: {error}", file=sys.stderr)
+        print(f"tuner: error: {refused(error)}", file=sys.stderr)
         return 2
     return 0
 
@@ -76,16 +83,25 @@ def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
 
 
 def load_config(path: Path) -> dict[str, Any]:
-    """Reads best/config.json; RequestError where it is none."""
+    """Reads best/config.json; RequestError where it is none, or has values that no search can have."""
+    wanted = "give the best/config.json of an experiment"
     try:
         whole = path.resolve()  # the user names it, so it may be a link
-        config = json_in(whole.parent, whole.name)
+        config = dict(json_in(whole.parent, whole.name))
         missing = {"space", "config", "trial", "epoch", "max_epochs", "seed", "cpus", "gpus"} - set(config)
     except (OSError, ValueError, TypeError) as error:
-        raise RequestError(f"{path}: {error}; give the best/config.json of an experiment") from None
+        raise RequestError(f"{path}: {error}; {wanted}") from None
     if missing:
-        raise RequestError(f"{path} has no {', '.join(sorted(missing))}; give the best/config.json of an experiment")
-    return dict(config)
+        raise RequestError(f"{path} has no {', '.join(sorted(missing))}; {wanted}")
+    try:
+        Experiment(**{field: config[name] for name, field in OPTIONS.items() if name in config})
+        if not isinstance(config["config"], dict) or not isinstance(config["space"], str):
+            raise ValueError("`config` is no setting, or `space` no name")
+        if type(config["epoch"]) is not int or not str(config["trial"]).isdecimal():
+            raise ValueError("`epoch` or `trial` is no number")
+    except (RequestError, ValueError) as error:
+        raise RequestError(f"{path}: {error}; {wanted}") from None
+    return config
 
 
 def retrain(given: dict[str, Any]) -> None:
@@ -124,7 +140,7 @@ def training_of(given: dict[str, Any], state: bytes | None = None) -> Iterator[t
         with in_workers(given, state) as group:
             yield group, splits
         return
-    with contextlib.closing(built(given, task, splits)) as training:
+    with contextlib.closing(built(spec_of(given), task, splits)) as training:
         if state is not None:
             saved = torch.load(io.BytesIO(state), weights_only=True, map_location=training.device)
             training.load_state_dict(saved["training"])
@@ -134,21 +150,12 @@ def training_of(given: dict[str, Any], state: bytes | None = None) -> Iterator[t
 @contextlib.contextmanager
 def in_workers(given: dict[str, Any], state: bytes | None) -> Iterator[Group]:
     """As many processes as the trial had, which train it."""
-    from tuner.drive.trial import trial_seed
-    from tuner.training.group import Setting
     from tuner.training.launch import Processes
 
-    begun = Setting(
-        given["config"],
-        trial_seed(given["seed"], given["trial"]),
-        given["max_epochs"],
-        given.get("precision", "fp32"),
-        given.get("on_oom", "shrink"),
-        state,
-    )
-    num_threads = max(1, int(given["cpus"] / given["workers"]))
-    with Processes(partial(material, given), given["workers"], num_threads, use_cuda=bool(given["gpus"])) as group:
-        group.begin(begun)
+    spec = spec_of(given)
+    source = partial(material, given)
+    with Processes(source, spec.num_workers, spec.num_threads, use_cuda=bool(spec.gpus)) as group:
+        group.begin(spec, state)
         yield group
 
 
@@ -163,7 +170,8 @@ def tested(given: dict[str, Any], training: Training | Group, splits: Splits) ->
         return training.evaluate(splits.test)
     task = find_space(given["space"]).space.task
     assert task is not None
-    with contextlib.closing(built({**given, "strategy": "single", "gpus": 0}, task, splits)) as tester:
+    spec = replace(spec_of(given), strategy="single", num_workers=1, gpus=0)
+    with contextlib.closing(built(spec, task, splits)) as tester:
         tester.load_state_dict(
             torch.load(io.BytesIO(training.state()), weights_only=True, map_location="cpu")["training"]
         )
@@ -193,26 +201,14 @@ def material(given: dict[str, Any]) -> tuple[Task, Splits]:
     return task, hold_out(splits, fraction=task.validation_fraction, seed=given["seed"])
 
 
-def built(given: dict[str, Any], task: Task, splits: Splits) -> Training:
+def built(spec: TrialSpec, task: Task, splits: Splits) -> Training:
     """The training of one process."""
     import torch
 
-    from tuner.drive.trial import trial_seed
     from tuner.training.loop import Training
-    from tuner.training.parallel import Worker
 
-    torch.set_num_threads(max(1, int(given["cpus"])))
-    return Training(
-        task,
-        given["config"],
-        splits,
-        seed=trial_seed(given["seed"], given["trial"]),
-        max_epochs=given["max_epochs"],
-        device="cuda" if given["gpus"] else "cpu",
-        precision=given.get("precision", "fp32"),
-        on_oom=given.get("on_oom", "shrink"),
-        worker=Worker(given.get("strategy", "single"), num_devices=max(1, int(given["gpus"]))),
-    )
+    torch.set_num_threads(spec.num_threads)
+    return Training.of(task, splits, spec)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,10 @@ import time
 
 import pytest
 from ray.exceptions import RayActorError
-from workerless import Worker, Workerless, run
-
 from tuner.engine.columns import WAITS
 from tuner.journal import read
 from tuner.records import records_of
+from workerless import Worker, Workerless, run
 
 WAIT_S, MOST_WAITS = 0.02, 500  # a trial that is never ended for its silence trains after 10 s, and the test fails
 

@@ -16,7 +16,6 @@ from tuner.training.data import Arrays, Splits
 from tuner.training.group import (
     Group,
     GroupOutOfMemoryError,
-    Setting,
     addresses_among,
     gathered,
     interface_of,
@@ -25,6 +24,7 @@ from tuner.training.launch import Processes, WorkerDiedError
 from tuner.training.loop import Training
 from tuner.training.parallel import STRATEGIES, DistributedDataParallel, Worker
 from tuner.training.stages import Staged, cut, devices_of_stages, stages_of
+from tuner.training.trial_spec import TrialSpec
 
 NUM_EXAMPLES = 103  # a prime: no batch size divides it
 CPU = torch.device("cpu")
@@ -139,25 +139,25 @@ def two():
 @pytest.mark.parametrize("batch_size", [16, 17, 51])  # 51 leaves a last batch of one: nothing for rank 1
 def test_ddp_gives_the_losses_of_one_process(two, batch_size):
     alone = training({"batch_size": batch_size})
-    two.begin(Setting({"batch_size": batch_size}, 3, 4))
+    two.begin(TrialSpec({"batch_size": batch_size}, 3, 4))
     assert_close([two.run_epoch() for _ in range(3)], [alone.run_epoch() for _ in range(3)])
 
 
 def test_ddp_in_parts_gives_the_losses_of_the_whole(two):
     alone = training({"batch_size": 17})
-    two.begin(Setting({"batch_size": 17}, 3, 4, limit=2))  # parts of 9 and 8: five for rank 0, four for rank 1
+    two.begin(TrialSpec({"batch_size": 17}, 3, 4), limit=2)  # parts of 9 and 8: five for rank 0, four for rank 1
     reports = [two.run_epoch() for _ in range(2)]
     assert_close(reports, [alone.run_epoch() for _ in range(2)])
     assert reports[0]["micro_batch_size"] == 2
 
 
 def test_ddp_goes_on_from_a_state_to_the_last_bit_and_single_can_load_it(two, tmp_path):
-    setting = Setting({"batch_size": 16}, 3, 4)
+    setting = TrialSpec({"batch_size": 16}, 3, 4)
     two.begin(setting)
     two.run_epoch()
     state = two.state(best=1.0)
     expected = [figures(two.run_epoch()) for _ in range(2)]
-    two.begin(Setting({"batch_size": 16}, 3, 4, state=state))
+    two.begin(TrialSpec({"batch_size": 16}, 3, 4), state)
     assert two.epoch == 1
     assert [figures(two.run_epoch()) for _ in range(2)] == expected
     (tmp_path / "state.pt").write_bytes(state)
@@ -186,7 +186,7 @@ def test_each_process_draws_its_own_random_numbers_the_same_in_each_run(tmp_path
     runs = []
     with Processes(partial(material, Layers, (partial(Drawing, tmp_path),)), 2) as group:
         for _ in range(2):
-            group.begin(Setting({"batch_size": 16}, 3, 4))
+            group.begin(TrialSpec({"batch_size": 16}, 3, 4))
             group.run_epoch(), group.run_epoch()
             runs.append([(tmp_path / rank).read_text().split() for rank in "01"])
             for rank in "01":
@@ -199,7 +199,7 @@ def test_each_process_draws_its_own_random_numbers_the_same_in_each_run(tmp_path
 
 def test_batch_norms_statistics_are_the_same_in_all_processes():
     with Processes(partial(material, Layers, (partial(nn.BatchNorm1d, 16),)), 2) as group:
-        group.begin(Setting({"batch_size": 16}, 3, 4))
+        group.begin(TrialSpec({"batch_size": 16}, 3, 4))
         group.run_epoch()
         first, second = (torch.load(io_of(state), weights_only=True) for state in group.call("state"))
     for name, tensor in first["training"]["model"].items():
@@ -214,7 +214,7 @@ def io_of(data):
 
 def test_a_group_that_runs_out_of_memory_starts_anew_with_half():
     with Processes(partial(material, Hungry), 2) as group:
-        group.begin(Setting({"batch_size": 16}, 3, 4))
+        group.begin(TrialSpec({"batch_size": 16}, 3, 4))
         report = group.run_epoch()
     assert report["micro_batch_size"] == 4  # 8, halved once
     assert_close([report], [training({"batch_size": 16}).run_epoch()])
@@ -222,7 +222,7 @@ def test_a_group_that_runs_out_of_memory_starts_anew_with_half():
 
 def test_a_dead_process_is_named_at_once():
     with Processes(partial(material, Fatal), 2) as group:
-        group.begin(Setting({"batch_size": 16}, 3, 4))
+        group.begin(TrialSpec({"batch_size": 16}, 3, 4))
         with pytest.raises(WorkerDiedError, match=r"worker 1 has died \(exit code 9\)"):
             group.run_epoch()
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from test_parallel import assert_close, figures, material, training
 
-from tuner.training.group import Setting
 from tuner.training.launch import Processes
 from tuner.training.loop import Training
 from tuner.training.parallel import Worker
+from tuner.training.trial_spec import TrialSpec
 
 pytestmark = [
     pytest.mark.cuda,
@@ -27,7 +27,7 @@ def test_one_process_gives_the_losses_of_a_cpu(strategy):
 
 def test_nccl_gives_the_losses_of_a_cpu():
     with Processes(material, torch.cuda.device_count(), use_cuda=True) as group:
-        group.begin(Setting({"batch_size": 16}, 3, 4))
+        group.begin(TrialSpec({"batch_size": 16}, 3, 4))
         reports = [group.run_epoch() for _ in range(3)]
     assert_close(reports, [training().run_epoch() for _ in range(3)], 1e-9)
     assert figures(reports[0])

@@ -18,6 +18,7 @@ from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import Found
+from tuner.training.trial_spec import TrialSpec, trial_seed
 from tuner.views.labels import flat
 
 if TYPE_CHECKING:
@@ -92,6 +93,21 @@ def config_of(
     }
 
 
+def spec_of(config: dict[str, Any]) -> TrialSpec:
+    """What a best/config.json says of its trial; one that an older version wrote has fewer fields."""
+    return TrialSpec(
+        config=config["config"],
+        seed=trial_seed(config["seed"], config["trial"]),
+        max_epochs=config["max_epochs"],
+        precision=config.get("precision", "fp32"),
+        on_oom=config.get("on_oom", "shrink"),
+        strategy=config.get("strategy", "single"),
+        num_workers=config.get("workers", 1),
+        cpus=config["cpus"],
+        gpus=config["gpus"],
+    )
+
+
 def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report] | None:
     """The winner, passing over reports whose checkpoint is damaged."""
     while (winner := record.best()) is not None:
@@ -132,22 +148,14 @@ def evaluate(found: Found, config: dict[str, Any], state: dict[str, Any], splits
     """The figures of a training's state on the test part."""
     import torch
 
-    from tuner.drive.trial import trial_seed
     from tuner.training.loop import Training
 
+    assert found.space.task is not None and splits.test is not None  # splits come from a task
     # As many threads as the trial had: another number adds in another order, and the last digits would differ
     # from those that `tuner.train` prints.
     torch.set_num_threads(max(1, int(config["cpus"])))
-    assert found.space.task is not None and splits.test is not None  # splits come from a task
-    training = Training(
-        found.space.task,
-        config["config"],
-        splits,
-        seed=trial_seed(config["seed"], config["trial"]),
-        max_epochs=config["max_epochs"],
-        precision=config["precision"],
-        on_oom=config["on_oom"],
-    )
+    spec = replace(spec_of(config), strategy="single", num_workers=1, gpus=0)
+    training = Training.of(found.space.task, splits, spec)
     with contextlib.closing(training):
         training.load_state_dict(state)
         return training.evaluate(splits.test)

@@ -33,6 +33,7 @@ from tuner.record.ledger import Ledger
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import Found
+from tuner.training.trial_spec import TrialSpec
 
 
 @dataclass(frozen=True)
@@ -126,19 +127,19 @@ def assemble(
 def trainable(experiment: Experiment, found: Found, splits: Any, resources: Resources) -> Any:
     """The space's task or function as Ray runs it, with the resources of one trial."""
     space = found.space
-    goal = trials.Goal(
-        experiment.metric,
-        experiment.mode,
-        experiment.max_epochs,
-        experiment.seed,
-        resources.cpus,
-        resources.gpus,
-        experiment.precision,
-        experiment.on_oom,
-        space.mutable,
-        experiment.strategy,
-        resources.workers,
+    spec = TrialSpec(
+        config={},
+        seed=experiment.seed,
+        max_epochs=experiment.max_epochs,
+        precision=experiment.precision,
+        on_oom=experiment.on_oom,
+        strategy=experiment.strategy,
+        num_workers=resources.workers,
+        cpus=resources.cpus,
+        gpus=resources.gpus,
+        mutable=space.mutable,
     )
+    goal = trials.Goal(spec, experiment.metric, experiment.mode)
     probe.by_value(found)
     if space.train is not None:
         function = partial(trials.train_function, function=space.train, goal=goal)

@@ -27,28 +27,25 @@ from tuner.record.checkpoints import STATE
 from tuner.record.columns import WAITS
 from tuner.training.share import hold_to_share
 from tuner.training.task import Task
+from tuner.training.trial_spec import TrialSpec, trial_seed
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What every trial of an experiment is told."""
+    """What every trial of a search is given beside its setting.
 
+    Args:
+        spec: how trials are trained; its setting and its seed are those of a trial only after `spec_of`.
+        metric, mode: what the search goes by.
+    """
+
+    spec: TrialSpec
     metric: str
     mode: str
-    max_epochs: int
-    seed: int
-    cpus: float
-    gpus: float
-    precision: str = "fp32"
-    on_oom: str = "shrink"
-    mutable: tuple[str, ...] = ()
-    strategy: str = "single"
-    num_workers: int = 1
 
-
-def trial_seed(seed: int, trial_id: str) -> int:
-    """A trial's own seed, a function of the experiment's and its number; every stream of the trial comes from it."""
-    return int(np.random.SeedSequence((seed, int(trial_id))).generate_state(1)[0])
+    def spec_of(self, config: dict[str, Any]) -> TrialSpec:
+        """The spec of the trial that this process runs."""
+        return replace(self.spec, config=config, seed=trial_seed(self.spec.seed, tune.get_context().get_trial_id()))
 
 
 def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -> None:
@@ -56,32 +53,20 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -
     import torch
 
     from tuner.training.loop import Training
-    from tuner.training.parallel import Worker
 
-    start_clean(goal)
+    spec = goal.spec_of(config)
+    start_clean(spec.num_threads, spec.gpus)
     begin_reports()
-    seed = trial_seed(goal.seed, tune.get_context().get_trial_id())
-    device = "cuda" if goal.gpus else "cpu"
-    training = Training(
-        task,
-        config,
-        splits,
-        seed=seed,
-        max_epochs=goal.max_epochs,
-        device=device,
-        precision=goal.precision,
-        on_oom=goal.on_oom,
-        worker=Worker(goal.strategy, num_devices=max(1, int(goal.gpus))),
-    )
+    training = Training.of(task, splits, spec)
     best = math.inf
     with checkpointed() as path:
         if path:
             saved = torch.load(path, weights_only=True, map_location=training.device)
-            training.load_state_dict(saved["training"], keep=goal.mutable)
+            training.load_state_dict(saved["training"], keep=spec.mutable)
             best = saved["best"]
 
     def save(best: float, path: Path) -> None:
-        write_state({"training": training.state_dict(), "best": best}, path)
+        torch.save({"training": training.state_dict(), "best": best}, path)
 
     # A trial that is told to stop ends by a SystemExit in `tune.report`; its loader must not outlive it.
     with contextlib.closing(training):
@@ -97,24 +82,22 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], goal: Goal) 
     import torch
 
     from tuner.engine.workers import keep, workers_for
-    from tuner.training.group import Setting
 
-    start_clean(replace(goal, cpus=1, gpus=0))  # this process waits; what the trial has, its workers have
+    spec = goal.spec_of(config)
+    start_clean(num_threads=1, gpus=0)  # this process waits; what the trial has, its workers have
     begin_reports()
-    seed = trial_seed(goal.seed, tune.get_context().get_trial_id())
-    setting = Setting(config, seed, goal.max_epochs, goal.precision, goal.on_oom, keep=goal.mutable)
-    best = math.inf
+    state, best = None, math.inf
     with checkpointed() as path:
         if path:
-            setting = replace(setting, state=path.read_bytes())
+            state = path.read_bytes()
             best = torch.load(path, weights_only=True, map_location="cpu", mmap=True)["best"]
-    group = workers_for(shared[0], goal.num_workers, goal.cpus / goal.num_workers, goal.gpus / goal.num_workers)
+    group = workers_for(shared[0], spec.num_workers, spec.cpus / spec.num_workers, spec.gpus / spec.num_workers)
 
     def save(best: float, path: Path) -> None:
         path.write_bytes(group.state(best=best))
 
     try:
-        group.begin(setting)
+        group.begin(spec, state)
         run_epochs(group, save, best, goal)
     except Exception:
         group.close()
@@ -141,7 +124,7 @@ def run_epochs(training: Epochs, save: Callable[[float, Path], None], best: floa
         best: the best value so far, smaller is better whatever the mode.
     """
     sign = 1 if goal.mode == "min" else -1
-    while training.epoch < goal.max_epochs:
+    while training.epoch < goal.spec.max_epochs:
         report: dict[str, Any] = training.run_epoch()
         value = sign * report[goal.metric]
         improved = value < best
@@ -152,13 +135,13 @@ def run_epochs(training: Epochs, save: Callable[[float, Path], None], best: floa
 
 def train_function(config: dict[str, Any], *, function: Callable[[dict[str, Any]], Any], goal: Goal) -> Any:
     """Runs a function written for Ray Tune as it is: it may report, yield or return its metrics."""
-    start_clean(goal)
+    spec = goal.spec_of(config)
+    start_clean(spec.num_threads, spec.gpus)
     reporter = begin_reports()
-    seed = trial_seed(goal.seed, tune.get_context().get_trial_id())
-    random.seed(seed)
-    np.random.seed(seed)
+    random.seed(spec.seed)
+    np.random.seed(spec.seed)
     if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(seed)
+        sys.modules["torch"].manual_seed(spec.seed)
     with own_exits(reporter):
         output = function(config)
         if not inspect.isgenerator(output):
@@ -168,7 +151,7 @@ def train_function(config: dict[str, Any], *, function: Callable[[dict[str, Any]
     return None
 
 
-def start_clean(goal: Goal) -> None:
+def start_clean(num_threads: int, gpus: float) -> None:
     """A worker trains many trials: what the last one left is collected, and torch's threads are the trial's CPUs.
 
     None of them failed: Ray's controller keeps the worker of a trial only if it ended without an exception
@@ -181,11 +164,11 @@ def start_clean(goal: Goal) -> None:
         gc.freeze()  # the modules: walking them again takes 0.1 s a trial
     torch = sys.modules.get("torch")
     if torch is not None:  # a function without torch is not made to wait for its import
-        torch.set_num_threads(max(1, int(goal.cpus)))
+        torch.set_num_threads(num_threads)
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
-    if goal.gpus:
-        hold_to_share(goal.gpus)  # before the model is built
+    if gpus:
+        hold_to_share(gpus)  # before the model is built
 
 
 def report_of(report: dict[str, Any], save: Callable[[Path], None] | None) -> None:

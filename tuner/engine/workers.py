@@ -17,7 +17,7 @@ import ray
 from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tuner.training.group import Answer, Group, Member, Setting, addresses_among, gathered
+from tuner.training.group import Answer, Group, Member, addresses_among, gathered
 
 
 class WorkerActor:
@@ -30,10 +30,10 @@ class WorkerActor:
         """Of the node that this process is on."""
         return str(ray.util.get_node_ip_address())
 
-    def begin(self, shared: Any, setting: Setting) -> int:
+    def begin(self, shared: Any, *arguments: Any) -> int:
         """`Member.begin` with a task and splits from the object store, whose arrays all processes of a node map."""
         task, splits = shared
-        return self.member.begin(task, splits, setting)
+        return self.member.begin(task, splits, *arguments)
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Any other method of the member."""

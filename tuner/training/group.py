@@ -12,8 +12,8 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,8 +23,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from tuner.training.data import Splits
 from tuner.training.loop import Training
 from tuner.training.memory import is_out_of_memory, release
-from tuner.training.parallel import Worker
-from tuner.training.task import Config, Task
+from tuner.training.task import Task
+from tuner.training.trial_spec import TrialSpec
 from tuner.training.usage import Usage, of_workers
 
 logger = logging.getLogger(__name__)
@@ -43,26 +43,6 @@ class GroupOutOfMemoryError(RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (str(self), self.size)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a group trains: the arguments of `Training` that are the same in every process, and where it begins.
-
-    Args:
-        state: a torch.save of a state with `training` in it, to go on from; None = anew.
-        keep: options of the optimizer that stay as this setting has them.
-        limit: examples that go through a model at once at most; None = as the state says, or all.
-    """
-
-    config: Config
-    seed: int
-    max_epochs: int
-    precision: str = "fp32"
-    on_oom: str = "shrink"
-    state: bytes | None = None
-    keep: Collection[str] = ()
-    limit: int | None = None
 
 
 class Member:
@@ -115,26 +95,22 @@ class Member:
         backend = "nccl" if torch.device(self.device).type == "cuda" else "gloo"
         dist.init_process_group(backend, store=self.store, rank=self.rank, world_size=self.num_workers)
 
-    def begin(self, task: Task, splits: Splits, setting: Setting) -> int:
-        """Builds the training, or goes on with a state; returns the epochs done."""
+    def begin(self, task: Task, splits: Splits, spec: TrialSpec, state: bytes | None, limit: int | None) -> int:
+        """Builds the training, or goes on with a state; returns the epochs done.
+
+        Args:
+            state: a torch.save of a state with `training` in it, to go on from; None = anew.
+            limit: examples that go through a model at once at most; None = as the state says, or all.
+        """
         self.end()
-        self.training = Training(
-            task,
-            setting.config,
-            splits,
-            seed=setting.seed,
-            max_epochs=setting.max_epochs,
-            device=self.device,
-            precision=setting.precision,
-            on_oom=setting.on_oom,
-            worker=Worker("ddp", self.rank, self.num_workers),
-        )
-        if setting.state is not None:
-            saved = torch.load(io.BytesIO(setting.state), weights_only=True, map_location=self.device)
-            self.training.load_state_dict(saved["training"], keep=setting.keep)
-        if setting.limit is not None:
-            self.training.train_fit.limit = setting.limit
-        self.shrinks = setting.on_oom == "shrink"
+        whole = replace(spec, strategy="ddp", num_workers=self.num_workers)
+        self.training = Training.of(task, splits, whole, self.rank, self.device)
+        if state is not None:
+            saved = torch.load(io.BytesIO(state), weights_only=True, map_location=self.device)
+            self.training.load_state_dict(saved["training"], keep=spec.mutable)
+        if limit is not None:
+            self.training.train_fit.limit = limit
+        self.shrinks = spec.on_oom == "shrink"
         self.usage = Usage()
         return self.training.epoch
 
@@ -181,13 +157,13 @@ class Group:
 
     def __init__(self) -> None:
         self.epoch = 0
-        self.setting: Setting | None = None
+        self.spec: TrialSpec | None = None
         self.saved: bytes | None = None
 
-    def begin(self, setting: Setting) -> None:
-        """Every process builds the training, or goes on with the setting's state."""
-        self.setting, self.saved = setting, setting.state
-        self.epoch = self.call("begin", setting)[0]
+    def begin(self, spec: TrialSpec, state: bytes | None = None, limit: int | None = None) -> None:
+        """Every process builds the training, or goes on with the state (see `Member.begin`)."""
+        self.spec, self.saved = spec, state
+        self.epoch = self.call("begin", spec, state, limit)[0]
 
     def run_epoch(self) -> dict[str, Any]:
         """As `Training.run_epoch`, over all processes, with what they used of their machines.
@@ -204,9 +180,9 @@ class Group:
                 self.epoch += 1
             except GroupOutOfMemoryError as error:
                 logger.warning("a worker with %d examples at once: %s", error.size, str(error).partition("\n")[0])
-                assert self.setting is not None
+                assert self.spec is not None
                 self.restart()
-                self.begin(replace(self.setting, state=self.saved, limit=error.size // 2))
+                self.begin(self.spec, self.saved, error.size // 2)
         return report
 
     def state(self, **others: Any) -> bytes:

@@ -23,6 +23,7 @@ from tuner.training.parallel import STRATEGIES, Worker
 from tuner.training.precision import precision_named
 from tuner.training.streams import Streams, reseed
 from tuner.training.task import Config, Task
+from tuner.training.trial_spec import TrialSpec
 
 SINGLE = Worker()
 
@@ -95,6 +96,27 @@ class Training:
         self.optimizer = task.optimizer(self.parameters, config)
         self.schedule = task.schedule(self.optimizer, config, max_epochs) if task.schedule else None
         self.max_epochs = max_epochs
+
+    @classmethod
+    def of(cls, task: Task, splits: Splits, spec: TrialSpec, rank: int = 0, device: str = "") -> Training:
+        """The training of one process of a trial.
+
+        Args:
+            rank: of the process, in a trial with strategy ddp.
+            device: where it trains; empty = the kind of device that the trial has.
+        """
+        num_devices = 1 if spec.strategy == "ddp" else max(1, int(spec.gpus))
+        return cls(
+            task,
+            spec.config,
+            splits,
+            seed=spec.seed,
+            max_epochs=spec.max_epochs,
+            device=device or spec.device,
+            precision=spec.precision,
+            on_oom=spec.on_oom,
+            worker=Worker(spec.strategy, rank, spec.num_workers, num_devices),
+        )
 
     def choose_measures(self) -> None:
         """What is minimised, and what is measured on the validation part."""
