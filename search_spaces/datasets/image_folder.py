@@ -20,6 +20,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "TIFF")
 # Files whose headers are read before a search: all, or so many spread evenly. From memory 8 threads read them in 1.6 s.
 MOST_CHECKED = 20_000
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # `opened` refuses such a file
+MOST_SCANS = 100  # of a progressive JPEG, which has about 10: each is a pass over all pixels and takes 130 bytes
 LAYOUTS = "DIR/train/CLASS/*.jpg with DIR/val and DIR/test as wanted, or DIR/CLASS/*.jpg"
 
 
@@ -123,8 +124,14 @@ def opened(path: str) -> Image.Image:
 
 
 def decoded(path: str, canvas: int) -> np.ndarray:
-    """The middle square of the image, as uint8 (3, canvas, canvas) RGB in the memory order of (canvas, canvas, 3)."""
+    """The middle square of the image, as uint8 (3, canvas, canvas) RGB in the memory order of (canvas, canvas, 3).
+
+    Raises:
+        ValueError: a JPEG of more than `MOST_SCANS` scans, with which 1 MB takes an hour to decode.
+    """
     with opened(path) as image:
+        if image.info.get("progressive") and Path(path).read_bytes().count(b"\xff\xda") > MOST_SCANS:
+            raise ValueError(f"{path}: a JPEG of more than {MOST_SCANS} scans; save it again")
         image.draft("RGB", (canvas, canvas))  # a large JPEG is decoded at a half to an eighth of its size
         square = ImageOps.fit(image.convert("RGB"), (canvas, canvas), Image.Resampling.BILINEAR)
     return np.asarray(square).transpose(2, 0, 1)

@@ -60,6 +60,17 @@ def test_pictures_are_cut_to_their_middle_square(tmp_path):
     assert decoded(str(tmp_path / "grey.png"), canvas=8).shape == (3, 8, 8)
 
 
+def test_a_jpeg_of_countless_scans_is_not_decoded(tmp_path):
+    path = tmp_path / "scans.jpg"
+    Image.new("L", (64, 64), 128).save(path, progressive=True)
+    content = path.read_bytes()
+    last = content[content.rindex(b"\xff\xda") : -2]
+    assert decoded(str(path), canvas=8).shape == (3, 8, 8)
+    path.write_bytes(content[:-2] + last * 200 + content[-2:])
+    with pytest.raises(ValueError, match="more than 100 scans"):
+        decoded(str(path), canvas=8)
+
+
 def spoil(tree, what):
     """Makes one mistake in a tree; returns what the message must name."""
     if what == "empty class":
