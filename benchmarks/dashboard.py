@@ -25,7 +25,6 @@ import psutil
 
 from benchmarks.peers import measure
 from tuner.record.journal import sealed
-from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
 
 WINDOW_S = 10.0  # of the search with the page open, and without
@@ -58,8 +57,8 @@ def write_journal(results: Path, trials: int, reports: int) -> Path:
     folder.mkdir()
     options = {"space": "cifar", "max_epochs": reports, "num_samples": trials}
     params = {"lr": {"kind": "loguniform"}, "l1": {"kind": "choice"}, "batch_size": {"kind": "choice"}}
-    save_experiment(
-        Experiment(name="large", results=str(results), **options), folder, {"created": 1e9, "space": {"params": params}}
+    Experiment(name="large", results=str(results), **options).save(
+        folder, {"created": 1e9, "space": {"params": params}}
     )
     path, clock = folder / "journal.jsonl", 1e9
     with open(path, "wb") as file:

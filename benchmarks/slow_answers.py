@@ -19,7 +19,6 @@ import httpx
 
 from benchmarks.dashboard import Server, write_journal
 from tuner.record.journal import sealed
-from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
 
 TIMEOUT_S = 60.0
@@ -106,7 +105,7 @@ def experiment(results: Path, name: str, events: list[dict], more: bytes = b"", 
     folder = results / name
     folder.mkdir()
     about = {"created": 1e9, "space": {"params": {}}}
-    save_experiment(Experiment(name=name, results=str(results), space="cifar", **options), folder, about)
+    Experiment(name=name, results=str(results), space="cifar", **options).save(folder, about)
     first = {"time": 1e9, "event": "experiment_started", "name": name}
     lines = [sealed(json.dumps(event).encode()) for event in (first, *events)]
     (folder / "journal.jsonl").write_bytes(b"".join(lines) + more)

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from tuner.spec.spaces import find_space
 
 from tuner.drive.answer import conclude, trials_csv
 from tuner.drive.trial import STATE, trial_seed
 from tuner.record import results
 from tuner.record.journal import Journal
-from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
-from tuner.spec.spaces import find_space
 from tuner.training.data import hold_out
 from tuner.training.loop import Training
 from tuner.views.labels import figures, flat, setting
@@ -38,7 +37,7 @@ def searched(tmp_path):
     place = folder / "ray" / "00000" / "checkpoint_000000"
     place.mkdir(parents=True)
     torch.save({"training": training.state_dict(), "best": report["loss"]}, place / STATE)
-    save_experiment(Experiment(space=str(TINY), name="mine", results=str(tmp_path), max_epochs=8), folder, {})
+    Experiment(space=str(TINY), name="mine", results=str(tmp_path), max_epochs=8).save(folder, {})
     book = Journal(folder / "journal.jsonl")
     book.write("experiment_started", name="mine")
     for trial in ("00000", "00001"):
@@ -113,7 +112,7 @@ def test_where_no_checkpoint_is_there_the_best_of_all_epochs_wins(searched):
 def test_without_a_finite_metric_there_is_no_answer_but_a_table(tmp_path):
     folder = tmp_path / "none"
     folder.mkdir()
-    save_experiment(Experiment(name="none", results=str(tmp_path)), folder, {})
+    Experiment(name="none", results=str(tmp_path)).save(folder, {})
     book = Journal(folder / "journal.jsonl")
     book.write("report", "00000", epoch=1, metrics={"loss": math.nan})
     book.close()

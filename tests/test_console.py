@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 from ray import tune
 from ray.tune.schedulers import HyperBandScheduler
+from tuner.spec.spaces import find_space
 
 from tuner import run
 from tuner.drive import console, session
 from tuner.record.records import Report, TrialRecord
 from tuner.spec.experiment import CHOICES, PAIRS, Experiment
-from tuner.spec.spaces import find_space
 
 TINY = str(Path(__file__).parent / "spaces" / "tiny.py")
 

@@ -7,9 +7,9 @@ import tracemalloc
 
 import pytest
 from ray.tune.schedulers import AsyncHyperBandScheduler
+from tuner.record.saved_experiment import latest_experiment, load_experiment
 
 from tuner.errors import RequestError
-from tuner.record.saved_experiment import latest_experiment, load_experiment, save_experiment
 from tuner.spec.experiment import CHOICES, EXTENDABLE, PAIRS, Experiment, option
 
 WRONG = [
@@ -107,7 +107,7 @@ def test_an_experiment_is_read_back_as_it_was_saved(tmp_path):
         cpus_per_trial=0.5, gpus_per_trial="auto", time_budget="30m", seed=9, name="mine", mode="max", metric="acc",
         tensorboard=True,
     )  # fmt: skip
-    save_experiment(given, tmp_path, {"versions": {"ray": "2.60"}, "space": {"params": {}}})
+    given.save(tmp_path, {"versions": {"ray": "2.60"}, "space": {"params": {}}})
     read, facts = load_experiment(tmp_path)
     assert read == given and facts == {"versions": {"ray": "2.60"}, "space": {"params": {}}}
     assert read.differences(given) == {}
@@ -115,7 +115,7 @@ def test_an_experiment_is_read_back_as_it_was_saved(tmp_path):
 
 
 def test_an_option_of_a_later_version_is_left_out(tmp_path):
-    save_experiment(Experiment(seed=4), tmp_path, {})
+    Experiment(seed=4).save(tmp_path, {})
     saved = json.loads((tmp_path / "experiment.json").read_text())
     saved["options"]["invented_later"] = True
     (tmp_path / "experiment.json").write_text(json.dumps(saved))
@@ -153,7 +153,7 @@ def test_a_file_that_is_no_text_is_refused(tmp_path):
 def test_an_unknown_experiment_is_told_with_the_nearest(tmp_path):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        save_experiment(Experiment(), tmp_path / name, {})
+        Experiment().save(tmp_path / name, {})
     with pytest.raises(RequestError, match=r"no experiment 'frist' in .*; did you mean 'first'\?"):
         load_experiment(tmp_path / "frist")
     with pytest.raises(RequestError, match=r"there: first, second"):
@@ -198,7 +198,7 @@ def test_every_strategy_can_be_asked_for(strategy):
 
 def test_an_experiment_json_cut_or_altered_at_any_byte_is_read_from_its_copy(tmp_path, caplog):
     saved = Experiment(space="x", seed=7, name="mine")
-    save_experiment(saved, tmp_path, {"space": {"params": {"lr": "0..1"}}})
+    saved.save(tmp_path, {"space": {"params": {"lr": "0..1"}}})
     path = tmp_path / "experiment.json"
     content = path.read_bytes()
     assert load_experiment(tmp_path)[0] == saved and not caplog.text

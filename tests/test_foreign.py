@@ -1,12 +1,12 @@
 """A folder as plain Ray Tune writes it, really written by it."""
 
 from ray import tune
+from tuner.views.report import write_report
 
 from tuner.record.results import load
 from tuner.serve.store import Store
 from tuner.views.figures import all_figures
 from tuner.views.one_trial import one_trial
-from tuner.views.report import write_report
 from tuner.views.whatif import what_if
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import hypothesis.strategies as some
 from hypothesis import given, settings
 from test_decisions import CONTINUE, STOP, Search, with_trials
+from tuner.record.saved_experiment import load_experiment
 
 from tuner.errors import RequestError
 from tuner.record.journal import read
-from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.spec.experiment import CHOICES, PAIRS, Experiment, option
 
 LIMITS = settings(deadline=None, max_examples=60)
@@ -137,5 +137,5 @@ def test_an_experiment_is_refused_by_an_options_name_or_read_back_as_it_was(give
         assert any(option(name) in str(error) for name in given_options) and "\n" not in str(error)
         return
     with tempfile.TemporaryDirectory() as folder:
-        save_experiment(experiment, Path(folder), {"facts": 1})
+        experiment.save(Path(folder), {"facts": 1})
         assert load_experiment(Path(folder)) == (experiment, {"facts": 1})

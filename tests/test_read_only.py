@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tuner.spec.spaces import find_space
 
 from tuner.record.journal import Journal
-from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
 from tuner.spec.facts import facts_of
-from tuner.spec.spaces import find_space
 
 # root may write whatever a mode says: only the mount refuses, in a namespace of its own.
 MOUNT = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
@@ -38,7 +37,7 @@ def mounted(tmp_path):
     folder = tmp_path / "results" / "mine"
     folder.mkdir(parents=True)
     found = find_space("quadratic")
-    save_experiment(Experiment(space="quadratic", name="mine", results=str(folder.parent)), folder, facts_of(found, []))
+    Experiment(space="quadratic", name="mine", results=str(folder.parent)).save(folder, facts_of(found, []))
     journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_started", name="mine", num_samples=10, max_epochs=10)
     config = {"x": 1.0, "speed": 1.0, "noise": 0.0}

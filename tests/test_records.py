@@ -7,7 +7,6 @@ import pytest
 from tuner.record.journal import Journal
 from tuner.record.records import records_of
 from tuner.record.results import load
-from tuner.record.saved_experiment import save_experiment
 from tuner.record.standing import Tally
 from tuner.spec.experiment import Experiment
 
@@ -96,7 +95,7 @@ def test_only_saved_epochs_count_where_a_checkpoint_is_there(tmp_path):
 def test_a_folder_is_read_into_one_record(tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
-    save_experiment(Experiment(space="tiny", name="mine"), folder, {"versions": {"ray": "2"}})
+    Experiment(space="tiny", name="mine").save(folder, {"versions": {"ray": "2"}})
     book = Journal(folder / "journal.jsonl")
     book.write("experiment_started", name="mine")
     assert load(folder).state == "running" and load(folder).best() is None
@@ -118,5 +117,5 @@ def test_a_folder_is_read_into_one_record(tmp_path):
 
 
 def test_a_moved_folder_reads_as_where_it_is(tmp_path):
-    save_experiment(Experiment(results="/somewhere/else", name="old"), tmp_path, {})
+    Experiment(results="/somewhere/else", name="old").save(tmp_path, {})
     assert load(tmp_path).experiment.folder == tmp_path

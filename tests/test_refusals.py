@@ -13,7 +13,6 @@ import pytest
 from tuner import run
 from tuner.errors import RequestError
 from tuner.record.journal import Journal
-from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
 
 SPACES = Path(__file__).parent / "spaces"
@@ -262,8 +261,9 @@ def test_results_that_are_a_file_are_refused(refused, tmp_path):
 @pytest.fixture
 def saved(tmp_path, monkeypatch, capsys):
     """A search `mine` over a copy of tiny.py, as it is on disk once it has begun."""
-    from tuner.drive import session
     from tuner.spec.spaces import find_space
+
+    from tuner.drive import session
 
     shutil.copy(TINY, tmp_path / "space.py")
     monkeypatch.chdir(tmp_path)
@@ -274,7 +274,7 @@ def saved(tmp_path, monkeypatch, capsys):
     folder.mkdir(parents=True)
     for name in (".lock", ".driver"):
         (folder / name).touch()
-    save_experiment(request.experiment, folder, request.facts)
+    request.experiment.save(folder, request.facts)
     book = Journal(folder / "journal.jsonl")
     book.write("experiment_started", name="mine")
     book.close()

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 from test_figures import decided, record, trial
+from tuner.views.report import page, write_report
 
 from tuner.report import main
 from tuner.views.alternatives import alternative_rows
-from tuner.views.report import page, write_report
 
 
 @pytest.fixture

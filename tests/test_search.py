@@ -185,8 +185,9 @@ def test_a_batch_that_does_not_fit_is_computed_in_parts(search):
 
 def losses_where_it_fits(ran, trial):
     """What the trial's setting and seed reach, in this process, where memory does not run out."""
-    from tuner.drive.trial import trial_seed
     from tuner.spec.spaces import find_space
+
+    from tuner.drive.trial import trial_seed
     from tuner.training.data import hold_out
     from tuner.training.loop import Training
 

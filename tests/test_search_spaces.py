@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 from ray import tune
 from ray.tune.search.sample import Domain
+from tuner.spec.spaces import find_space, list_spaces
 
 from search_spaces.datasets.cifar10_files import load_sample
 from tuner.spec.domains import leaves
-from tuner.spec.spaces import find_space, list_spaces
 from tuner.training.data import Splits, hold_out
 from tuner.training.loop import Training
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from ray import tune
+from tuner.spec.spaces import find_space, list_spaces
 
 from tuner.errors import RequestError
 from tuner.space import Space, Task
-from tuner.spec.spaces import find_space, list_spaces
 
 TINY = Path(__file__).parent / "spaces" / "tiny.py"
 HEAD = "from ray import tune\nfrom tuner.space import Space\n\n\ndef train(config):\n    pass\n\n\n"

@@ -2,9 +2,10 @@
 
 import logging
 
+from tuner.record.saved_experiment import load_experiment
+
 from tuner import gpus, report
 from tuner.errors import PrintableFormatter
-from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.spec.experiment import Experiment
 
 STEERING = set("\x1b\x07\x9b\r\u202e")
@@ -23,7 +24,7 @@ def test_a_search_prints_no_control_character_of_its_spaces(search, capsys):
 def test_a_warning_about_a_folder_prints_none(tmp_path, capfd):
     folder = tmp_path / "x\x1b[2J"
     folder.mkdir()
-    save_experiment(Experiment(), folder, {})
+    Experiment().save(folder, {})
     (folder / "experiment.json").unlink()
     record = logging.makeLogRecord({"msg": "%s\n%s", "args": (folder, "\x9b")})
     assert PrintableFormatter().format(record) == f"{tmp_path}/x\\x1b[2J\n\\x9b"

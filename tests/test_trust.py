@@ -9,19 +9,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from tuner.record.saved_experiment import load_experiment
+from tuner.spec.spaces import file_of, find_space
 
 import tuner.drive.driver  # noqa: F401  (first: it sets what ray reads when it is imported)
 from tuner import audit, run, train
 from tuner.drive import answer, session
+from tuner.drive.trust import code_of
 from tuner.engine.controller import Analysis
 from tuner.errors import RequestError
 from tuner.record.checkpoints import within
 from tuner.record.journal import Journal
 from tuner.record.lock import only_driver
-from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.spec.experiment import Experiment
-from tuner.spec.spaces import file_of, find_space
-from tuner.spec.trust import code_of
 
 TINY = Path(__file__).parent / "spaces" / "tiny.py"
 RAN = "from pathlib import Path\nPath({mark!r}).touch()\n"
@@ -55,7 +55,7 @@ def begun(tmp_path, name):
     request = session.begin(run.parse(argv, session.defaults_of(found)).experiment, found, argv)
     folder = request.experiment.folder
     folder.mkdir(parents=True)
-    save_experiment(request.experiment, folder, request.facts)
+    request.experiment.save(folder, request.facts)
     book = Journal(folder / "journal.jsonl")
     book.write("experiment_started", name="mine")
     book.close()
@@ -68,7 +68,7 @@ def begun(tmp_path, name):
 def rewritten(folder, facts=lambda facts: facts, **options):
     """Another experiment.json, as whoever makes a hostile folder would write it: whole, with its own sha256."""
     experiment, found = load_experiment(folder)
-    save_experiment(Experiment(**{**vars(experiment), **options}), folder, facts(found))
+    Experiment(**{**vars(experiment), **options}).save(folder, facts(found))
 
 
 def edit(path):

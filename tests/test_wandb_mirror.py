@@ -6,10 +6,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-
 from tuner.drive.mirroring import wait_for, wandb_mode
+
 from tuner.record.journal import Journal
-from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
 from tuner.wandb_mirror import Mirror, main
 
@@ -124,7 +123,7 @@ def test_runs_of_trials_that_have_not_ended_are_closed_at_the_end(wandb, tmp_pat
 
 @pytest.mark.parametrize(("more", "mirrored"), [([], {"00001"}), (["--all"], {"00000", "00001"})])
 def test_an_extended_search_is_mirrored_to_its_end(wandb, tmp_path, monkeypatch, more, mirrored):
-    save_experiment(Experiment(name="mine"), tmp_path, {})
+    Experiment(name="mine").save(tmp_path, {})
     book = Journal(tmp_path / "journal.jsonl")
     for number, event in enumerate(["experiment_started", "experiment_resumed"]):
         trial = f"{number:05d}"
@@ -187,7 +186,7 @@ def test_a_mirror_that_fails_or_hangs_costs_a_line_that_says_what_to_do(tmp_path
 
 @pytest.mark.parametrize("how", [["--attached"], ["--all"]])
 def test_a_mirror_whose_driver_is_gone_ends_with_what_is_there(wandb, tmp_path, monkeypatch, how):
-    save_experiment(Experiment(name="mine"), tmp_path, {})
+    Experiment(name="mine").save(tmp_path, {})
     book = Journal(tmp_path / "journal.jsonl")
     book.write("experiment_started", name="mine")
     book.write("trial_started", "00000", config={}, resources={}, node="")
@@ -203,7 +202,7 @@ def test_a_damaged_journal_is_named_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("os.nice", lambda _: 0)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setenv("WANDB_SILENT", "true")
-    save_experiment(Experiment(name="mine"), tmp_path, {"space": {"params": {}}})
+    Experiment(name="mine").save(tmp_path, {"space": {"params": {}}})
     (tmp_path / "journal.jsonl").write_text("[\n")
     assert main([str(tmp_path), "--mode", "offline"]) == 2
     assert "is damaged at line 1" in (said := capsys.readouterr().err) and said.count("\n") == 1

@@ -12,13 +12,13 @@ from ray.air.execution._internal.tracked_actor import TrackedActor
 from ray.train._internal.session import _TrainingResult
 from ray.tune import Checkpoint
 from ray.tune.result import TRIAL_INFO
+from tuner.spec.spaces import find_space
 
 from tuner.drive import driver
 from tuner.drive.assembly import assemble
 from tuner.record.journal import Journal, read
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
-from tuner.spec.spaces import find_space
 
 
 class Answer:

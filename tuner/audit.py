@@ -18,13 +18,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
+from tuner.drive.trust import HELP, OPTION, code_of, refuse_links
 from tuner.errors import RequestError, refused, say
 from tuner.record.checkpoints import STATE, damage, within
 from tuner.record.files import write_atomically
 from tuner.record.records import TrialRecord
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import FILE as EXPERIMENT
-from tuner.spec.trust import HELP, OPTION, code_of, refuse_links
 from tuner.train import state_of, training_of, trial_config
 from tuner.views.audit_record import CONFIDENCE, FILE, AuditedTrial, AuditResult, prunable, read_audit, result_of
 

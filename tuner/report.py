@@ -1,18 +1,62 @@
-"""Writes an experiment's report.html again; every search writes it at its end.
+"""report.html: an experiment's figures and tables in one file that opens without a network.
 
-`python -m tuner.report NAME [--results DIR]`
+`python -m tuner.report NAME [--results DIR]` writes it again; every search writes it at its end.
 """
 
 from __future__ import annotations
 
 import argparse
+import html
+import importlib.util
 import sys
+import time
+from collections.abc import Iterable, Sequence
+from itertools import combinations
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+
+from pydantic_core import to_json
 
 from tuner.errors import RequestError, blamed, refused, say
-from tuner.record.results import load
-from tuner.views.report import write_report
+from tuner.record.files import write_atomically
+from tuner.record.records import finite
+from tuner.record.results import ExperimentRecord, load
+from tuner.views.alternatives import alternative_rows
+from tuner.views.audit_record import CONFIDENCE, result_of
+from tuner.views.contour import contour_of, draw_contour
+from tuner.views.figures import Figure, all_figures
+from tuner.views.labels import setting
+from tuner.views.parallel import parallel_of
+from tuner.views.tables import best_row, counts, decision_rows, rung_rows, trial_rows
+from tuner.views.whatif import REPLAYED, reproduced
+
+FILE = "report.html"
+TITLES = {
+    "curves": "Learning curves", "history": "Best so far", "parallel": "Parameters", "slices": "Slices",
+    "timeline": "Timeline", "usage": "Resources",
+}  # fmt: skip
+AFTER_CONTOUR = ("timeline", "usage")
+MOST_DECISIONS = 200  # the closest calls; all are in the journal
+MOST_TRIALS = 1000  # rows; all are in trials.csv
+MOST_PARAMETERS = 4  # of which two at a time are drawn: six contours
+SERVE = Path(__file__).parent / "serve"
+DRAW = """
+"use strict";
+function drawAll() {
+  for (const [name, figure] of Object.entries(FIGURES)) drawInto(document.getElementById(name), figure, name,
+    (layout) => { if (name === "curves") layout.margin.t = 40; });
+  if (pair) drawInto(document.getElementById("contour"), CONTOURS[pair.selectedIndex], pair.value);
+}
+const pair = document.getElementById("pair");
+pair?.addEventListener("change", drawAll);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+for (const node of document.querySelectorAll("time")) {
+  node.textContent = new Date(node.dateTime).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+}
+drawAll();
+"""
+# Nothing is fetched, whatever a setting holds; Plotly compiles its WebGL drawing by `new Function`.
+POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,12 +75,170 @@ def main(argv: list[str]) -> int:
         args = parser.parse_args(argv)
         with blamed(args.name):
             record = load(Path(args.results) / args.name)
-            path = write_report(record)
+            text = page(record)
+        path = record.experiment.folder / FILE
+        write_atomically(path, text)
     except (RequestError, OSError) as error:
         print(f"tuner: error: {refused(error)}", file=sys.stderr)
         return 2
     say(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
     return 0
+
+
+def write_report(record: ExperimentRecord) -> Path:
+    """Writes report.html into the experiment's folder; gives its path."""
+    path = record.experiment.folder / FILE
+    write_atomically(path, page(record).encode(errors="backslashreplace"))  # a file's name may hold half of a pair
+    return path
+
+
+def page(record: ExperimentRecord) -> str:
+    """The whole document."""
+    figures, contours = all_figures(record), _contours(record)
+    name = html.escape(record.experiment.name)
+    head = [
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{name}</title>',
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="color-scheme" content="light dark">',
+        f"<style>{(SERVE / 'page.css').read_text()}</style></head><body><main><h1>{name}</h1>",
+    ]
+    return "\n".join(
+        [
+            *head,
+            *_summary(record),
+            *_sections(record, figures, list(contours)),
+            "</main>",
+            *_scripts(figures, list(contours.values())),
+            "</body></html>",
+        ]
+    )
+
+
+def _contours(record: ExperimentRecord) -> dict[str, Figure]:
+    """The metric over each two of the first parameters that differ."""
+    own = record.experiment
+    names = [axis.name for axis in parallel_of(record).axes[:-1]][:MOST_PARAMETERS]
+    return {
+        f"{x}, {y}": draw_contour(contour_of(record, x, y), own.metric, own.mode) for x, y in combinations(names, 2)
+    }
+
+
+def _summary(record: ExperimentRecord) -> list[str]:
+    e, best = record.experiment, best_row(record)
+    said = ", ".join(f"{count} {status}" for status, count in counts(record).items() if count) or "no trial"
+    when = record.facts.get("created")
+    started = f"; started {_time(when)}" if isinstance(when, (int, float)) else ""
+    rules = f"{e.searcher} + {e.scheduler}, seed {e.seed}" if e.space else "decisions not recorded"
+    lines = [html.escape(f"{e.space or 'a folder of Ray Tune'}: {rules}; {record.state}; {said}") + started]
+    if best:
+        lines.append(
+            html.escape(
+                f"Best {e.metric} {best.value:.6g}: trial {best.trial}, epoch {best.epoch}: {setting(best.config)}"
+            )
+        )
+    else:
+        lines.append(html.escape(f"No trial reported a finite {e.metric}."))
+    notice = (record.facts.get("data") or {}).get("notice")
+    if e.scheduler in REPLAYED and any(t.decisions for t in record.trials):
+        stops = sum(
+            t.status == "pruned" and bool(t.decisions) and t.decisions[-1].rung is not None for t in record.trials
+        )
+        lines.append(f"Replayed from the curves alone, {reproduced(record)} of {stops} stops come out as recorded.")
+    try:
+        audit = result_of(record)
+    except RequestError as error:  # the figures need none of it
+        audit = None
+        lines.append(html.escape(str(error)))
+    if audit and audit.done:
+        share = f"{100 * audit.low:.0f} to {100 * audit.high:.0f} %"
+        lines.append(
+            f"{audit.beat} of {audit.done} pruned trials that were trained to the end would have beaten the winner: "
+            f"with {100 * CONFIDENCE:.0f} % confidence {share} of {audit.pruned}."
+        )
+    return [f"<p>{line}</p>" for line in lines] + ([f'<p class="notice">{html.escape(notice)}</p>'] if notice else [])
+
+
+def _time(seconds: float) -> str:
+    # In the reader's zone once the script has run, in UTC without it.
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    return f'<time datetime="{stamp}">{stamp}</time>'
+
+
+def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[str]) -> list[str]:
+    parts = {name: _figure(name) for name in TITLES if name in figures}
+    rungs = rung_rows(record)
+    shown = [
+        parts.pop("curves", ""),
+        _table("Rungs", "rung bracket came went_on stopped waiting best cutoff_then cutoff_now would_pass_now", rungs),
+        _table("Decisions, close calls first", "trial action epoch rung value cutoff margin reason",
+               decision_rows(record, limit=MOST_DECISIONS)),
+        _table("What if the rules had been others",
+               "scheduler grace_period reduction_factor stopped epochs saved best_trial", alternative_rows(record)),
+        *(part for name, part in parts.items() if name not in AFTER_CONTOUR),
+        _contour(pairs),
+        *(part for name, part in parts.items() if name in AFTER_CONTOUR),
+        _table("Trials", "trial status best best_epoch last epochs seconds config reason",
+               trial_rows(record, record.trials[:MOST_TRIALS])),
+    ]  # fmt: skip
+    return [part for part in shown if part]
+
+
+def _figure(name: str) -> str:
+    wide = "wide" if name in ("parallel", "slices", "usage") else "tall" if name == "curves" else ""
+    node = f'<div id="{name}" class="figure {wide}"></div>'
+    return f'<section><h2>{TITLES[name]}</h2><div class="scroll">{node}</div></section>'
+
+
+def _contour(pairs: list[str]) -> str:
+    if not pairs:
+        return ""
+    options = "".join(f"<option>{html.escape(pair)}</option>" for pair in pairs)
+    choice = f'<p class="controls"><label>parameters <select id="pair">{options}</select></label></p>'
+    return f'<section><h2>Two parameters</h2>{choice}<div id="contour" class="figure tall"></div></section>'
+
+
+def _table(title: str, columns: str, rows: Sequence[Any]) -> str:
+    names = columns.split()
+    if not rows:
+        return ""
+    numbers = {name for name in names if any(isinstance(getattr(row, name), (int, float)) for row in rows)}
+    look = {name: ' class="number"' if name in numbers else "" for name in names}
+    head = "".join(f'<th scope="col"{look[name]}>{name.replace("_", " ")}</th>' for name in names)
+    lines = ("".join(_cell(name, getattr(row, name)) for name in names) for row in rows)
+    body = _rows(lines)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<section><h2>{title}</h2><div class="scroll high" tabindex="0">{table}</div></section>'
+
+
+def _rows(lines: Iterable[str]) -> str:
+    return "".join(f"<tr>{line}</tr>" for line in lines)
+
+
+def _cell(name: str, value: Any) -> str:
+    number = isinstance(value, (int, float))
+    text = setting(value) if name == "config" else f"{value:.5g}" if isinstance(value, float) else value
+    look = "number" if number else "text" if name in ("config", "reason") else ""
+    return f'<td class="{look}">{"" if value is None else html.escape(str(text))}</td>'
+
+
+def _scripts(figures: dict[str, Figure], contours: list[Figure]) -> list[str]:
+    plotly = importlib.util.find_spec("plotly")  # found and not imported: its JavaScript alone is needed
+    assert plotly and plotly.submodule_search_locations
+    library = (Path(plotly.submodule_search_locations[0]) / "package_data" / "plotly.min.js").read_text()
+    # `<` written as JSON's escape: a parameter that holds "</script>" must not end the script.
+    figured, contoured = (to_json(rounded(each)).decode().replace("<", "\\u003c") for each in (figures, contours))
+    own = f"const FIGURES = {figured}, CONTOURS = {contoured};\n{(SERVE / 'look.js').read_text()}\n{DRAW}"
+    return [f"<script>{library}</script>", f"<script>{own}</script>"] if figures else []
+
+
+def rounded(value: Any) -> Any:
+    """Floats in seven digits, finer than any screen: of 1,000 trials a third of the file."""
+    if isinstance(value, float):
+        return float(f"{value:.7g}") if finite(value) is not None else None
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 if __name__ == "__main__":

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import tyro
 
 from tuner.drive.saved import Saved, saved
+from tuner.drive.trust import refuse_cluster
 from tuner.errors import RequestError, nearest, say
 from tuner.record.lock import only_driver
 from tuner.spec.experiment import BEST_RULE, Experiment, option
 from tuner.spec.spaces import find_space, list_spaces, mentions_torch
-from tuner.spec.trust import refuse_cluster
 
 if TYPE_CHECKING:
     from tuner.drive.session import Request

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.drive.answer import config_of
+from tuner.drive.trust import HELP, OPTION, code_of
 from tuner.errors import RequestError, nearest, say
 from tuner.record.files import json_in
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import FILE
 from tuner.spec.spaces import find_space
-from tuner.spec.trust import HELP, OPTION, code_of
 from tuner.training.task import Task
 from tuner.views.labels import figures, setting
 

@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import hypothesis.strategies as some
+from tuner.record.saved_experiment import COPY, FILE, digest
 
 from tuner.record.journal import sealed
-from tuner.record.saved_experiment import COPY, FILE, digest
 from tuner.spec.experiment import CHOICES, Experiment
 
 SENTINEL = "s3ntinel-of-a-file-elsewhere"

@@ -6,13 +6,13 @@ import pytest
 import strategies
 import world as worlds
 from fuzzing import TIERS
+from tuner.record.saved_experiment import load_experiment
 
 from tuner import gpus
 from tuner.record.checkpoints import damage
 from tuner.record.journal import Journal, read, scan
 from tuner.record.reading import Reading
 from tuner.record.records import TrialRecord, records_of
-from tuner.record.saved_experiment import load_experiment
 from tuner.spec.experiment import Experiment
 from tuner.views.audit_record import read_audit
 

@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+from tuner.spec.places import is_uri, local_root
 
 from tuner.errors import RequestError
 from tuner.record import storage
 from tuner.record.journal import read
 from tuner.record.storage import JOURNAL, Mirror, Store, files_of
-from tuner.spec.places import is_uri, local_root
 
 ROOT = Path(__file__).parents[2]
 

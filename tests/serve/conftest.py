@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 from fastapi.testclient import TestClient
+from tuner.spec.spaces import find_space
 
 from tuner.errors import RequestError
 from tuner.record.journal import Journal
-from tuner.record.saved_experiment import save_experiment
 from tuner.serve.app import create_app
 from tuner.serve.check import experiment_of
 from tuner.serve.client import BUSY, Client, ServiceError
@@ -23,7 +23,6 @@ from tuner.serve.searches import Searches
 from tuner.serve.state import BASE, state_of
 from tuner.spec.experiment import Experiment
 from tuner.spec.facts import facts_of
-from tuner.spec.spaces import find_space
 
 HERE = "http://127.0.0.1:8800"
 TOKEN = "s3cret of 32 characters, or more"
@@ -81,7 +80,7 @@ def begin(results, name, **options):
             **options,
         }
     )
-    save_experiment(experiment, folder, {"created": 1000.0, "space": facts_of(find_space("quadratic"), [])["space"]})
+    experiment.save(folder, {"created": 1000.0, "space": facts_of(find_space("quadratic"), [])["space"]})
     journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_started", name=name)
     return journal

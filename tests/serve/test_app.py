@@ -17,7 +17,6 @@ from tuner.errors import RequestError
 from tuner.record.journal import Journal, sealed
 from tuner.record.lock import only_driver
 from tuner.record.results import Following, load
-from tuner.record.saved_experiment import save_experiment
 from tuner.serve.app import create_app
 from tuner.serve.guard import is_loopback
 from tuner.serve.stream import CHUNK_BYTES, MOST_LINES, Place, framed, read_on
@@ -32,9 +31,7 @@ def begin(results, name="demo", **options):
     folder = results / name
     folder.mkdir()
     options = {"space": "tiny", "max_epochs": 4, "num_samples": 3, **options}
-    save_experiment(
-        Experiment(name=name, results=str(results), **options), folder, {"created": 1000.0, "space": {"params": {}}}
-    )
+    Experiment(name=name, results=str(results), **options).save(folder, {"created": 1000.0, "space": {"params": {}}})
     journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_started", name=name)
     return journal

@@ -39,13 +39,12 @@ def page(chromium):
 def write_experiment(results, name="demo"):
     """Six trials of four epochs whose settings hold markup; gives the journal."""
     from tuner.record.journal import Journal
-    from tuner.record.saved_experiment import save_experiment
     from tuner.spec.experiment import Experiment
 
     folder = results / name
     folder.mkdir()
     options = {"space": "quadratic", "num_samples": 9, "max_epochs": 4, "name": name, "results": str(results)}
-    save_experiment(Experiment(**options), folder, {"created": 1000.0, "space": {"params": {}}})
+    Experiment(**options).save(folder, {"created": 1000.0, "space": {"params": {}}})
     journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_started", name=name)
     for trial in range(6):

@@ -10,9 +10,9 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tuner.record.saved_experiment import COPY, FILE, digest
 
 from tests.serve.test_hostile import REPORT, STARTED, begin
-from tuner.record.saved_experiment import COPY, FILE, digest
 from tuner.serve.costly import MOST_WAITING, Costly
 
 PLAIN = {"scheduler": "fifo", "grace_period": 1, "reduction_factor": 2.0, "brackets": 1}

@@ -8,10 +8,10 @@ import time
 
 import pytest
 from fastapi.testclient import TestClient
+from tuner.record.saved_experiment import COPY, FILE, digest
 
 from tuner.record.journal import Journal, sealed
 from tuner.record.lock import driver_of
-from tuner.record.saved_experiment import COPY, FILE, digest, save_experiment
 from tuner.serve.app import create_app
 from tuner.serve.client import Client, ServiceError
 from tuner.serve.store import Store
@@ -39,7 +39,7 @@ def begin(results, name, events=(), facts=None, **options):
     folder = results / name
     folder.mkdir()
     experiment = Experiment(name=name, results=str(results), space="tiny", max_epochs=4, **options)
-    save_experiment(experiment, folder, {"created": 1000.0, "space": {"params": {}}, **(facts or {})})
+    experiment.save(folder, {"created": 1000.0, "space": {"params": {}}, **(facts or {})})
     lines = [sealed(json.dumps(event).encode()) for event in ({"time": 0.5, "event": "experiment_started"}, *events)]
     (folder / "journal.jsonl").write_bytes(b"".join(lines))
     return folder

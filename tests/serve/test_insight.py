@@ -7,7 +7,6 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tuner.record.journal import Journal
-from tuner.record.saved_experiment import save_experiment
 from tuner.serve import questions
 from tuner.serve.app import create_app
 from tuner.spec.experiment import Experiment
@@ -21,9 +20,7 @@ def results(tmp_path):
     folder = tmp_path / NAME
     folder.mkdir()
     options = {"space": "tiny", "max_epochs": 4, "num_samples": 13, "scheduler": "asha", "grace_period": 2}
-    save_experiment(
-        Experiment(name=NAME, results=str(tmp_path), **options), folder, {"created": 1000.0, "space": {"params": {}}}
-    )
+    Experiment(name=NAME, results=str(tmp_path), **options).save(folder, {"created": 1000.0, "space": {"params": {}}})
     journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_started", name=NAME)
     for number in range(13):

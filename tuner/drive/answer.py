@@ -7,18 +7,20 @@ import csv
 import io
 import json
 import logging
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.spec.spaces import Found
+
 from tuner.record.checkpoints import STATE, damage, within
+from tuner.record.columns import USAGE
 from tuner.record.files import json_in, write_atomically
 from tuner.record.journal import strict
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
-from tuner.spec.spaces import Found
-from tuner.views.labels import flat
 
 if TYPE_CHECKING:
     from tuner.training.data import Splits
@@ -174,3 +176,33 @@ def trials_csv(record: ExperimentRecord) -> str:
             + [report.metrics.get(name, "") if report else "" for report in (best, last) for name in names]
         )
     return out.getvalue()
+
+
+def flat(config: dict[str, Any]) -> dict[str, Any]:
+    """`{"a": {"b": 1}}` -> `{"a/b": 1}`; of a recorded setting, whose names may be any."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        found |= (
+            {f"{name}/{inner}": each for inner, each in flat(value).items()} if _is_nested(value) else {name: value}
+        )
+    return found
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) != {"grid_search"}
+
+
+def figures(metrics: dict[str, Any]) -> str:
+    """`loss 1.2345, accuracy 0.5612`: the finite numbers among the metrics; no durations, rates and sizes."""
+    shown = {
+        name: value
+        for name, value in metrics.items()
+        if isinstance(value, (int, float)) and math.isfinite(value)
+        if name not in USAGE and not name.endswith(("_s", "_size"))
+    }
+    return ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
+
+
+def setting(config: dict[str, Any]) -> str:
+    """`l1 64, lr 0.00123, batch_size 8`"""
+    return ", ".join(f"{n} {v:.6g}" if isinstance(v, float) else f"{n} {v}" for n, v in flat(config).items())

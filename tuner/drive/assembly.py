@@ -13,6 +13,7 @@ from ray import tune
 from ray.tune import CheckpointConfig
 from ray.tune.experiment import Trial
 from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
+from tuner.spec.spaces import Found
 
 from tuner.drive import trial as trials
 from tuner.drive.callbacks import JournalCallback
@@ -32,7 +33,6 @@ from tuner.record.journal import Journal
 from tuner.record.ledger import Ledger
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
-from tuner.spec.spaces import Found
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,13 @@ import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from tuner.spec.places import is_uri
+
 from tuner.drive.sampling import GridSearcher, num_random
 from tuner.record.columns import GROWTH
 from tuner.record.records import TrialRecord
 from tuner.spec import domains
 from tuner.spec.experiment import Experiment
-from tuner.spec.places import is_uri
 from tuner.views.labels import figures, setting
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import ray
+from tuner.spec.spaces import Found
 
 from tuner.engine import ahead, alone, probe
 from tuner.engine.loopback import on_loopback
@@ -23,7 +24,6 @@ from tuner.errors import RequestError
 from tuner.record.journal import Journal
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import local_cluster, resources_of
-from tuner.spec.spaces import Found
 
 if TYPE_CHECKING:
     from tuner.drive.assembly import Assembly

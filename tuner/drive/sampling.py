@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from ray.tune.search import Searcher
 from ray.tune.search.variant_generator import generate_variants
+from tuner.spec.space import Space
 
 from tuner.spec import domains
 from tuner.spec.experiment import Experiment
-from tuner.spec.space import Space
 
 logger = logging.getLogger(__name__)
 Setting = dict[str, Any]

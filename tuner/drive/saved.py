@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.record.saved_experiment import FILE, damaged, latest_experiment, load_experiment
+from tuner.spec.places import is_uri, local_root
+
+from tuner.drive.trust import code_of, refuse_links
 from tuner.record.storage import Store
 from tuner.spec.experiment import Experiment
-from tuner.spec.places import is_uri, local_root
-from tuner.spec.trust import code_of, refuse_links
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ def saved(given: Experiment, name: str, trusted: bool = False) -> Saved:
 
     Args:
         given: what the command line asks for beside it.
-        trusted: run the code that the folder names all the same (`tuner.spec.trust`).
+        trusted: run the code that the folder names all the same (`tuner.drive.trust`).
 
     Raises:
         RequestError: there is none, it is damaged, or its folder names code that must not be run.

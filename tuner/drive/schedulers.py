@@ -12,12 +12,12 @@ from ray.tune.schedulers import (
     PopulationBasedTraining,
     TrialScheduler,
 )
+from tuner.spec.space import Space
 
 from tuner.drive.incremental import IncrementalAsha, IncrementalMedian
 from tuner.errors import RequestError
 from tuner.spec import domains
 from tuner.spec.experiment import Experiment
-from tuner.spec.space import Space
 
 BY_EPOCH = {"time_attr": "training_iteration"}
 

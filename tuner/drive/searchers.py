@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ray.tune.search import Searcher
+from tuner.spec.space import Space
 
 from tuner.drive.sampling import GridSearcher, RandomSearcher, RefineSearcher
 from tuner.errors import RequestError
 from tuner.spec import domains
 from tuner.spec.experiment import Experiment
-from tuner.spec.space import Space
 
 
 def build_searcher(experiment: Experiment, space: Space) -> tuple[Searcher, int]:

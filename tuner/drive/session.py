@@ -13,10 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from tuner.drive.mirroring import wandb_mode
+from tuner.record.saved_experiment import damaged
+from tuner.spec.places import is_uri, local_root
+from tuner.spec.spaces import Found, find_space
+from tuner.views.report import write_report
+
 from tuner.drive import driver
 from tuner.drive.answer import Answer, conclude
 from tuner.drive.assembly import assemble
-from tuner.drive.mirroring import wandb_mode
 from tuner.drive.saved import Saved
 from tuner.drive.schedulers import check_scheduler
 from tuner.drive.searchers import check_searcher
@@ -25,15 +30,11 @@ from tuner.errors import RequestError, nearest
 from tuner.record.events import Event
 from tuner.record.journal import Journal, Scan, content_of, scan
 from tuner.record.results import ExperimentRecord, load
-from tuner.record.saved_experiment import damaged, save_experiment
 from tuner.record.storage import Mirror, Store
 from tuner.spec.experiment import EXTENDABLE, Experiment, option
 from tuner.spec.facts import facts_of
-from tuner.spec.places import is_uri, local_root
 from tuner.spec.resources import Resources, local_cluster, resources_of
-from tuner.spec.spaces import Found, find_space
 from tuner.training.data import DataError, Splits, hold_out
-from tuner.views.report import write_report
 
 logger = logging.getLogger(__name__)
 
@@ -229,7 +230,7 @@ def stored(experiment: Experiment) -> AbstractContextManager[object]:
 def open_journal(request: Request) -> Journal:
     """Writes experiment.json, and begins this session in the journal."""
     experiment, folder = request.experiment, request.experiment.folder
-    save_experiment(experiment, folder, request.facts)
+    experiment.save(folder, request.facts)
     journal = Journal(folder / "journal.jsonl")
     begun = "experiment_resumed" if request.history else "experiment_started"
     journal.write(begun, name=experiment.name, num_samples=experiment.num_samples, max_epochs=experiment.max_epochs)

@@ -21,12 +21,12 @@ from typing import Any, Protocol
 import numpy as np
 from ray import tune
 from ray.tune.result import DEFAULT_METRIC
+from tuner.training.task import Task
 
 from tuner.engine.reports import begin_reports, own_exits
 from tuner.record.checkpoints import STATE
 from tuner.record.columns import WAITS
 from tuner.training.share import hold_to_share
-from tuner.training.task import Task
 
 
 @dataclass(frozen=True)

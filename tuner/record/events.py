@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tuner.spec.experiment import MOST_EPOCHS
-
 Event = dict[str, Any]
 MOST_TIME = 1e11  # unix seconds: the year 5138
 MOST_ID = 200  # characters of a trial's id
 MOST_INTEGER = 2**63
+MOST_EPOCHS = 1_000_000
 STATES = ("finished", "interrupted", "failed")  # of a search that has ended
 
 

@@ -7,13 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tuner.record.saved_experiment import load_experiment
+
 from tuner.errors import RequestError
 from tuner.record.foreign import is_ray_folder, read_ray
 from tuner.record.kept import kept
 from tuner.record.lock import abandoned
 from tuner.record.reading import Reading
 from tuner.record.records import Report, TrialRecord
-from tuner.record.saved_experiment import load_experiment
 from tuner.record.standing import Standing, Tally
 from tuner.spec.experiment import Experiment
 

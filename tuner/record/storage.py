@@ -9,8 +9,10 @@ has.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
+import re
 import threading
 import time
 from pathlib import Path, PurePosixPath
@@ -25,6 +27,19 @@ LEAST_PAUSE_S = 1.0  # between two looks for what has changed
 LAST_TRIES_S = 30.0  # a store that fails is tried again for this long when a search ends
 JOURNAL = "journal.jsonl"
 OF_THIS_MACHINE = (".lock", ".driver")  # who runs it here
+
+
+def is_uri(results: str) -> bool:
+    """Whether results lie in an object store rather than in a folder."""
+    return re.match(r"[a-z][a-z0-9]*://", results) is not None
+
+
+def local_root(results: str) -> Path:
+    """The folder that experiments are written to on this machine: `results` itself, or the working copy of a URI."""
+    if not is_uri(results):
+        return Path(results)
+    cache = Path(os.environ.get("TUNER_CACHE") or "~/.cache/tuner").expanduser()
+    return cache / "results" / hashlib.sha256(results.rstrip("/").encode()).hexdigest()[:16]
 
 
 class Store:

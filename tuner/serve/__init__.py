@@ -1,1 +1,0 @@
-"""The dashboard and its API, as a service of its own."""

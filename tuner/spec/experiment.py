@@ -7,15 +7,24 @@ requests by building one.
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import hashlib
+import json
+import logging
 import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from tuner.errors import RequestError, nearest
 from tuner.spec.places import is_uri, local_root
 
+from tuner.errors import RequestError, nearest, printable
+from tuner.record.files import is_file_in, json_in, write_atomically
+from tuner.spec.experiment import MOST_EPOCHS
+
+logger = logging.getLogger(__name__)
+FILE, COPY = "experiment.json", ".experiment.json.copy"  # the same; the copy is read where the first is damaged
 SearcherName = Literal["random", "grid", "refine", "hyperopt", "bohb", "optuna"]
 SchedulerName = Literal["asha", "bohb", "hyperband", "median", "pbt", "fifo"]
 
@@ -42,8 +51,8 @@ NAMES = {  # option -> what it must match, and that in words
     "results": (r".+", "give a folder, or an object store such as s3://bucket/folder"),
     "wandb_project": (r"[^/\\#?%:]{1,128}", "W&B takes 1 to 128 characters, none of / \\ # ? % :"),
 }
+UNREADABLE = (OSError, ValueError, ArithmeticError, KeyError, TypeError, AttributeError, RequestError)
 # Bounds on what a search costs before it runs: the command line, a request and a file that somebody wrote give options.
-MOST_EPOCHS = 1_000_000
 BOUNDS = {
     "num_samples": (1, 1_000_000),
     "max_epochs": (1, MOST_EPOCHS),
@@ -253,10 +262,89 @@ class Experiment:
         pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self)}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
+    def save(self, folder: Path, facts: dict[str, Any]) -> None:
+        """Writes experiment.json, and a copy: every option, and the facts that the caller knows (space, data)."""
+        document = {"options": dataclasses.asdict(self), **facts}
+        text = json.dumps({**document, "sha256": digest(document)}, indent=2) + "\n"
+        for name in (FILE, COPY):
+            write_atomically(folder / name, text)
+
 
 def option(field: str) -> str:
     """The command line's spelling of a field: `--num-samples`."""
     return "--" + field.replace("_", "-")
+
+
+def damaged(folder: Path, error: Exception) -> RequestError:
+    """What is said of an experiment.json whose facts are not there."""
+    return RequestError(f"{folder}/{FILE} is damaged ({error!r}); restore it from a copy")
+
+
+def load_experiment(folder: Path) -> tuple[Experiment, dict[str, Any]]:
+    """Reads experiment.json: the experiment and the facts saved beside its options.
+
+    Raises:
+        RequestError: there is none, or it is not one that this version wrote.
+    """
+    path, copy = folder / FILE, folder / COPY
+    try:
+        return _read(folder, FILE)
+    except (FileNotFoundError, NotADirectoryError):
+        if not is_file_in(folder, COPY):
+            raise RequestError(_no_experiment(folder)) from None
+        what = "is gone"
+    except UNREADABLE as error:
+        what = f"is damaged ({error})"
+    try:
+        found = _read(folder, COPY)
+    except UNREADABLE:
+        wanted = "restore it from a copy, or start anew with --name"
+        raise RequestError(f"{path} {what}, and so is its copy {copy.name}; {wanted}") from None
+    logger.warning("%s", printable(f"{path} {what}; its copy {copy.name} is used"))
+    return found
+
+
+def digest(document: dict[str, Any]) -> str:
+    """sha256 of a document's content, whatever its layout."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def _read(folder: Path, name: str) -> tuple[Experiment, dict[str, Any]]:
+    document = json_in(folder, name)
+    written = document.pop("sha256", None)
+    if written != digest(document) and (written or (folder / COPY).exists()):  # older ones have neither
+        raise ValueError("its content is not what was written")
+    options = document.pop("options")
+    known = {field.name for field in dataclasses.fields(Experiment)}
+    _check_facts(document)
+    return Experiment(**{name: value for name, value in options.items() if name in known}), document
+
+
+def _check_facts(facts: dict[str, Any]) -> None:
+    """Those that a view reads are what `tuner.spec.facts` writes; ValueError."""
+    created = facts.get("created", 0.0)
+    if type(created) not in (int, float) or not 0 <= created <= 1e11:
+        raise ValueError("`created` is no time")
+    space, data = facts.get("space", {}), facts.get("data") or {}
+    if not isinstance(space.get("params", {}), dict):
+        raise ValueError("`space` holds no parameters")
+    if not isinstance(data.get("notice") or "", str):
+        raise ValueError("`notice` is no text")
+
+
+def _no_experiment(folder: Path) -> str:
+    others = sorted(path.parent.name for path in folder.parent.glob(f"*/{FILE}"))
+    close = difflib.get_close_matches(folder.name, others, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else f"; there: {', '.join(others[-5:])}" if others else ""
+    return f"no experiment {folder.name!r} in {folder.parent}{hint}"
+
+
+def latest_experiment(results: Path) -> str:
+    """The name of the experiment whose journal was written to last; RequestError where there is none."""
+    journals = sorted(results.glob("*/journal.jsonl"), key=lambda path: path.lstat().st_mtime)
+    if not journals:
+        raise RequestError(f"no experiment in {results}; start one with --space")
+    return journals[-1].parent.name
 
 
 def _literals(kind: Any) -> tuple[str, ...]:

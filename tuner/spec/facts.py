@@ -10,9 +10,10 @@ import time
 from functools import partial
 from typing import Any
 
+from tuner.spec.spaces import Found
+
 from tuner.spec import domains
 from tuner.spec.experiment import BEST_RULE
-from tuner.spec.spaces import Found
 
 
 def facts_of(found: Found, argv: list[str]) -> dict[str, Any]:

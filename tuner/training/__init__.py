@@ -1,1 +1,0 @@
-"""Trains one trial with torch, in one process or several. Nothing here knows Ray."""

@@ -6,13 +6,12 @@ Every text of a folder that a figure shows passes through `escaped` or `tick`, n
 from __future__ import annotations
 
 import html
-import math
 from typing import Any
 
 from tuner.errors import printable
-from tuner.record.columns import USAGE
 from tuner.record.kept import kept
 from tuner.record.records import TrialRecord
+from tuner.views.labels import flat
 
 BEST_COLOR = "#f08c00"  # the winner, in every figure; seen on a light and on a dark page
 MAIN_COLOR, GRAY, STOP_COLOR = "#4c8bf5", "#8b93a7", "#d9534f"
@@ -49,33 +48,3 @@ def tick(text: str, length: int) -> str:
     """As `escaped`, for Plotly's tick texts, some of which are read as HTML and some not: no character of HTML's."""
     line = printable(" ".join(text.split())).translate(str.maketrans("<>&", "\u2039\u203a+"))
     return line if len(line) <= length else line[: length - 3] + "..."
-
-
-def flat(config: dict[str, Any]) -> dict[str, Any]:
-    """`{"a": {"b": 1}}` -> `{"a/b": 1}`; of a recorded setting, whose names may be any."""
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        found |= (
-            {f"{name}/{inner}": each for inner, each in flat(value).items()} if _is_nested(value) else {name: value}
-        )
-    return found
-
-
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) != {"grid_search"}
-
-
-def figures(metrics: dict[str, Any]) -> str:
-    """`loss 1.2345, accuracy 0.5612`: the finite numbers among the metrics; no durations, rates and sizes."""
-    shown = {
-        name: value
-        for name, value in metrics.items()
-        if isinstance(value, (int, float)) and math.isfinite(value)
-        if name not in USAGE and not name.endswith(("_s", "_size"))
-    }
-    return ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
-
-
-def setting(config: dict[str, Any]) -> str:
-    """`l1 64, lr 0.00123, batch_size 8`"""
-    return ", ".join(f"{n} {v:.6g}" if isinstance(v, float) else f"{n} {v}" for n, v in flat(config).items())

@@ -25,8 +25,9 @@ import pwd
 import sysconfig
 from pathlib import Path
 
-from tuner.errors import RequestError
 from tuner.spec.spaces import file_of, is_path
+
+from tuner.errors import RequestError
 
 OPTION = "--trust"
 HELP = "run the code that the folder names, even if it has changed since, or the folder is another user's"

@@ -1,1 +1,0 @@
-"""Runs a search: from a checked request to the tested best model."""

@@ -1,1 +1,0 @@
-"""What a search leaves on disk: journal, experiment.json, checkpoints; how each is written and read back."""
