@@ -41,6 +41,10 @@ def test_the_options_are_the_contracts():
     assert found == OPTIONS
 
 
+def test_help_offers_no_address_that_is_always_refused():
+    assert "ray://" not in said("--help").stdout
+
+
 def test_list_imports_neither_ray_nor_torch():
     ran = said("--list")
     assert ran.returncode == 0, ran.stderr

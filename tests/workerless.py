@@ -7,6 +7,7 @@ from collections import deque
 from pathlib import Path
 
 import ray
+import ray.exceptions
 from killing import SPACES
 from ray.air.execution._internal.tracked_actor import TrackedActor
 from ray.train._internal.session import _TrainingResult
@@ -69,6 +70,9 @@ class Worker:
         return {**self.report, "done": False, "should_checkpoint": True, "checkpoint_dir_name": self.saved.name}
 
     def save(self):
+        return self.saved_result()
+
+    def saved_result(self):
         return _TrainingResult(Checkpoint.from_directory(self.saved), self.report)
 
     def stop(self):
@@ -79,6 +83,7 @@ class Workerless:
     """Takes the place of Ray's actor manager: workers live in this process and answer when they are waited for."""
 
     num_cpus = 1
+    worker = Worker
 
     def __init__(self, resource_manager):
         self._pending, self._workers, self._num_made = {}, {}, 0
@@ -95,26 +100,37 @@ class Workerless:
     def schedule_actor_task(
         self, tracked_actor, method_name, args=(), kwargs=None, on_result=None, on_error=None, _return_future=False
     ):
-        self._tasks.append((tracked_actor, method_name, args, kwargs or {}, on_result))
-        if method_name == "save":  # population based training waits for a checkpoint that it takes over
-            return ray.put(self._workers[tracked_actor].save())
+        self._tasks.append((tracked_actor, method_name, args, kwargs or {}, on_result, on_error))
+        if _return_future and method_name == "save":  # population based training waits for one that it takes over
+            return ray.put(self._workers[tracked_actor].saved_result())
         return None
 
     def next(self, timeout=None):
         if self._pending and len(self._workers) < self.num_cpus:
             actor = next(iter(self._pending))
-            self._workers[actor] = Worker(**self._pending.pop(actor))
+            self._workers[actor] = self.worker(**self._pending.pop(actor))
             self._live_actors_to_ray_actors_resources[actor] = (Handle(), None)
             actor._on_start(actor)
             return True
         while self._tasks:
-            actor, method, args, kwargs, on_result = self._tasks.popleft()
+            actor, method, args, kwargs, on_result, on_error = self._tasks.popleft()
             if actor in self._workers:
-                answer = getattr(self._workers[actor], method)(*args, **kwargs)
+                try:
+                    answer = getattr(self._workers[actor], method)(*args, **kwargs)
+                except ray.exceptions.RayActorError as error:
+                    self._died(actor, error, on_error)
+                    return True
                 if on_result:
                     on_result(actor, answer)
                 return True
         return False
+
+    def _died(self, actor, error, on_error):
+        """Tells the controller of the actor and then of the task that it had, as Ray's manager does."""
+        del self._workers[actor], self._live_actors_to_ray_actors_resources[actor]
+        for tell in (actor._on_error, on_error):
+            if tell:
+                tell(actor, error)
 
     def remove_actor(self, tracked_actor, kill=False, stop_future=None):
         self._pending.pop(tracked_actor, None)

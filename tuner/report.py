@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import html
 import importlib.util
 import sys
@@ -13,11 +12,11 @@ import time
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic_core import to_json
 
-from tuner.errors import RequestError, blamed, refused, say
+from tuner.errors import Parser, RequestError, blamed, refused, say
 from tuner.record.files import write_atomically
 from tuner.record.records import finite
 from tuner.record.results import ExperimentRecord, load
@@ -57,13 +56,6 @@ drawAll();
 """
 # Nothing is fetched, whatever a setting holds; Plotly compiles its WebGL drawing by `new Function`.
 POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise RequestError(f"{message} (see --help)")
 
 
 def main(argv: list[str]) -> int:

@@ -1,15 +1,13 @@
 """What is tried again and how often; and that a trial that was has every epoch once."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import ray.exceptions
-from pyarrow.fs import LocalFileSystem
 
 from tuner import run
 from tuner.engine.output import MOST_BYTES
-from tuner.engine.recovery import RecoveringController, as_a_worker_or_task_error
+from tuner.engine.recovery import as_a_worker_or_task_error
 from tuner.engine.retries import Retries
 from tuner.record.journal import read
 
@@ -161,55 +159,12 @@ def test_errors_that_would_end_rays_search_are_one_trials(error, kind):
     assert failure.kind == kind and str(error) in failure.error
 
 
-@pytest.mark.parametrize(("decision", "status"), [("STOP", "completed"), ("PAUSE", "paused"), ("CONTINUE", "")])
-def test_a_worker_that_dies_after_its_report_was_judged_takes_nothing_with_it(tmp_path, decision, status):
-    controller = Controlled()
-    trial = SavingTrial(tmp_path)
-    controller._cached_trial_decisions[trial.trial_id] = decision
-    assert RecoveringController._had_been_judged(controller, trial) == bool(status)
-    assert controller.done == ([status] if status else []) and trial.temporary_state.saving_to is None
-    assert trial.noted == [str(tmp_path / "checkpoint_000003")]
-
-
-class Controlled:
-    """What `_had_been_judged` asks of Ray's controller."""
-
-    def __init__(self):
-        self._cached_trial_decisions, self.done = {}, []
-
-    def stop_trial(self, trial):
-        self.done.append("completed")
-
-    def _schedule_trial_stop(self, trial):
-        pass
-
-    def _set_trial_status(self, trial, status):
-        self.done.append(status.lower())
-
-
-class SavingTrial:
-    """A trial whose third report is judged and whose checkpoint Ray has not noted yet."""
-
-    trial_id, is_saving, checkpoint = "00000", True, None
-
-    def __init__(self, folder):
-        self.last_result = {"training_iteration": 3, "checkpoint_dir_name": "checkpoint_000003"}
-        self.temporary_state, self.noted = SimpleNamespace(saving_to="there"), []
-        self.storage = SimpleNamespace(
-            build_checkpoint_path_from_name=lambda name: str(folder / name), storage_filesystem=LocalFileSystem()
-        )
-
-    def on_checkpoint(self, saved):
-        self.noted.append(saved.checkpoint.path)
-
-
-def test_a_trial_that_is_resumed_keeps_its_count(lossy):
-    """Killed at epoch 3 as often as it comes there; the search ends in between, and goes on."""
+def test_a_trial_that_failed_for_good_is_not_begun_again_by_resume(lossy):
     first = lossy("killed always", options=["--max-failures", "0"])
     assert [failed["will_retry"] for failed in first.failed] == [False]
     again = run.main(["--resume", "test", "--results", str(first.folder.parent), "--max-failures", "5"])
     failed = [event for event in read(first.folder / "journal.jsonl") if event["event"] == "trial_failed"]
-    assert again == 0 and len(failed) == 1  # a trial that has ended is not begun again
+    assert again == 0 and len(failed) == 1
 
 
 def test_reports_carry_the_figures_and_tensors_are_numbers(search, tmp_path):

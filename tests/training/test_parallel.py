@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tuner.record.columns import USAGE
+from tuner.record.records import PACE
 from tuner.space import Task
 from tuner.training.batches import examples_of
 from tuner.training.data import Arrays, Splits
@@ -88,7 +89,7 @@ def training(config=None, *, strategy="single", made=None, **options):
 
 
 def figures(report):
-    return {name: value for name, value in report.items() if not name.endswith(("_s", "_size")) and name not in USAGE}
+    return {name: value for name, value in report.items() if name not in USAGE | PACE}
 
 
 def assert_close(found, expected, tolerance=1e-12):
@@ -168,13 +169,33 @@ def test_ddp_goes_on_from_a_state_to_the_last_bit_and_single_can_load_it(two, tm
     assert_close([alone.run_epoch() for _ in range(2)], expected)
 
 
-def test_each_process_draws_its_own_dropout():
-    with Processes(partial(material, Layers, (nn.Dropout,)), 2) as group:
-        group.begin(Setting({"batch_size": 16}, 3, 4))
-        first = figures(group.run_epoch())
-        group.begin(Setting({"batch_size": 16}, 3, 4))
-        random.random(), torch.rand(1)
-        assert figures(group.run_epoch()) == first
+class Drawing(nn.Module):
+    """Draws from every stream that dropout and augmentation may use, and writes it to a file of its process."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+
+    def forward(self, inputs):
+        if self.training:
+            with (self.folder / f"{torch.distributed.get_rank()}").open("a") as file:
+                print(random.random(), np.random.random(), torch.rand(1).item(), file=file)
+        return inputs
+
+
+def test_each_process_draws_its_own_random_numbers_the_same_in_each_run(tmp_path):
+    runs = []
+    with Processes(partial(material, Layers, (partial(Drawing, tmp_path),)), 2) as group:
+        for _ in range(2):
+            group.begin(Setting({"batch_size": 16}, 3, 4))
+            group.run_epoch(), group.run_epoch()
+            runs.append([(tmp_path / rank).read_text().split() for rank in "01"])
+            for rank in "01":
+                (tmp_path / rank).unlink()
+    first, second = runs[0]
+    assert len(first) == len(second) == 2 * 7 * 3  # epochs, batches, streams
+    assert len({*first, *second}) == len(first) + len(second)
+    assert runs[0] == runs[1]
 
 
 def test_batch_norms_statistics_are_the_same_in_all_processes():

@@ -18,7 +18,7 @@ from tuner.record.checkpoints import STATE, damage, within
 from tuner.record.columns import USAGE
 from tuner.record.files import json_in, write_atomically
 from tuner.record.journal import strict
-from tuner.record.records import Report, TrialRecord
+from tuner.record.records import PACE, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
 
@@ -192,13 +192,17 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, dict) and set(value) != {"grid_search"}
 
 
-def figures(metrics: dict[str, Any]) -> str:
-    """`loss 1.2345, accuracy 0.5612`: the finite numbers among the metrics; no durations, rates and sizes."""
+def figures(metrics: dict[str, Any], metric: str = "") -> str:
+    """Shows the finite numbers among the metrics: `loss 1.2345, accuracy 0.5612`.
+
+    Leaves out the figures of the machine and of the training's pace, except for the metric of the search.
+    """
+    hidden = (USAGE | PACE) - {metric}
     shown = {
         name: value
         for name, value in metrics.items()
         if isinstance(value, (int, float)) and math.isfinite(value)
-        if name not in USAGE and not name.endswith(("_s", "_size"))
+        if name not in hidden
     }
     return ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
 

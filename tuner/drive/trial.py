@@ -26,6 +26,7 @@ from tuner.training.task import Task
 from tuner.engine.reports import begin_reports, own_exits
 from tuner.record.checkpoints import STATE
 from tuner.record.columns import WAITS
+from tuner.record.records import sign_of
 from tuner.training.share import hold_to_share
 
 
@@ -81,7 +82,7 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -
             best = saved["best"]
 
     def save(best: float, path: Path) -> None:
-        torch.save({"training": training.state_dict(), "best": best}, path)
+        write_state({"training": training.state_dict(), "best": best}, path)
 
     # A trial that is told to stop ends by a SystemExit in `tune.report`; its loader must not outlive it.
     with contextlib.closing(training):
@@ -140,7 +141,7 @@ def run_epochs(training: Epochs, save: Callable[[float, Path], None], best: floa
         save: `save(best, path)` writes the state and the best value so far to a file.
         best: the best value so far, smaller is better whatever the mode.
     """
-    sign = 1 if goal.mode == "min" else -1
+    sign = sign_of(goal.mode)
     while training.epoch < goal.max_epochs:
         report: dict[str, Any] = training.run_epoch()
         value = sign * report[goal.metric]
@@ -195,10 +196,11 @@ def report_of(report: dict[str, Any], save: Callable[[Path], None] | None) -> No
 
 
 def patiently(action: Callable[..., None], *args: Any, **options: Any) -> None:
-    """Tries again while there is no room for a checkpoint, or no folder: its epoch need not be lost for that.
+    """Repeats an action each second while the disk refuses a checkpoint for a reason that may pass.
 
-    Ray hands a report to its driver when the checkpoint has been copied, so what failed was not reported. The driver is
-    told why it waits, each second: it says so, and can stop the trial.
+    Ray hands a report to the driver after it has copied the checkpoint, so a report that failed was not delivered.
+    Before each attempt the driver gets the reason: it prints it, and can stop the trial. Waiting counts towards
+    `--trial-timeout`. Any other error is raised.
     """
     while True:
         try:
@@ -213,12 +215,25 @@ def patiently(action: Callable[..., None], *args: Any, **options: Any) -> None:
 
 
 def storage_trouble(error: OSError | RuntimeError) -> bool:
-    """Whether it is the disk, not the trial: full, read-only, or without the experiment's folder."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE):
-        return True
-    # torch tells of a full disk by its writer's name, Ray of a folder that is gone by the file that it looks for.
-    said = str(error)
-    return "PytorchStreamWriter failed" in said or "Unable to set up cluster storage" in said
+    """Whether waiting may help: the disk is full or read-only, or the experiment's folder is gone."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE)
+    return "Unable to set up cluster storage" in str(error)  # Ray's words where the folder is gone
+
+
+def write_state(state: dict[str, Any], path: Path) -> None:
+    """Writes a training's state; raises the disk's own OSError where that fails."""
+    import torch
+
+    try:
+        # Given a path, torch writes it itself and raises one RuntimeError for a full disk and for one that never
+        # takes the file. Given a file, it keeps the reason as the error's context. Both take the same time.
+        with open(path, "wb") as file:
+            torch.save(state, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
 
 @contextlib.contextmanager

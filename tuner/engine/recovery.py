@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from pathlib import PurePosixPath
 from typing import Any
 
 from ray._private.state import state
@@ -54,6 +55,7 @@ class RecoveringController(TuneController):
         super().__init__(**options)
         # By the trials' ids: Ray's snapshot has every attribute, and a trial is no JSON.
         self._silent_since: dict[str, float] = {}
+        self._waits_for: dict[str, str] = {}  # why a silent trial cannot save its checkpoint
         self._judged_until: dict[str, int] = {}  # of trials that train epochs again
         self._looked = 0.0
         self._actor_force_cleanup_timeout = STOP_S
@@ -75,7 +77,7 @@ class RecoveringController(TuneController):
             # had no part in that.
             self.replace_worker(trial)
             return
-        self._silent_since.pop(trial.trial_id, None)
+        self._end_silence(trial)
         if trial.status not in (Trial.RUNNING, Trial.PENDING) or (lost and self._had_been_judged(trial)):
             return
         with contextlib.suppress(OSError):  # Ray writes the error into files beside the journal, which has it
@@ -110,7 +112,7 @@ class RecoveringController(TuneController):
         if not trial.is_saving or not name:
             return False
         trial.temporary_state.saving_to = None
-        path, noted = trial.storage.build_checkpoint_path_from_name(name), trial.checkpoint
+        path, noted = str(PurePosixPath(trial.storage.trial_fs_path, name)), trial.checkpoint
         if noted is None or noted.path != path:
             checkpoint = Checkpoint(path, filesystem=trial.storage.storage_filesystem)
             trial.on_checkpoint(_TrainingResult(checkpoint, trial.last_result))
@@ -162,11 +164,12 @@ class RecoveringController(TuneController):
     # An epoch that is trained again.
 
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> str | None:
-        self._silent_since.pop(trial.trial_id, None)
-        if WAITS in result:
+        if WAITS in result:  # no report: the trial stays silent
+            self._waits_for[trial.trial_id] = f"; {result[WAITS]}"
             self.waiting(result[WAITS])
             self._queue_decision(trial, TrialScheduler.CONTINUE)
             return str(TrialScheduler.CONTINUE)
+        self._end_silence(trial)
         until = self._judged_until.get(trial.trial_id, 0)
         if RESULT_DUPLICATE not in result and result[TRAINING_ITERATION] <= until:
             # Neither its scheduler nor its searcher, nor the journal, gets an epoch twice.
@@ -212,12 +215,18 @@ class RecoveringController(TuneController):
 
     # Silence.
 
+    def _end_silence(self, trial: Trial) -> None:
+        self._silent_since.pop(trial.trial_id, None)
+        self._waits_for.pop(trial.trial_id, None)
+
     def _schedule_trial_train(self, trial: Trial) -> None:
         if self._has_to_move(trial):
+            self._end_silence(trial)
             self.kill_worker(trial)
             self._requeue_trial(trial)
             return
-        self._silent_since[trial.trial_id] = time.monotonic()
+        if trial.trial_id not in self._waits_for:
+            self._silent_since[trial.trial_id] = time.monotonic()
         super()._schedule_trial_train(trial)
 
     def on_step_end(self) -> None:
@@ -232,7 +241,8 @@ class RecoveringController(TuneController):
         for trial in list(self._running_trials):
             if (silent_s := now - self._silent_since.get(trial.trial_id, now)) > self.trial_timeout_s:
                 allowed = f"--trial-timeout {self.trial_timeout_s:g}s"
-                silent = f"no report for {silent_s:.1f} s after epoch {epoch_of(trial)} ({allowed})"
+                why = self._waits_for.get(trial.trial_id, "")
+                silent = f"no report for {silent_s:.1f} s after epoch {epoch_of(trial)} ({allowed}){why}"
                 self._process_trial_failure(trial, TrialTimeoutError(silent))
 
 

@@ -115,7 +115,7 @@ class Experiment:
     time_budget: str = ""
     """stop the search after this long: 90s, 30m, 2h; empty = no limit"""
     trial_timeout: str = ""
-    """fail a trial that reports nothing for this long: 90s, 30m, 2h; empty = no limit"""
+    """fail a trial that reports nothing for this long, waiting for a disk too: 90s, 30m, 2h; empty = no limit"""
     max_failures: int = 2
     """lost workers (killed, node gone) that a trial survives, going on from its last checkpoint; 0 = none"""
     seed: int = 0
@@ -125,7 +125,7 @@ class Experiment:
     results: str = "results"
     """the folder that experiments are written to, or an object store: s3://bucket/folder, gs://bucket/folder"""
     address: str = ""
-    """a running Ray cluster: auto, host:port or ray://host:port; empty = this machine alone"""
+    """a running Ray cluster: auto or host:port; empty = this machine alone"""
     data_dir: str = ""
     """where the data set lies; empty = the space's own way of getting it"""
     wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
