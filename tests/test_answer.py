@@ -155,3 +155,9 @@ def test_a_setting_and_figures_are_told_in_a_line():
     assert flat({"a": 1, "b": {"c": 2, "d": {"e": 3}}}) == {"a": 1, "b/c": 2, "b/d/e": 3}
     assert setting({"l1": 64, "opt": {"lr": 0.00123456789}, "act": "relu"}) == "l1 64, opt/lr 0.00123457, act relu"
     assert figures({"loss": 1.23456, "bad": math.nan, "train_s": 3.0, "note": "x", "n": 2}) == "loss 1.2346, n 2.0000"
+
+
+def test_a_metric_is_printed_whatever_its_name_ends_in():
+    metrics = {"latency_s": 0.25, "model_size": 3.5, "train_s": 2.0, "micro_batch_size": 8, "rss_bytes": 9}
+    assert figures(metrics) == "latency_s 0.2500, model_size 3.5000"
+    assert figures(metrics, "train_s") == "latency_s 0.2500, model_size 3.5000, train_s 2.0000"

@@ -226,6 +226,14 @@ def test_a_trial_that_trained_all_its_epochs_is_completed(tmp_path):
     assert (verdict.status, verdict.reason) == ("completed", "trained its 3 epochs")
 
 
+def test_an_epoch_that_is_reported_again_is_journaled_and_not_judged_again(tmp_path):
+    search = Search(tmp_path / "j", max_epochs=8)
+    for epoch, loss in ((1, 1.0), (2, 1.0), (1, 9.0), (2, 9.0)):
+        assert search.report("00000", epoch, loss=loss) == CONTINUE
+    assert [(d["epoch"], d["value"]) for d in search.decisions()] == [(1, 1.0), (2, 1.0)]
+    assert len([event for event in read(search.path) if event["event"] == "report"]) == 4
+
+
 @pytest.mark.parametrize(("mode", "values"), [("min", (1.0, 2.0, 3.0)), ("max", (3.0, 2.0, 1.0))])
 def test_value_and_cutoff_have_the_metrics_own_sign(tmp_path, mode, values):
     search = Search(tmp_path / "j", max_epochs=8, mode=mode)

@@ -7,7 +7,6 @@ audit.json and on the dashboard. It may be interrupted, and goes on where it was
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import random
@@ -16,13 +15,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import NoReturn
 
 from tuner.drive.trust import HELP, OPTION, code_of, refuse_links
-from tuner.errors import RequestError, refused, say
+from tuner.errors import Parser, RequestError, refused, say
 from tuner.record.checkpoints import STATE, damage, within
 from tuner.record.files import write_atomically
-from tuner.record.records import TrialRecord
+from tuner.record.records import TrialRecord, sign_of
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import COPY
 from tuner.record.saved_experiment import FILE as EXPERIMENT
@@ -30,13 +28,6 @@ from tuner.train import state_of, training_of, trial_config
 from tuner.views.audit_record import CONFIDENCE, FILE, AuditedTrial, AuditResult, prunable, read_audit, result_of
 
 STATES = "audit"  # the folder of what is being trained; gone when all is done
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise RequestError(f"{message} (see --help)")
 
 
 def main(argv: list[str]) -> int:
@@ -106,7 +97,7 @@ def sampled(trials: list[str], count: int, seed: int) -> list[str]:
 def trained(record: ExperimentRecord, trial: TrialRecord) -> AuditedTrial:
     """A pruned trial trained to its last epoch."""
     experiment, began = record.experiment, time.monotonic()
-    sign = 1 if experiment.mode == "min" else -1
+    sign = sign_of(experiment.mode)
     values = {r.epoch: r.metrics.get(experiment.metric) for r in trial.reports}
     best, best_epoch, differs = math.inf, None, ""
     for epoch, found in epochs_of(record, trial):

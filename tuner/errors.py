@@ -5,12 +5,16 @@ Here too is what makes any text fit for a terminal, since an error names what it
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 logger = logging.getLogger(__name__)
+# In an error's text when memory ran out: of torch on CUDA and of CUDA, of cuBLAS's workspace, of the CPU's allocator.
+OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator")
 
 
 class RequestError(Exception):
@@ -21,6 +25,13 @@ class RequestError(Exception):
 
     def __str__(self) -> str:
         return printable(" ".join(super().__str__().splitlines()))
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises a RequestError for a wrong command line, where argparse would print and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RequestError(f"{message} (see --help)")
 
 
 def printable(text: str) -> str:

@@ -5,7 +5,6 @@ One table of the devices, from NVML, and one of the trials that train, from the 
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import socket
@@ -14,9 +13,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
 
-from tuner.errors import RequestError, say
+from tuner.errors import Parser, RequestError, say
 from tuner.record.events import Event
 from tuner.record.journal import read
 from tuner.record.records import finite
@@ -39,13 +37,6 @@ class Running:
     cpus: float
     gpus: float
     epoch: int
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise RequestError(f"{message} (see --help)")
 
 
 def main(argv: list[str]) -> int:

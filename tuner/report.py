@@ -5,21 +5,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
-from typing import NoReturn
 
-from tuner.errors import RequestError, blamed, refused, say
+from tuner.errors import Parser, RequestError, blamed, refused, say
 from tuner.record.results import load
 from tuner.views.report import write_report
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise RequestError(f"{message} (see --help)")
 
 
 def main(argv: list[str]) -> int:

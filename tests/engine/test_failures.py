@@ -5,6 +5,7 @@ import ray.exceptions
 import torch
 
 from tuner.engine.failures import first_line, kind_of
+from tuner.training.memory import is_out_of_memory
 
 
 def as_ray_says(error):
@@ -34,6 +35,21 @@ def test_an_error_of_a_trial_is_told_in_one_line(error, kind):
         found, text = kind_of(given)
         assert found == kind and str(error).strip("'") in text and "\n" not in text
         assert type(error).__name__ in text and "RayTaskError" not in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA out of memory. Tried to allocate 2 GiB",
+        "CUDA error: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory",
+        "CUDA error: device-side assert triggered",
+        "mat1 and mat2 shapes cannot be multiplied",
+    ],
+)
+def test_a_batch_shrinks_for_the_errors_that_are_out_of_memory(text):
+    assert is_out_of_memory(RuntimeError(text)) == (kind_of(RuntimeError(text))[0] == "oom")
 
 
 def test_a_lost_worker_is_told():

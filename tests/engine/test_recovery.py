@@ -4,10 +4,11 @@ import time
 
 import pytest
 from ray.exceptions import RayActorError
-from tuner.engine.columns import WAITS
-from tuner.journal import read
-from tuner.records import records_of
 from workerless import Worker, Workerless, run
+
+from tuner.record.columns import WAITS
+from tuner.record.journal import read
+from tuner.record.records import records_of
 
 WAIT_S, MOST_WAITS = 0.02, 500  # a trial that is never ended for its silence trains after 10 s, and the test fails
 
@@ -67,6 +68,32 @@ def test_a_worker_that_dies_after_its_report_was_judged_takes_nothing_with_it(wh
     assert len(reported) == len(set(reported))
     failed = [(event["trial"], event["from_epoch"]) for event in events if event["event"] == "trial_failed"]
     assert failed == ([(trial, epoch)] if action == "continue" else [])  # the others need no worker any more
+
+
+class Doomed(Worker):
+    """Trial 00000 kills its worker in its third epoch."""
+
+    def train(self):
+        if self.trial == "00000" and self.epoch == 2:
+            raise RayActorError(error_msg="killed")
+        return super().train()
+
+
+def test_a_trial_that_is_resumed_keeps_its_count(whole, tmp_path):
+    """The driver dies after the first of three retries; the next one has two left."""
+    choices = {"scheduler": "fifo", "num_samples": 2, "max_epochs": 4, "max_failures": 3}
+    trials, events = whole(Doomed, **choices)
+    retried = [event["will_retry"] for event in events if event["event"] == "trial_failed"]
+    assert retried == [True, True, True, False]
+    journal = tmp_path / "x" / "journal.jsonl"
+    first = next(number for number, event in enumerate(events, 1) if event["event"] == "trial_failed")
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:first]))
+    again, events = whole(Doomed, **choices)
+    assert [event["will_retry"] for event in events if event["event"] == "trial_failed"] == retried
+    for trial, *_ in (trials, again):
+        assert (trial.status, len(trial.reports)) == ("failed", 2)
+        assert trial.reason.endswith("(tried again 3 times before)")
+    assert again[1].status == "completed"
 
 
 class Waiting(Worker):

@@ -159,13 +159,12 @@ def test_errors_that_would_end_rays_search_are_one_trials(error, kind):
     assert failure.kind == kind and str(error) in failure.error
 
 
-def test_a_trial_that_is_resumed_keeps_its_count(lossy):
-    """Killed at epoch 3 as often as it comes there; the search ends in between, and goes on."""
+def test_a_trial_that_failed_for_good_is_not_begun_again_by_resume(lossy):
     first = lossy("killed always", options=["--max-failures", "0"])
     assert [failed["will_retry"] for failed in first.failed] == [False]
     again = run.main(["--resume", "test", "--results", str(first.folder.parent), "--max-failures", "5"])
     failed = [event for event in read(first.folder / "journal.jsonl") if event["event"] == "trial_failed"]
-    assert again == 0 and len(failed) == 1  # a trial that has ended is not begun again
+    assert again == 0 and len(failed) == 1
 
 
 def test_reports_carry_the_figures_and_tensors_are_numbers(search, tmp_path):

@@ -259,16 +259,19 @@ def test_pickle_of_another_md5_is_not_unpickled(small: Path, tmp_path: Path) -> 
 # The cache and the download
 
 
-def test_dropped_packets_are_found_out_in_time(silent_port: int, direct: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection's own limit ends an attempt, long before the limit of all that is tried."""
     assert module.CONNECT_SECONDS < module.REACH_SECONDS < 10
-    monkeypatch.setattr(module, "CONNECT_SECONDS", 1.0)
-    start = time.monotonic()
-    assert module.why_unreachable(f"http://127.0.0.1:{silent_port}/") == "timed out after 1 s"
-    assert time.monotonic() - start < 2
-
-
-def test_silent_proxy_is_found_out(silent_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr(module, "REACH_SECONDS", 60.0)
+
+
+def test_dropped_packets_are_found_out_by_the_connections_limit(silent_port: int, direct: None, patient: None) -> None:
+    assert module.why_unreachable(f"http://127.0.0.1:{silent_port}/").startswith("timed out after ")
+
+
+def test_silent_proxy_is_found_out(silent_port: int, patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     # urllib reads the proxies once a process, with its first request.
     monkeypatch.setattr(urllib.request, "_opener", None)
     monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{silent_port}")
@@ -278,16 +281,16 @@ def test_silent_proxy_is_found_out(silent_port: int, monkeypatch: pytest.MonkeyP
 
 def test_look_up_that_hangs_is_left_behind(direct: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REACH_SECONDS", 0.3)
-    over = threading.Event()
+    over, ended = threading.Event(), threading.Event()
 
     def hang(*_: object, **__: object) -> list[object]:
-        over.wait(30)
+        over.wait(60)
+        ended.set()
         raise OSError("the look-up ended")
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    start = time.monotonic()
     assert "no answer" in module.why_unreachable("http://data.invalid/archive")
-    assert time.monotonic() - start < 2
+    assert not ended.is_set()  # the answer did not wait for it
     over.set()
 
 

@@ -1,5 +1,6 @@
 """The dashboard's API over journals written here: what it answers, and whom it refuses."""
 
+import itertools
 import json
 import socket
 import subprocess
@@ -171,22 +172,40 @@ def test_a_damaged_journal_is_named_and_hides_no_other(client, results, damage):
     assert rows["bad"]["error"] and not rows["demo"]["error"]
 
 
-def test_a_thousand_trials_answer_fast(client, results):
-    journal = begin(results, "large", num_samples=1000, max_epochs=10)
+def write_trials(results, name, count):
+    """An experiment of trials with ten reports each."""
+    journal = begin(results, name, num_samples=count, max_epochs=10)
     lines = []
-    for n in range(1000):
+    for n in range(count):
         trial = {"time": n, "trial": f"{n:05}"}
         start_of = {"event": "trial_started", "config": {"lr": n / 1e3}, "resources": {}, "node": "n"}
         lines += [{**trial, **start_of}]
         lines += [{**trial, "event": "report", "epoch": e, "metrics": {"loss": n / e}} for e in range(1, 11)]
-    with open(results / "large" / "journal.jsonl", "ab") as file:
+    with open(results / name / "journal.jsonl", "ab") as file:
         file.writelines(sealed(json.dumps(line).encode()) for line in lines)
     journal.close()
-    get(client, "/large")
-    began = time.perf_counter()
-    for part in ("", "/trials", "/rungs", "/figures"):
-        get(client, f"/large{part}")
-    assert time.perf_counter() - began < 1.2  # 0.3 s each
+
+
+def num_calls(action):
+    """How many functions this process and the threads that it starts call for an action: a cost without a clock."""
+    calls = itertools.count()
+    for watch in (threading.setprofile, sys.setprofile):
+        watch(lambda frame, event, argument: next(calls) if event in ("call", "c_call") else None)
+    try:
+        action()
+    finally:
+        sys.setprofile(None), threading.setprofile(None)
+    return next(calls)
+
+
+@pytest.mark.parametrize("part", ["", "/trials", "/rungs", "/figures"])
+def test_the_cost_of_an_answer_grows_no_faster_than_its_trials(client, results, part):
+    costs = []
+    for count in (100, 400):
+        write_trials(results, f"of{count}", count)
+        get(client, f"/of{count}")
+        costs.append(num_calls(lambda name=f"of{count}": get(client, f"/{name}{part}")))
+    assert costs[1] < 5 * costs[0]
 
 
 # --- the page -------------------------------------------------------------------------------------------------------

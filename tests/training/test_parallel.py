@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tuner.record.columns import USAGE
+from tuner.record.records import PACE
 from tuner.space import Task
 from tuner.training.batches import examples_of
 from tuner.training.data import Arrays, Splits
@@ -88,7 +89,7 @@ def training(config=None, *, strategy="single", made=None, **options):
 
 
 def figures(report):
-    return {name: value for name, value in report.items() if not name.endswith(("_s", "_size")) and name not in USAGE}
+    return {name: value for name, value in report.items() if name not in USAGE | PACE}
 
 
 def assert_close(found, expected, tolerance=1e-12):

@@ -109,11 +109,31 @@ def test_what_a_pruned_trial_would_have_reached_is_bounded():
     outcome = what_if(given, "fifo", 1, 2)
     assert not outcome.exact and outcome.fates[1].outcome == "unknown" and "not known" in outcome.notes[0]
     assert outcome.epochs == Range(17, 24) and outcome.stopped == Range(0, 0)
-    drawn = [trace["name"] for trace in draw_whatif(cuts_of(given, outcome), outcome, "loss")["data"]]
-    assert drawn == ["trained as it was", "unknown beyond", "best: trial 00000", "record ends here"]
-    assert len(
-        draw_whatif(cuts_of(record([[1.0] * 8]), what_if(record([[1.0] * 8]), "fifo", 1, 2)), outcome, "loss")["data"]
-    )
+    assert set(drawn(given, outcome)) == {
+        "trained as it was",
+        "unknown beyond",
+        "best: trial 00000",
+        "record ends here",
+    }
+
+
+def drawn(given, outcome):
+    """The points of each trace of the figure, by its name; a curve ends with (None, None)."""
+    traces = draw_whatif(cuts_of(given, outcome), outcome, "loss")["data"]
+    return {trace["name"]: list(zip(trace["x"], trace["y"], strict=True)) for trace in traces}
+
+
+def test_the_figure_cuts_each_curve_where_it_would_be_stopped():
+    given = record([[1.0] * 8, [3.0] * 8, [2.0] * 8])
+    end, epochs = [(None, None)], range(1, 9)
+    assert drawn(given, what_if(given, "asha", 2, 2)) == {
+        "saved": [*((e, 3.0) for e in epochs if e >= 2), *end, *((e, 2.0) for e in epochs if e >= 4), *end],
+        "stopped": [(1, 3.0), (2, 3.0), *end, *((e, 2.0) for e in epochs if e <= 4), *end],
+        "best: trial 00000": [*((e, 1.0) for e in epochs), *end],
+        "would be stopped here": [(2, 3.0), (4, 2.0)],
+    }
+    alone = record([[1.0] * 8])
+    assert drawn(alone, what_if(alone, "fifo", 1, 2)) == {"best: trial 00000": [*((e, 1.0) for e in epochs), *end]}
 
 
 def test_nothing_recorded_is_nothing_replayed():

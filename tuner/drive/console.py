@@ -93,7 +93,7 @@ def ending(done: Done) -> list[str]:
     if done.answer:
         report, trial = done.answer.report, done.answer.trial
         lines += [f"best        trial {trial.id}, epoch {report.epoch}: {setting(trial.config)}"]
-        lines += [f"validation  {figures(report.metrics)}"]
+        lines += [f"validation  {figures(report.metrics, e.metric)}"]
         if done.answer.test:
             lines += [f"test        {figures(done.answer.test)}"]
         elif done.request.splits is None:

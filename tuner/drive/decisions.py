@@ -20,6 +20,7 @@ from tuner.drive.sampling import seeded
 from tuner.engine.halt import Halt
 from tuner.errors import RequestError, nearest
 from tuner.record.columns import USAGE
+from tuner.record.events import RAY_KEYS
 from tuner.record.journal import plain
 from tuner.record.ledger import Ledger
 from tuner.spec.experiment import Experiment
@@ -29,12 +30,7 @@ STOP: str = TrialScheduler.STOP
 PAUSE: str = TrialScheduler.PAUSE
 NOOP: str = TrialScheduler.NOOP
 ACTIONS = {CONTINUE: "continue", STOP: "stop", PAUSE: "pause", NOOP: "pause"}
-# What Ray adds to a report; the journal keeps what the trial said.
-RAY_KEYS = frozenset(
-    "trial_id training_iteration time_total_s time_this_iter_s time_since_restore iterations_since_restore timestamp "
-    "date pid hostname node_ip done config checkpoint_dir_name should_checkpoint experiment_tag improved "
-    "timesteps_total episodes_total timesteps_since_restore hyperband_info __report_restored__".split()
-)
+NOT_METRICS = RAY_KEYS | {"improved"}  # `tuner.drive.trial` adds this one
 
 
 @dataclass
@@ -229,4 +225,4 @@ class JournalingScheduler(TrialScheduler):
 
 
 def _is_metric(name: str) -> bool:
-    return name not in RAY_KEYS and not name.startswith("config/")
+    return name not in NOT_METRICS and not name.startswith("config/")

@@ -21,6 +21,7 @@ from ray.tune.schedulers import (
 )
 
 from tuner.drive.incremental import IncrementalMedian
+from tuner.record.records import sign_of
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Explainer:
 
     def __init__(self, scheduler: TrialScheduler, metric: str, mode: str) -> None:
         self._scheduler, self._metric, self._mode = scheduler, metric, mode
-        self._sign = 1.0 if mode == "max" else -1.0
+        self._sign = -float(sign_of(mode))
         # What came to each rung of each HyperBand bracket: the scheduler forgets it when it halves the bracket.
         self._came: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
         self._at: dict[str, tuple[int, int]] = {}

@@ -13,6 +13,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule, TrialScheduler
 from ray.tune.schedulers.async_hyperband import _Bracket
 
+from tuner.record.records import sign_of
 from tuner.spec.experiment import Experiment
 from tuner.spec.rules import Median, percentile
 
@@ -63,7 +64,7 @@ class IncrementalMedian(MedianStoppingRule):
     def __init__(self, experiment: Experiment) -> None:
         super().__init__(time_attr=TIME, grace_period=experiment.grace_period)
         self._rule = Median(experiment)
-        self._sign = 1 if experiment.mode == "min" else -1
+        self._sign = sign_of(experiment.mode)
 
     def compared(self, trial: Trial, epoch: int, value: float) -> tuple[float | None, int, float]:
         """What the next report will be held against, None for nothing; of how many others; the trial's best value."""

@@ -20,6 +20,7 @@ from tuner.drive.sampling import seeded
 from tuner.errors import RequestError
 from tuner.record.journal import plain
 from tuner.record.ledger import Ledger
+from tuner.record.records import sign_of
 from tuner.spec.experiment import Experiment
 
 # Every report carries `improved`: its epoch where it is its trial's best so far, else 0. Keeping the checkpoint of the
@@ -58,7 +59,7 @@ class Proposals(SearchAlgorithm):
         self._told: set[str] = set()  # trials whose end the searcher knows
         self._replayed = replayed
         self._recorded: list[Trial] = []
-        self._worst = math.inf if experiment.mode == "min" else -math.inf
+        self._worst = sign_of(experiment.mode) * math.inf
 
     # What Ray asks of a SearchAlgorithm.
 

@@ -14,6 +14,7 @@ import numpy as np
 from ray.tune.search import Searcher
 from ray.tune.search.variant_generator import generate_variants
 
+from tuner.record.records import sign_of
 from tuner.spec import domains
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
@@ -113,7 +114,7 @@ class RefineSearcher(RandomSearcher):
         self.num_settings = experiment.num_samples
         self.num_random = num_random(experiment)
         self._leaves = dict(domains.leaves(space.params))
-        self._sign = 1 if experiment.mode == "min" else -1
+        self._sign = sign_of(experiment.mode)
         self._settings_tried: dict[str, Setting] = {}
         self._best: dict[str, float] = {}  # a trial's best value so far, its sign such that smaller is better
         self._running: set[str] = set()

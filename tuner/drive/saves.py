@@ -14,6 +14,7 @@ from ray.tune.experiment import Trial
 from tuner.errors import RequestError
 from tuner.record.checkpoints import damage, within
 from tuner.record.events import Event
+from tuner.record.records import sign_of
 from tuner.spec.experiment import Experiment
 
 logger = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ class Saves:
     """The checkpoints that the journal names, and which of them trials can go on from."""
 
     def __init__(self, experiment: Experiment) -> None:
-        self._folder, self._sign = experiment.folder, 1 if experiment.mode == "min" else -1
+        self._folder, self._sign = experiment.folder, sign_of(experiment.mode)
         self._metric = experiment.metric
         self._at_once = experiment.scheduler == "pbt"  # copies checkpoints from trial to trial while it decides
         self._best: dict[str, tuple[float, int]] = {}

@@ -25,6 +25,7 @@ from ray.tune.result import DEFAULT_METRIC
 from tuner.engine.reports import begin_reports, own_exits
 from tuner.record.checkpoints import STATE
 from tuner.record.columns import WAITS
+from tuner.record.records import sign_of
 from tuner.training.share import hold_to_share
 from tuner.training.task import Task
 from tuner.training.trial_spec import TrialSpec, trial_seed
@@ -66,7 +67,7 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -
             best = saved["best"]
 
     def save(best: float, path: Path) -> None:
-        torch.save({"training": training.state_dict(), "best": best}, path)
+        write_state({"training": training.state_dict(), "best": best}, path)
 
     # A trial that is told to stop ends by a SystemExit in `tune.report`; its loader must not outlive it.
     with contextlib.closing(training):
@@ -123,7 +124,7 @@ def run_epochs(training: Epochs, save: Callable[[float, Path], None], best: floa
         save: `save(best, path)` writes the state and the best value so far to a file.
         best: the best value so far, smaller is better whatever the mode.
     """
-    sign = 1 if goal.mode == "min" else -1
+    sign = sign_of(goal.mode)
     while training.epoch < goal.spec.max_epochs:
         report: dict[str, Any] = training.run_epoch()
         value = sign * report[goal.metric]

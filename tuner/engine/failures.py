@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator")
+from tuner.errors import OUT_OF_MEMORY
+
 # What an error says that leaves its process without a usable CUDA context -> its usual cause; the first match counts.
 CUDA = {
     "device-side assert triggered": "a label or an index out of range: labels go from 0 to the model's outputs - 1",
@@ -47,7 +48,7 @@ def recognised(error: Any) -> tuple[str, str]:
         return "oom", ""
     if isinstance(error, Exception) and not isinstance(error, RuntimeError):
         return "user", ""  # torch's are RuntimeErrors; a ValueError that mentions CUDA is the user's
-    if any(mark in said for mark in MEMORY):
+    if any(mark in said for mark in OUT_OF_MEMORY):
         return "oom", ""
     return next((("cuda", usual) for mark, usual in CUDA.items() if mark in said), ("user", ""))
 

@@ -12,6 +12,12 @@ Event = dict[str, Any]
 MOST_TIME = 1e11  # unix seconds: the year 5138
 MOST_ID = 200  # characters of a trial's id
 MOST_INTEGER = 2**63
+# What Ray adds to a report. The journal and the views of Ray's own folders keep what the trial reported.
+RAY_KEYS = frozenset(
+    "trial_id training_iteration time_total_s time_this_iter_s time_since_restore iterations_since_restore timestamp "
+    "date pid hostname node_ip done config checkpoint_dir_name should_checkpoint experiment_tag timesteps_total "
+    "episodes_total timesteps_since_restore hyperband_info __report_restored__".split()
+)
 STATES = ("finished", "interrupted", "failed")  # of a search that has ended
 
 

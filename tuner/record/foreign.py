@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
-from tuner.record.events import MOST_ID, MOST_TIME, is_trial_id
+from tuner.record.events import MOST_ID, MOST_TIME, RAY_KEYS, is_trial_id
 from tuner.record.files import SWELL, bytes_in, is_file_in, parsed, weight
 from tuner.record.records import Report, TrialRecord, finite
 from tuner.spec.experiment import MOST_EPOCHS, Experiment
@@ -28,12 +28,7 @@ MOST_ENTRIES = 20_000  # trials: each costs four looks at the disk at each look 
 MOST_SNAPSHOT, MOST_RESULTS, MOST_OF_ALL = 64 << 20, 64 << 20, 256 << 20  # bytes; a result has 1 kB
 OF_A_TRIAL = ("params.json", "result.json", "progress.csv", "error.txt")
 STATUS = {"TERMINATED": "completed", "ERROR": "failed", "RUNNING": "interrupted", "PAUSED": "interrupted"}
-# What Ray adds to each result; a plain folder keeps it beside what the trial said.
-RAY_COLUMNS = frozenset(
-    "trial_id training_iteration time_total_s time_this_iter_s time_since_restore iterations_since_restore timestamp "
-    "date pid hostname node_ip done config checkpoint_dir_name should_checkpoint experiment_tag timesteps_total "
-    "episodes_total timesteps_since_restore warmup_time".split()
-)
+RAY_COLUMNS = RAY_KEYS | {"warmup_time"}  # older versions of Ray wrote this one too
 UP = ("acc", "reward", "score", "auc", "f1", "precision", "recall", "r2")  # in a name: more is better
 DOWN = ("loss", "error", "rmse", "mse", "mae", "perplexity")
 

@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 from tuner.record.events import MOST_INTEGER, Event
 from tuner.record.kept import kept
 
+# The figures in a report that tell of a training's pace.
+PACE = frozenset({"train_s", "validate_s", "images_per_s", "micro_batch_size"})
+
 
 class Report(NamedTuple):
     """One line of metrics: after `epoch` epochs; `checkpoint` is relative to the experiment's folder.
@@ -66,7 +69,7 @@ class TrialRecord:
     @kept
     def best(self, metric: str, mode: str) -> Report | None:
         """The report with the best finite value, the earlier of equal ones; None where there is none."""
-        best, least, sign = None, math.inf, 1 if mode == "min" else -1
+        best, least, sign = None, math.inf, sign_of(mode)
         for report in self.reports:
             value = finite(report.metrics.get(metric))
             if value is not None and sign * value < least:
@@ -75,10 +78,15 @@ class TrialRecord:
 
     def best_saved(self, metric: str, mode: str, folder: Path) -> Report | None:
         """As `best`, of the reports whose checkpoint is there, in the experiment's folder."""
-        sign = 1 if mode == "min" else -1
+        sign = sign_of(mode)
         known = [(sign * v, i) for i, r in enumerate(self.reports) if (v := finite(r.metrics.get(metric))) is not None]
         best_first = (self.reports[i] for _, i in sorted(known))
         return next((r for r in best_first if r.checkpoint and (folder / r.checkpoint).is_dir()), None)
+
+
+def sign_of(mode: str) -> int:
+    """1 or -1: the factor that makes a smaller value of the metric a better one, whatever the mode."""
+    return 1 if mode == "min" else -1
 
 
 def finite(value: Any) -> float | None:

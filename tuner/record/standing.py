@@ -15,7 +15,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from tuner.record.records import Decision, Report, TrialRecord, finite
+from tuner.record.records import Decision, Report, TrialRecord, finite, sign_of
 from tuner.spec.experiment import Experiment
 
 Item = TypeVar("Item", bound=Any)
@@ -106,7 +106,7 @@ class Standing:
 
 
 def _rank(place: int, report: Report, metric: str, mode: str) -> Rank:
-    return Rank(report.metrics[metric] * (1 if mode == "min" else -1), report.time, place)
+    return Rank(report.metrics[metric] * sign_of(mode), report.time, place)
 
 
 class Tally:
@@ -118,7 +118,7 @@ class Tally:
 
     def __init__(self, experiment: Experiment) -> None:
         self._metric, self._mode = experiment.metric, experiment.mode
-        self._sign = 1 if experiment.mode == "min" else -1
+        self._sign = sign_of(experiment.mode)
         self._trials: tuple[TrialRecord, ...] = ()
         self._counts: Counter[str] = Counter()
         self._epochs = 0

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import uvicorn
 
-from tuner.errors import RequestError
+from tuner.errors import Parser, RequestError
 from tuner.serve.app import create_app
 from tuner.serve.connections import Connection
 from tuner.serve.guard import is_loopback
@@ -25,13 +25,6 @@ from tuner.spec.experiment import CHOICES
 
 MOST_CLIENTS = 400  # connections at a time; streams are fewer (tuner.serve.app)
 REQUEST_S = 10  # from a connection's start, or its last answer, to the end of the next request's headers
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise RequestError(f"{message} (see --help)")
 
 
 def main(argv: list[str]) -> int:

@@ -25,11 +25,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from tuner.errors import OUT_OF_MEMORY
+
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-# Allocators other than torch's on CUDA say so in the text of a RuntimeError: that of the CPU, and cuBLAS's workspace.
-OTHER_ALLOCATORS = ("DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
 
 
 class Fit:
@@ -118,7 +118,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     """Whether an allocation failed, after which the process and its device are as good as before."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
-    return any(text in str(error) for text in OTHER_ALLOCATORS)
+    return any(text in str(error) for text in OUT_OF_MEMORY)
 
 
 def warn_of_batch_norm(model: nn.Module) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tuner.errors import RequestError
 from tuner.record.files import json_in
-from tuner.record.records import TrialRecord, finite
+from tuner.record.records import TrialRecord, finite, sign_of
 from tuner.record.results import ExperimentRecord
 
 FILE = "audit.json"
@@ -69,7 +69,7 @@ def result_of(record: ExperimentRecord) -> AuditResult | None:
     if saved is None or winner is None:
         return None
     value = winner[1].metrics[record.experiment.metric]
-    sign = 1 if record.experiment.mode == "min" else -1
+    sign = sign_of(record.experiment.mode)
     trials = [
         AuditedTrial(**{**t, "beats": t["best"] is not None and sign * t["best"] < sign * value})
         for t in saved["trials"]

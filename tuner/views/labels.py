@@ -12,7 +12,7 @@ from typing import Any
 from tuner.errors import printable
 from tuner.record.columns import USAGE
 from tuner.record.kept import kept
-from tuner.record.records import TrialRecord
+from tuner.record.records import PACE, TrialRecord
 
 BEST_COLOR = "#f08c00"  # the winner, in every figure; seen on a light and on a dark page
 MAIN_COLOR, GRAY, STOP_COLOR = "#4c8bf5", "#8b93a7", "#d9534f"
@@ -65,13 +65,17 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, dict) and set(value) != {"grid_search"}
 
 
-def figures(metrics: dict[str, Any]) -> str:
-    """`loss 1.2345, accuracy 0.5612`: the finite numbers among the metrics; no durations, rates and sizes."""
+def figures(metrics: dict[str, Any], metric: str = "") -> str:
+    """Shows the finite numbers among the metrics: `loss 1.2345, accuracy 0.5612`.
+
+    Leaves out the figures of the machine and of the training's pace, except for the metric of the search.
+    """
+    hidden = (USAGE | PACE) - {metric}
     shown = {
         name: value
         for name, value in metrics.items()
         if isinstance(value, (int, float)) and math.isfinite(value)
-        if name not in USAGE and not name.endswith(("_s", "_size"))
+        if name not in hidden
     }
     return ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
 

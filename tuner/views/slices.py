@@ -6,13 +6,13 @@ import math
 from typing import Any, NamedTuple
 
 from tuner.record.kept import kept
-from tuner.record.records import TrialRecord, finite
+from tuner.record.records import PACE, TrialRecord, finite
 from tuner.record.results import ExperimentRecord
 from tuner.views.labels import BEST_COLOR, GRAY, MAIN_COLOR, escaped, label_of, tick
 from tuner.views.parallel import Axis, parallel_of, sampled
 
 MOST_AXES = 24
-USED = ("cpu_", "rss_", "gpu_", "images_per_s", "examples_per_s", "train_s", "validate_s", "micro_batch_size")
+USED = ("cpu_", "rss_", "gpu_", "examples_per_s", *sorted(PACE))  # how the names of such columns begin
 
 
 class Slices(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tuner.record.records import Decision, TrialRecord
+from tuner.record.records import Decision, TrialRecord, sign_of
 from tuner.record.results import ExperimentRecord
 from tuner.record.standing import Rung, margin_of
 from tuner.spec.experiment import Experiment
@@ -139,7 +139,7 @@ def rung_rows(record: ExperimentRecord) -> list[RungRow]:
 
 def _rung_row(at: Rung, experiment: Experiment) -> RungRow:
     now = cutoff_of(at.scores, experiment) if experiment.scheduler == "asha" else None
-    sign = _sign(experiment)
+    sign = -sign_of(experiment.mode)
     return RungRow(
         rung=at.rung,
         bracket=at.bracket,
@@ -154,11 +154,6 @@ def _rung_row(at: Rung, experiment: Experiment) -> RungRow:
     )
 
 
-def _sign(experiment: Experiment) -> int:
-    """Of a score, of which more is better."""
-    return 1 if experiment.mode == "max" else -1
-
-
 def cutoff_of(scores: Sequence[float], experiment: Experiment) -> float | None:
     """What asha asks of the next trial at a rung, as Ray's `_Bracket.cutoff` has it.
 
@@ -167,7 +162,7 @@ def cutoff_of(scores: Sequence[float], experiment: Experiment) -> float | None:
     """
     if not scores:
         return None
-    return _sign(experiment) * percentile(scores, (1 - 1 / experiment.reduction_factor) * 100)
+    return -sign_of(experiment.mode) * percentile(scores, (1 - 1 / experiment.reduction_factor) * 100)
 
 
 def decision_rows(

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, get_args
 
 from tuner.errors import RequestError
 from tuner.record.kept import kept
-from tuner.record.records import TrialRecord, finite
+from tuner.record.records import TrialRecord, finite, sign_of
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
 from tuner.spec.rules import HyperBand, Judged, Rule, rule_of
@@ -193,7 +193,7 @@ class _Replay:
     def __init__(self, record: ExperimentRecord, rules: Experiment, brackets: int, beyond: Beyond) -> None:
         self._trials, self._experiment = record.trials, record.experiment
         self._most = record.experiment.max_epochs
-        self._sign = 1.0 if record.experiment.mode == "min" else -1.0
+        self._sign = float(sign_of(record.experiment.mode))
         self._rule: Rule = rule_of(rules, brackets)
         self._beyond = beyond
         self._extremes = _extremes(record, self._sign)
