@@ -42,9 +42,11 @@ ALLOWED = {
     "tuner.spec.facts": {"domains", "experiment", "space"},
     "tuner.record.records": {"events", "kept"},
     "tuner.record.standing": {"experiment", "records"},
-    "tuner.record.foreign": {"errors", "events", "experiment", "files", "journal", "records"},
+    "tuner.record.foreign": {"errors", "events", "experiment", "files", "journal", "reading", "records"},
     "tuner.record.reading": {"errors", "events", "files", "journal", "records"},
-    "tuner.record.results": {"errors", "experiment", "foreign", "kept", "reading", "records", "resume.lock", "views.standing"},
+    "tuner.record.results": {
+        "errors", "experiment", "files", "foreign", "kept", "reading", "records", "resume.lock", "views.standing",
+    },
     "tuner.wandb_mirror": {"errors", "events", "experiment", "journal", "resume.lock"},
     "tuner.spec.resources": {"errors", "experiment"},
     "tuner.engine.cluster": {"errors"},
@@ -132,19 +134,24 @@ ALLOWED = {
     "tuner.serve.connections": {"serve.bounds"},
     "tuner.serve.stream": {"files", "serve.guard"},
     "tuner.serve.page": set(),
+    "tuner.serve.memory": {"errors", "reading"},
+    "tuner.serve.summary": {"errors", "experiment", "files", "reading", "results", "serve.answers", "views.tables"},
+    "tuner.serve.watched": {
+        "errors", "figures", "foreign", "reading", "results", "resume.lock", "serve.answers", "serve.memory",
+        "serve.summary",
+    },
     "tuner.serve.store": {
-        "errors", "experiment", "figures", "files", "foreign", "reading", "results", "resume.lock", "serve.answers",
-        "views.tables",
+        "errors", "experiment", "files", "foreign", "reading", "serve.memory", "serve.summary", "serve.watched",
     },
-    "tuner.serve.answers": {"journal"},
+    "tuner.serve.answers": {"journal", "reading"},
     "tuner.serve.questions": {
-        "errors", "results", "serve.answers", "views.contour", "views.importance", "views.standing", "views.whatif",
-        "views.whatif_figure",
+        "errors", "files", "results", "serve.answers", "views.contour", "views.importance", "views.standing",
+        "views.whatif", "views.whatif_figure",
     },
-    "tuner.serve.costly": {"serve.bounds", "serve.guard", "serve.secret"},
+    "tuner.serve.costly": {"serve.answers", "serve.bounds", "serve.guard", "serve.secret"},
     "tuner.serve.insight": {
-        "errors", "results", "serve.answers", "serve.control", "serve.costly", "serve.guard", "serve.questions",
-        "serve.store", "views.audit_record", "views.one_trial", "views.whatif",
+        "errors", "results", "serve.answers", "serve.control", "serve.costly", "serve.questions", "serve.store",
+        "serve.watched", "views.audit_record", "views.one_trial", "views.whatif",
     },
     "tuner.serve.head": set(),
     "tuner.serve.check": {"errors", "experiment", "run"},
@@ -159,7 +166,7 @@ ALLOWED = {
     },
     "tuner.serve.control": {
         "experiment", "results", "resume.lock", "serve.answers", "serve.guard", "serve.options", "serve.queue",
-        "serve.searches", "serve.store", "serve.tries", "space",
+        "serve.searches", "serve.store", "serve.summary", "serve.tries", "serve.watched", "space",
     },
     "tuner.serve.app": {
         "errors", "reading", "serve.answers", "serve.bounds", "serve.control", "serve.guard", "serve.insight",
@@ -191,6 +198,7 @@ WITHOUT_RAY_AND_TORCH = [
     "tuner.views.one_trial", "tuner.report", "tuner.audit", "tuner.views.audit_record", "tuner.record.foreign",
     "tuner.record.reading", "tuner.serve.insight", "tuner.serve.app", "tuner.serve.store", "tuner.serve.__main__",
     "tuner.serve.client", "tuner.serve.control", "tuner.serve.searches", "tuner.serve.queue", "tuner.serve.jobs",
+    "tuner.serve.memory", "tuner.serve.summary", "tuner.serve.watched", "tuner.serve.answers",
     "tuner.serve.cluster", "tuner.serve.check", "tuner.serve.options", "tuner.serve.secret", "tuner.serve.state",
     "tuner.serve.tries", "tuner.serve.older", "tuner.serve.questions", "tuner.serve.costly",
 ]  # fmt: skip

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tuner.training.data import Splits
 
 logger = logging.getLogger(__name__)
+MOST_NAME = 1000  # characters of a nested name: 100,000 values below a long one would repeat it
 
 
 @dataclass(frozen=True)
@@ -179,11 +180,13 @@ def trials_csv(record: ExperimentRecord) -> str:
 
 
 def flat(config: dict[str, Any]) -> dict[str, Any]:
-    """`{"a": {"b": 1}}` -> `{"a/b": 1}`; of a recorded setting, whose names may be any."""
+    """`{"a": {"b": 1}}` -> `{"a/b": 1}`; of a recorded setting, whose names may be any, the beginnings of long ones."""
     found: dict[str, Any] = {}
     for name, value in config.items():
         found |= (
-            {f"{name}/{inner}": each for inner, each in flat(value).items()} if _is_nested(value) else {name: value}
+            {f"{name}/{inner}"[:MOST_NAME]: each for inner, each in flat(value).items()}
+            if _is_nested(value)
+            else {name: value}
         )
     return found
 
