@@ -130,6 +130,57 @@ def test_an_experiment_that_cannot_be_read_is_left_out_and_its_neighbours_stay(m
     assert caplog.text.count("left out: ") == 2
 
 
+def test_a_journal_that_costs_too_much_is_left_out_and_its_neighbours_stay(monkeypatch, results, caplog):
+    for name in ("crowded", "long"):
+        (results / name).mkdir()
+        odd = Journal(results / name / "journal.jsonl")
+        for number in range(5):
+            here = {"node": "n" * 5000, "resources": {}, "config": {}}
+            odd.write("trial_started", f"{number}", **here)
+        odd.close()
+    monkeypatch.setattr(gpus, "MOST_RUNNING", 4)
+    monkeypatch.setattr(gpus, "MOST_BYTES", (results / "long" / "journal.jsonl").stat().st_size)
+    with open(results / "long" / "journal.jsonl", "ab") as file:
+        file.write(b" ")
+    assert [trial.trial for trial in gpus.running_in(results)] == ["00000"]
+    assert "crowded has more than 4 trials" in caplog.text and "long/journal.jsonl has more than" in caplog.text
+    monkeypatch.setattr(gpus, "MOST_RUNNING", 10)
+    assert {len(trial.node) for trial in gpus.running_in(results)} == {9, gpus.MOST_NODE}
+
+
+def test_a_look_ends_in_time(monkeypatch, results, caplog):
+    monkeypatch.setattr(gpus, "LOOK_S", -1.0)
+    assert gpus.running_in(results) == [] and "was not read" in caplog.text
+
+
+def test_a_folder_that_may_not_be_entered_is_left_out(monkeypatch, results, caplog):
+    (results / "closed").mkdir()
+    (results / "closed" / "journal.jsonl").write_text("")
+
+    follow = gpus.follow
+
+    def guarded(path, **named):
+        if path.parent.name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return follow(path, **named)
+
+    monkeypatch.setattr(gpus, "follow", guarded)
+    assert [trial.experiment for trial in gpus.running_in(results)] == [
+        "mine"
+    ] and "closed cannot be read" in caplog.text
+
+
+def test_a_journal_that_has_not_changed_is_not_read_again(monkeypatch, results):
+    reads, follow = [], gpus.follow
+    monkeypatch.setattr(gpus, "follow", lambda path, once: reads.append(path) or follow(path, once=once))
+    look = gpus.Look()
+    assert look.running(results) == look.running(results) != [] and len(reads) == 1
+    journal = Journal(results / "mine" / "journal.jsonl")
+    journal.write("report", "00000", epoch=4, metrics={"loss": 1.0})
+    journal.close()
+    assert [trial.epoch for trial in look.running(results)] == [4] and len(reads) == 2
+
+
 def test_a_search_that_has_ended_has_no_running_trial(results):
     journal = Journal(results / "mine" / "journal.jsonl")
     journal.write("experiment_finished", state="interrupted", reason="")

@@ -5,24 +5,29 @@ One table of the devices, from NVML, and one of the trials that train, from the 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tuner.errors import Parser, RequestError, say
+from tuner.errors import Parser, RequestError, blamed, say
 from tuner.record.events import Event
-from tuner.record.journal import read
+from tuner.record.journal import follow
 from tuner.record.records import finite
 from tuner.training.nvml import Device, devices
 
 logger = logging.getLogger(__name__)
 
 WATCH_S = 2.0
+LOOK_S = 20.0  # for reading the journals that have changed; 10,000 trials of ten reports take 1 s
+MOST_BYTES = 512 << 20  # of a journal
+MOST_RUNNING = 10_000  # trials of an experiment: a row each
+MOST_NODE = 100  # characters of a node's name
 MEMINFO = Path("/proc/meminfo")
 
 
@@ -45,11 +50,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--results", default="results", help="the folder that searches write to (default: results)")
     parser.add_argument("--watch", action="store_true", help=f"again every {WATCH_S:g} s, until Ctrl-C")
     try:
-        given = parser.parse_args(argv)
+        given, look = parser.parse_args(argv), Look()
         while True:
             if given.watch and sys.stdout.isatty():
                 print("\x1b[H\x1b[J", end="")
-            say(*lines(devices(), running_in(Path(given.results))))
+            say(*lines(devices(), look.running(Path(given.results))))
             if not given.watch:
                 return 0
             time.sleep(WATCH_S)
@@ -118,15 +123,53 @@ def machine() -> str:
     return f"{told}; memory {used / 2**20:.1f} of {total / 2**20:.1f} GiB"
 
 
+class Look:
+    """Looks again and again at the journals of a folder; one that has not changed is not read again."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[object, list[Running]]] = {}
+
+    def running(self, results: Path) -> list[Running]:
+        """The trials that train now, of every experiment; one that cannot be read is left out, with a line.
+
+        The journals that were written to last are read first: a look ends after LOOK_S seconds.
+        """
+        until = time.monotonic() + LOOK_S
+        found: list[Running] = []
+        for path, stamp in sorted(_journals(results), key=lambda each: -each[1][1]):
+            try:
+                with blamed(path.parent.name):
+                    if self._known.get(path, ((), []))[0] != stamp:
+                        self._known[path] = stamp, running_of(path.parent.name, _events(path, until))
+                    found += filter(alive, self._known[path][1])
+            except RequestError as error:
+                logger.warning("left out: %s", error)
+        return sorted(found, key=lambda trial: trial.experiment)
+
+
 def running_in(results: Path) -> list[Running]:
-    """The trials that train now, of every experiment in a folder; one that cannot be read is left out, with a line."""
-    found: list[Running] = []
-    for path in sorted(results.glob("*/journal.jsonl")):
-        try:
-            found += filter(alive, running_of(path.parent.name, read(path)))
-        except RequestError as error:
-            logger.warning("left out: %s", error)
+    """The trials that train now, of every experiment in a folder."""
+    return Look().running(results)
+
+
+def _journals(results: Path) -> list[tuple[Path, tuple[int, int, int]]]:
+    """Every journal with its size, time of change and number on its disk."""
+    found = []
+    for path in results.glob("*/journal.jsonl"):
+        with contextlib.suppress(OSError):
+            stat = path.lstat()
+            found.append((path, (stat.st_size, stat.st_mtime_ns, stat.st_ino)))
     return found
+
+
+def _events(path: Path, until: float) -> Iterator[Event]:
+    """A journal's events one by one; RequestError where it is too long, or the time is over."""
+    if path.lstat().st_size > MOST_BYTES:
+        raise RequestError(f"{path} has more than {MOST_BYTES:,} bytes")
+    for event in follow(path, once=True):
+        if time.monotonic() > until:
+            raise RequestError(f"{path} was not read: all journals together take more than {LOOK_S:g} s")
+        yield event
 
 
 def running_of(experiment: str, events: Iterable[Event]) -> list[Running]:
@@ -140,7 +183,9 @@ def running_of(experiment: str, events: Iterable[Event]) -> list[Running]:
             epoch = running[trial].epoch if trial in running else 0
             pid = event.get("pid")
             pid = pid if type(pid) is int else None
-            running[trial] = Running(experiment, trial, pid, event["node"], cpus, gpus, epoch)
+            if len(running) >= MOST_RUNNING and trial not in running:
+                raise RequestError(f"{experiment} has more than {MOST_RUNNING:,} trials that run by its journal")
+            running[trial] = Running(experiment, trial, pid, event["node"][:MOST_NODE], cpus, gpus, epoch)
         elif kind == "report" and trial in running:
             running[trial] = replace(running[trial], epoch=event["epoch"])
         elif kind in ("trial_failed", "trial_ended") or (kind == "decision" and event["action"] == "pause"):

@@ -104,7 +104,7 @@ def test_trials_come_in_pages(client):
 
 def test_only_trials_with_news_are_sent_again_and_their_decisions(client, results):
     lines = get(client, "/demo")["lines"]
-    assert get(client, f"/demo/trials?since={lines}") == {"total": 3, "trials": []}
+    assert get(client, f"/demo/trials?since={lines}") == {"total": 3, "trials": [], "left_out": 0}
     journal = Journal(results / "demo" / "journal.jsonl")
     journal.write("decision", "1", epoch=1, value=4.0, action="stop", reason="late", **{**NONE, "rung": 2})
     journal.close()

@@ -267,7 +267,7 @@ def test_an_experiment_that_is_gone_is_forgotten(tmp_path):
     assert {summary.name for summary in store.summaries()} == {"good", "gone"}
     shutil.rmtree(tmp_path / "gone")
     assert [summary.name for summary in store.summaries()] == ["good"]
-    assert set(store._kept) == set(store._weights) == {"good"}
+    assert set(store._watched) == {holder.folder.name for holder in store._memory._held} == {"good"}
     begin(tmp_path, "gone", [STARTED, REPORT])
     assert store.view("gone").summary.epochs == 1
 
@@ -279,7 +279,7 @@ def test_who_reads_one_experiment_does_not_wait_for_another(tmp_path):
     store.summaries()
     with open(tmp_path / "slow" / "journal.jsonl", "ab") as file:
         file.write(sealed(json.dumps({**REPORT, "epoch": 2}).encode()))
-    with store._kept["slow"]._lock:  # as if it were being read
+    with store._watched["slow"]._lock:  # as if it were being read
         done = threading.Thread(target=lambda: (store.view("good"), store.summaries()))
         done.start()
         done.join(30)
@@ -311,14 +311,13 @@ def test_a_request_that_would_wait_too_long_is_told_when_to_ask_again(service, m
 
 
 def test_a_journal_that_is_too_long_is_named_and_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("tuner.serve.store.MOST_JOURNAL_BYTES", 100)
+    monkeypatch.setattr("tuner.serve.watched.MOST_JOURNAL_BYTES", 100)
     begin(tmp_path, "long", [STARTED, REPORT])
     assert "at most 100 are read here" in Store(tmp_path).summaries()[0].error
 
 
 def test_values_that_take_far_more_memory_than_text_are_named_and_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr("tuner.serve.store.MOST_JOURNAL_BYTES", 20_000)
-    monkeypatch.setattr("tuner.record.foreign.MOST_OF_ALL", 20_000)
+    monkeypatch.setattr("tuner.serve.memory.MOST_MEMORY", 150_000)
     begin(tmp_path, "ours", [STARTED, {**REPORT, "metrics": {"loss": 1, "a": [[]] * 2_000}}])
     rows = json.dumps({"training_iteration": 1, "loss": 1, "a": [[]] * 2_000}).encode() + b"\n"
     ray(result__json=rows)(tmp_path)
@@ -355,7 +354,7 @@ def test_a_folder_that_takes_long_to_look_at_is_looked_at_seldom(tmp_path, monke
     begin(tmp_path, "slow", [STARTED, REPORT])
     store, looks = Store(tmp_path), []
     store.summaries()
-    monkeypatch.setattr("tuner.serve.store._has_news", lambda *_: looks.append(time.sleep(0.2)))
+    monkeypatch.setattr("tuner.serve.watched._has_news", lambda *_: looks.append(time.sleep(0.2)))
     for _ in range(5):
         assert store.summaries()[0].epochs == 1
     assert len(looks) == 1

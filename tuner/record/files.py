@@ -28,12 +28,23 @@ MOST_NUMBER = 10**300  # larger integers are no floats, which is what metrics ar
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY  # O_PATH: a folder that may be entered but not listed
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY  # without O_NONBLOCK a pipe waits for its writer
 _LONG_NUMBER = re.compile(rb"\d{300}")
+_shared: set[Path] = set()  # folders in which others may rename
+
+
+def share(root: Path) -> None:
+    """From now on `open_in` follows no link at a folder directly below `root`.
+
+    A look at the folder before opening its files is not enough: whoever may rename in `root` can put a link there
+    between the two.
+    """
+    _shared.add(root)
 
 
 def open_in(folder: Path, name: str) -> BinaryIO:
     """Opens a regular file of a folder for reading, without waiting for anybody.
 
-    The folder itself may be reached by links; nothing below it is: whoever wrote `name` chooses no file elsewhere.
+    The folder itself may be reached by links, unless its parent is one of `share`. Nothing below it is: whoever wrote
+    `name` chooses no file elsewhere.
 
     Raises:
         OSError: there is none, it cannot be read, or it is a link, a pipe, a device or a folder.
@@ -42,7 +53,10 @@ def open_in(folder: Path, name: str) -> BinaryIO:
     *folders, last = PurePosixPath(name).parts or ("",)
     if not last or {"..", "/"} & {*folders, last}:
         raise OSError(errno.EINVAL, "the name leads out of its folder", name)
-    place = os.open(folder, _FOLDER)
+    root = folder
+    if folder.parent in _shared:
+        root, folders = folder.parent, [folder.name, *folders]
+    place = os.open(root, _FOLDER)
     try:
         for part in folders:
             inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=place)

@@ -21,6 +21,7 @@ from typing import Any
 from tuner.errors import RequestError
 from tuner.record.events import MOST_ID, MOST_TIME, RAY_KEYS, is_trial_id
 from tuner.record.files import SWELL, bytes_in, is_file_in, parsed, weight
+from tuner.record.reading import Hold, unbounded
 from tuner.record.records import Report, TrialRecord, finite
 from tuner.spec.experiment import MOST_EPOCHS, Experiment
 
@@ -66,17 +67,21 @@ def _mode(path: Path) -> int:
         return 0
 
 
-def read_ray(folder: Path) -> tuple[Experiment, dict[str, Any], tuple[TrialRecord, ...], str]:
-    """The experiment as far as it can be told, its facts, trials and state; RequestError where nothing can be read."""
+def read_ray(folder: Path, hold: Hold = unbounded) -> tuple[Experiment, dict[str, Any], tuple[TrialRecord, ...], str]:
+    """The experiment as far as it can be told, its facts, trials and state; RequestError where nothing can be read.
+
+    Args:
+        hold: told how many bytes of memory its values take, before each file is parsed.
+    """
     files = files_of(folder)
     if sum(path.lstat().st_size for path in files) > MOST_OF_ALL:
         raise RequestError(f"{folder} holds more than {MOST_OF_ALL:,} bytes of results, too many to be shown")
-    states = _states(folder, (path for path in files if path.parent == folder))
+    states = _states(folder, (path for path in files if path.parent == folder), hold)
     by_trial: dict[Path, set[str]] = {}
     for path in files:
         if path.parent != folder:
             by_trial.setdefault(path.parent, set()).add(path.name)
-    read = _Reader()
+    read = _Reader(hold)
     trials = [_trial(place, names, states, read) for place, names in sorted(by_trial.items())]
     trials = _in_order(trials)
     metric, mode = guessed(trials)
@@ -119,13 +124,14 @@ def guessed(trials: Iterable[TrialRecord]) -> tuple[str, str]:
     return next(iter(names), "metric"), "min"
 
 
-def _states(folder: Path, paths: Iterable[Path]) -> dict[str, str]:
+def _states(folder: Path, paths: Iterable[Path], hold: Hold) -> dict[str, str]:
     """Trial id -> its status in Ray's words, of the newest snapshot."""
     newest = max(paths, key=lambda path: path.lstat().st_mtime_ns, default=None)
     if newest is None:
         return {}
     try:
         content = bytes_in(folder, newest.name, MOST_SNAPSHOT)
+        hold(weight(content))
         rows = parsed(content)["trial_data"] if weight(content) <= SWELL * MOST_SNAPSHOT else []
         trials = [parsed(row[0].encode()) if isinstance(row[0], str) else row[0] for row in rows]
         return {str(trial["trial_id"]): str(trial["status"]) for trial in trials}
@@ -189,8 +195,8 @@ def _in_order(trials: list[TrialRecord]) -> list[TrialRecord]:
 class _Reader:
     """Reads the trials' files of one folder as long as all their values fit the memory that they may take."""
 
-    def __init__(self) -> None:
-        self._weight = 0
+    def __init__(self, hold: Hold) -> None:
+        self._weight, self._hold = 0, hold
 
     def __call__(self, place: Path, name: str, of: Callable[[bytes], Any]) -> Any:
         """One file; RequestError where it is damaged, cannot be read, or is one too many."""
@@ -199,6 +205,7 @@ class _Reader:
             self._weight += weight(content)
             if self._weight > SWELL * MOST_OF_ALL:
                 raise RequestError(f"{place.parent} holds too many values to be shown")
+            self._hold(self._weight)
             return of(content)
         except (OSError, ValueError, csv.Error) as error:
             raise RequestError(f"{place / name} is damaged ({error})") from None

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tuner.errors import RequestError
 from tuner.record.events import Event
-from tuner.record.files import SWELL, lines_of, open_in, weight
+from tuner.record.files import lines_of, open_in, weight
 from tuner.record.journal import BEGINNINGS, damaged, has_seal, opened
 from tuner.record.records import Folding, TrialRecord
+
+Hold = Callable[[int], None]  # told how many bytes of memory a reader takes before it takes them; raises to forbid it
 
 
 class NotYet(RequestError):
     """The time for reading was over before the journal was; the next reading goes on from there."""
+
+
+def unbounded(weight: int) -> None:
+    """Forbids nothing."""
 
 
 class Reading:
@@ -25,12 +32,12 @@ class Reading:
     many bytes of memory its events take.
 
     Args:
-        most_bytes: of a journal, whose events may take SWELL times as much memory; None = any, for a command that its
-            user gave.
+        most_bytes: of a journal; None = any, for a command that its user gave.
+        hold: what each new `weight` is told to.
     """
 
-    def __init__(self, path: Path, most_bytes: int | None = None) -> None:
-        self._path, self._most_bytes = path, most_bytes
+    def __init__(self, path: Path, most_bytes: int | None = None, hold: Hold = unbounded) -> None:
+        self._path, self._most_bytes, self._hold = path, most_bytes, hold
         self.beginnings = 0
         self._begin_anew()
 
@@ -51,7 +58,7 @@ class Reading:
             until: the time (`time.monotonic`) at which to stop between two slices; None = read all.
 
         Raises:
-            NotYet: `until` came first.
+            NotYet: `until` came first, or `hold` raises it; the next reading goes on from there.
             RequestError: a line is none that this project wrote, or the journal is too long or no regular file.
         """
         try:
@@ -67,10 +74,9 @@ class Reading:
                     )
                 file.seek(self._offset)
                 for lines in lines_of(file):
-                    self.weight += sum(map(weight, lines))
-                    if self._most_bytes is not None and self.weight > SWELL * self._most_bytes:
-                        self._begin_anew()
-                        raise RequestError(f"{self._path} holds too many values to be shown here")
+                    heavier = self.weight + sum(map(weight, lines))
+                    self._hold(heavier)
+                    self.weight = heavier
                     self._take(lines)
                     if until is not None and time.monotonic() > until and self._offset < found.st_size:
                         share = f"{self._offset >> 20} of {found.st_size >> 20} MiB"

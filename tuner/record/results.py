@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
+from tuner.record.files import MOST_BYTES, SWELL
 from tuner.record.foreign import is_ray_folder, read_ray
 from tuner.record.kept import kept
 from tuner.record.lock import abandoned
-from tuner.record.reading import Reading
+from tuner.record.reading import Hold, Reading, unbounded
 from tuner.record.records import Report, TrialRecord
-from tuner.record.saved_experiment import load_experiment
+from tuner.record.saved_experiment import FILE, load_experiment
 from tuner.record.standing import Standing, Tally
 from tuner.spec.experiment import Experiment
 
@@ -59,13 +60,21 @@ class Following:
 
     Args:
         most_bytes: of a journal, as `Reading` has it.
+        hold: what each new `weight` is told to.
     """
 
-    def __init__(self, folder: Path, most_bytes: int | None = None) -> None:
+    def __init__(self, folder: Path, most_bytes: int | None = None, hold: Hold = unbounded) -> None:
         self.folder = folder
-        self.reading = Reading(folder / "journal.jsonl", most_bytes)
+        self.reading = Reading(folder / "journal.jsonl", most_bytes, lambda more: hold(self._facts + more))
+        self._hold = hold
+        self._facts, self._foreign = 0, 0
         self._tally: Tally | None = None
         self._beginnings = 0
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory take what has been read."""
+        return self._facts + self._foreign + self.reading.weight
 
     def load(self, until: float | None = None) -> ExperimentRecord:
         """The folder as it is now.
@@ -81,8 +90,9 @@ class Following:
 
     def _load(self, until: float | None) -> ExperimentRecord:
         folder, reading = self.folder, self.reading
-        if not (folder / "experiment.json").exists() and is_ray_folder(folder):
-            return ExperimentRecord(*read_ray(folder))
+        if not (folder / FILE).exists() and is_ray_folder(folder):
+            return self._load_foreign()
+        self._hold_facts()
         experiment, facts = load_experiment(folder)
         experiment = replace(experiment, results=str(folder.parent), name=folder.name)
         trials, state, reason = reading.read_on(until), reading.state, reading.reason
@@ -93,3 +103,23 @@ class Following:
             self._tally, self._beginnings = Tally(experiment), reading.beginnings
         standing = self._tally.update(trials)
         return ExperimentRecord(experiment, facts, standing.trials, state, reason, standing)
+
+    def _load_foreign(self) -> ExperimentRecord:
+        try:
+            return ExperimentRecord(*read_ray(self.folder, self._hold_foreign))
+        except RequestError:
+            self._foreign = 0  # nothing of it is kept
+            raise
+
+    def _hold_foreign(self, weight: int) -> None:
+        self._hold(weight)
+        self._foreign = weight
+
+    def _hold_facts(self) -> None:
+        try:
+            size = (self.folder / FILE).lstat().st_size
+        except OSError:
+            size = 0
+        weight = SWELL * min(size, MOST_BYTES)  # a longer one is not read
+        self._hold(weight + self.reading.weight)
+        self._facts = weight

@@ -1,25 +1,201 @@
-"""Answers of the API as JSON."""
+"""Answers of the API as JSON, none longer than MOST_BYTES, and few of them in memory at a time.
+
+What does not fit is left out and the answer says so: of a list the last rows, which `left_out` counts; of a row the
+ends of its longest values; a figure is drawn empty, with the reason.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import threading
+import weakref
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pydantic_core import to_json
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from tuner.record.journal import strict
+from tuner.record.reading import NotYet
+
+MOST_BYTES = 32 << 20  # of an answer; 10,000 trials of ten parameters take 5 MB, the figures of 12 parameters 8 MB
+MOST_ROW = 64 << 10  # of a row of a list
+MOST_SENT = 256 << 20  # of all answers that have not been sent to their ends
+MOST_WRITTEN = 4  # answers at a time: Python writes one at a time anyway, and each is there twice meanwhile
+LEAST_ITEM, LONGEST_NAME = 100, 1000  # bytes of what is shortened
+PIECE_BYTES = 64 << 10  # sent at a time: no more is copied for a client that does not read
+_encode = json.JSONEncoder(default=vars, allow_nan=False).encode
+_writing = threading.Semaphore(MOST_WRITTEN)
 
 
-def answer(row: Any, status: int = 200) -> Response:
-    """A dataclass as JSON, floats that JSON has not as the strings that the journal writes."""
-    return Response(text_of(row), status, media_type="application/json")
+class Answer(Response):
+    """JSON that is sent piece by piece and counted until it has been sent; NotYet where there is no room for it."""
+
+    _lock = threading.Lock()
+    _sent = 0
+
+    def __init__(self, content: str | bytes, status: int = 200) -> None:
+        super().__init__(content, status, media_type="application/json")
+        size = len(self.body) if len(self.body) > PIECE_BYTES else 0
+        with Answer._lock:
+            if size and Answer._sent and Answer._sent + size > MOST_SENT:
+                raise NotYet(f"answers of {Answer._sent >> 20} MiB are being sent; ask again")
+            Answer._sent += size
+        self._end = weakref.finalize(self, Answer._forget, size)  # also where it is never sent
+
+    @staticmethod
+    def _forget(size: int) -> None:
+        with Answer._lock:
+            Answer._sent -= size
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            for start in range(0, len(self.body), PIECE_BYTES):
+                piece = self.body[start : start + PIECE_BYTES]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self._end()
 
 
-def text_of(row: Any) -> str:
-    """The text of `answer`."""
+def answer(row: Any, status: int = 200, **rows: Iterable[Any]) -> Answer:
+    """The answer that `text_of` writes."""
+    return Answer(text_of(row, **rows), status)
+
+
+def text_of(row: Any, **rows: Iterable[Any]) -> str:
+    """A dataclass as JSON, floats that JSON has not as the strings that the journal writes.
+
+    Args:
+        rows: the rows of fields that are lists, which may be made as they are asked for. Where some are left out, the
+            dataclass must have a field `left_out`.
+    """
+    with _writing:
+        fields = {name: "" if name in rows else _text(_fitted(value)) for name, value in vars(row).items()}
+        left = MOST_BYTES - sum(map(len, fields.values()))
+        left_out = 0
+        for name, each in rows.items():
+            texts, number = _texts(each, left)
+            left -= sum(map(len, texts))
+            left_out += number
+            fields[name] = f"[{', '.join(texts)}]"
+        if left_out:
+            fields["left_out"] = str(row.left_out + left_out)
+        return "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in fields.items()) + "}"
+
+
+def figures_text(figures: Mapping[str, dict[str, Any]]) -> bytes:
+    """Figures by name as JSON; those that do not fit behind the ones before them are empty, with the reason."""
+    left, texts = MOST_BYTES, []
+    with _writing:
+        for name, figure in figures.items():
+            text = to_json(figure)
+            text = text if len(text) <= left else to_json(_empty(len(text)))
+            texts.append(to_json(name) + b":" + text)
+            left -= len(text)
+        return b"{" + b",".join(texts) + b"}"
+
+
+def _texts(rows: Iterable[Any], most: int) -> tuple[list[str], int]:
+    """The first rows as JSON, of so many bytes together; and how many others there are."""
+    texts: list[str] = []
+    rows = iter(rows)
+    for row in rows:
+        text = _text(shortened(row, MOST_ROW))
+        most -= len(text) + 2
+        if most < 0:
+            return texts, 1 + sum(1 for _ in rows)
+        texts.append(text)
+    return texts, 0
+
+
+def _text(value: Any) -> str:
     try:
         # Straight to text: copying 10,000 rows by `asdict` and again by `strict` takes four times as long.
-        return json.dumps(row, default=vars, allow_nan=False)
+        return _encode(value)
     except ValueError:
-        return json.dumps(strict(dataclasses.asdict(row)), allow_nan=False)
+        return _encode(strict(dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value))  # type: ignore[arg-type]
+
+
+def _fitted(value: Any) -> Any:
+    """A field of an answer, as it is where it fits."""
+    if isinstance(value, dict) and "data" in value and "layout" in value:
+        size = len(to_json(value))
+        return value if size <= MOST_BYTES // 2 else _empty(size)
+    return shortened(value, MOST_BYTES // 8)
+
+
+def _empty(size: int) -> dict[str, Any]:
+    """A figure of Plotly's schema that says why it shows nothing."""
+    text = f"left out: this figure has {size:,} bytes, and an answer {MOST_BYTES:,} at most"
+    note = {"text": text, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
+    axis = {"visible": False}
+    return {"data": [], "layout": {"annotations": [note], "xaxis": axis, "yaxis": axis}}
+
+
+def shortened(value: Any, most: int) -> Any:
+    """The value, where its JSON has about `most` bytes at most; else a copy whose long texts and lists are cut off.
+
+    A copy says where something is missing: a text ends with its length, a list or a dict with how much more it has.
+    """
+    return value if _measured(value, most) >= 0 else _cut(value, most)[0]
+
+
+def _measured(value: Any, left: int) -> int:
+    """What is left of so many bytes behind the value; below 0 where it has more, and then nothing more is looked at."""
+    if isinstance(value, str):
+        return left - 2 - (len(value) if value.isascii() else 6 * len(value))
+    if isinstance(value, dict):
+        for name, item in value.items():
+            left = _measured(item, left - 6 - len(name))
+            if left < 0:
+                return left
+        return left - 2
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            left = _measured(item, left - 2)
+            if left < 0:
+                return left
+        return left - 2
+    if dataclasses.is_dataclass(value):
+        return _measured(vars(value), left)
+    return left - (20 if isinstance(value, (float, int)) else 5)
+
+
+def _cut(value: Any, left: int) -> tuple[Any, int]:
+    """A copy of at most about `left` bytes, and how many of them are left. No item takes more than half of them."""
+    if isinstance(value, str):
+        after = _measured(value, left)
+        if after >= 0:
+            return value, after
+        return f"{value[: max(0, left) // 6]}... ({len(value):,} characters)", 0
+    if dataclasses.is_dataclass(value):
+        fields = {}
+        for name, item in vars(value).items():
+            fields[name], rest = _cut(item, left // 2)
+            left -= left // 2 - rest
+        return fields, left
+    if isinstance(value, dict):
+        items: dict[str, Any] = {}
+        for name, item in value.items():
+            if left <= LEAST_ITEM:
+                items["left out"] = f"{len(value) - len(items):,} more"
+                break
+            short, _ = _cut(name, LONGEST_NAME)
+            items[short], rest = _cut(item, left // 2)
+            left -= left // 2 - rest + len(short) + 6
+        return items, left
+    if isinstance(value, (list, tuple)):
+        rows: list[Any] = []
+        for item in value:
+            if left <= LEAST_ITEM:
+                rows.append(f"left out: {len(value) - len(rows):,} more")
+                break
+            row, rest = _cut(item, left // 2)
+            rows.append(row)
+            left -= left // 2 - rest + 4
+        return rows, left
+    return value, _measured(value, left)

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from tuner.errors import RequestError
 from tuner.record.reading import NotYet
-from tuner.serve.answers import answer
+from tuner.serve.answers import Answer, answer
 from tuner.serve.bounds import Bounds, later
 from tuner.serve.control import REFUSALS, Desk, Shown, add_control
 from tuner.serve.guard import HEADERS, Guard, Keys, is_loopback, refusal
@@ -45,28 +45,37 @@ class Health:
 
 @dataclasses.dataclass(frozen=True)
 class Experiments:
-    """All experiments of the results folder, the newest first; `total` there are, of which these were asked for."""
+    """All experiments of the results folder, the newest first; `total` there are, of which these were asked for.
+
+    `left_out` of these are missing, because an answer has a largest size: ask for them with another offset.
+    """
 
     results: str
     total: int
-    experiments: list[Shown]
+    experiments: list[Shown] = dataclasses.field(default_factory=list)
+    left_out: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Trials:
-    """`total` trials there are, of which these rows were asked for."""
+    """`total` trials there are, of which these rows were asked for; `left_out` as in `Experiments`."""
 
     total: int
-    trials: list[tables.TrialRow]
+    trials: list[tables.TrialRow] = dataclasses.field(default_factory=list)
+    left_out: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Rungs:
-    """The rungs, and the decisions taken there and elsewhere, close calls first; `total` decisions there are."""
+    """The rungs, and the decisions taken there and elsewhere, close calls first; `total` decisions there are.
+
+    `left_out` as in `Experiments`, of rungs and decisions together.
+    """
 
     rungs: list[tables.RungRow]
     total: int
-    decisions: list[tables.DecisionRow]
+    decisions: list[tables.DecisionRow] = dataclasses.field(default_factory=list)
+    left_out: int = 0
 
 
 def create_app(
@@ -102,7 +111,8 @@ def create_app(
     app.add_middleware(Guard, keys=keys, loopback=is_loopback(host))
     _errors_as_json(app)
     add_page(app)
-    desk = Desk(Store(results), searches, "" if searches else problem)
+    store = Store(results, stopping=lambda: app.state.stopping())
+    desk = Desk(store, searches, "" if searches else problem)
     _api(app, desk)
     add_insight(app, desk)
     _events(app, desk)
@@ -119,8 +129,8 @@ def _api(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/experiments", responses={200: {"model": Experiments}})
     def experiments(offset: Offset = 0, limit: Limit = MOST_ROWS) -> Response:
         """All experiments, those that wait for their start first, then the newest."""
-        rows = desk.all()
-        return answer(Experiments(str(desk.store.root), len(rows), rows[offset : offset + limit]))
+        total, rows = desk.rows(offset, limit)
+        return answer(Experiments(str(desk.store.root), total), experiments=rows)
 
     @app.get("/api/experiments/{name}", responses={200: {"model": Shown}})
     def experiment(name: str) -> Response:
@@ -131,8 +141,8 @@ def _api(app: FastAPI, desk: Desk) -> None:
     def trials(name: str, offset: Offset = 0, limit: Limit = MOST_ROWS, since: Since = 0) -> Response:
         """Its trials in the order in which they were suggested."""
         record = desk.view(name).record
-        rows = tables.trial_rows(record, tables.with_news(record, since)[offset : offset + limit])
-        return answer(Trials(len(record.trials), rows))
+        asked = tables.with_news(record, since)[offset : offset + limit]
+        return answer(Trials(len(record.trials)), trials=tables.trial_rows(record, asked))
 
     @app.get("/api/experiments/{name}/rungs", responses={200: {"model": Rungs}})
     def rungs(name: str, offset: Offset = 0, limit: Limit = MOST_ROWS, since: Since = 0) -> Response:
@@ -141,13 +151,14 @@ def _api(app: FastAPI, desk: Desk) -> None:
         With since, the decisions come in the order of the trials.
         """
         record = desk.view(name).record
-        rows = tables.decision_rows(record, offset, limit, since)
-        return answer(Rungs(tables.rung_rows(record), len(record.standing.calls), rows))
+        there, calls = record.standing.rungs, record.standing.calls
+        begun = Rungs(tables.rung_rows(record, MOST_ROWS), len(calls), left_out=max(0, len(there) - MOST_ROWS))
+        return answer(begun, decisions=tables.decision_rows(record, offset, limit, since))
 
     @app.get("/api/experiments/{name}/figures", responses={200: {"model": dict[str, dict[str, Any]]}})
     def figures(name: str) -> Response:
         """Figures of Plotly's schema by name, those that there is something to draw for."""
-        return Response(desk.view(name).figures, media_type="application/json")
+        return Answer(desk.view(name).figures)
 
 
 def _events(app: FastAPI, desk: Desk) -> None:

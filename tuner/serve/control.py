@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -17,8 +19,10 @@ from tuner.serve.guard import Keys, client_of, signin_page, welcome
 from tuner.serve.options import Resume, Start
 from tuner.serve.queue import ACTIVE, Search
 from tuner.serve.searches import Refused, Searches
-from tuner.serve.store import NotThere, Store, Summary, View, requested
+from tuner.serve.store import NotThere, Store
+from tuner.serve.summary import Summary, requested
 from tuner.serve.tries import Wait
+from tuner.serve.watched import View
 from tuner.spec.spaces import list_spaces
 
 
@@ -91,14 +95,17 @@ class Desk:
             raise Refused(503, self.problem)
         return self._searches
 
-    def all(self) -> list[Shown]:
-        """Every experiment, those that wait for their start first, then the newest."""
+    def rows(self, offset: int, limit: int) -> tuple[int, Iterable[Shown]]:
+        """How many experiments there are, and `limit` of them from `offset` on.
+
+        Those that wait for their start come first, then the newest. A row is made when it is asked for.
+        """
         asked = {search.name: search for search in (self._searches.all() if self._searches else [])}
         there = self.store.summaries()
         found = {summary.name for summary in there}
-        waiting = [shown(_pending(search), search) for search in asked.values()
-                   if search.name not in found]  # fmt: skip
-        return [*waiting[::-1], *(shown(summary, asked.get(summary.name)) for summary in there)]
+        waiting = [_pending(search) for search in reversed(asked.values()) if search.name not in found]
+        rows = islice(chain(waiting, there), offset, offset + limit)
+        return len(waiting) + len(there), (shown(row, asked.get(row.name)) for row in self.store.unless_stopping(rows))
 
     def view(self, name: str) -> View:
         """An experiment's record; an empty one where it was asked for and has not begun. NotThere."""

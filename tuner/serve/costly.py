@@ -23,6 +23,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tuner.serve.answers import Answer
 from tuner.serve.bounds import later
 from tuner.serve.guard import refusal
 from tuner.serve.secret import child_environment
@@ -75,7 +76,7 @@ class Costly:
         finally:
             gone.set()  # cancelled too: when the service ends
             watch.cancel()
-        return Response(content, status, media_type="application/json")
+        return Answer(content, status)
 
     def _done(self, _: Any) -> None:
         with self._lock:

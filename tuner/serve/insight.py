@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal
 from fastapi import FastAPI, Path, Query, Request
 from starlette.responses import Response
 
-from tuner.errors import RequestError
+from tuner.errors import blamed
 from tuner.record.results import ExperimentRecord
 from tuner.serve.answers import answer
 from tuner.serve.control import Desk
 from tuner.serve.costly import Costly
-from tuner.serve.guard import refusal
 from tuner.serve.questions import QUESTIONS, FigureAnswer, WhatIfAnswer
-from tuner.serve.store import MOST_JOURNAL_BYTES, NotThere
+from tuner.serve.store import NotThere
+from tuner.serve.watched import MOST_JOURNAL_BYTES
 from tuner.views.audit_record import AuditResult, result_of
 from tuner.views.one_trial import OneTrial, one_trial
 from tuner.views.whatif import MOST_BRACKETS, Replayed
@@ -78,7 +78,7 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
                 raise NotThere(f"{name} has no trial of that id")
             return found
 
-        return asked(desk, name, work)
+        return asked(desk, name, work, "decisions", "metrics")
 
     @app.get("/api/experiments/{name}/audit", responses={200: {"model": AuditAnswer}})
     def audit(name: str) -> Response:
@@ -92,12 +92,13 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
         return asked(desk, name, work)
 
 
-def asked(desk: Desk, name: str, work: Callable[[ExperimentRecord], Any]) -> Response:
-    """The answer to a question about an experiment; 422 where the question cannot be answered, with why."""
+def asked(desk: Desk, name: str, work: Callable[[ExperimentRecord], Any], *lists: str) -> Response:
+    """The answer to a question about an experiment; RequestError where it cannot be answered, whatever its files hold.
+
+    Args:
+        lists: fields of the answer that may be cut off.
+    """
     record = desk.view(name).record
-    try:
-        return answer(work(record))
-    except NotThere:
-        raise
-    except RequestError as error:
-        return refusal(422, str(error))
+    with blamed(name):
+        found = work(record)
+        return answer(found, **{each: getattr(found, each) for each in lists})

@@ -44,7 +44,8 @@ async function load(shown) {
   const rows = since ? `?since=${since}` : `?limit=${limit}`;
   const parts = [`trials${rows}`, `rungs${rows}`, "figures"].map((part) => get(`${path}/${part}`));
   const [trials, rungs, figures] = await Promise.all(parts);
-  if (since && Math.max(trials.trials.length, rungs.decisions.length) >= ALL_ROWS) {
+  const isCut = trials.left_out || rungs.left_out;
+  if (since && (isCut || Math.max(trials.trials.length, rungs.decisions.length) >= ALL_ROWS)) {
     shown.limit = 0; // more news than come at once: all anew
     return load(shown);
   }

@@ -14,12 +14,13 @@ import signal
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 from weakref import WeakKeyDictionary
 
 from tuner.errors import RequestError
+from tuner.record.files import share
 from tuner.record.results import ExperimentRecord, Following
 from tuner.record.standing import Standing
 from tuner.serve.answers import text_of
@@ -28,6 +29,7 @@ from tuner.views.importance import draw_importance, importance_of
 from tuner.views.whatif import WhatIf, what_if
 from tuner.views.whatif_figure import cuts_of, draw_whatif
 
+MOST_FATES = 20_000  # trials whose fates are told one by one: 3 MB
 MOST_FOLLOWED = 2  # experiments whose records stay in memory; a page asks about one
 
 
@@ -52,7 +54,11 @@ def replayed(
     """The curves judged by other rules; an empty scheduler is the search's own."""
     rules = scheduler or record.experiment.scheduler
     outcome = what_if(record, rules, grace_period, reduction_factor, brackets)
-    return WhatIfAnswer(outcome, draw_whatif(cuts_of(record, outcome), outcome, record.experiment.metric))
+    figure = draw_whatif(cuts_of(record, outcome), outcome, record.experiment.metric)
+    if more := len(outcome.fates[MOST_FATES:]):
+        notes = [*outcome.notes, f"Of {more:,} more trials only the sums are told."]
+        outcome = replace(outcome, fates=outcome.fates[:MOST_FATES], notes=notes)
+    return WhatIfAnswer(outcome, figure)
 
 
 def smoothed(record: ExperimentRecord, x: str, y: str) -> FigureAnswer:
@@ -99,6 +105,7 @@ class Answers:
 
     def _record(self, folder: str) -> ExperimentRecord:
         """The folder as it is now; if nothing changed, the record of before with all that was worked out of it."""
+        share(Path(folder).parent)
         followed = self._followed.setdefault(folder, Following(Path(folder), self._most_bytes))
         self._followed.move_to_end(folder)
         while len(self._followed) > MOST_FOLLOWED:

@@ -18,6 +18,7 @@ from tuner.record.results import ExperimentRecord
 
 FILE = "audit.json"
 CONFIDENCE = 0.95
+MOST_TRIALS, MOST_TEXT = 10_000, 2000  # of an audit, and characters of its texts
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,9 @@ def read_audit(folder: Path) -> dict[str, Any] | None:
         known = set(AuditedTrial.__dataclass_fields__)
         if not {"winner", "seed", "sample", "trials"} <= set(saved) or any(set(t) != known for t in saved["trials"]):
             raise ValueError("fields are missing")
-        if not (isinstance(saved["sample"], list) and all(map(_is_audited, saved["trials"]))):
+        if not (isinstance(saved["sample"], list) and isinstance(saved["trials"], list)):
+            raise ValueError("its fields are none")
+        if len(saved["trials"]) > MOST_TRIALS or not all(map(_is_audited, saved["trials"])):
             raise ValueError("its fields are none")
         return dict(saved)
     except FileNotFoundError:
@@ -125,7 +128,7 @@ def _is_audited(trial: dict[str, Any]) -> bool:
     texts, counts = (trial["trial"], trial["differs"]), (trial["stopped"], trial["epochs"])
     numbers = (trial["best"], trial["best_epoch"])
     return (
-        all(isinstance(text, str) for text in texts)
+        all(isinstance(text, str) and len(text) <= MOST_TEXT for text in texts)
         and all(type(count) is int for count in counts)
         and all(number is None or finite(number) is not None for number in numbers)
         and finite(trial["seconds"]) is not None
@@ -154,4 +157,7 @@ def _share_where(below: Callable[[float], bool]) -> float:
 
 
 def _at_most(hits: int, count: int, share: float) -> float:
-    return math.fsum(math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(hits + 1))
+    # By logarithms: of some 1,000 trials on, the number of their combinations is no float.
+    whole, odds = math.lgamma(count + 1) + count * math.log1p(-share), math.log(share) - math.log1p(-share)
+    ways = (k * odds - math.lgamma(k + 1) - math.lgamma(count - k + 1) for k in range(hits + 1))
+    return min(1.0, math.fsum(math.exp(whole + each) for each in ways))

@@ -23,6 +23,7 @@ GROUPS = {  # status -> name in the legend, colour, opacity; drawn in this order
     "running": ("running", "#2aa198", 0.9),
     "completed": ("trained to the end", MAIN_COLOR, 0.85),
 }
+MOST_NAME = 1000  # characters of a nested name: 100,000 values below a long one would repeat it
 MOST_PARAMETERS = 12  # a hover box with more covers the curves
 
 
@@ -52,11 +53,13 @@ def tick(text: str, length: int) -> str:
 
 
 def flat(config: dict[str, Any]) -> dict[str, Any]:
-    """`{"a": {"b": 1}}` -> `{"a/b": 1}`; of a recorded setting, whose names may be any."""
+    """`{"a": {"b": 1}}` -> `{"a/b": 1}`; of a recorded setting, whose names may be any, the beginnings of long ones."""
     found: dict[str, Any] = {}
     for name, value in config.items():
         found |= (
-            {f"{name}/{inner}": each for inner, each in flat(value).items()} if _is_nested(value) else {name: value}
+            {f"{name}/{inner}"[:MOST_NAME]: each for inner, each in flat(value).items()}
+            if _is_nested(value)
+            else {name: value}
         )
     return found
 

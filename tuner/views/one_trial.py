@@ -17,7 +17,7 @@ from tuner.views.timeline import cost_of
 
 TAIL_BYTES = 16 << 10
 MOST_METRICS = 16
-MOST_REPORTS = 2000
+MOST_REPORTS = 2000  # the last as rows, and an even sample of them in the figure
 LOGS = ("stdout", "stderr")
 
 
@@ -32,7 +32,10 @@ class Log:
 
 @dataclass(frozen=True)
 class OneTrial:
-    """`figure` has a plot a metric; `checkpoint` is the newest that is there, relative to the experiment's folder."""
+    """`figure` has a plot a metric; `checkpoint` is the newest that is there, relative to the experiment's folder.
+
+    `left_out` decisions and metrics are missing, because an answer has a largest size.
+    """
 
     row: TrialRow
     decisions: list[DecisionRow]
@@ -42,6 +45,7 @@ class OneTrial:
     checkpoint: str
     retrain: str
     logs: list[Log]
+    left_out: int = 0
 
 
 def one_trial(record: ExperimentRecord, trial_id: str) -> OneTrial | None:
@@ -100,7 +104,8 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dic
     names = list(dict.fromkeys(name for report in trial.reports for name in report.metrics))
     varied = [name for name in names if name == metric or _varies(trial, name)]
     shown = sorted(varied, key=lambda name: name != metric)[:MOST_METRICS]
-    epochs = [report.epoch for report in trial.reports]
+    reports = trial.reports[:: math.ceil(len(trial.reports) / MOST_REPORTS) or 1]
+    epochs = [report.epoch for report in reports]
     traces: list[dict[str, Any]] = []
     rows = math.ceil(len(shown) / 2)
     layout: dict[str, Any] = {
@@ -111,7 +116,7 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dic
     }
     for i, name in enumerate(shown):
         number = str(i + 1) if i else ""
-        values = [finite(report.metrics.get(name)) for report in trial.reports]
+        values = [finite(report.metrics.get(name)) for report in reports]
         marks = [BEST_COLOR if epoch == best_epoch else MAIN_COLOR for epoch in epochs]
         trace: dict[str, Any] = {
             "type": "scatter",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 from typing import Any, NamedTuple
 
 from tuner.record.kept import kept
@@ -12,6 +13,7 @@ from tuner.views.labels import BEST_COLOR, escaped, flat, shown, tick
 
 BEST_TO_WORST = [[0, BEST_COLOR], [0.35, "#4c8bf5"], [1, "#8b93a7"]]
 MOST_LINES = 1000  # drawn, and asked of what a parameter does: more cannot be told apart
+MOST_PARAMETERS = 500  # each is a value of each line; a page shows 20 legibly
 MOST_TICKS = 12  # a numeric parameter with more values is an axis of numbers, not of names
 
 
@@ -34,7 +36,10 @@ class Parallel(NamedTuple):
 
 @kept
 def parallel_of(record: ExperimentRecord) -> Parallel:
-    """The axes of all parameters that differ between `sampled` trials; none where no trial has a finite metric."""
+    """The axes of the parameters that differ between `sampled` trials; none where no trial has a finite metric.
+
+    Of very many parameters only the first MOST_PARAMETERS are looked at.
+    """
     metric, mode = record.experiment.metric, record.experiment.mode
     trials = sampled(record)
     pairs = [(_setting(t), b.metrics[metric]) for t in trials if (b := t.best(metric, mode))]
@@ -42,7 +47,7 @@ def parallel_of(record: ExperimentRecord) -> Parallel:
         return Parallel([], mode, [])
     told = record.facts.get("space", {}).get("params", {})
     declared = {name: domain for name, domain in told.items() if isinstance(domain, dict)}
-    names = list(dict.fromkeys(name for config, _ in pairs for name in config))
+    names = list(islice(dict.fromkeys(name for config, _ in pairs for name in config), MOST_PARAMETERS))
     axes = [_axis(name, [config.get(name) for config, _ in pairs], declared.get(name, {})) for name in names]
     varied = [axis for axis in axes if len(set(axis.values)) > 1]
     return Parallel([*varied, Axis(metric, [value for _, value in pairs], [], [])], mode, trials)

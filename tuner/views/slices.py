@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from itertools import islice
 from typing import Any, NamedTuple
 
 from tuner.record.kept import kept
 from tuner.record.records import PACE, TrialRecord, finite
 from tuner.record.results import ExperimentRecord
 from tuner.views.labels import BEST_COLOR, GRAY, MAIN_COLOR, escaped, label_of, tick
-from tuner.views.parallel import Axis, parallel_of, sampled
+from tuner.views.parallel import MOST_PARAMETERS, Axis, parallel_of, sampled
 
 MOST_AXES = 24
 USED = ("cpu_", "rss_", "gpu_", "examples_per_s", *sorted(PACE))  # how the names of such columns begin
@@ -40,7 +41,8 @@ def usage_of(record: ExperimentRecord) -> Slices:
         for name in (trial.reports[-1].metrics if trial.reports else ())
         if name.startswith(USED)
     )
-    axes = [Axis(name, [mean_of(trial, name) for trial in trials], [], []) for name in names]
+    few = islice(names, MOST_PARAMETERS)
+    axes = [Axis(name, [mean_of(trial, name) for trial in trials], [], []) for name in few]
     known = [axis for axis in axes if all(map(math.isfinite, axis.values)) and len(set(axis.values)) > 1]
     return _slices("usage", known[:MOST_AXES], record)
 

@@ -9,6 +9,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
 from tuner.record.records import Decision, TrialRecord, sign_of
@@ -132,9 +133,9 @@ def trial_row(trial: TrialRecord, metric: str, mode: str) -> TrialRow:
     )
 
 
-def rung_rows(record: ExperimentRecord) -> list[RungRow]:
-    """One row a rung and bracket that a trial came to, the lowest bracket and rung first."""
-    return [_rung_row(rung, record.experiment) for rung in record.standing.rungs]
+def rung_rows(record: ExperimentRecord, limit: int | None = None) -> list[RungRow]:
+    """One row a rung and bracket that a trial came to, the lowest bracket and rung first; of very many, `limit`."""
+    return [_rung_row(rung, record.experiment) for rung in record.standing.rungs[:limit]]
 
 
 def _rung_row(at: Rung, experiment: Experiment) -> RungRow:
@@ -172,10 +173,11 @@ def decision_rows(
 
     Of very many, `limit` from `offset` on. With `since`, of the trials of `with_news` alone, in their order.
     """
-    part = slice(offset, None if limit is None else offset + limit)
+    end = None if limit is None else offset + limit
     if since:
-        return [decision_row(t.id, decision) for t in with_news(record, since) for decision in t.decisions][part]
-    trials = ((record.trials[call.place], call.number) for call in record.standing.calls[part])
+        news = ((trial.id, decision) for trial in with_news(record, since) for decision in trial.decisions)
+        return [decision_row(*each) for each in islice(news, offset, end)]
+    trials = ((record.trials[call.place], call.number) for call in record.standing.calls[offset:end])
     return [decision_row(trial.id, trial.decisions[number]) for trial, number in trials]
 
 

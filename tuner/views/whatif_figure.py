@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from tuner.record.records import TrialRecord, finite
@@ -10,6 +11,7 @@ from tuner.views.labels import BEST_COLOR, GRAY, MAIN_COLOR, STOP_COLOR, escaped
 from tuner.views.whatif import Fate, WhatIf
 
 MOST_TRIALS = 1000
+MOST_POINTS = 40_000  # of all curves together: each carries its trial's label
 
 
 class Cut(NamedTuple):
@@ -22,15 +24,18 @@ class Cut(NamedTuple):
 
 
 def cuts_of(record: ExperimentRecord, outcome: WhatIf) -> list[Cut]:
-    """A cut a trial; of very many, the winner and every so many of the others."""
+    """A cut a trial; of very many, the winner and every so many of the others, their curves thinned to MOST_POINTS."""
     step = max(1, len(record.trials) // MOST_TRIALS)
     pairs = list(zip(record.trials, outcome.fates, strict=True))
     kept = [pair for i, pair in enumerate(pairs) if i % step == 0 or pair[0].id == outcome.best]
-    return [_cut(trial, fate, record.experiment.metric) for trial, fate in kept if trial.reports]
+    every = math.ceil(sum(len(trial.reports) for trial, _ in kept) / MOST_POINTS) or 1
+    return [_cut(trial, fate, record.experiment.metric, every) for trial, fate in kept if trial.reports]
 
 
-def _cut(trial: TrialRecord, fate: Fate, metric: str) -> Cut:
-    points = [(report.epoch, finite(report.metrics.get(metric))) for report in trial.reports]
+def _cut(trial: TrialRecord, fate: Fate, metric: str, every: int) -> Cut:
+    ends = (fate.epochs, trial.reports[-1].epoch)
+    drawn = [report for i, report in enumerate(trial.reports) if i % every == 0 or report.epoch in ends]
+    points = [(report.epoch, finite(report.metrics.get(metric))) for report in drawn]
     label = f"{label_of(trial)}<br>{escaped(said(fate), 120)}"
     kept = [point for point in points if point[0] <= fate.epochs]
     return Cut(fate, label, kept, [point for point in points if point[0] >= fate.epochs])

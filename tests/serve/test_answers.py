@@ -1,0 +1,112 @@
+"""Answers have a largest size, and what does not fit is said."""
+
+import asyncio
+import gc
+import json
+from dataclasses import dataclass, field
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.serve.test_hostile import DECISION, REPORT, STARTED, begin
+from tuner.record.reading import NotYet
+from tuner.serve import answers
+from tuner.serve.app import create_app
+from tuner.serve.client import Client
+
+HERE = "http://127.0.0.1:8800"
+
+
+@dataclass(frozen=True)
+class Page:
+    total: int
+    rows: list = field(default_factory=list)
+    left_out: int = 0
+
+
+def page(rows, **named):
+    return json.loads(answers.text_of(Page(len(rows), **named), rows=iter(rows)))
+
+
+def test_what_fits_is_as_it_is():
+    rows = [{"a": 1.5, "b": ["x", None, float("nan")]}]
+    assert page(rows) == {"total": 1, "rows": [{"a": 1.5, "b": ["x", None, "nan"]}], "left_out": 0}
+
+
+def test_rows_that_do_not_fit_are_counted(monkeypatch):
+    monkeypatch.setattr(answers, "MOST_BYTES", 1000)
+    found = page(["x" * 90] * 50)
+    assert len(found["rows"]) == 10 and found["left_out"] == 40 and found["total"] == 50
+    assert page(["x" * 90] * 50, left_out=5)["left_out"] == 45
+
+
+@pytest.mark.parametrize("value", [
+    {"config": {"a": "x" * 10**6, "lr": 0.5}}, {"errors": ["x" * 10**6] * 30}, {"config": {"k" * 10**6: [[]] * 10**5}},
+    {"config": {str(n): n for n in range(10**5)}}, "\x00" * 10**6, "\U0001f600" * 10**6,
+])  # fmt: skip
+def test_a_long_row_is_cut_and_says_so(value):
+    (row,) = page([value])["rows"]
+    text = json.dumps(row)
+    assert len(text) < 3 * answers.MOST_ROW and ("characters)" in text or " more" in text)
+    assert "lr" not in str(value)[-20:] or row["config"]["lr"] == 0.5
+
+
+def test_a_figure_that_does_not_fit_is_empty_and_says_so(monkeypatch):
+    monkeypatch.setattr(answers, "MOST_BYTES", 2000)
+    large = {"data": [{"x": list(range(1000))}], "layout": {}}
+    small = {"data": [{"x": [1]}], "layout": {}}
+    found = json.loads(answers.figures_text({"large": large, "small": small}))
+    assert found["small"] == small and found["large"]["data"] == []
+    assert "left out" in found["large"]["layout"]["annotations"][0]["text"]
+    assert json.loads(answers.text_of(Page(0, rows=[])))["rows"] == []
+
+
+def test_answers_that_are_being_sent_take_bounded_memory(monkeypatch):
+    monkeypatch.setattr(answers, "MOST_SENT", 300_000)
+    gc.collect()
+    held = [answers.Answer(b"x" * 100_000) for _ in range(3)]
+    with pytest.raises(NotYet, match="being sent"):
+        answers.Answer(b"x" * 100_000)
+    answers.Answer(b"small")
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(held[0](None, None, send))
+    assert b"".join(each.get("body", b"") for each in sent) == b"x" * 100_000 and len(sent) > 2
+    assert max(len(each.get("body", b"")) for each in sent) <= answers.PIECE_BYTES
+    answers.Answer(b"x" * 100_000)  # there is room again, and where one is never sent too
+    del held
+    gc.collect()
+    assert len([answers.Answer(b"x" * 100_000) for _ in range(3)]) == 3
+
+
+@pytest.fixture
+def client(tmp_path, monkeypatch):
+    """40 trials, of which all but the best have a setting and a decision of 20 kB, in answers of 100 kB."""
+    trials = [
+        {**event, "trial": str(n)}
+        for n in range(40)
+        for event in (
+            {**STARTED, "config": {"lr": n, **({"long": "y" * 20_000} if n else {})}},
+            {**REPORT, "metrics": {"loss": n}},
+            {**DECISION, "reason": "z" * 20_000},
+        )
+    ]
+    begin(tmp_path, "wide", trials)
+    monkeypatch.setattr(answers, "MOST_BYTES", 100_000)
+    return TestClient(create_app(tmp_path), base_url=HERE, raise_server_exceptions=False)
+
+
+def test_every_route_stays_below_the_largest_answer(client):
+    for part, rows in {"trials": "trials", "rungs": "decisions", "trials/3": "metrics", "figures": ""}.items():
+        found = client.get(f"/api/experiments/wide/{part}")
+        assert found.status_code == 200 and len(found.content) < 110_000, part
+        assert part in ("trials/3", "figures") or len(found.json()[rows]) + found.json()["left_out"] == 40
+
+
+def test_a_client_gets_all_rows_page_by_page(client, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Client, "_get", lambda self, path: asked.append(path) or client.get(path).json())
+    assert [row["trial"] for row in Client(HERE).trials("wide")] == [str(n) for n in range(40)] and len(asked) > 5

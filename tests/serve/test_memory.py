@@ -1,0 +1,163 @@
+"""One budget of memory for all experiments; and what is read is the folder that was looked at."""
+
+import json
+import os
+import threading
+
+import pytest
+
+from tests.serve.test_hostile import REPORT, STARTED, begin
+from tuner.errors import RequestError
+from tuner.record.files import open_in
+from tuner.record.lock import abandoned
+from tuner.record.reading import NotYet
+from tuner.serve import memory
+from tuner.serve.store import Store
+
+SIZE = 400  # reports of a journal: about 500 kB of weight
+
+
+def journals(results, count):
+    for number in range(count):
+        begin(results, f"e{number}", [STARTED, *({**REPORT, "epoch": n} for n in range(1, SIZE + 1))])
+
+
+@pytest.fixture
+def sliced(monkeypatch):
+    """Journals are read 5 kB at a time."""
+    monkeypatch.setattr("tuner.record.files.CHUNK_BYTES", 5000)
+
+
+def weight_of(results):
+    store = Store(results)
+    store.view("e0")
+    return store._memory.total
+
+
+def test_all_that_is_read_at_a_time_stays_within_one_budget(tmp_path, monkeypatch, sliced):
+    journals(tmp_path, 6)
+    most = int(2.5 * weight_of(tmp_path))
+    monkeypatch.setattr(memory, "MOST_MEMORY", most)
+    store, most_held, read, over = Store(tmp_path), [], set(), threading.Event()
+    hold = memory.Memory.hold
+
+    def watched(self, holder, weight):
+        try:
+            hold(self, holder, weight)
+        finally:
+            most_held.append(sum(each._followed.weight for each in store._watched.values()))
+
+    monkeypatch.setattr(memory.Memory, "hold", watched)
+
+    def asking(name):
+        while name not in read and not over.is_set():
+            try:
+                assert store.view(name).summary.epochs == SIZE
+                read.add(name)
+            except NotYet:
+                pass
+
+    threads = [threading.Thread(target=asking, args=[f"e{n}"]) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    over.set()
+    assert len(read) == 6 and max(most_held) <= most
+    assert store._memory.total <= most
+
+
+def test_of_those_half_read_the_one_that_was_read_furthest_stays(tmp_path, monkeypatch, sliced):
+    journals(tmp_path, 2)
+    monkeypatch.setattr(memory, "MOST_MEMORY", int(1.2 * weight_of(tmp_path)))
+    store = Store(tmp_path)
+    monkeypatch.setattr("tuner.serve.store.VIEW_S", -1.0)  # a slice at each look
+    found = {}
+    for _ in range(200):
+        for name in ("e0", "e1"):
+            try:
+                found[name] = found.get(name) or store.view(name)
+            except NotYet:
+                pass
+    assert len(found) == 2
+
+
+def test_one_that_alone_takes_more_is_a_row_that_says_so(tmp_path, monkeypatch):
+    journals(tmp_path, 1)
+    begin(tmp_path, "good", [STARTED, REPORT])
+    monkeypatch.setattr(memory, "MOST_MEMORY", 300_000)
+    store = Store(tmp_path)
+    rows = {row.name: row for row in store.summaries()}
+    assert "too many values" in rows["e0"].error and rows["good"].error == ""
+    assert store._memory.total == memory.LEAST_WEIGHT
+
+
+def test_records_that_nobody_reads_on_make_room(tmp_path, monkeypatch, sliced):
+    journals(tmp_path, 2)
+    monkeypatch.setattr(memory, "MOST_MEMORY", int(1.2 * weight_of(tmp_path)))
+    monkeypatch.setattr(memory, "IDLE_S", 0.0)
+    store = Store(tmp_path)
+    monkeypatch.setattr("tuner.serve.store.VIEW_S", -1.0)
+    with pytest.raises(NotYet):
+        for _ in range(3):
+            store.view("e0")
+    monkeypatch.setattr("tuner.serve.store.VIEW_S", 60.0)
+    assert store.view("e1").summary.epochs == SIZE
+
+
+def test_a_service_that_ends_reads_nothing_more(tmp_path):
+    journals(tmp_path, 1)
+    ending = threading.Event()
+    store = Store(tmp_path, stopping=ending.is_set)
+    ending.set()
+    for ask in (store.summaries, lambda: store.view("e0"), lambda: list(store.unless_stopping([1]))):
+        with pytest.raises(NotYet, match="is ending"):
+            ask()
+
+
+# --- a folder that is put in the place of another --------------------------------------------------------------------
+
+
+def swapped(results):
+    """Puts a link to somebody's folder in the place of the experiment, after it was looked at."""
+    (results / "e").rename(results.parent / "was")
+    (results / "e").symlink_to(results.parent / "secret")
+
+
+@pytest.fixture
+def results(tmp_path):
+    results = tmp_path / "results"
+    results.mkdir()
+    begin(results, "e", [STARTED, REPORT])
+    begin(tmp_path, "secret", [STARTED, *({**REPORT, "epoch": n} for n in range(1, 8))])
+    (tmp_path / "secret" / ".driver").write_text(f"process 1 on {os.uname().nodename}")
+    return results
+
+
+def test_a_link_that_comes_after_the_look_is_not_followed(results, monkeypatch):
+    store = Store(results)
+    look = Store.folder
+
+    def late(self, name):
+        found = look(self, name)
+        swapped(results)
+        return found
+
+    monkeypatch.setattr(Store, "folder", late)
+    with pytest.raises(RequestError) as error:
+        store.view("e")
+    assert "secret" not in str(error.value)
+    assert not abandoned(results / "e")  # the process that it names is the other folder's
+
+
+def test_no_reader_of_a_shared_folder_follows_a_link(results):
+    Store(results)
+    swapped(results)
+    for name in ("experiment.json", "journal.jsonl", ".driver"):
+        with pytest.raises(OSError):
+            open_in(results / "e", name)
+    with pytest.raises((OSError, ValueError)):
+        open_in(results / "e", "/experiment.json")
+    begin(results, "good", [STARTED])
+    with open_in(results / "good", "experiment.json") as file:
+        assert json.loads(file.read())["options"]["name"] == "good"

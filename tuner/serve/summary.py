@@ -1,0 +1,104 @@
+"""An experiment in a line: what the list shows of it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from tuner.errors import RequestError
+from tuner.record.files import is_file_in
+from tuner.record.reading import Reading
+from tuner.record.results import KILLED, ExperimentRecord
+from tuner.serve.answers import text_of
+from tuner.spec.experiment import Experiment
+from tuner.views import tables
+from tuner.views.tables import BestRow
+
+MOST_SUMMARY = 64 << 10  # bytes as JSON: a row of the list, which has thousands
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One experiment in a line. Times are unix seconds, `took_s` leaves out the time between two sessions.
+
+    `epochs` is how many all trials have trained together, `lines` how many events had been journaled: what `events`
+    can be followed after; `killed` that its process ended without a word. Where its files cannot be read, `error` says
+    why, `state` is damaged and the rest is empty; `reading` is the state of one whose journal takes long to read.
+    """
+
+    name: str
+    error: str = ""
+    space: str = ""
+    state: str = ""
+    killed: bool = False
+    searcher: str = ""
+    scheduler: str = ""
+    metric: str = ""
+    mode: str = ""
+    num_samples: int = 0
+    max_epochs: int = 0
+    grace_period: int = 1
+    reduction_factor: float = 2
+    seed: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    best: BestRow | None = None
+    started: float | None = None
+    updated: float | None = None
+    epochs: int = 0
+    took_s: float = 0
+    lines: int = 0
+    notice: str = ""
+    resume: str = ""
+    retrain: str = ""
+
+
+UNRECORDED: dict[str, Any] = {
+    "space": "a folder of Ray Tune",
+    "searcher": "not recorded",
+    "scheduler": "not recorded",
+}
+
+
+def requested(experiment: Experiment) -> Summary:
+    """What an experiment is to do, in a line; what it has done is not in it."""
+    shared = {each.name for each in fields(Experiment)} & {each.name for each in fields(Summary)}
+    return Summary(**{name: getattr(experiment, name) for name in shared})
+
+
+def summarised(record: ExperimentRecord, reading: Reading) -> Summary:
+    """The summary of a record; RequestError where the folder's names and values would make it too long for a list."""
+    summary = _summary_of(record, reading)
+    if len(text_of(summary)) > MOST_SUMMARY:
+        folder = record.experiment.folder
+        raise RequestError(f"{folder} has names or values of more than {MOST_SUMMARY:,} bytes in its summary")
+    return summary
+
+
+def _summary_of(record: ExperimentRecord, reading: Reading) -> Summary:
+    e, facts = record.experiment, record.facts
+    ours = not facts.get("foreign")
+    winner = e.folder / "best" / "config.json"
+    more = "" if record.state in ("interrupted", "running") else f" --num-samples {e.num_samples * 2}"
+    return replace(
+        requested(e),
+        **({} if ours else UNRECORDED),
+        state=record.state,
+        killed=record.reason == KILLED,
+        counts=tables.counts(record),
+        best=tables.best_row(record),
+        started=facts.get("created"),
+        updated=reading.updated if ours else max((t.spans[-1][1] for t in record.trials if t.spans), default=None),
+        epochs=record.standing.epochs,
+        took_s=round(reading.took_s if ours else _took_s(record), 1),
+        lines=reading.lines,
+        notice=" · ".join(filter(None, (record.reason, (facts.get("data") or {}).get("notice")))),
+        resume=f"python -m tuner.run --resume {e.name} --results {shlex.quote(e.results)}{more}" if ours else "",
+        retrain=f"python -m tuner.train {shlex.quote(str(winner))}" if is_file_in(e.folder, "best/config.json") else "",
+    )
+
+
+def _took_s(record: ExperimentRecord) -> float:
+    """From the first start to the last report of a folder that has no journal."""
+    spans = [span for trial in record.trials for span in trial.spans]
+    return max(end for _, end in spans) - min(start for start, _ in spans) if spans else 0.0
