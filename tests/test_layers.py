@@ -150,7 +150,7 @@ ALLOWED = {
     "tuner.serve.check": {"errors", "experiment", "run"},
     "tuner.serve.options": {"errors", "experiment", "space"},
     "tuner.serve.queue": {"errors", "experiment", "files", "resources", "serve.options"},
-    "tuner.serve.older": {"errors", "experiment", "serve.cluster", "serve.options", "serve.queue"},
+    "tuner.serve.older": {"errors", "experiment", "files", "serve.cluster", "serve.options", "serve.queue"},
     "tuner.serve.cluster": {"errors", "files", "serve.secret"},
     "tuner.serve.jobs": {"engine.nodes", "errors", "resources", "serve.cluster"},
     "tuner.serve.searches": {

@@ -23,7 +23,8 @@ POST = b"POST /api/experiments HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\
 @contextlib.contextmanager
 def serving(app, http=Connection, **options):
     """The app on a real port, by uvicorn as the service has it."""
-    config = uvicorn.Config(app, http=http, port=0, log_level="error", timeout_graceful_shutdown=1, **options)
+    # Without a log configuration, which would keep uvicorn's records from pytest.
+    config = uvicorn.Config(app, http=http, port=0, log_config=None, timeout_graceful_shutdown=1, **options)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -129,19 +130,50 @@ def test_whoever_waits_for_an_answer_is_not_closed_for_another():
         assert all(b"200 OK" in each.recv(1000) for each in waiting)
 
 
-def test_answers_that_nobody_reads_keep_nobody_out():
-    async def large(scope, receive, send):
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        for _ in range(32 if scope["path"] == "/large" else 0):  # in parts, as a file is sent
-            await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": True})
-        await send({"type": "http.response.body", "body": b"ok"})
+async def large(scope, receive, send):
+    """32 MB in parts, as a file is sent, and at `/large` a thread that goes on; `ok` for the service's health."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    for _ in range(0 if scope["path"] == "/api/health" else 32):
+        await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": True})
+    await asyncio.to_thread(time.sleep, 2 * (scope["path"] == "/large"))
+    await send({"type": "http.response.body", "body": b"ok"})
 
+
+def test_answers_that_nobody_reads_keep_nobody_out():
     with serving(large, limit_concurrency=10, lifespan="off") as service:
-        unread = [service.connect(GET.replace(b"/api/health", b"/large")) for _ in range(10)]
+        unread = []
+        for _ in range(3):  # the last ones are let in for the first ones, whose threads go on
+            unread += [service.connect(GET.replace(b"/api/health", b"/large")) for _ in range(5)]
+            time.sleep(0.2)
+        assert all(healthy(service.url) for _ in range(3))  # the first one too
+        assert is_open(unread[-1])
+
+
+def test_tasks_of_clients_that_went_are_bounded():
+    release, started = threading.Event(), []
+
+    async def slow(scope, receive, send):
+        started.append(scope["path"])
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        while not release.is_set():
+            await asyncio.sleep(0.01)
+
+    with serving(slow, limit_concurrency=5, lifespan="off") as service:
+        for _ in range(40):  # asks and goes
+            with service.connect(GET) as gone, contextlib.suppress(TimeoutError):
+                gone.settimeout(0.05)
+                gone.recv(1000)
+        release.set()
+        assert len(started) <= 10
+
+
+def test_the_end_does_not_wait_for_answers_that_nobody_reads(caplog):
+    with serving(large, lifespan="off") as service:
+        for _ in range(3):
+            service.connect(GET.replace(b"/api/health", b"/file"))
         time.sleep(0.5)
-        with contextlib.suppress(httpx.HTTPError):
-            healthy(service.url)  # 503 while its room is made
-        assert healthy(service.url) and is_open(unread[-1])
+    assert "Cancel" not in caplog.text and not [record for record in caplog.records if record.exc_info]
 
 
 def test_headers_that_dribble_in_are_cut_off(app):
