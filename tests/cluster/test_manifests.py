@@ -14,6 +14,7 @@ import yaml
 
 from tuner import run
 from tuner.serve import __main__ as serve
+from tuner.serve.secret import given_token
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources, resources_of
 
@@ -117,20 +118,27 @@ def test_composes_dashboard_keeps_its_state_where_no_node_can_write():
     assert "TUNER_STATE=/state" in text("docker/Dockerfile")
 
 
-def test_composes_dashboard_is_started_as_its_command_line_wants(tmp_path):
-    """By a shell, with stand-ins for the secret and Python."""
-    command = yaml.safe_load(text("docker/compose.yaml"))["services"]["serve"]["command"][-1].replace("$$", "$")
-    (tmp_path / "token").write_text("a secret of the page\n")
-    (tmp_path / "python").write_text('#!/bin/sh\nprintf "%s|" "$TUNER_TOKEN" "$@"\n')
+def test_composes_dashboard_is_started_as_its_command_line_wants(tmp_path, monkeypatch):
+    """By a shell, with stand-ins for the secret and Python; the token is in neither environment nor arguments."""
+    service = yaml.safe_load(text("docker/compose.yaml"))["services"]["serve"]
+    command = service["command"][-1].replace("$$", "$").replace("/storage", str(tmp_path / "storage"))
+    secret = "a secret of the page, of 32 characters"
+    (tmp_path / "token").write_text(f"{secret}\n")
+    (tmp_path / "python").write_text('#!/bin/sh\nenv >&2\nprintf "%s|" "$@"\n')
     (tmp_path / "python").chmod(0o755)
-    for place, here in {"/run/secrets/page_token": tmp_path / "token", "/storage": tmp_path / "storage"}.items():
-        command = command.replace(place, str(here))
-    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    given = {name: value.replace("/run/secrets/page_token", str(tmp_path / "token"))
+             for name, value in service["environment"].items()}  # fmt: skip
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **given}
     done = subprocess.run(["sh", "-c", command], env=env, capture_output=True, text=True, check=True)
-    token, _, module, *options = done.stdout.split("|")[:-1]
-    assert (token, module) == ("a secret of the page", "tuner.serve")
+    assert secret not in done.stdout + done.stderr
+    _, module, *options = done.stdout.split("|")[:-1]
     args = serve.parse(options)
+    assert module == "tuner.serve"
     assert (args.host, args.address) == ("0.0.0.0", "http://head:8265") and Path(args.results).is_dir()
+    monkeypatch.delenv("TUNER_TOKEN", raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert given_token() == secret
 
 
 def test_the_base_image_is_one_by_its_digest():

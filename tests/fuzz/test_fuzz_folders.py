@@ -39,22 +39,14 @@ def every_view(folder):
 
 
 @pytest.mark.parametrize("tier", TIERS)
-def test_an_experiment(world, tier):
+@pytest.mark.parametrize(
+    "part, folders", [("experiments", strategies.experiments), ("ray folders", strategies.ray_folders)]
+)
+def test_a_folder(world, tier, part, folders):
     def holds(example):
         files, costly = example
         with world.holding(files) as folder:
             world.look(folder, costly)
             every_view(folder)
 
-    tier.check("experiments", some.tuples(strategies.experiments(world.outside), COSTLY), holds)
-
-
-@pytest.mark.parametrize("tier", TIERS)
-def test_a_folder_of_ray(world, tier):
-    def holds(example):
-        files, costly = example
-        with world.holding(files) as folder:
-            world.look(folder, costly)
-            every_view(folder)
-
-    tier.check("ray folders", some.tuples(strategies.ray_folders(world.outside), COSTLY), holds)
+    tier.check(part, some.tuples(folders(world.outside), COSTLY), holds)

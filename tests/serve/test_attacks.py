@@ -15,7 +15,7 @@ from tuner.errors import RequestError
 from tuner.serve.app import create_app
 from tuner.serve.bounds import MOST_BYTES, Bounds
 from tuner.serve.guard import MOST_SESSIONS, SESSION_S, Keys
-from tuner.serve.secret import keep_secret, token_file
+from tuner.serve.secret import LEAST_CHARS, TOKEN, TOKEN_FILE, given_token, keep_secret, kept_token, long_enough
 from tuner.serve.tries import Tries, Wait
 
 HERE = "http://127.0.0.1:8800"
@@ -239,13 +239,16 @@ def test_the_cookie_of_one_token_is_worth_nothing_to_another(far, service):
 
 
 def test_a_secret_is_kept_from_others(tmp_path):
-    path = token_file(tmp_path)
-    token = path.read_text()
-    assert len(token) > 40 and token_file(tmp_path).read_text() == token
+    path, token = kept_token(tmp_path)
+    assert len(token) > 40 and kept_token(tmp_path) == (path, token) and path.read_text() == token
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     os.chmod(path, 0o644)
     with pytest.raises(RequestError, match="can be read by others"):
-        token_file(tmp_path)
+        kept_token(tmp_path)
+    os.chmod(path, 0o600)
+    path.write_text(token[:5])  # the disk was full
+    with pytest.raises(RequestError, match="no whole token; remove it"):
+        kept_token(tmp_path)
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RequestError):
@@ -321,7 +324,7 @@ def status(client, token):
 
 
 def test_wrong_tokens_are_refused_after_ten_in_a_minute_and_the_right_one_is_not(far):
-    """A token of 32 characters is not found by trying, so a client that tries keeps nobody out."""
+    """Nobody is kept out by others' tries: a token has too many characters to be found by trying."""
     assert [status(far.client, "wrong") for _ in range(11)] == [401] * 10 + [429]
     answer = far.client.get("/api/health", headers=bearer("wrong"))
     assert 0 < int(answer.headers["retry-after"]) <= 60 and "too many wrong tries" in answer.json()["error"]
@@ -331,38 +334,62 @@ def test_wrong_tokens_are_refused_after_ten_in_a_minute_and_the_right_one_is_not
     assert right.status_code == 200 and far.client.get("/api/health").status_code == 200
 
 
-def test_a_short_token_is_not_looked_at_where_it_was_tried_too_often(service):
-    app = create_app(service.results, host="0.0.0.0", token="a phrase, known to")
-    guesser, owner = at(app, "192.0.2.1"), at(app, "192.0.2.2")
-    assert [status(guesser, f"guess {number}") for number in range(11)] == [401] * 10 + [429]
-    assert status(guesser, "a phrase, known to") == 429
-    assert status(owner, "a phrase, known to") == 200
+@pytest.mark.parametrize("length", [1, 31, 32, 64])
+def test_whoever_has_the_token_is_never_kept_out_by_others(service, length):
+    """Of a token that the service starts with, however long it is."""
+    token = "t" * length
+    try:
+        app = create_app(service.results, host="0.0.0.0", token=long_enough(token))
+    except RequestError as error:
+        assert length < LEAST_CHARS and f"{TOKEN} has {length} characters, give 32 or more" in str(error)
+        return
+    for client in range(11):
+        assert {status(at(app, f"192.0.2.{client}"), f"guess {number}") for number in range(10)} <= {401, 429}
+    assert status(at(app, "192.0.2.1"), "wrong") == status(at(app, "192.0.2.99"), "wrong") == 429
+    assert status(at(app, "192.0.2.1"), token) == status(at(app, "192.0.2.99"), token) == 200
+
+
+@pytest.mark.parametrize("content", [None, b"", b" \n", b"\xff"])
+def test_a_file_that_holds_no_token_is_not_no_token(tmp_path, monkeypatch, content):
+    """Else a service whose secret is missing would start with a token of its own, and say nothing of it."""
+    path = tmp_path / "token"
+    if content is not None:
+        path.write_bytes(content)
+    monkeypatch.delenv(TOKEN, raising=False)
+    monkeypatch.setenv(TOKEN_FILE, str(path))
+    with pytest.raises(RequestError, match=f"{TOKEN_FILE}={path} (cannot be read|is empty)"):
+        given_token()
+
+
+def test_spaces_around_a_token_do_not_make_it_longer():
+    with pytest.raises(RequestError, match="has 5 characters"):
+        long_enough("short" + " " * 40)
 
 
 @pytest.mark.parametrize("guesses", [["192.0.2.1"], ["2001:db8::1", "2001:db8::2"], ["::ffff:192.0.2.1", "192.0.2.1"]])
 def test_tries_are_counted_by_the_network_of_a_client(guesses):
     clock = Clock()
-    tries = Tries(True, clock)
+    tries = Tries(clock)
     for number in range(10):
         clock.now += 1
-        assert not tries.check(guesses[number % len(guesses)], lambda: False)
+        assert not tries.check(guesses[number % len(guesses)], False)
     with pytest.raises(Wait) as caught:
-        tries.check(guesses[0], lambda: True)
+        tries.check(guesses[0], False)
     assert caught.value.seconds == 51  # the first was 9 s ago
-    assert tries.check("192.0.2.2", lambda: True) and tries.check("2001:db8:0:1::1", lambda: True)
+    assert not tries.check("192.0.2.2", False) and not tries.check("2001:db8:0:1::1", False)
     clock.now += 51
-    assert tries.check(guesses[0], lambda: True)
+    assert not tries.check(guesses[0], False)
 
 
 def test_many_clients_together_are_bounded_too():
     clock = Clock()
-    tries, found = Tries(True, clock), 0
+    tries, found = Tries(clock), 0
     for client in range(300):
         with suppress(Wait):
-            found += not tries.check(f"192.0.{client % 30}.1", lambda: False)
+            found += not tries.check(f"192.0.{client % 30}.1", False)
     assert found == 100
     clock.now += 60
-    assert tries.check("192.0.2.1", lambda: True)
+    assert not tries.check("192.0.2.1", False)
 
 
 def test_wrong_codes_are_refused_and_the_right_one_is_not(far):

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+FORMULAS = tuple(
+    "=+-@\t\r\n'＝＋－＠"
+)  # first characters; those of full width too, and `'` itself, to tell it from a guard
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -162,20 +166,29 @@ def evaluate(found: Found, config: dict[str, Any], state: dict[str, Any], splits
 
 
 def trials_csv(record: ExperimentRecord) -> str:
-    """One row a trial: parameters, last and best metrics, epochs, seconds, status, rung and reason if stopped."""
+    """Returns one row a trial: parameters, last and best metrics, epochs, seconds, status, rung and reason if stopped.
+
+    A spreadsheet takes a text for a formula by its first character, and runs it. Such a text, in the head too, begins
+    with `'` here: whoever reads the file takes one `'` off the start of a text. Numbers stay as they are.
+    """
     metric, mode = record.experiment.metric, record.experiment.mode
     params = list(dict.fromkeys(name for trial in record.trials for name in flat(trial.config)))
     names = list(dict.fromkeys(name for t in record.trials for r in t.reports for name in r.metrics))
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    # All texts in quotes: a bare carriage return, which some readers end a row at, is not quoted by itself.
+    rows = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+
+    def write(row: list[Any]) -> None:
+        rows.writerow([f"'{each}" if isinstance(each, str) and each.startswith(FORMULAS) else each for each in row])
+
     head = ["trial", "status", "epochs", "seconds", "best_epoch", "rung", "reason", "error"]
-    writer.writerow([*head, *params, *(f"best_{name}" for name in names), *(f"last_{name}" for name in names)])
+    write([*head, *params, *(f"best_{name}" for name in names), *(f"last_{name}" for name in names)])
     for trial in record.trials:
         best = trial.best(metric, mode)
         last = trial.reports[-1] if trial.reports else None
         stopped = [d for d in trial.decisions if d.action == "stop"]
         config = flat(trial.config)
-        writer.writerow(
+        write(
             [trial.id, trial.status, last.epoch if last else 0, trial.seconds, best.epoch if best else ""]
             + [stopped[-1].rung if stopped and stopped[-1].rung is not None else "", trial.reason]
             + [trial.errors[-1] if trial.errors else "", *(config.get(name, "") for name in params)]

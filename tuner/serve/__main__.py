@@ -19,7 +19,7 @@ from tuner.serve.connections import Connection
 from tuner.serve.guard import is_loopback
 from tuner.serve.jobs import RayJobs, missing
 from tuner.serve.searches import Searches
-from tuner.serve.secret import TOKEN, long_enough, token_file
+from tuner.serve.secret import given_token, kept_token, long_enough
 from tuner.serve.state import state_of
 from tuner.spec.experiment import CHOICES
 
@@ -30,7 +30,7 @@ REQUEST_S = 10  # from a connection's start, or its last answer, to the end of t
 def main(argv: list[str]) -> int:
     """Serves until interrupted; returns 0, or 2 for a request that is wrong."""
     try:
-        serve(parse(argv), os.environ.get(TOKEN, ""))
+        serve(parse(argv), given_token())
         return 0
     except RequestError as error:
         print(f"tuner: error: {error}", file=sys.stderr)
@@ -66,8 +66,7 @@ def serve(args: argparse.Namespace, given_token: str) -> None:
     try:
         state = state_of(results)
         if not token:
-            kept = token_file(state)
-            token = kept.read_text()
+            kept, token = kept_token(state)
         searches = None if problem else starter(args, state)
     except RequestError as error:
         problem = problem or str(error)

@@ -38,7 +38,6 @@ NO_TOKEN = (
 )
 SESSION_S = 12 * 3600
 MOST_SESSIONS = 1000
-UNGUESSABLE_CHARS = 32  # of a token; a shorter one may be a phrase that is found by trying
 
 
 def is_loopback(host: str) -> bool:
@@ -54,21 +53,21 @@ class Keys:
 
     def __init__(self, token: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._token, self._clock = token.encode(), clock
-        self._tries = Tries(guessable=len(token) < UNGUESSABLE_CHARS, clock=clock)
-        self._code_tries = Tries(guessable=False, clock=clock)  # of its own: a link elsewhere may lead here
+        self._tries = Tries(clock)
+        self._code_tries = Tries(clock)  # of its own: a link elsewhere may lead here
         self._sessions: dict[bytes, float] = {}  # the hash of a session's secret -> when it ends
         # Browsers keep cookies by host and not by port: two services on one machine must not take each other's.
         self.cookie = f"tuner_{secrets.token_hex(6)}"
         self.code = secrets.token_urlsafe(24)
 
     def is_token(self, given: bytes, client: str) -> bool:
-        """Compares in constant time; Wait where this client had too many wrong tries."""
-        return self._tries.check(client, lambda: hmac.compare_digest(given, self._token))
+        """Compares in constant time; Wait for a wrong one where this client had too many."""
+        return self._tries.check(client, hmac.compare_digest(given, self._token))
 
     def spend(self, code: str, client: str) -> bool:
-        """Whether this is the code; from then on it is not. Wait where this client had too many wrong tries."""
+        """Whether this is the code; from then on it is not. Wait for a wrong one where this client had too many."""
         given = code.encode("utf-8", "replace")
-        right = self._code_tries.check(client, lambda: hmac.compare_digest(given, self.code.encode()))
+        right = self._code_tries.check(client, hmac.compare_digest(given, self.code.encode()))
         if right:
             self.code = secrets.token_urlsafe(24)
         return right

@@ -7,15 +7,16 @@ search that waited is listed and not started, and token, cluster and command lin
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import stat
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tuner.errors import RequestError
+from tuner.record.files import bytes_in, parsed
 from tuner.serve.cluster import MODULE
 from tuner.serve.options import SETTABLE, Start
 from tuner.serve.queue import Queue, Search
@@ -67,10 +68,10 @@ def _is_own(path: Path, is_kind: Callable[[int], bool]) -> bool:
     return is_kind(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
-def _json(path: Path) -> object:
-    if not _is_own(path, stat.S_ISREG) or path.lstat().st_size > MOST_BYTES:
+def _json(path: Path) -> Any:
+    if not _is_own(path, stat.S_ISREG):
         raise ValueError(f"{path} is not a file that the service wrote")
-    return json.loads(path.read_bytes())
+    return parsed(bytes_in(path.parent, path.name, MOST_BYTES))
 
 
 def _search(path: Path, results: Path) -> Search | None:
@@ -79,7 +80,7 @@ def _search(path: Path, results: Path) -> Search | None:
     Its command line is not read.
     """
     try:
-        document = dict(_json(path))  # type: ignore[call-overload]  # else a TypeError, as for all that it is not
+        document = dict(_json(path))  # else a TypeError, as for all that it is not
         given = {name: value for name, value in document["options"].items() if name in (*SETTABLE, "space")}
         asked = Start.model_validate(given).model_dump(exclude_none=True)
         options = dataclasses.asdict(Experiment(**asked, results=str(results)))
@@ -94,7 +95,7 @@ def _search(path: Path, results: Path) -> Search | None:
 def _head(folder: Path) -> str:
     """A hint at the Ray that the older service left, where the kernel says that it was started for this folder."""
     try:
-        process = Path(f"/proc/{dict(_json(folder / 'cluster.json'))['pid']:d}")  # type: ignore[call-overload]
+        process = Path(f"/proc/{dict(_json(folder / 'cluster.json'))['pid']:d}")
         words, variables = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
     except WRONG:
         return ""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tuner.errors import RequestError
 
-TOKEN = "TUNER_TOKEN"
-LEAST_CHARS = 16
+TOKEN, TOKEN_FILE = "TUNER_TOKEN", "TUNER_TOKEN_FILE"  # environment variables: the token, or a file that holds it
+LEAST_CHARS = 32  # a shorter token may be a phrase that is found by trying: the right one is never refused
 
 
 def child_environment() -> dict[str, str]:
@@ -38,13 +38,41 @@ def keep_secret(path: Path, new: str) -> Path:
     return path
 
 
-def long_enough(given: str) -> str:
-    """TUNER_TOKEN as it was given; RequestError for one that is too short."""
-    if given and len(given) < LEAST_CHARS:
-        raise RequestError(f"{TOKEN} has {len(given)} characters; give {LEAST_CHARS} or more, or leave it out")
+def given_token() -> str:
+    """Returns the token that the environment gives, or names the file of; empty where it does neither.
+
+    A process's environment can be read as long as it runs: a container's secret is better given as a file.
+    """
+    given, path = os.environ.get(TOKEN, ""), os.environ.get(TOKEN_FILE, "")
+    if given or not path:
+        return given
+    try:
+        given = Path(path).read_text().strip()
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{TOKEN_FILE}={path} cannot be read ({error}); name a file with the token") from None
+    if not given:
+        raise RequestError(f"{TOKEN_FILE}={path} is empty; write a token of {LEAST_CHARS} characters or more to it")
     return given
 
 
-def token_file(state: Path) -> Path:
-    """The file with the token that is made once and kept, for a service that was given none."""
-    return keep_secret(state / "token", secrets.token_urlsafe(32))
+def long_enough(given: str) -> str:
+    """Returns TUNER_TOKEN as it was given; RequestError for one that is too short."""
+    if given and len(given.strip()) < LEAST_CHARS:
+        raise RequestError(
+            f"{TOKEN} has {len(given.strip())} characters, give {LEAST_CHARS} or more (openssl rand -hex 16 prints as "
+            "many), or leave it out"
+        )
+    return given
+
+
+def kept_token(state: Path) -> tuple[Path, str]:
+    """The file with the token that is made once and kept, for a service that was given none, and what it holds.
+
+    Raises:
+        RequestError: as `keep_secret`, or the file was cut off when it was written.
+    """
+    path = keep_secret(state / "token", secrets.token_urlsafe(32))
+    token = path.read_text()
+    if len(token) < LEAST_CHARS:
+        raise RequestError(f"{path} holds no whole token; remove it, and a new one is made")
+    return path, token

@@ -14,7 +14,7 @@ MOST_IN_ALL = 100
 
 
 class Wait(Exception):
-    """Too many tries were wrong; the next one is looked at in `seconds`."""
+    """Too many tries were wrong; the next wrong one is answered as such in `seconds`."""
 
     def __init__(self, seconds: int) -> None:
         super().__init__(f"too many wrong tries; wait {seconds} s")
@@ -24,24 +24,20 @@ class Wait(Exception):
 class Tries:
     """The wrong tries of the last minute.
 
-    Args:
-        guessable: whether the secret may be short enough to be found by trying. A client that has used up its tries is
-            then refused without a look at what it brings. A longer secret is always looked at, so nobody who shares
-            an address with a client that guesses is kept out.
+    The right secret is never refused, so wrong tries of one client keep nobody else out. What keeps it from being found
+    by trying is its length.
     """
 
-    def __init__(self, guessable: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        self._guessable, self._clock = guessable, clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._wrong: deque[tuple[float, str]] = deque()
 
-    def check(self, client: str, is_right: Callable[[], bool]) -> bool:
-        """Whether a client's try is right; Wait where it, or all clients together, had too many wrong ones."""
-        client, wait_s = _network(client), self._wait_s(_network(client))
-        if wait_s and self._guessable:
-            raise Wait(wait_s)
-        if is_right():
+    def check(self, client: str, is_right: bool) -> bool:
+        """Returns whether a try is right; Wait for a wrong one after too many of this client, or of all clients."""
+        if is_right:
             return True
-        if wait_s:
+        client = _network(client)
+        if wait_s := self._wait_s(client):
             raise Wait(wait_s)
         self._wrong.append((self._clock(), client))
         return False
