@@ -162,6 +162,15 @@ def test_median_stops_and_never_pauses(tmp_path, monkeypatch):
     assert set(actions) == {CONTINUE, STOP}
 
 
+def test_median_compares_from_the_grace_period_on(tmp_path):
+    search = Search(tmp_path / "j", max_epochs=8, scheduler="median", grace_period=2)
+    for epoch in (1, 2):
+        for number in range(4):
+            search.report(f"{number:05d}", epoch, loss=float(number))
+    compared = [(d["trial"], d["epoch"], d["rung"], d["recorded"], d["cutoff"]) for d in search.decisions()]
+    assert compared == [(f"{n:05d}", 2, 2, n, 1.0 if n == 3 else None) for n in range(4)]
+
+
 @pytest.mark.parametrize("saved", [{}, {"checkpoint_dir_name": None}])
 def test_a_pause_without_a_checkpoint_ends_the_search_with_what_to_do(tmp_path, monkeypatch, saved):
     search = Search(tmp_path / "j", scheduler="hyperband")

@@ -32,7 +32,7 @@ def other(one_ray):
 
     yield wants, process
     process.kill()
-    process.communicate()
+    process.wait()
 
 
 def test_two_drivers_come_to_the_same_division(other):
