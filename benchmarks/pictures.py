@@ -114,7 +114,7 @@ def draw_what_if(page: Page, url: str) -> None:
     page.locator("#whatif-section").evaluate("section => section.scrollIntoView()")
     table = page.locator("#audit").bounding_box()  # the command below it has this machine's paths
     assert table
-    clip = {"x": 0, "y": 0, "width": 1200, "height": table["y"] + table["height"] + 8}
+    clip = {"x": 0, "y": 0, "width": 1200, "height": table["y"] + table["height"] + 1}
     page.screenshot(path=DOCS / "what-if.png", clip=clip)
 
 
