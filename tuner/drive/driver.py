@@ -95,7 +95,7 @@ def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
                         _temp_dir=folder,
                         _system_config=ahead.system_config(num_processes, imports),
                     )
-            except (OSError, ValueError, RuntimeError) as error:
+            except Exception as error:  # Ray raises a bare one where its processes take too long
                 raise RequestError(f"Ray does not start ({error}); {UNANSWERED}") from error
             held.callback(ray.shutdown)
             ahead.start_ahead(num_processes)
