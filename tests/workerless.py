@@ -2,7 +2,6 @@
 
 import json
 import math
-import zlib
 from collections import deque
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from ray.air.execution._internal.tracked_actor import TrackedActor
 from ray.train._internal.session import _TrainingResult
 from ray.tune import Checkpoint
 from ray.tune.result import TRIAL_INFO
+from recorded.spaces.function import learn
 
 from tuner.drive import driver
 from tuner.drive.assembly import assemble
@@ -42,7 +42,7 @@ class Handle:
 class Worker:
     """What a worker process holds: a trial, and what it has trained to.
 
-    A loss hangs on the whole way that led to it, so that a wrong setting or checkpoint is seen in every later report.
+    Trains and saves as the recorded function space does, so that recorded searches can be resumed with it.
     """
 
     def __init__(self, config, storage):
@@ -60,8 +60,7 @@ class Worker:
 
     def train(self):
         self.epoch, self.index = self.epoch + 1, self.index + 1
-        self.way = zlib.crc32(json.dumps([self.trial, self.setting, self.epoch, self.way]).encode())
-        loss = (math.log10(self.setting["lr"]) + 2) ** 2 / self.epoch + self.way / 2**32
+        self.way, loss = learn(self.trial, self.setting, self.epoch, self.way)
         improved, self.best = loss < self.best, min(self.best, loss)
         self.saved = Path(self.storage.trial_fs_path) / f"checkpoint_{self.index:06d}"
         self.saved.mkdir(parents=True, exist_ok=True)
@@ -167,6 +166,12 @@ def run(folder, *, concurrent=1, **choices):
     experiment = Experiment(
         space=found.name, results=str(folder.parent), name=folder.name, max_concurrent_trials=concurrent, **choices
     )
+    conduct(experiment, found)
+
+
+def conduct(experiment, found):
+    """Searches to the end without workers, from what the experiment's folder has."""
+    folder, concurrent = experiment.folder, experiment.max_concurrent_trials
     (folder / "ray").mkdir(parents=True, exist_ok=True)
     history = read(folder / "journal.jsonl")
     journal = Journal(folder / "journal.jsonl")

@@ -1,0 +1,127 @@
+"""Experiment folders of earlier versions still resume: `recorded/<date>-<commit>/<case>/`, as their drivers left them.
+
+Each case is one search that an earlier version ran three times: without a break (`unbroken.json` has what it decided),
+until SIGINT (`interrupted/`), and until SIGKILL of its driver (`killed/`). The cases cover every searcher and every
+scheduler, a Task in one process and in two, a function that saves no checkpoint, and two trials at a time.
+
+Never edit a recorded folder or its space: if one no longer resumes, the program is wrong. Add a recording beside the
+others, by `python tests/record.py`, before a change of what is written: the journal's events, experiment.json,
+checkpoints, or the order in which a searcher or scheduler draws its random numbers. Add a case for each new searcher
+and scheduler.
+
+A searcher's library may propose other settings in its next version; `--resume` then refuses, and the test is skipped.
+"""
+
+import importlib.metadata
+import json
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from record import essence
+from workerless import Workerless, conduct
+
+from tuner.record.saved_experiment import load_experiment
+from tuner.spec.experiment import CHOICES
+from tuner.spec.spaces import find_space
+
+ROOT = Path(__file__).parent.parent
+RECORDED = Path(__file__).parent / "recorded"
+FOLDERS = sorted(path.parent for path in RECORDED.glob("*/*/*/experiment.json"))
+LIBRARIES = {"hyperopt": "hyperopt", "optuna": "optuna", "bohb": "hpbandster"}
+
+
+def document_of(folder):
+    """experiment.json, read without the program's own reader."""
+    return json.loads((folder / "experiment.json").read_text())
+
+
+def options_of(folder):
+    return document_of(folder)["options"]
+
+
+def runs_one_at_a_time(folder):
+    return options_of(folder)["max_concurrent_trials"] == 1
+
+
+def name_of(folder):
+    return str(folder.relative_to(RECORDED))
+
+
+WITHOUT_WORKERS = [folder for folder in FOLDERS if Path(options_of(folder)["space"]).name == "function.py"]
+
+
+@pytest.fixture
+def copied(tmp_path, monkeypatch):
+    """`copied(folder)` gives a copy to resume; the working folder is the project's, as the spaces' paths expect."""
+    monkeypatch.chdir(ROOT)
+
+    def copy(folder):
+        searcher = options_of(folder)["searcher"]
+        library, versions = LIBRARIES.get(searcher), document_of(folder)["versions"]
+        if library and importlib.metadata.version(library) != versions[library]:
+            pytest.skip(f"recorded with {library} {versions[library]}, which may have proposed other settings")
+        return shutil.copytree(folder, tmp_path / "resumed")
+
+    return copy
+
+
+def test_every_searcher_and_scheduler_was_interrupted_and_killed():
+    for field in ("searcher", "scheduler"):
+        for end in ("interrupted", "killed"):
+            assert {options_of(folder)[field] for folder in FOLDERS if folder.name == end} == set(CHOICES[field])
+
+
+@pytest.mark.parametrize("folder", WITHOUT_WORKERS, ids=name_of)
+def test_resumes_without_workers(one_ray, copied, monkeypatch, folder):
+    monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
+    target = copied(folder)
+    experiment, facts = load_experiment(target)
+    experiment = replace(experiment, results=str(target.parent), name=target.name)
+    monkeypatch.setattr(Workerless, "num_cpus", experiment.max_concurrent_trials)
+    found = find_space(experiment.space)
+    assert found.sha256 == facts["space"]["sha256"]
+    conduct(experiment, found)
+    assert_ended(target, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
+def test_resumes_by_the_command(search, copied, folder):
+    target = copied(folder)
+    all_cpus = ["--cpus-per-trial", "2"] if runs_one_at_a_time(folder) else []  # there may have been more or fewer
+    resumed = search("", "--resume", target.name, *all_cpus, name=target.name)
+    assert resumed.code == 0, resumed.err
+    assert_ended(target, folder)
+
+
+def assert_ended(target, folder):
+    """The search is whole, and the same as the unbroken one where the order of events is fixed."""
+    before, after = essence(folder / "journal.jsonl"), essence(target / "journal.jsonl")
+    expected = json.loads((folder.parent / "unbroken.json").read_text())
+    assert len(before["reports"]) < len(after["reports"]), "it had ended before"
+    if Path(options_of(folder)["space"]).name == "forgetful.py":  # its resumed trial reports from the first epoch again
+        after["reports"] = [report for n, report in enumerate(after["reports"]) if report not in after["reports"][:n]]
+    assert after["reports"][: len(before["reports"])] == before["reports"]
+    assert after["settings"].keys() == after["ends"].keys() == expected["settings"].keys()
+    assert set(after["ends"].values()) <= {"completed", "pruned"}
+    if options_of(folder)["scheduler"] != "pbt":  # which itself goes back to earlier epochs
+        assert max(Counter((trial, epoch) for trial, epoch, _ in after["reports"]).values()) == 1
+    if runs_one_at_a_time(folder):
+        assert after["settings"] == expected["settings"]
+        assert after["ends"] == expected["ends"]
+        assert numbers(after["reports"]) == expected_of(expected["reports"], folder)
+        assert numbers(after["decisions"]) == expected_of(expected["decisions"], folder)
+
+
+def numbers(rows):
+    return [value for row in rows for value in row]
+
+
+def expected_of(rows, folder):
+    """Exact, but for what torch computes: its kernels round otherwise on another processor."""
+    if Path(options_of(folder)["space"]).name != "task.py":
+        return numbers(rows)
+    return [pytest.approx(value, rel=1e-4) if isinstance(value, float) else value for value in numbers(rows)]
