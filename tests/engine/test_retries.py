@@ -1,16 +1,18 @@
 """What is tried again and how often; and that a trial that was has every epoch once."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import ray.exceptions
-from pyarrow.fs import LocalFileSystem
+from ray.tune import CheckpointConfig
+from ray.tune.experiment import Experiment as RayExperiment
 
 from tuner import run
+from tuner.engine.controller import Controller
+from tuner.engine.failures import as_a_worker_or_task_error
 from tuner.engine.output import MOST_BYTES
-from tuner.engine.recovery import RecoveringController, as_a_worker_or_task_error
 from tuner.engine.retries import Retries
+from tuner.engine.trials import new_trial
 from tuner.record.journal import read
 
 LOST = ray.exceptions.RayActorError(error_msg="killed")
@@ -163,12 +165,19 @@ def test_errors_that_would_end_rays_search_are_one_trials(error, kind):
 
 @pytest.mark.parametrize(("decision", "status"), [("STOP", "completed"), ("PAUSE", "paused"), ("CONTINUE", "")])
 def test_a_worker_that_dies_after_its_report_was_judged_takes_nothing_with_it(tmp_path, decision, status):
+    """The trial's third report is judged, and Ray has not noted its checkpoint yet."""
+    experiment = RayExperiment("quadratic", print, storage_path=str(tmp_path))
+    trial = new_trial(experiment, "00000", {}, CheckpointConfig(), (None, None))
+    trial.init_local_path()
+    trial.run_metadata.last_result = {"training_iteration": 3, "checkpoint_dir_name": "checkpoint_000003"}
+    trial.temporary_state.saving_to = "there"
+    folder = Path(trial.storage.trial_fs_path) / "checkpoint_000003"
+    folder.mkdir(parents=True)
     controller = Controlled()
-    trial = SavingTrial(tmp_path)
     controller._cached_trial_decisions[trial.trial_id] = decision
-    assert RecoveringController._had_been_judged(controller, trial) == bool(status)
-    assert controller.done == ([status] if status else []) and trial.temporary_state.saving_to is None
-    assert trial.noted == [str(tmp_path / "checkpoint_000003")]
+    assert Controller._had_been_judged(controller, trial) == bool(status)
+    assert controller.done == ([status] if status else []) and not trial.is_saving
+    assert trial.checkpoint.path == str(folder)
 
 
 class Controlled:
@@ -180,27 +189,8 @@ class Controlled:
     def stop_trial(self, trial):
         self.done.append("completed")
 
-    def _schedule_trial_stop(self, trial):
-        pass
-
     def _set_trial_status(self, trial, status):
         self.done.append(status.lower())
-
-
-class SavingTrial:
-    """A trial whose third report is judged and whose checkpoint Ray has not noted yet."""
-
-    trial_id, is_saving, checkpoint = "00000", True, None
-
-    def __init__(self, folder):
-        self.last_result = {"training_iteration": 3, "checkpoint_dir_name": "checkpoint_000003"}
-        self.temporary_state, self.noted = SimpleNamespace(saving_to="there"), []
-        self.storage = SimpleNamespace(
-            build_checkpoint_path_from_name=lambda name: str(folder / name), storage_filesystem=LocalFileSystem()
-        )
-
-    def on_checkpoint(self, saved):
-        self.noted.append(saved.checkpoint.path)
 
 
 def test_a_trial_that_is_resumed_keeps_its_count(lossy):

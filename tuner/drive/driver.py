@@ -92,8 +92,7 @@ def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
                         include_dashboard=False,
                         logging_level=logging.ERROR,
                         log_to_driver=False,
-                        _temp_dir=folder,
-                        _system_config=ahead.system_config(num_processes, imports),
+                        **ahead.private_options(folder, num_processes, imports),
                     )
             except (OSError, ValueError, RuntimeError) as error:
                 raise RequestError(f"Ray does not start ({error}); {UNANSWERED}") from error

@@ -131,16 +131,7 @@ def _too_many_workers(trial: Resources, nodes: Sequence[Mapping[str, float]], th
 
 def local_cluster() -> dict[str, float]:
     """This machine's CPUs (those this process may use) and GPUs (those visible), before Ray is started."""
-    from ray._private.accelerators import get_accelerator_manager_for_resource
+    from tuner.engine.machine import num_cpus, num_gpus
 
-    manager = get_accelerator_manager_for_resource("GPU")
-    visible = manager.get_current_process_visible_accelerator_ids() if manager else None
-    gpus = manager.get_current_node_num_accelerators() if manager else 0
-    return {"CPU": float(_cpus()), "GPU": float(gpus if visible is None else min(gpus, len(visible)))}
-
-
-def _cpus() -> int:
-    from ray._private.utils import get_num_cpus
-
-    # Ray's count knows a container's CPU quota, the affinity mask a taskset or batch system's share.
-    return min(int(get_num_cpus()), len(os.sched_getaffinity(0)))
+    # Ray's count respects a container's CPU quota; the affinity mask respects taskset and batch systems.
+    return {"CPU": float(min(num_cpus(), len(os.sched_getaffinity(0)))), "GPU": float(num_gpus())}
