@@ -121,7 +121,7 @@ def folder_name(name: str) -> str:
 def is_worker(pid: int) -> bool:
     """Whether a process trains: a trial's actor, or one of its ddp workers."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith((b"ray::ImplicitFunc", b"ray::WorkerActor"))
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith((b"ray::TrialFunction", b"ray::WorkerActor"))
     return False
 
 

@@ -356,12 +356,33 @@ def test_what_population_based_training_changed_is_told_for_words_too():
 
 def test_a_replayed_trial_is_not_added_again_when_ray_adds_it(tmp_path):
     search = Search(tmp_path / "j")
-    trial = StandIn("00000", status="TERMINATED")
-    search.scheduler.restored([trial], [])
-    search.scheduler.on_trial_add(None, trial)
-    assert "00000" not in search.inner._trial_info
-    search.scheduler.on_trial_add(None, trial)  # Ray's way of a retry
-    assert "00000" in search.inner._trial_info
+    ended, waits = StandIn("00000", status="TERMINATED"), StandIn("00001", status="PENDING")
+    added = []
+    search.inner.on_trial_add = lambda controller, trial: added.append(trial.trial_id)
+    for trial in (waits, ended, waits):  # by the replay, then by Ray
+        search.scheduler.on_trial_add(None, trial)
+    assert added == ["00001"]
+
+
+def test_a_trial_that_is_tried_again_keeps_its_place_in_the_inner_scheduler(tmp_path):
+    search = Search(tmp_path / "j")
+    told = []
+    search.inner.on_trial_add = lambda controller, trial: told.append(f"{trial.trial_id} added")
+    search.inner.on_trial_error = lambda controller, trial: told.append(f"{trial.trial_id} failed")
+    seen = []
+    search.inner.choose_trial_to_run = lambda controller: seen.append([t.trial_id for t in controller.get_trials()])
+    first, second = StandIn("00000", status="PENDING"), StandIn("00001", status="PENDING")
+    for trial in (first, second):
+        search.scheduler.on_trial_add(None, trial)
+    first.will_retry = True
+    search.scheduler.on_trial_error(None, first)
+    search.scheduler.on_trial_add(None, first)  # Ray's way of a retry
+    search.scheduler.choose_trial_to_run(None)
+    second.will_retry = False
+    search.scheduler.on_trial_error(None, second)
+    search.scheduler.choose_trial_to_run(None)
+    assert told == ["00000 added", "00001 added", "00001 failed"]
+    assert seen == [["00001", "00000"], ["00000"]]  # put back behind the others
 
 
 def test_epochs_trained_again_from_an_earlier_checkpoint_are_not_judged_again(tmp_path):

@@ -2,9 +2,10 @@
 
 import pytest
 
+from tuner.engine.machine import local_cluster
 from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
-from tuner.spec.resources import local_cluster, resources_of
+from tuner.spec.resources import resources_of
 
 
 def found(cpus, gpus, most=0, cluster=None, **others):

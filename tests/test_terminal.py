@@ -41,7 +41,7 @@ def test_the_live_table_keeps_its_own_control_sequences_alone(monkeypatch, capsy
 
     table = progress.ProgressTable(Experiment(), 1, lambda: None, lambda *_: "wait\x1b[2J")
     monkeypatch.setattr(table, "_progress_str", lambda *_: "| a\x1b[2J |\n| b\x9b |", raising=False)
-    table._in_place, table._start_time = True, 0.0
+    table._in_place, table._started = True, 0.0
     for _ in range(2):
         table.report([], False)
     said = capsys.readouterr().out

@@ -16,6 +16,7 @@ ENVIRONMENT = dict(
     TUNE_DISABLE_SIGINT_HANDLER="1",  # signals go through `engine.halt`, SIGTERM too
     TUNE_DISABLE_STRICT_METRIC_CHECKING="1",  # one report without the metric would end the whole experiment
     TUNE_PRINT_ALL_TRIAL_ERRORS="0",  # they are in the journal, trials.csv and the end's summary
+    TUNE_GLOBAL_CHECKPOINT_S="inf",  # a snapshot costs more with each trial; the journal is the experiment's state
     TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S="0",
     RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS="0",
 )

@@ -16,7 +16,7 @@ import tuner.drive.driver
 import ray
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from tuner.engine.ahead import start_ahead, system_config
+from tuner.engine.ahead import private_options, start_ahead
 
 def idle():
     found = 0
@@ -30,8 +30,8 @@ class Actor:
     def look(self):
         return os.getpid(), "colorsys" in sys.modules
 
-options = system_config(3, ["colorsys"])
-ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, _system_config=options)
+options = private_options(None, 3, ["colorsys"])
+ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, **options)
 start_ahead(3)
 end = time.monotonic() + 30
 while (started := idle()) < 3 and time.monotonic() < end:

@@ -58,7 +58,7 @@ def test_a_search_listens_on_loopback_alone_and_its_files_are_private(tmp_path, 
     assert modes == {0o700} and not list(sessions.iterdir())
     assert search.returncode == 0, (tmp_path / "said").read_text()
     names = {name for name, _ in found}
-    assert {"gcs_server", "raylet"} <= names and any(name.startswith("ray::ImplicitFunc") for name in names)
+    assert {"gcs_server", "raylet"} <= names and any(name.startswith("ray::TrialFunction") for name in names)
     assert all(is_loopback(address) for _, address in found), sorted(found)
     token = tmp_path / ".ray" / "auth_token"
     assert stat.S_IMODE(token.stat().st_mode) == 0o600 and stat.S_IMODE(token.parent.stat().st_mode) == 0o700

@@ -7,7 +7,7 @@ import yaml
 from ray.core.generated import autoscaler_pb2
 
 from benchmarks.nodes import FAULTS, Search, epochs_lost, figures, places, raylets
-from tuner.engine import nodes
+from tuner.engine import control, nodes
 from tuner.engine.nodes import Nodes, launchable
 from tuner.engine.shares import Want, division
 from tuner.spec.resources import Resources
@@ -119,7 +119,7 @@ class Told:
 
 def test_the_launchers_file_says_how_far_it_goes(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(nodes, "state", Told())
+    monkeypatch.setattr(control, "state", Told())
     assert launchable() == []
     kinds = {
         "head": {"resources": {"CPU": 2}, "max_workers": 0},
@@ -135,7 +135,7 @@ def test_what_rays_control_service_was_told_goes_first(monkeypatch):
     config = autoscaler_pb2.ClusterConfig(
         node_group_configs=[groups(resources={"CPU": 4}, max_count=2), groups(resources={"GPU": 1}, max_count=-1)]
     )
-    monkeypatch.setattr(nodes, "state", Told(config))
+    monkeypatch.setattr(control, "state", Told(config))
     assert launchable() == [{"CPU": 4}] * 2 + [{"GPU": 1}] * nodes.UNBOUNDED
 
 

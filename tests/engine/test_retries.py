@@ -6,8 +6,8 @@ import pytest
 import ray.exceptions
 
 from tuner import run
+from tuner.engine.failures import as_a_worker_or_task_error
 from tuner.engine.output import MOST_BYTES
-from tuner.engine.recovery import as_a_worker_or_task_error
 from tuner.engine.retries import Retries
 from tuner.record.journal import read
 

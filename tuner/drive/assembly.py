@@ -27,6 +27,7 @@ from tuner.engine.controller import installed
 from tuner.engine.halt import Halt
 from tuner.engine.nodes import Nodes
 from tuner.engine.retries import Retries
+from tuner.engine.trainable import trainable_of
 from tuner.record.events import Event
 from tuner.record.journal import Journal
 from tuner.record.ledger import Ledger
@@ -84,7 +85,7 @@ def assemble(
     def replayed(source: Proposals) -> list[Trial]:
         replay = Replay(source, judge, ledger, experiment, history)
         trials = replay.run()
-        judge.restored(trials, replay.started())
+        judge.first(replay.started())
         return trials
 
     keep = KEEP_BEST_AND_LATEST if found.space.task and not pbt else CheckpointConfig()
@@ -148,7 +149,7 @@ def trainable(experiment: Experiment, found: Found, splits: Any, resources: Reso
     else:
         # Once into the object store; every worker of a node maps the same arrays.
         function = tune.with_parameters(trials.train_task, task=space.task, splits=splits, goal=goal)
-    return tune.with_resources(function, tune.PlacementGroupFactory(resources.bundles()))
+    return trainable_of(function, resources.bundles())
 
 
 def left_s(experiment: Experiment, history: list[Event]) -> float | None:

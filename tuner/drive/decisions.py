@@ -18,6 +18,7 @@ from ray.tune.schedulers import TrialScheduler
 from tuner.drive.explain import Comparison, Explainer
 from tuner.drive.sampling import seeded
 from tuner.engine.halt import Halt
+from tuner.engine.trials import SearchTrial
 from tuner.errors import RequestError, nearest
 from tuner.record.columns import USAGE
 from tuner.record.events import RAY_KEYS
@@ -39,6 +40,25 @@ class Verdict:
 
     status: str
     reason: str
+
+
+class Unfinished:
+    """Ray's controller as the inner scheduler sees it: with the trials that have not ended.
+
+    Ray's schedulers look for a trial to run by going through all trials at every event, 0.5 ms with 10,000 of them.
+    """
+
+    def __init__(self, controller: Any, trials: dict[str, Trial]) -> None:
+        self._controller, self._trials = controller, trials
+
+    def get_trials(self) -> list[Trial]:
+        """Returns the trials that have not ended, in the order in which they were added or put back."""
+        return [trial for trial in self._trials.values() if not trial.is_finished()]
+
+    get_live_trials = get_trials
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._controller, name)
 
 
 class JournalingScheduler(TrialScheduler):
@@ -66,7 +86,7 @@ class JournalingScheduler(TrialScheduler):
         self._judged: dict[str, int] = {}  # trial -> its last judged epoch
         self._waiting: set[str] = set()  # told to pause, and nothing reported since
         self._concurrent = concurrent
-        self._added: set[str] = set()  # by the replay, before Ray knows them
+        self._unfinished: dict[str, Trial] = {}  # in the order in which they were added or put back
         self._first: list[Trial] = []
         self.max_epochs = experiment.max_epochs
         self.verdicts: dict[str, Verdict] = {}
@@ -83,18 +103,27 @@ class JournalingScheduler(TrialScheduler):
         return True  # set when the inner scheduler was built
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        if trial.trial_id in self._added:
-            self._added.discard(trial.trial_id)
-            return
-        with seeded(self._experiment.seed, 4, int(trial.trial_id)):
-            self._inner.on_trial_add(tune_controller, trial)
+        """Gives the inner scheduler a new trial; one that the replay added, or that is tried again, is known to it."""
+        if trial.trial_id in self._unfinished:
+            self.put_back(trial)
+        elif not trial.is_finished():
+            self._unfinished[trial.trial_id] = trial
+            with seeded(self._experiment.seed, 4, int(trial.trial_id)):
+                self._inner.on_trial_add(tune_controller, trial)
 
-    def restored(self, trials: list[Trial], first: list[Trial]) -> None:
-        """The replay is over: Ray will add its trials, which are known here; those that ran are to run first."""
-        self._added, self._first = {trial.trial_id for trial in trials}, first
+    def put_back(self, trial: Trial) -> None:
+        """Moves an unfinished trial to the end of the queue."""
+        self._unfinished[trial.trial_id] = self._unfinished.pop(trial.trial_id)
 
-    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        self._inner.on_trial_error(tune_controller, trial)
+    def first(self, trials: list[Trial]) -> None:
+        """Runs these trials before all others: those that ran when the search stopped."""
+        self._first = trials
+
+    def on_trial_error(self, tune_controller: Any, trial: SearchTrial) -> None:
+        """Takes a failed trial from the inner scheduler; one that is tried again keeps its rung and bracket."""
+        if not trial.will_retry:
+            self._unfinished.pop(trial.trial_id, None)
+            self._inner.on_trial_error(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         trial_id, epoch = trial.trial_id, result["training_iteration"]
@@ -129,7 +158,7 @@ class JournalingScheduler(TrialScheduler):
         # Before it decides: afterwards the trial is part of what it was compared with.
         compared = self._explain.before(trial, result)
         with self._seeded(int(trial_id), epoch):
-            action: str = self._inner.on_trial_result(tune_controller, trial, result)
+            action: str = self._inner.on_trial_result(Unfinished(tune_controller, self._unfinished), trial, result)
         changed = {k: (before[k], v) for k, v in trial.config.items() if k in self._mutable and v != before[k]}
         # Ray's session gives a report without a checkpoint the name None.
         if action == PAUSE and not trial.checkpoint and result.get("checkpoint_dir_name") is None:
@@ -146,6 +175,7 @@ class JournalingScheduler(TrialScheduler):
         return seeded(self._experiment.seed, 5, *key) if self._experiment.scheduler == "pbt" else nullcontext()
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        self._unfinished.pop(trial.trial_id, None)
         if trial.trial_id in self._waiting and trial.is_saving:
             self._removed(trial)  # stopped before Ray had marked it as paused: to Ray that is a trial that runs
         value = plain(result.get(self.metric))
@@ -155,6 +185,7 @@ class JournalingScheduler(TrialScheduler):
             self._inner.on_trial_remove(tune_controller, trial)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
+        self._unfinished.pop(trial.trial_id, None)
         self._removed(trial)
         self._inner.on_trial_remove(tune_controller, trial)
 
@@ -172,11 +203,11 @@ class JournalingScheduler(TrialScheduler):
             if self._first[0].status == Trial.PENDING:
                 return self._first[0]
             del self._first[0]
-        chosen = self._inner.choose_trial_to_run(tune_controller)
+        chosen = self._inner.choose_trial_to_run(Unfinished(tune_controller, self._unfinished))
         if chosen is None or chosen.status != Trial.PAUSED or self._concurrent is None:
             return chosen
         # Ray would resume as many as there are CPUs for.
-        busy = sum(trial.status in (Trial.PENDING, Trial.RUNNING) for trial in tune_controller.get_live_trials())
+        busy = sum(trial.status in (Trial.PENDING, Trial.RUNNING) for trial in self._unfinished.values())
         return chosen if busy < self._concurrent() else None
 
     def debug_string(self) -> str:

@@ -17,12 +17,13 @@ import ray
 
 from tuner.engine import ahead, alone, probe
 from tuner.engine.loopback import on_loopback
+from tuner.engine.machine import local_cluster
 from tuner.engine.nodes import launchable, present
 from tuner.engine.signals import signals_to
 from tuner.errors import RequestError
 from tuner.record.journal import Journal
 from tuner.spec.experiment import Experiment
-from tuner.spec.resources import local_cluster, resources_of
+from tuner.spec.resources import resources_of
 from tuner.spec.spaces import Found
 
 if TYPE_CHECKING:
@@ -92,8 +93,7 @@ def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
                         include_dashboard=False,
                         logging_level=logging.ERROR,
                         log_to_driver=False,
-                        _temp_dir=folder,
-                        _system_config=ahead.system_config(num_processes, imports),
+                        **ahead.private_options(folder, num_processes, imports),
                     )
             except Exception as error:  # Ray raises a bare one where its processes take too long
                 raise RequestError(f"Ray does not start ({error}); {UNANSWERED}") from error

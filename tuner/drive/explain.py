@@ -1,4 +1,4 @@
-"""Why a scheduler decided as it did, read from the state of Ray's own schedulers (ray 2.60.0).
+"""Why a scheduler decided as it did, read from the state of Ray's own schedulers.
 
 Sources: ASHA, Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, in Ray's stopping
 variant; the median rule of Golovin et al., "Google Vizier", KDD 2017; HyperBand, Li et al., JMLR 2018; BOHB, Falkner
@@ -7,20 +7,15 @@ et al., ICML 2018; population based training, Jaderberg et al., 2017.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import (
-    AsyncHyperBandScheduler,
-    HyperBandScheduler,
-    PopulationBasedTraining,
-    TrialScheduler,
-)
+from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining, TrialScheduler
 
 from tuner.drive.incremental import IncrementalMedian
+from tuner.engine.rungs import Asha, place_of
 from tuner.record.records import sign_of
 
 
@@ -52,7 +47,7 @@ class Explainer:
     def before(self, trial: Trial, result: dict[str, Any]) -> Comparison:
         """What the scheduler is about to compare the report with; its rung is None where it will not compare."""
         scheduler, epoch, value = self._scheduler, result["training_iteration"], result[self._metric]
-        if isinstance(scheduler, AsyncHyperBandScheduler):
+        if isinstance(scheduler, Asha):
             return self._asha(scheduler, trial.trial_id, epoch)
         if isinstance(scheduler, IncrementalMedian):
             return self._median(scheduler, trial, epoch, value)
@@ -65,9 +60,8 @@ class Explainer:
         place = self._at.get(trial.trial_id)
         if place is None or not isinstance(self._scheduler, HyperBandScheduler):
             return Comparison()
-        bracket, _ = self._scheduler._trial_info[trial]
         best_first = sorted(self._came[place].values(), reverse=self._mode == "max")
-        kept = int(bracket._n)  # halved already when it stops trials
+        kept = place_of(self._scheduler, trial).size  # halved already when it stops trials
         cutoff = best_first[kept - 1] if 0 < kept <= len(best_first) else None
         if cutoff is not None and self._sign * self._came[place][trial.trial_id] >= self._sign * cutoff:
             cutoff = None  # good enough: its whole bracket has ended
@@ -96,37 +90,31 @@ class Explainer:
             return "makes room for the others of its population"
         return f"only {compared.recorded} others to compare with at rung {compared.rung:g}: lets them go first"
 
-    def _asha(self, scheduler: AsyncHyperBandScheduler, trial_id: str, epoch: int) -> Comparison:
-        bracket = scheduler._trial_info[trial_id]
-        for rung, recorded in bracket._rungs:  # the highest first, as Ray goes through them
-            if epoch >= rung and trial_id not in recorded:
-                cutoff = bracket.cutoff(recorded)
-                own_sign = None if cutoff is None else float(self._sign * cutoff)
-                return Comparison(rung, scheduler._brackets.index(bracket), own_sign, len(recorded))
-        return Comparison()
+    def _asha(self, scheduler: Asha, trial_id: str, epoch: int) -> Comparison:
+        found = scheduler.comparison(trial_id, epoch)
+        if found is None:
+            return Comparison()
+        own_sign = None if found.cutoff is None else float(self._sign * found.cutoff)
+        return Comparison(found.rung, found.bracket, own_sign, found.recorded)
 
     def _median(self, scheduler: IncrementalMedian, trial: Trial, epoch: int, value: float) -> Comparison:
-        if epoch < scheduler._grace_period:
+        if epoch < scheduler.grace_period:
             return Comparison()
         return Comparison(epoch, None, *scheduler.compared(trial, epoch, value))
 
     def _hyperband(self, scheduler: HyperBandScheduler, trial: Trial, epoch: int, value: float) -> Comparison:
-        bracket, _ = scheduler._trial_info[trial]
-        rung = int(bracket._cumul_r)
-        if epoch < rung:
+        stands = place_of(scheduler, trial)
+        if epoch < stands.rung:
             return Comparison()
-        band = next(band for band in scheduler._hyperbands if bracket in band)
-        place = (scheduler._hyperbands.index(band) * len(band) + band.index(bracket), rung)
+        place = stands.bracket, stands.rung
         came = self._came[place]
         came[trial.trial_id] = value
         self._at[trial.trial_id] = place
-        kept = math.ceil(bracket._n / bracket._eta)
         best_first = sorted(came.values(), reverse=self._mode == "max")
-        # The cutoff stands once the whole bracket has come; until then a trial waits.
-        complete = set(came) >= {t.trial_id for t in bracket._live_trials}
-        halved = complete and bracket._halves > 0  # at the last rung it ends, with nobody compared
-        cutoff = float(best_first[kept - 1]) if halved and kept <= len(best_first) else None
-        return Comparison(rung, place[0], cutoff, len(came) - 1)
+        # The cutoff is known once the whole bracket has reached the rung; until then a trial waits.
+        halved = stands.halves and set(came) >= stands.live  # at the last rung it ends, with nobody compared
+        cutoff = float(best_first[stands.kept - 1]) if halved and stands.kept <= len(best_first) else None
+        return Comparison(stands.rung, stands.bracket, cutoff, len(came) - 1)
 
 
 def short(value: Any) -> str:

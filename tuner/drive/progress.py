@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import logging
+import math
 import shutil
 import sys
 import time
@@ -46,12 +49,12 @@ class ProgressTable(CLIReporter):
     ) -> None:
         columns = list(dict.fromkeys([experiment.metric, "loss", "accuracy", "training_iteration"]))
         self._in_place = sys.stdout.isatty()
-        self._pause_s = 1.0 if self._in_place else 30.0
+        self._shortest_pause_s = self._pause_s = 1.0 if self._in_place else 30.0
+        self._started, self._reported = time.time(), -math.inf
         super().__init__(
             metric_columns=columns,
             metric=experiment.metric,
             mode=experiment.mode,
-            max_report_frequency=self._pause_s,
             max_progress_rows=20,
             print_intermediate_tables=True,
         )
@@ -61,14 +64,23 @@ class ProgressTable(CLIReporter):
     def set_search_properties(self, metric: str | None, mode: str | None) -> bool:
         return True
 
+    def should_report(self, trials: list[Trial], done: bool = False) -> bool:
+        """Whether the table is due: at the end, and each time after a pause."""
+        due = time.monotonic() - self._reported > self._pause_s
+        if due:
+            self._reported = time.monotonic()
+        return due or done
+
     @never_fatal
     def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
         begun = time.monotonic()
-        text = self._progress_str(trials, done and len(trials) <= MOST_ROWS)
-        table = [line for line in text.splitlines() if line.startswith(("|", "+", "Number of errored", "..."))]
+        with contextlib.redirect_stdout(io.StringIO()) as text:
+            super().report(trials, done and len(trials) <= MOST_ROWS)
+        lines = text.getvalue().splitlines()
+        table = [line for line in lines if line.startswith(("|", "+", "Number of errored", "..."))]
         counts = [sum(trial.status == status for trial in trials) for status in (Trial.PENDING, Trial.RUNNING)]
         notice = self._waiting(*counts)
-        line = progress_line(trials, self._experiment, self._num_settings, self._start_time, self._left())
+        line = progress_line(trials, self._experiment, self._num_settings, self._started, self._left())
         table = list(map(printable, table))
         block = [*table, *map(printable, [notice, line] if notice else [line])]
         if self._in_place:
@@ -81,8 +93,8 @@ class ProgressTable(CLIReporter):
             print(up + "\n".join(block), flush=True)
         else:
             print("\n".join(block), flush=True)
-        # The table goes through every trial: at most a twentieth of the driver's time is for it. (Ray's spelling.)
-        self._max_report_freqency = max(self._pause_s, 20 * (time.monotonic() - begun))
+        # The table goes through every trial: at most a twentieth of the driver's time is for it.
+        self._pause_s = max(self._shortest_pause_s, 20 * (time.monotonic() - begun))
 
 
 def without_column(table: list[str], name: str) -> list[str]:

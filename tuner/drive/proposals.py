@@ -17,6 +17,7 @@ from ray.tune.experiment import Trial
 from ray.tune.search import SearchAlgorithm, Searcher
 
 from tuner.drive.sampling import seeded
+from tuner.engine.trials import new_trial
 from tuner.errors import RequestError
 from tuner.record.journal import plain
 from tuner.record.ledger import Ledger
@@ -55,7 +56,7 @@ class Proposals(SearchAlgorithm):
         self._concurrent, self._keep = concurrent, keep
         self._alive: dict[str, Trial] = {}
         self._num_proposed = 0
-        self._finished = False
+        self._exhausted = False
         self._told: set[str] = set()  # trials whose end the searcher knows
         self._replayed = replayed
         self._recorded: list[Trial] = []
@@ -78,7 +79,7 @@ class Proposals(SearchAlgorithm):
     def num_left(self) -> int:
         """Trials that are still to be given to Ray to run, at most."""
         recorded = sum(not trial.is_finished() for trial in self._recorded)
-        return 0 if self._finished else self._num_settings - self._num_proposed + recorded
+        return 0 if self._exhausted else self._num_settings - self._num_proposed + recorded
 
     def next_trial(self) -> Trial | None:
         busy = sum(trial.status != Trial.PAUSED for trial in self._alive.values()) >= self._concurrent()
@@ -118,10 +119,10 @@ class Proposals(SearchAlgorithm):
     def is_finished(self) -> bool:
         if self._recorded:
             return False
-        return self._finished or self._num_proposed >= self._num_settings
+        return self._exhausted or self._num_proposed >= self._num_settings
 
     def set_finished(self) -> None:
-        self._finished = True
+        self._exhausted = True
         self._recorded.clear()
 
     # Ray's snapshots leave this out: the journal has it.
@@ -130,7 +131,8 @@ class Proposals(SearchAlgorithm):
         return False
 
     def save_to_dir(self, dirpath: str, **kwargs: Any) -> None:
-        pass
+        if not self._experiment.folder.exists():
+            raise FileNotFoundError(f"{self._experiment.folder} is gone; Ray would make another folder in its place")
 
     def restore_from_dir(self, dirpath: str) -> None:
         pass
@@ -143,7 +145,7 @@ class Proposals(SearchAlgorithm):
         with seeded(self._experiment.seed, 1, self._num_proposed):
             setting = self.searcher.suggest(trial_id)
         if setting == Searcher.FINISHED:
-            self._finished = True
+            self._exhausted = True
             return None
         if setting is None:
             return None
@@ -170,22 +172,7 @@ class Proposals(SearchAlgorithm):
             )
 
     def _trial(self, trial_id: str, setting: dict[str, Any]) -> Trial:
-        spec = self._ray_experiment.spec
-        trial = Trial(
-            self._ray_experiment.run_identifier,
-            config=setting,
-            trial_id=trial_id,
-            storage=spec.get("storage"),
-            evaluated_params=setting,
-            placement_group_factory=spec.get("resources_per_trial"),
-            checkpoint_config=self._keep,
-            trial_name_creator=str_id,
-            trial_dirname_creator=str_id,
-            log_to_file=self._log_files(trial_id),
-        )
-        # Set here, because Ray would give a resumed trial, whose folder exists, a new folder with a new name.
-        trial.relative_logdir = trial.storage.trial_dir_name = trial_id
-        return trial
+        return new_trial(self._ray_experiment, trial_id, setting, self._keep, self._log_files(trial_id))
 
     def _log_files(self, trial_id: str) -> tuple[str | None, str | None]:
         """What a trial prints goes into its folder; relative names would leave it in Ray's temporary one."""
@@ -194,11 +181,6 @@ class Proposals(SearchAlgorithm):
         folder = (self._experiment.folder / "ray" / trial_id).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         return str(folder / "stdout"), str(folder / "stderr")
-
-
-def str_id(trial: Trial) -> str:
-    """A trial's name and its folder's: its number."""
-    return str(trial.trial_id)
 
 
 def python_values(setting: dict[str, Any]) -> dict[str, Any]:

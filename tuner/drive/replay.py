@@ -19,6 +19,7 @@ from ray.tune.schedulers import TrialScheduler
 from tuner.drive.decisions import ACTIONS, JournalingScheduler, Verdict
 from tuner.drive.saves import Saves
 from tuner.drive.stage import Source, Stage
+from tuner.engine.stage import set_last_result, set_status
 from tuner.record.events import Event
 from tuner.record.ledger import Ledger
 from tuner.spec.experiment import Experiment
@@ -92,13 +93,13 @@ class Replay:
         trial = self._stage.trials[event["trial"]]
         if trial.status == Trial.PAUSED:
             self._look_around()
-        trial.status = Trial.RUNNING
+        set_status(trial, Trial.RUNNING)
         self._started[trial.trial_id] = None
         self._extended.discard(trial.trial_id)
 
     def _on_report(self, number: int, event: Event) -> None:
         trial = self._stage.trials[event["trial"]]
-        trial.status = Trial.RUNNING
+        set_status(trial, Trial.RUNNING)
         self._saves.add(trial, event)
         result = {**event["metrics"], "training_iteration": event["epoch"], "trial_id": trial.trial_id}
         if "checkpoint" in event:
@@ -107,7 +108,7 @@ class Replay:
         action = self._judged(trial, result, recorded)
         if action != TrialScheduler.STOP:
             self._source.on_trial_result(trial.trial_id, result)
-        trial.run_metadata.last_result = {**result, "config": trial.config}
+        set_last_result(trial, {**result, "config": trial.config})
         # The journal's word counts: whether a trial that could go on made room for others hung on what ran just then.
         self._act(trial, ACTIONS[action] if recorded is None else recorded)
 
@@ -119,19 +120,19 @@ class Replay:
         # after they were told to. That this one was told to pause says that one of them was not marked yet.
         paused = [other for other in self._stage.get_trials() if other.status == Trial.PAUSED]
         for other in paused:
-            other.status = Trial.RUNNING
+            set_status(other, Trial.RUNNING)
         try:
             return self._judge.on_trial_result(self._stage, trial, result)
         finally:
             for other in paused:
                 if not other.is_finished():
-                    other.status = Trial.PAUSED
+                    set_status(other, Trial.PAUSED)
 
     def _act(self, trial: Trial, action: str) -> None:
         if action == "stop":
             self._stopped.add(trial.trial_id)
         elif action == "pause":
-            trial.status = Trial.PAUSED
+            set_status(trial, Trial.PAUSED)
             self._started.pop(trial.trial_id, None)
 
     def _on_decision(self, number: int, event: Event) -> None:
@@ -149,14 +150,15 @@ class Replay:
             self._failed.add(trial.trial_id)
             return
         # Its scheduler and its searcher hear nothing of a trial that is tried again; Ray puts it last.
-        trial.status = Trial.PENDING
+        set_status(trial, Trial.PENDING)
         self._stage.trials[trial.trial_id] = self._stage.trials.pop(trial.trial_id)
+        self._judge.put_back(trial)
 
     def _on_trial_ended(self, number: int, event: Event) -> None:
         trial = self._stage.trials[event["trial"]]
         if event["status"] == "interrupted":
             if trial.status == Trial.RUNNING and trial.trial_id not in self._stopped:
-                trial.status = Trial.PENDING
+                set_status(trial, Trial.PENDING)
             return
         self._started.pop(trial.trial_id, None)
         self._stopped.discard(trial.trial_id)
@@ -165,7 +167,7 @@ class Replay:
         if trial.trial_id in self._failed:
             self._judge.on_trial_error(self._stage, trial)
             self._source.on_trial_complete(trial.trial_id, error=True)
-            trial.status = Trial.ERROR
+            set_status(trial, Trial.ERROR)
             return
         self._judge.verdicts.setdefault(trial.trial_id, Verdict(event["status"], event["reason"]))
         self._end(trial)
@@ -183,7 +185,7 @@ class Replay:
                 self._started.pop(trial.trial_id, None)
                 self._end(trial)
             elif trial.status == Trial.RUNNING:
-                trial.status = Trial.PENDING
+                set_status(trial, Trial.PENDING)
         self._stopped.clear()
 
     def _extend(self, max_epochs: int, number: int) -> None:
@@ -197,7 +199,7 @@ class Replay:
             if self._last_start.get(trial_id, -1) > number or self._saves.reaches(trial_id, before):
                 del self._completed[trial_id]
                 self._extended.add(trial_id)
-                trial.status = Trial.PENDING
+                set_status(trial, Trial.PENDING)
                 self._judge.on_trial_add(self._stage, trial)
             else:
                 logger.warning("trial %s stays at %d epochs: it saved no checkpoint to go on from", trial_id, before)

@@ -7,10 +7,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ray.train._internal.checkpoint_manager import _TrainingResult
 from ray.tune import Checkpoint
 from ray.tune.experiment import Trial
 
+from tuner.engine.trials import count_checkpoints_from, note_checkpoint
 from tuner.errors import RequestError
 from tuner.record.checkpoints import damage, within
 from tuner.record.events import Event
@@ -48,7 +48,7 @@ class Saves:
         # What Ray keeps, and what a worker goes on counting from, by the keys that they read.
         metrics = {**report["metrics"], "training_iteration": report["epoch"]}
         metrics["improved"] = report["epoch"] if improved else 0
-        trial.storage.current_checkpoint_index = int(path.name.rpartition("_")[2])
+        count_checkpoints_from(trial, int(path.name.rpartition("_")[2]))
         self._named.setdefault(trial.trial_id, []).append((path, metrics))
         if self._at_once:
             self.register(trial)
@@ -62,8 +62,7 @@ class Saves:
             if why:
                 logger.warning("trial %s: its checkpoint %s is damaged: %s", trial.trial_id, path, why)
                 continue
-            found = _TrainingResult(Checkpoint.from_directory(path.absolute()), metrics)
-            trial.run_metadata.checkpoint_manager.register_checkpoint(found)
+            note_checkpoint(trial, Checkpoint.from_directory(path.absolute()), metrics)
 
     def reaches(self, trial_id: str, epoch: int) -> bool:
         """Whether the last named checkpoint is of this epoch and there."""

@@ -13,7 +13,8 @@ from ray.tune.schedulers import (
     TrialScheduler,
 )
 
-from tuner.drive.incremental import IncrementalAsha, IncrementalMedian
+from tuner.drive.incremental import IncrementalMedian
+from tuner.engine.rungs import Asha
 from tuner.errors import RequestError
 from tuner.spec import domains
 from tuner.spec.experiment import Experiment
@@ -43,6 +44,15 @@ def check_scheduler(experiment: Experiment, space: Space) -> None:
         )
 
 
+def _asha(experiment: Experiment, space: Space) -> TrialScheduler:
+    return Asha(
+        grace_period=experiment.grace_period,
+        max_t=experiment.max_epochs,
+        reduction_factor=experiment.reduction_factor,
+        **BY_EPOCH,
+    )
+
+
 def _hyperband(experiment: Experiment, space: Space) -> TrialScheduler:
     return HyperBandScheduler(max_t=experiment.max_epochs, reduction_factor=experiment.reduction_factor, **BY_EPOCH)
 
@@ -67,7 +77,7 @@ def _mutation(domain: Any) -> Any:
 
 
 BUILDERS: dict[str, Callable[[Experiment, Space], Any]] = {
-    "asha": lambda experiment, space: IncrementalAsha(experiment),
+    "asha": _asha,
     "bohb": _bohb,
     "hyperband": _hyperband,
     "median": lambda experiment, space: IncrementalMedian(experiment),

@@ -21,6 +21,7 @@ from tuner.drive.saved import Saved
 from tuner.drive.schedulers import check_scheduler
 from tuner.drive.searchers import check_searcher
 from tuner.engine.cluster import check_head
+from tuner.engine.machine import local_cluster
 from tuner.errors import RequestError, nearest
 from tuner.record.events import Event
 from tuner.record.journal import Journal, Scan, content_of, scan
@@ -30,7 +31,7 @@ from tuner.record.storage import Mirror, Store
 from tuner.spec.experiment import EXTENDABLE, Experiment, option
 from tuner.spec.facts import facts_of
 from tuner.spec.places import is_uri, local_root
-from tuner.spec.resources import Resources, local_cluster, resources_of
+from tuner.spec.resources import Resources, resources_of
 from tuner.spec.spaces import Found, find_space
 from tuner.training.data import DataError, Splits, hold_out
 from tuner.views.report import write_report

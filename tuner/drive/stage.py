@@ -1,13 +1,13 @@
-"""A stand-in for Ray's controller, on which schedulers are replayed. Written for ray 2.60.0."""
+"""A stand-in for Ray's controller, on which schedulers are replayed."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ray.train._internal.session import _FutureTrainingResult
 from ray.tune.experiment import Trial
 
 from tuner.drive.decisions import JournalingScheduler, Verdict
+from tuner.engine.stage import BareStage, set_status
 from tuner.record.ledger import Ledger
 
 
@@ -26,36 +26,12 @@ class Source(Protocol):
         """A trial has ended."""
 
 
-class Saved(_FutureTrainingResult):
-    """What a worker would answer when asked to save: the checkpoint of its last report."""
-
-    def __init__(self, result: Any) -> None:
-        self._result = result
-
-    def resolve(self, block: bool = True) -> Any:
-        """The saved result, or None where there was no checkpoint."""
-        return self._result
-
-
-class Stage:
+class Stage(BareStage):
     """Ray's controller as far as schedulers use it; trials on it have a status and no worker."""
 
     def __init__(self, source: Source, judge: JournalingScheduler, ledger: Ledger) -> None:
-        self.search_alg = source
+        super().__init__(source)
         self._judge, self._ledger = judge, ledger
-        self.trials: dict[str, Trial] = {}
-
-    def get_trials(self) -> list[Trial]:
-        return list(self.trials.values())
-
-    def get_live_trials(self) -> list[Trial]:
-        return [trial for trial in self.trials.values() if not trial.is_finished()]
-
-    def _schedule_trial_save(self, trial: Trial, result: Any = None) -> Saved:
-        return Saved(trial.latest_checkpoint_result)
-
-    def pause_trial(self, trial: Trial, should_checkpoint: bool = True) -> None:
-        trial.status = Trial.PAUSED
 
     def stop_trial(self, trial: Trial) -> None:
         """As TuneController.stop_trial; the callback's `trial_ended` too."""
@@ -69,4 +45,4 @@ class Stage:
             self.search_alg.on_trial_complete(trial.trial_id)
         ended = self._judge.verdicts.pop(trial.trial_id, Verdict("completed", "its function returned"))
         self._ledger.write("trial_ended", trial.trial_id, status=ended.status, reason=ended.reason)
-        trial.status = Trial.TERMINATED
+        set_status(trial, Trial.TERMINATED)

@@ -1,4 +1,4 @@
-"""The functions that Ray runs as a trial: config in, reports out. The only file where Ray meets `tuner.training`."""
+"""The functions that Ray runs as a trial: a configuration comes in, reports go out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import errno
 import gc
 import inspect
-import logging
 import math
 import random
 import sys
@@ -159,7 +158,6 @@ def start_clean(num_threads: int, gpus: float) -> None:
     (`not exception and self._maybe_cache_trial_actor` in `TuneController._schedule_trial_stop`, also on the way of
     a retry), so a CUDA context that an error has poisoned ends with its process.
     """
-    logging.getLogger("ray.train._internal.storage").setLevel(logging.WARNING)  # two lines a checkpoint
     gc.collect()
     if not gc.get_freeze_count():
         gc.freeze()  # the modules: walking them again takes 0.1 s a trial

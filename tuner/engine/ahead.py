@@ -17,7 +17,6 @@ from typing import Any
 import grpc
 import ray
 from ray._private.grpc_utils import init_grpc_channel
-from ray.core.generated.common_pb2 import PYTHON
 from ray.core.generated.node_manager_pb2 import PrestartWorkersRequest
 from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 
@@ -25,13 +24,18 @@ logger = logging.getLogger(__name__)
 KEEP_S = 600  # how long an idle one is kept, taken CPUs or not: the driver has data to send before its first trial
 
 
-def system_config(num_processes: int, imports: Sequence[str]) -> dict[str, Any]:
-    """For `ray.init`: no processes by Ray's own count, as many at once as `start_ahead` asks for, and their imports."""
-    return {
+def private_options(folder: str, num_processes: int, imports: Sequence[str]) -> dict[str, Any]:
+    """Returns options for `ray.init`: the folder of Ray's files, no processes by Ray's own count, and their imports.
+
+    Args:
+        num_processes: processes that `start_ahead` will ask for; Ray drops requests beyond this number.
+    """
+    config = {
         "prestart_worker_first_driver": False,
-        "worker_maximum_startup_concurrency": num_processes,  # of those beyond it, Ray forgets that they were asked for
+        "worker_maximum_startup_concurrency": num_processes,
         "preload_python_modules": list(imports),
     }
+    return {"_temp_dir": folder, "_system_config": config}
 
 
 @contextmanager
@@ -58,8 +62,7 @@ def start_ahead(num_processes: int) -> None:
     Ray's own call for it has no Python function, only the raylet's end (ray 2.60, NodeManagerService.PrestartWorkers).
     """
     context, (node,) = ray.get_runtime_context(), ray.nodes()
-    request = PrestartWorkersRequest(
-        language=PYTHON,
+    request = PrestartWorkersRequest(  # of the language 0, Python
         job_id=bytes.fromhex(context.get_job_id()),
         num_workers=num_processes,
         keep_alive_duration_secs=KEEP_S,

@@ -8,6 +8,7 @@ import torch, and ends in 0.1 s where it takes 1.4 s (two cores, AMD EPYC).
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ray._common.utils import get_default_ray_temp_dir
 from ray._private.node import Node
 
 SERVICES = ("start_monitor", "start_log_monitor", "start_api_server")
@@ -45,7 +45,7 @@ def session_folder() -> Iterator[str]:
     Ray's own, /tmp/ray/session_*, can be written to by every user of the machine: Ray opens whatever it makes to all,
     so a folder around it has to keep them out.
     """
-    base = Path(get_default_ray_temp_dir()).parent  # RAY_TMPDIR, or /tmp
+    base = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")  # as Ray does
     if not base.exists():
         base.mkdir(parents=True)
     folder = tempfile.mkdtemp(prefix="tuner", dir=base)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import ray
 from ray._common.usage.usage_lib import get_cluster_metadata
 from ray._private.authentication.authentication_token_setup import (
     ensure_token_if_auth_enabled,
     maybe_enable_token_auth_if_token_available,
 )
 from ray._private.services import canonicalize_bootstrap_address_or_die
-from ray._private.utils import compute_version_info
 from ray._raylet import (  # type: ignore[attr-defined]  # its stub leaves the classes out
-    AuthenticationMode,
     Config,
     GcsClient,
-    get_authentication_mode,
 )
 from ray.exceptions import AuthenticationError, RayError
 
@@ -43,7 +42,7 @@ def check_head(address: str) -> None:
     head = _listening(address)
     with _backend_silenced():
         cluster, nodes = _asked(address, head)
-    theirs, ours = (cluster["ray_version"], cluster["python_version"]), tuple(compute_version_info()[:2])
+    theirs, ours = (cluster["ray_version"], cluster["python_version"]), (ray.__version__, platform.python_version())
     if theirs != ours:
         raise RequestError(
             f"--address {address}: the cluster runs Ray {theirs[0]} on Python {theirs[1]}, this is Ray {ours[0]} on "
@@ -83,7 +82,7 @@ def _asked(address: str, head: str) -> tuple[dict[str, Any], list[Any]]:
             f"--address {address}: RAY_AUTH_MODE=token, and no token is here; copy what `ray get-auth-token` prints on "
             f"the cluster's head to {path}"
         ) from None
-    if get_authentication_mode() == AuthenticationMode.TOKEN and _asks_for_no_token(head):
+    if os.environ.get("RAY_AUTH_MODE", "").lower() == "token" and _asks_for_no_token(head):
         raise RequestError(
             f"--address {address}: the cluster asks for no token, and a driver that has one refuses the answers of its "
             f"trials, which have none; set RAY_AUTH_MODE=disabled, or start the cluster with RAY_AUTH_MODE=token"

@@ -1,94 +1,124 @@
-"""Ray Tune's controller with its holes closed. Written for ray 2.60.0, which pyproject.toml pins.
+"""Ray Tune's controller, changed where a failure, a restart or an idle worker would cost a search time or trials.
 
 `ray.tune.Tuner` builds its controller by a name in `ray.tune.tune`; `installed` puts this one there for a search.
-Warm workers stay warm here, and an event costs the same however many trials have ended; `recovery.py` has what happens
-when one fails.
+`retries.py` decides whether a failed trial goes on. The trial then keeps its place at its rung and in its bracket, and
+every epoch is judged and journaled once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import ray
 import ray.tune.tune
+from ray.exceptions import RayActorError
 from ray.tune import ExperimentAnalysis
+from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
+from ray.tune.result import RESULT_DUPLICATE, TRAINING_ITERATION
+from ray.tune.schedulers import TrialScheduler
 
+from tuner.engine import control
+from tuner.engine.failures import as_a_worker_or_task_error
 from tuner.engine.nodes import Nodes
-from tuner.engine.recovery import RecoveringController
 from tuner.engine.retries import Retries
+from tuner.engine.trials import CHECKPOINT_DIR_NAME, SearchTrial, checkpoint_named, training_result
+from tuner.engine.warm import ActorClasses, IdleWorkers
+from tuner.engine.watch import TrialTimeoutError, Watch, epoch_of, saved_epoch
+from tuner.record.columns import WAITS
+
+STOP_S = 5  # that a worker has to end its epoch when the search ends, then it is killed; Ray gives it 10
 
 
-class ActorClasses:
-    """Ray's cache of actor classes without a runtime environment of their own.
-
-    Ray gives each trial's actor two environment variables, so that no worker which the raylet has started in advance
-    fits it: a second pair of processes would start and import beside the first. On this machine the workers inherit
-    the driver's environment anyway.
-    """
-
-    def __init__(self) -> None:
-        self._made: dict[type, Any] = {}
-
-    def get(self, trainable: type) -> Any:
-        """The remote class of a trainable; the same one each time."""
-        if trainable not in self._made:
-            self._made[trainable] = ray.remote(trainable)
-        return self._made[trainable]
-
-
-class Unfinished(dict[Trial, None]):
-    """Trials that have not ended, in the order in which they were added or put back: a set that Ray keeps unordered."""
-
-    def add(self, trial: Trial) -> None:
-        self[trial] = None
-
-    def discard(self, trial: Trial) -> None:
-        self.pop(trial, None)
-
-
-class Controller(RecoveringController):
-    """As Ray's, but warm workers stay warm, no trial fails for the last one's sake, and no snapshots on the way.
+class Controller(TuneController):
+    """As Ray's, except for failures, idle workers and epochs that are trained again.
 
     Args:
-        nodes: say for how many trials at a time workers are kept.
+        nodes: give the number of trials for which workers are kept.
+        on_this_machine: whether workers inherit the driver's environment.
+        retries: says whether a failed trial goes on.
+        watch: calls `fail` and `move`.
+        waiting: is told why a trial cannot go on for now.
     """
 
-    on_this_machine = True
+    # Attributes of a subclass that `installed` makes: Ray's snapshot writes every attribute of the object as JSON.
+    nodes: Nodes
+    on_this_machine: bool
+    retries: Retries
+    watch: Watch
+    waiting: Callable[[str], None]
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._live_trials: Unfinished = Unfinished()
+        self.watch.host = self
+        super().__init__(**options | {"callbacks": [*options["callbacks"], self.watch]})
+        self._actor_cache = IdleWorkers(self.nodes, self.watch.num_running, self._nodes_of_worker)
         if self.on_this_machine:
             self._class_cache = ActorClasses()
+        self._actor_force_cleanup_timeout = STOP_S
+        self._judged_until: dict[str, int] = {}  # of trials that train epochs again
+        theirs = self._actor_manager._actor_task_failed
+        # Ray's actor manager ends the whole search for an error that is neither a worker's nor a task's, such as the
+        # one of a worker that the node's memory monitor has killed.
+        self._actor_manager._actor_task_failed = lambda tracked_actor_task, exception: theirs(
+            tracked_actor_task, as_a_worker_or_task_error(exception)
+        )
 
-    def is_finished(self) -> bool:
-        # Ray asks every trial, several times an event.
-        unfinished = self._pending_trials or self._running_trials or self._paused_trials
-        return not unfinished and self._search_alg.is_finished()
+    def _process_trial_failure(self, trial: SearchTrial, exception: Exception) -> None:
+        """Asks `retries` whether the trial goes on; Ray counts failures of all kinds together."""
+        if trial in self._resetting_trials:
+            # The worker died while it was idle, or is not ready for this trial, which had no part in that.
+            self._resetting_trials.remove(trial)
+            self._kill_worker(trial)
+            self._schedule_trial_actor(trial)
+            return
+        lost = isinstance(exception, RayActorError)
+        # A trial that is not running was put back already: Ray tells of a dead actor, then of the task that it had.
+        if trial.status != Trial.RUNNING or (lost and self._had_been_judged(trial)):
+            return
+        failure = self.retries.judge(trial.trial_id, exception, saved_epoch(trial))
+        if lost or failure.kind == "cuda" or isinstance(exception, TrialTimeoutError):
+            self._kill_worker(trial)  # asked to end, it would finish its task first, or hang in CUDA's own exit
+        if failure.will_retry:
+            until = max(self._judged_until.get(trial.trial_id, 0), epoch_of(trial))
+            self._judged_until[trial.trial_id] = until
+        trial.will_retry = failure.will_retry
+        super()._process_trial_failure(trial, exception)
+        if trial.is_finished():
+            self.get_live_trials().discard(trial)  # Ray keeps it there, and goes through all of them at each event
 
-    def _wrapped(self) -> Any:
-        """What schedulers see. They look for trials to run by going through all, 0.5 ms an event with 10,000."""
-        seen = super()._wrapped()
-        seen.get_trials = self._unfinished
-        return seen
+    fail = _process_trial_failure
 
-    def _unfinished(self) -> list[Trial]:
-        return [trial for trial in self._live_trials if not trial.is_finished()]
+    def _had_been_judged(self, trial: SearchTrial) -> bool:
+        """Handles a worker that died between its report and Ray's note of its checkpoint; True if that is all.
 
-    def add_trial(self, trial: Trial) -> None:
-        super().add_trial(trial)
-        if trial.is_finished():  # Ray counts a recorded one that failed as live
-            self._live_trials.discard(trial)
-        # Ray keeps an idle worker only where a trial already waits for it (or one in all), so two trials that end
-        # together cost a new process each time: 2 to 4 s of imports.
-        key = trial.placement_group_factory
-        missing = self.nodes.concurrent() - self._actor_cache._max_num_objects[key]
-        if missing > 0:
-            self._actor_cache.increase_max(key, by=missing)
+        The checkpoint is whole, because `tune.report` copies it first; where the report was the trial's last, its
+        stop or pause stands, and the trial needs its worker no more.
+        """
+        decision = self._cached_trial_decisions.pop(trial.trial_id, None)
+        name = (trial.last_result or {}).get(CHECKPOINT_DIR_NAME)
+        if not trial.is_saving or not name:
+            return False
+        trial.temporary_state.saving_to = None
+        checkpoint, noted = checkpoint_named(trial, name), trial.checkpoint
+        if noted is None or noted.path != checkpoint.path:
+            trial.on_checkpoint(training_result(checkpoint, trial.last_result))
+        if decision == TrialScheduler.STOP:
+            self.stop_trial(trial)
+        elif decision == TrialScheduler.PAUSE:
+            self._set_trial_status(trial, Trial.PAUSED)
+        return decision in (TrialScheduler.STOP, TrialScheduler.PAUSE)
+
+    def _kill_worker(self, trial: Trial) -> None:
+        """Ends a trial's worker now, without the callbacks of an actor that is asked to end."""
+        actor = self._trial_to_actor.get(trial)
+        if actor is None:
+            return
+        actor.set_on_stop(None)
+        actor.set_on_error(None)
+        self._actor_manager.clear_actor_task_futures(actor)
+        self._actor_manager.remove_actor(actor, kill=True)
+        self._actor_stopped(actor)
 
     def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
         """A worker that is free does not take the place of one that starts for this very trial.
@@ -100,25 +130,39 @@ class Controller(RecoveringController):
         starts = own is not None and trial not in self._resetting_trials and self._actor_manager.is_actor_started(own)
         if starts:  # it has its resources: Ray's "started"
             return False
-        return super()._maybe_reuse_cached_actor(trial)
+        return bool(super()._maybe_reuse_cached_actor(trial))
 
-    def _on_trial_reset(self, trial: Trial, success: bool) -> None:
-        """A worker that cannot be reset (the last trial's thread has not ended) is replaced.
+    def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> str | None:
+        """Neither scheduler, searcher nor journal gets an epoch twice, or a report that is none."""
+        if WAITS in result:  # no report: the trial stays silent
+            self.waiting(result[WAITS])
+            self.watch.waits(trial, result[WAITS])
+            self._queue_decision(trial, TrialScheduler.CONTINUE)
+            return str(TrialScheduler.CONTINUE)
+        if RESULT_DUPLICATE in result or result[TRAINING_ITERATION] > self._judged_until.get(trial.trial_id, 0):
+            self._judged_until.pop(trial.trial_id, None)
+            decision: str | None = super()._process_trial_result(trial, result)
+            return decision
+        self.watch.heard(trial)
+        self._queue_decision(trial, TrialScheduler.CONTINUE)
+        return str(TrialScheduler.CONTINUE)
 
-        Ray marks the next trial, which has done nothing yet, as failed and never tells its searcher.
-        """
-        if success:
-            super()._on_trial_reset(trial, success)
-            return
-        self.replace_worker(trial)
+    def move(self, trial: SearchTrial) -> None:
+        """Takes a trial's worker away and puts the trial back into the queue, where it goes on from its checkpoint."""
+        self._kill_worker(trial)
+        trial.will_retry = True
+        self._requeue_trial(trial)
 
-    def checkpoint(self, force: bool = False, wait: bool = False) -> None:
-        """Once, at the end: the journal is the experiment's state, and a snapshot costs more with each trial.
+    def nodes_of(self, trial: Trial) -> set[str]:
+        """Returns the ids of the nodes that a running trial occupies; its workers may be on others than its actor."""
+        return self._nodes_of_worker(self._trial_to_actor[trial])
 
-        Where the experiment's folder was moved away, Ray would make another in its place.
-        """
-        if force and Path(self._storage.storage_fs_path).exists():
-            super().checkpoint(force=force, wait=wait)
+    def _nodes_of_worker(self, worker: Any) -> set[str]:
+        alive = self._actor_manager._live_actors_to_ray_actors_resources
+        if worker not in alive:
+            return set()  # it died, which is told next
+        _, acquired = alive[worker]
+        return control.nodes_of_group(acquired.placement_group)
 
 
 class Analysis(ExperimentAnalysis):
@@ -146,7 +190,7 @@ def installed(
         "nodes": nodes,
         "on_this_machine": on_this_machine,
         "retries": retries,
-        "trial_timeout_s": trial_timeout_s,
+        "watch": Watch(nodes, trial_timeout_s),
         "waiting": staticmethod(waiting),
     }
     ray.tune.tune.TuneController = type("Controller", (Controller,), choices)

@@ -62,3 +62,18 @@ def how_it_died(error: Any) -> str:
 def first_line(error: Any) -> str:
     """The first line that says something."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def as_a_worker_or_task_error(error: Exception) -> Exception:
+    """Returns the error as one of the two kinds that Ray's actor manager knows: a lost worker, or a failed task."""
+    from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RaySystemError, RayTaskError
+
+    known: Exception = error
+    if isinstance(error, OutOfMemoryError):
+        known = RayActorError(error_msg=f"the host ran out of memory: {error}")
+    elif isinstance(error, RayError) and not isinstance(error, (RayActorError, RayTaskError, RaySystemError)):
+        known = RayActorError(error_msg=str(error))
+    elif not isinstance(error, (RayActorError, RayTaskError)):
+        # A report that this process cannot read, of a class that it has not.
+        known = RayTaskError("train", f"{type(error).__name__}: {error}", error)
+    return known

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 
 import ray
-from ray._private import ray_constants
+
+from tuner.engine import constants
 
 logger = logging.getLogger(__name__)
 
 
 def correct() -> None:
     """Corrects what Ray read while it was imported; warns, in one line, where its workers have already been set up."""
-    ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
+    constants.no_environment_of_uv()
     if ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.SCRIPT_MODE:
         logger.warning(
             "Ray was started before tuner was imported: a trial without a GPU may train on GPU 0, and the working "

@@ -1,16 +1,15 @@
-"""A Ray of this machine alone: it listens on loopback; its token and files are its user's. Written for ray 2.60.0."""
+"""Keeps a Ray of this machine alone on loopback, and its token readable by its user alone."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from ray._private import ray_constants
-from ray._private.authentication.authentication_token_generator import generate_new_authentication_token
-from ray._private.authentication.authentication_token_setup import AUTH_MODE_ENV_VAR, _get_default_token_path
-from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]  # its stub leaves the class out
+from tuner.engine import constants
 
 
 @contextmanager
@@ -21,11 +20,8 @@ def on_loopback() -> Iterator[None]:
     not known by then. Without it Ray listens on all interfaces, whatever `_node_ip_address` says.
     """
     keep_token_private()
-    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
-    try:
+    with constants.without_clusters():
         yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 def keep_token_private() -> None:
@@ -33,7 +29,7 @@ def keep_token_private() -> None:
 
     A token that is there stays; one of ours that everybody can read is closed, as only an earlier Ray leaves it so.
     """
-    path = _get_default_token_path()
+    path = Path.home() / ".ray" / "auth_token"  # Ray's documented place
     try:
         existing = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -46,13 +42,12 @@ def keep_token_private() -> None:
             if found.st_uid == os.getuid() and stat.S_ISREG(found.st_mode) and found.st_mode & stat.S_IROTH:
                 os.fchmod(existing, 0o600)
         return
-    loader = AuthenticationTokenLoader.instance()
-    if os.environ.get(AUTH_MODE_ENV_VAR, "token") != "token" or loader.has_token(ignore_auth_mode=True):
+    elsewhere = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ)
+    if os.environ.get("RAY_AUTH_MODE", "token") != "token" or elsewhere:
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(generate_new_authentication_token())
+            file.write(secrets.token_hex(32))
     except FileExistsError:
         return  # by another search that starts
-    loader.reset_cache()

@@ -9,8 +9,8 @@ from typing import Any
 
 import ray
 import yaml
-from ray._private.state import state
 
+from tuner.engine import control
 from tuner.engine.shares import Want, agreed
 from tuner.spec.resources import Resources
 
@@ -88,10 +88,9 @@ class Nodes:
 
 def present() -> tuple[list[dict[str, float]], frozenset[str]]:
     """Resources (name -> amount) of each node that takes trials, and the ids of those being drained."""
-    drained = state.get_draining_nodes()
+    drained = control.draining_nodes()
     alive = [node for node in ray.nodes() if node["Alive"]]
-    staying = [node["Resources"] for node in alive if node["NodeID"] not in drained]
-    return staying, frozenset(drained)
+    return [node["Resources"] for node in alive if node["NodeID"] not in drained], drained
 
 
 def launchable() -> list[dict[str, float]]:
@@ -99,10 +98,8 @@ def launchable() -> list[dict[str, float]]:
 
     An autoscaler may tell Ray's control service; `ray up` leaves its file on the head, where the driver is.
     """
-    told = state.get_cluster_config()
-    if told:
-        return _each((dict(group.resources), group.max_count) for group in told.node_group_configs)
-    return launchable_here()
+    groups = control.launchable_groups()
+    return _each(groups) if groups else launchable_here()
 
 
 def launchable_here() -> list[dict[str, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,6 +42,7 @@ class Reporter:
 
 def begin_reports() -> Reporter:
     """Puts a new trial's `Reporter` into the session of this worker and bounds what the trial prints."""
+    logging.getLogger("ray.train._internal.storage").setLevel(logging.WARNING)  # else two lines a checkpoint
     session = get_session()
     session.report = reporter = Reporter(type(session).report.__get__(session))
     for stream in (sys.stdout, sys.stderr):

@@ -1,4 +1,4 @@
-"""Which failed trials are tried again: a policy that decides and counts; `controller.py` does what it says."""
+"""Decides which failed trials are tried again, and counts; `controller.py` puts those back into the queue."""
 
 from __future__ import annotations
 

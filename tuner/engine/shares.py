@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 
 import ray
-from ray._private.state import state
-from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_list, _internal_kv_put
+
+from tuner.engine import control
 
 TABLE = b"tuner"  # in Ray's key-value store, which the cluster's head keeps: a driver's job -> what its search wants
 
@@ -31,13 +31,11 @@ class Want:
 def agreed(mine: Want) -> int | None:
     """Tells what this driver's search wants and gives the trials that are its part; None where it is alone."""
     job = ray.get_runtime_context().get_job_id()
-    _internal_kv_put(job.encode(), json.dumps(astuple(mine)).encode(), overwrite=True, namespace=TABLE)
-    wants = {job: mine}
-    running = {each["JobID"] for each in state.job_table() if not each["IsDead"]}
-    for key in _internal_kv_list(b"", namespace=TABLE):
-        other = key.decode()
+    control.publish(TABLE, job, json.dumps(astuple(mine)).encode())
+    wants, running = {job: mine}, control.running_jobs()
+    for other, want in control.published(TABLE).items():
         if other in running and other != job:
-            wants[other] = Want(*json.loads(_internal_kv_get(key, namespace=TABLE)))
+            wants[other] = Want(*json.loads(want))
     return division(wants)[job] if len(wants) > 1 else None
 
 

@@ -71,7 +71,7 @@ class RayJobs:
     def nodes(self) -> list[dict[str, float]]:
         """As `Jobs` says."""
         if not self.address:
-            from tuner.spec.resources import local_cluster
+            from tuner.engine.machine import local_cluster
 
             return [local_cluster()]
         from ray.util.state import list_nodes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -127,20 +126,3 @@ def _too_many_workers(trial: Resources, nodes: Sequence[Mapping[str, float]], th
         f"--workers-per-trial {workers}: {workers} workers x {trial.each()} per trial, each on one node, there is "
         f"room for {trial.num_places(nodes)}; ask for fewer workers, or for less for each"
     )
-
-
-def local_cluster() -> dict[str, float]:
-    """This machine's CPUs (those this process may use) and GPUs (those visible), before Ray is started."""
-    from ray._private.accelerators import get_accelerator_manager_for_resource
-
-    manager = get_accelerator_manager_for_resource("GPU")
-    visible = manager.get_current_process_visible_accelerator_ids() if manager else None
-    gpus = manager.get_current_node_num_accelerators() if manager else 0
-    return {"CPU": float(_cpus()), "GPU": float(gpus if visible is None else min(gpus, len(visible)))}
-
-
-def _cpus() -> int:
-    from ray._private.utils import get_num_cpus
-
-    # Ray's count knows a container's CPU quota, the affinity mask a taskset or batch system's share.
-    return min(int(get_num_cpus()), len(os.sched_getaffinity(0)))

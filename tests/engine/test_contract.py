@@ -1,0 +1,369 @@
+"""Every private part of Ray that is used, with its expected signature; nothing private is used outside engine/.
+
+Another version of Ray fails here with the list of what differs. Public parts whose exact form the engine relies on
+are in the table too.
+"""
+
+# ruff: noqa: E501
+import ast
+import importlib
+import inspect
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+TUNER = Path(__file__).parents[2] / "tuner"
+ENGINE = TUNER / "engine"
+# module:name -> a function's parameters without annotations, an attribute's assigned value, an object's type.
+CONTRACT = {
+    "ray._private.grpc_utils:init_grpc_channel": "(address, options=None, asynchronous=False, credentials=None)",
+    "ray.core.generated.node_manager_pb2:PrestartWorkersRequest": "message job_id, keep_alive_duration_secs, language, num_workers, runtime_env_info",
+    "ray.core.generated.node_manager_pb2_grpc:NodeManagerServiceStub": "class (channel)",
+    "ray:init._temp_dir": "option",
+    "ray:init._system_config": "option",
+    "ray._private.node:Node": "class (ray_params, head=False, shutdown_at_exit=True, spawn_reaper=True, connect_only=False, default_worker=False, ray_init_cluster=False)",
+    "ray._private.node:Node.start_monitor": "(self)",
+    "ray._private.node:Node.start_log_monitor": "(self)",
+    "ray._private.node:Node.start_api_server": "(self, *, include_dashboard, raise_on_failure)",
+    "ray._private.node:Node._webui_url": "= ray._private.services.start_api_server(include_dashboard, raise_on_failure, self._ray_params.dashboard_host, self.gcs_address, self.cluster_id.hex(), self._node_ip_address, self.temp_dir, self._logs_dir, self._session_dir, port=self._ray_params.dashboard_port, fate_share=self.kernel_fate_share, max_bytes=self.max_bytes, backup_count=self.backup_count, stdout_filepath=stdout_log_fname, stderr_filepath=stderr_log_fname, proxy_server_url=self._ray_params.proxy_server_url)",
+    "ray._private.ray_constants:": "module",
+    "ray._private.ray_constants:ENABLE_RAY_CLUSTER": "bool",
+    "ray._private.ray_constants:RAY_ENABLE_UV_RUN_RUNTIME_ENV": "bool",
+    "ray._private.state:state": "GlobalState",
+    "ray._private.state:GlobalState.get_draining_nodes": "(self)",
+    "ray._private.state:GlobalState.get_cluster_config": "(self)",
+    "ray._private.state:GlobalState.job_table": "(self)",
+    "ray._private.state:GlobalState.placement_group_table": "(self, placement_group_id=None)",
+    "ray.experimental.internal_kv:_internal_kv_get": "(key, *, namespace=None)",
+    "ray.experimental.internal_kv:_internal_kv_list": "(prefix, *, namespace=None)",
+    "ray.experimental.internal_kv:_internal_kv_put": "(key, value, overwrite=True, *, namespace=None)",
+    "ray._common.usage.usage_lib:get_cluster_metadata": "(gcs_client)",
+    "ray._private.authentication:": "module",
+    "ray._private.authentication.authentication_token_setup:ensure_token_if_auth_enabled": "(system_config=None, create_token_if_missing=True)",
+    "ray._private.authentication.authentication_token_setup:maybe_enable_token_auth_if_token_available": "(warn_if_disabled=True)",
+    "ray._private.services:canonicalize_bootstrap_address_or_die": "(addr, temp_dir=None)",
+    "ray._raylet:Config": "type",
+    "ray._raylet:GcsClient": "type",
+    "ray._private.utils:get_num_cpus": "(override_docker_cpu_warning=False, truncate=True)",
+    "ray._private.accelerators:get_accelerator_manager_for_resource": "(resource_name)",
+    "ray._private.accelerators:AcceleratorManager.get_current_node_num_accelerators": "()",
+    "ray._private.accelerators:AcceleratorManager.get_current_process_visible_accelerator_ids": "()",
+    "ray.train._internal.session:get_session": "()",
+    "ray.train._internal.session:_TrainSession.report": "(self, metrics, checkpoint=None)",
+    "ray.train._internal.session:_FutureTrainingResult.resolve": "(self, block=True)",
+    "ray.train._internal.session:_FutureTrainingResult": "class (future)",
+    "ray.train._internal.session:_TrainingResult": "class (checkpoint, metrics)",
+    "ray.train._internal.storage:": "module",
+    "ray.train._internal.storage:StorageContext.current_checkpoint_index": "= current_checkpoint_index",
+    "ray.train._internal.storage:StorageContext.trial_fs_path": "property",
+    "ray.train._internal.storage:StorageContext.storage_filesystem": "= get_fs_and_path(storage_path, storage_filesystem)",
+    "ray.tune.utils.util:Tee": "class (stream1, stream2)",
+    "ray.tune.schedulers:AsyncHyperBandScheduler._brackets": "= [_Bracket(grace_period, max_t, reduction_factor, s, stop_last_trials=stop_last_trials) for s in range(brackets)]",
+    "ray.tune.schedulers:AsyncHyperBandScheduler._trial_info": "= {}",
+    "ray.tune.schedulers.async_hyperband:_Bracket": "class (min_t, max_t, reduction_factor, s, stop_last_trials=True)",
+    "ray.tune.schedulers.async_hyperband:_Bracket._rungs": "= [(min_t * self.rf ** (k + s), {}) for k in reversed(range(MAX_RUNGS))]",
+    "ray.tune.schedulers.async_hyperband:_Bracket.cutoff": "(self, recorded)",
+    "ray.tune.schedulers:HyperBandScheduler._hyperbands": "= [[]]",
+    "ray.tune.schedulers:HyperBandScheduler._trial_info": "= {}",
+    "ray.tune.schedulers.hyperband:_Bracket._n": "= max_trials",
+    "ray.tune.schedulers.hyperband:_Bracket._eta": "= eta",
+    "ray.tune.schedulers.hyperband:_Bracket._cumul_r": "= self._r0",
+    "ray.tune.schedulers.hyperband:_Bracket._halves": "= s",
+    "ray.tune.schedulers.hyperband:_Bracket._live_trials": "= {}",
+    "ray.tune.tune:TuneController": "class (*, search_alg=None, placeholder_resolvers=None, scheduler=None, stopper=None, resume_config=None, fail_fast=False, checkpoint_period=None, callbacks=None, metric=None, trial_checkpoint_config=None, storage=None, reuse_actors=False, resource_manager_factory=None, _trainer_api=False)",
+    "ray.tune.tune:ExperimentAnalysis": "class (experiment_checkpoint_path, *, storage_filesystem=None, trials=None, default_metric=None, default_mode=None)",
+    "ray.tune:ExperimentAnalysis._fetch_trial_dataframes": "(self)",
+    "ray.tune:ExperimentAnalysis._load_trials": "(self)",
+    "ray.tune.execution.tune_controller:TuneController._actor_cache": "= _ObjectCache(may_keep_one=True)",
+    "ray.tune.execution.tune_controller:TuneController._actor_force_cleanup_timeout": "= 10",
+    "ray.tune.execution.tune_controller:TuneController._actor_manager": "= RayActorManager(resource_manager=resource_manager)",
+    "ray.tune.execution.tune_controller:TuneController._actor_stopped": "(self, tracked_actor)",
+    "ray.tune.execution.tune_controller:TuneController._cached_trial_decisions": "= {}",
+    "ray.tune.execution.tune_controller:TuneController._class_cache": "= _ActorClassCache()",
+    "ray.tune.execution.tune_controller:TuneController._maybe_reuse_cached_actor": "(self, trial)",
+    "ray.tune.execution.tune_controller:TuneController._process_trial_failure": "(self, trial, exception)",
+    "ray.tune.execution.tune_controller:TuneController._process_trial_result": "(self, trial, result)",
+    "ray.tune.execution.tune_controller:TuneController._queue_decision": "(self, trial, decision)",
+    "ray.tune.execution.tune_controller:TuneController._requeue_trial": "(self, trial)",
+    "ray.tune.execution.tune_controller:TuneController._resetting_trials": "= set()",
+    "ray.tune.execution.tune_controller:TuneController._schedule_trial_actor": "(self, trial)",
+    "ray.tune.execution.tune_controller:TuneController._schedule_trial_save": "(self, trial, result=None)",
+    "ray.tune.execution.tune_controller:TuneController._set_trial_status": "(self, trial, status)",
+    "ray.tune.execution.tune_controller:TuneController._trial_to_actor": "= {}",
+    "ray.tune.execution.tune_controller:TuneController.get_live_trials": "(self)",
+    "ray.tune.execution.tune_controller:TuneController.stop_trial": "(self, trial)",
+    "ray.air.execution._internal:RayActorManager._actor_task_failed": "(self, tracked_actor_task, exception)",
+    "ray.air.execution._internal:RayActorManager._live_actors_to_ray_actors_resources": "= {}",
+    "ray.air.execution._internal:RayActorManager.clear_actor_task_futures": "(self, tracked_actor)",
+    "ray.air.execution._internal:RayActorManager.is_actor_started": "(self, tracked_actor)",
+    "ray.air.execution._internal:RayActorManager.remove_actor": "(self, tracked_actor, kill=False, stop_future=None)",
+    "ray.air.execution._internal:TrackedActor.set_on_error": "(self, on_error)",
+    "ray.air.execution._internal:TrackedActor.set_on_stop": "(self, on_stop)",
+    "ray.tune.execution.class_cache:_ActorClassCache.get": "(self, trainable_cls)",
+    "ray.tune.utils.object_cache:_ObjectCache.cache_object": "(self, key, obj)",
+    "ray.tune.utils.object_cache:_ObjectCache.decrease_max": "(self, key, by=1)",
+    "ray.tune.utils.object_cache:_ObjectCache.flush_cached_objects": "(self, force_all=False)",
+    "ray.tune.utils.object_cache:_ObjectCache.has_cached_object": "(self, key)",
+    "ray.tune.utils.object_cache:_ObjectCache.increase_max": "(self, key, by=1)",
+    "ray.tune.utils.object_cache:_ObjectCache.num_cached_objects": "property",
+    "ray.tune.utils.object_cache:_ObjectCache.pop_cached_object": "(self, key)",
+    "ray.tune.utils.object_cache:_ObjectCache.total_max_objects": "property",
+    "ray.tune.experiment:Trial": "class (trainable_name, *, config=None, trial_id=None, storage=None, evaluated_params=None, experiment_tag='', placement_group_factory=None, stopping_criterion=None, checkpoint_config=None, export_formats=None, restore_path=None, trial_name_creator=None, trial_dirname_creator=None, log_to_file=None, max_failures=0, stub=False, _setup_default_resource=True)",
+    "ray.tune.experiment:Trial.handle_error": "(self, exc=None)",
+    "ray.tune.experiment:Trial.latest_checkpoint_result": "property",
+    "ray.tune.experiment:Trial.on_checkpoint": "(self, checkpoint_result)",
+    "ray.tune.experiment:Trial.relative_logdir": "= None",
+    "ray.tune.experiment:Trial.should_recover": "(self)",
+    "ray.tune.experiment:Trial.status": "= Trial.PENDING",
+    "ray.tune.experiment:Trial.storage": "= copy.copy(storage)",
+    "ray.train._internal.storage:StorageContext.trial_dir_name": "= trial_dir_name",
+    "ray.tune.experiment.trial:_TrainingRunMetadata.checkpoint_manager": "= None",
+    "ray.tune.experiment.trial:_TrainingRunMetadata.last_result": "= {}",
+    "ray.tune.experiment.trial:_TrainingRunMetadata.pickled_error_filename": "= None",
+    "ray.tune.experiment.trial:_TemporaryTrialState.saving_to": "= None",
+    "ray.tune.trainable:wrap_function": "(train_func, name=None)",
+    "ray.tune.trainable:FunctionTrainable.reset_config": "(self, new_config)",
+    "ray.tune.trainable:Trainable.reset": "(self, new_config, storage=None)",
+}
+NAMES = {re.split(r"[.:]", path.rstrip(":"))[-1] for path in CONTRACT}
+
+
+def actual(path):
+    """What the installed Ray has there, in one line; starts with `missing` where it has nothing."""
+    module, _, name = path.partition(":")
+    try:
+        found = importlib.import_module(module)
+    except ImportError as error:
+        return f"missing: {error}"
+    *outer, last = name.split(".") if name else [""]
+    for part in outer:
+        if not hasattr(found, part):
+            return f"missing: no {part} in {module}"
+        found = getattr(found, part)
+    if not last:
+        return "module"
+    if inspect.isfunction(found):  # module:function.option
+        return "option" if f'"{last}"' in inspect.getsource(found) else "missing: no such option"
+    if not hasattr(found, last):
+        return assigned(found, last) if inspect.isclass(found) else f"missing: no {last} in {module}"
+    return described(getattr(found, last))
+
+
+def described(value):
+    if hasattr(value, "DESCRIPTOR") and hasattr(value.DESCRIPTOR, "fields_by_name"):
+        return "message " + ", ".join(sorted(value.DESCRIPTOR.fields_by_name))
+    if isinstance(value, property):
+        return "property"
+    if inspect.isclass(value) or callable(value):
+        try:
+            signature = inspect.signature(value)
+        except (TypeError, ValueError):
+            return type(value).__name__
+        bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+        text = str(signature.replace(parameters=bare, return_annotation=signature.empty))
+        return ("class " if inspect.isclass(value) else "") + text
+    return type(value).__name__
+
+
+def assigned(owner, name):
+    """The value that `self.name` is given first in the class's own code, or its annotation."""
+    for node in (node for each in inspect.getmro(owner)[:-1] for node in ast.walk(parsed(each))):
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in targets_of(node):
+                if getattr(target, "attr", getattr(target, "id", None)) == name:
+                    return f"= {ast.unparse(node.value)}" if node.value else f": {ast.unparse(node.annotation)}"
+    return f"missing: {owner.__name__} has no attribute {name}"
+
+
+def parsed(owner):
+    return ast.parse(textwrap.dedent(inspect.getsource(owner)))
+
+
+def targets_of(node):
+    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        yield from target.elts if isinstance(target, ast.Tuple) else [target]
+
+
+def test_ray_is_as_expected():
+    differences = [
+        f"{path}\n    expected {expected}\n    found    {found}"
+        for path, expected in CONTRACT.items()
+        if (found := actual(path)) != expected
+    ]
+    assert not differences, "Ray differs from what tuner/engine/ relies on:\n" + "\n".join(differences)
+
+
+def is_private(name):
+    return name.startswith("_") and not name.startswith("__")
+
+
+def is_private_module(name):
+    return name.split(".")[0] == "ray" and (".generated" in name or any(map(is_private, name.split("."))))
+
+
+def private_uses(source):
+    """What the source uses of Ray's private parts, and what it assigns to Ray's trials: name -> line."""
+    tree = ast.parse(source)
+    uses, imported, own = {}, {}, set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                imported[alias.asname or alias.name] = node.module, alias.name
+                if is_private_module(f"{node.module}.{alias.name}"):
+                    uses[f"{node.module}.{alias.name}"] = node.lineno
+        elif isinstance(node, ast.Import):
+            uses |= {alias.name: node.lineno for alias in node.names if is_private_module(alias.name)}
+            imported |= {alias.name: (alias.name, "") for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            own.add(node.name)
+            own |= {name.id for name in fields(node)}
+        elif is_own(node) and isinstance(node.ctx, ast.Store):
+            own.add(node.attr)
+    near_ray = any(
+        module.split(".")[0] == "ray" or module.startswith("tuner.engine") for module, _ in imported.values()
+    )
+    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    for each in classes.values():
+        inherited = inherited_from_ray(each, classes, imported)
+        for node in ast.walk(each):
+            name = node.attr if is_own(node) else node.name if isinstance(node, ast.FunctionDef) else ""
+            if is_private(name) and name in inherited:
+                uses[name] = node.lineno
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and not is_own(node):
+            private = is_private(node.attr) and node.attr not in own | PYTHONS and (near_ray or node.attr in RAYS)
+            if private or (isinstance(node.ctx, ast.Store) and node.attr in RAYS_PUBLIC and node.attr not in own):
+                uses[node.attr] = node.lineno
+        elif isinstance(node, ast.keyword) and is_private(node.arg or ""):
+            uses[node.arg] = node.value.lineno
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            is_module = is_private_module(node.value) and re.fullmatch(r"[\w.]+", node.value)
+            if is_module or node.value in RAYS:  # getattr(controller, "_trials"), {"_temp_dir": ...}
+                uses[node.value] = node.lineno
+    return uses
+
+
+def inherited_from_ray(node, classes, imported):
+    """The private names that a class has from Ray's."""
+    names = set()
+    for base in (ast.unparse(each) for each in node.bases):
+        if base in classes:
+            names |= inherited_from_ray(classes[base], classes, imported)
+        elif base in imported and imported[base][0].split(".")[0] in ("ray", "tuner"):
+            names |= names_of([":".join(imported[base])])
+        elif base in STANDING_IN:  # the tests' own sources import nothing
+            names |= names_of(CLASSES)
+    return {name for name in names if is_private(name)}
+
+
+def is_own(node):
+    """Whether it is `self.name` or `cls.name`."""
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+
+
+def fields(node):
+    """The names that a class's body assigns or annotates."""
+    for statement in node.body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign):
+            yield from (target for target in targets_of(statement) if isinstance(target, ast.Name))
+
+
+# Classes of Ray that tuner/ subclasses, replaces parts of, or is handed objects of.
+CLASSES = """
+    ray.tune.execution.tune_controller:TuneController ray.tune.analysis:ExperimentAnalysis ray._private.node:Node
+    ray.tune.schedulers:AsyncHyperBandScheduler ray.tune.schedulers:HyperBandScheduler
+    ray.tune.schedulers:PopulationBasedTraining ray.tune.schedulers:FIFOScheduler ray.tune.progress_reporter:CLIReporter
+    ray.tune.search:Searcher ray.tune.search:SearchAlgorithm ray.tune:Callback ray.tune:Stopper
+    ray.tune.trainable:FunctionTrainable ray.air.execution._internal:RayActorManager
+""".split()
+HANDED = """
+    ray.tune.experiment:Trial ray.tune.experiment.trial:_TrainingRunMetadata ray.train._internal.storage:StorageContext
+    ray.tune.experiment.trial:_TemporaryTrialState ray.train._internal.session:_TrainSession
+""".split()
+
+
+def names_of(paths):
+    """Methods and attributes of Ray's classes, inherited ones too."""
+    names = set()
+    for path in paths:
+        module, _, name = path.partition(":")
+        found = getattr(importlib.import_module(module), name, object)  # missing: the contract says so
+        for each in inspect.getmro(found)[:-1]:
+            if each.__module__.split(".")[0] == "ray":
+                names |= set(vars(each)) | {node.attr for node in ast.walk(parsed(each)) if is_own(node)}
+    return names
+
+
+RAYS = {name for name in names_of(CLASSES + HANDED) if is_private(name)}
+RAYS |= {"_temp_dir", "_system_config"}
+PYTHONS = {"_asdict", "_exit", "_fields", "_make", "_replace"}  # of NamedTuple and os
+STANDING_IN = {"TuneController"}
+RAYS_PUBLIC = {name for name in names_of(HANDED) if not name.startswith("_")}
+FILES = sorted(TUNER.rglob("*.py"))
+
+
+def line_of(path, uses):
+    return [f"{path.relative_to(TUNER.parent)}:{line} {name}" for name, line in uses.items()]
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if ENGINE not in p.parents], ids=lambda p: str(p.relative_to(TUNER)))
+def test_nothing_private_is_used_outside_engine(path):
+    uses = line_of(path, private_uses(path.read_text()))
+    assert not uses, "private parts of Ray, to be used in tuner/engine/ alone:\n" + "\n".join(uses)
+
+
+@pytest.mark.parametrize("path", sorted(ENGINE.glob("*.py")), ids=lambda p: p.name)
+def test_engine_uses_nothing_that_the_contract_does_not_name(path):
+    uses = private_uses(path.read_text())
+    unnamed = {name: line for name, line in uses.items() if re.split(r"[.]", name)[-1] not in NAMES}
+    assert not unnamed, "add to CONTRACT, with what Ray has there:\n" + "\n".join(line_of(path, unnamed))
+
+
+def test_overridden_methods_of_rays_classes_are_in_the_contract():
+    import tuner.engine.controller as controller
+    from tuner.engine import rungs, trials
+
+    for ours in (controller.Controller, controller.Analysis, rungs.Asha, rungs.Bracket, trials.SearchTrial):
+        theirs = {name for base in inspect.getmro(ours)[1:-1] for name in vars(base)}
+        overridden = {name for name, value in vars(ours).items() if inspect.isfunction(value)} & theirs
+        assert overridden - {"__init__"} <= NAMES, ours
+
+
+@pytest.mark.parametrize(
+    ("source", "used"),
+    [
+        ("from ray._private.state import state", "ray._private.state.state"),
+        ("from ray.core.generated.common_pb2 import PYTHON", "ray.core.generated.common_pb2.PYTHON"),
+        ("import ray._raylet", "ray._raylet"),
+        ("def f(controller):\n    return controller._trials", "_trials"),
+        ("class C(TuneController):\n    def f(self):\n        return self._trials", "_trials"),
+        ("class C(TuneController):\n    def _wrapped(self):\n        pass", "_wrapped"),
+        ("class C(TuneController):\n    def __init__(self):\n        self._trials = []", "_trials"),
+        ("from ray.tune import CLIReporter\nclass C(CLIReporter):\n    def _progress_str(self): ...", "_progress_str"),
+        ("def f(trial):\n    trial.status = 'PAUSED'", "status"),
+        ("ray.init(_temp_dir='x')", "_temp_dir"),
+        ("options = {'_system_config': {}}", "_system_config"),
+        ("logging.getLogger('ray.train._internal.storage')", "ray.train._internal.storage"),
+    ],
+)
+def test_the_scan_sees_every_kind_of_private_use(source, used):
+    assert used in private_uses(source)
+
+
+def test_the_scan_leaves_own_private_names_alone():
+    assert not private_uses("class C:\n    _b = 1\n    def _f(self):\n        self._x = 1\n        return self._f()")
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("ray.tune.gone:X", "missing: "),
+        ("ray.tune.execution.tune_controller:TuneController._gone", "missing: TuneController has no attribute _gone"),
+        ("ray.tune.execution.tune_controller:TuneController._trials", ": List[Trial]"),
+        ("ray:init._gone", "missing: no such option"),
+    ],
+)
+def test_what_ray_lost_is_said(path, found):
+    assert actual(path).startswith(found) or found.startswith(":")

@@ -1,0 +1,30 @@
+"""Counts this machine's CPUs and GPUs as Ray counts them, before Ray is started."""
+
+from __future__ import annotations
+
+import os
+
+
+def num_cpus() -> int:
+    """Number of CPUs by Ray's count, which respects a container's CPU quota."""
+    from ray._private.utils import get_num_cpus
+
+    return int(get_num_cpus())
+
+
+def num_gpus() -> int:
+    """Number of GPUs that this process may use: those of the machine, or those that the environment makes visible."""
+    from ray._private.accelerators import get_accelerator_manager_for_resource
+
+    manager = get_accelerator_manager_for_resource("GPU")
+    if manager is None:
+        return 0
+    on_machine = manager.get_current_node_num_accelerators()
+    visible = manager.get_current_process_visible_accelerator_ids()
+    return int(on_machine if visible is None else min(on_machine, len(visible)))
+
+
+def local_cluster() -> dict[str, float]:
+    """This machine's CPUs (those this process may use) and GPUs (those visible), before Ray is started."""
+    # Ray's count respects a container's CPU quota; the affinity mask respects taskset and batch systems.
+    return {"CPU": float(min(num_cpus(), len(os.sched_getaffinity(0)))), "GPU": float(num_gpus())}

@@ -1,0 +1,79 @@
+"""Makes Ray's trials and hands them checkpoints of earlier sessions."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from ray.train._internal.session import _TrainingResult
+from ray.train.constants import CHECKPOINT_DIR_NAME as CHECKPOINT_DIR_NAME
+from ray.tune import Checkpoint, CheckpointConfig
+from ray.tune.experiment import Experiment as RayExperiment
+from ray.tune.experiment import Trial
+
+
+class SearchTrial(Trial):
+    """A trial about whose retries the controller decides, not Ray's count of failures."""
+
+    will_retry = False  # whether the trial goes on after its latest failure
+
+    def should_recover(self) -> bool:
+        """Whether Ray's controller runs the trial again after the failure that it is handling."""
+        return self.will_retry
+
+    def handle_error(self, exc: Any = None) -> None:
+        """Writes the error into the trial's folder; a full disk does not end the search."""
+        with contextlib.suppress(OSError):
+            super().handle_error(exc)
+        # At the end Ray would read the pickled error back, which a full disk may have cut off. The journal has it.
+        self.run_metadata.pickled_error_filename = None
+
+
+def new_trial(
+    experiment: RayExperiment,
+    trial_id: str,
+    config: dict[str, Any],
+    keep: CheckpointConfig,
+    log_files: tuple[str | None, str | None],
+) -> SearchTrial:
+    """Returns a pending trial whose name, and whose folder's name, is its id."""
+    spec = experiment.spec
+    trial = SearchTrial(
+        experiment.run_identifier,
+        config=config,
+        trial_id=trial_id,
+        storage=spec.get("storage"),
+        evaluated_params=config,
+        placement_group_factory=spec.get("resources_per_trial"),
+        checkpoint_config=keep,
+        trial_name_creator=_id_of,
+        trial_dirname_creator=_id_of,
+        log_to_file=log_files,
+    )
+    # Set here: Ray would give a resumed trial, whose folder exists, a new folder with a new name.
+    trial.relative_logdir = trial.storage.trial_dir_name = trial_id
+    return trial
+
+
+def note_checkpoint(trial: Trial, checkpoint: Checkpoint, metrics: dict[str, Any]) -> None:
+    """Makes a checkpoint known to Ray as the trial's latest one."""
+    trial.run_metadata.checkpoint_manager.register_checkpoint(training_result(checkpoint, metrics))
+
+
+def checkpoint_named(trial: Trial, name: str) -> Checkpoint:
+    """Returns the checkpoint of that name in the trial's folder."""
+    return Checkpoint(f"{trial.storage.trial_fs_path}/{name}", filesystem=trial.storage.storage_filesystem)
+
+
+def training_result(checkpoint: Checkpoint, metrics: dict[str, Any]) -> Any:
+    """Returns a checkpoint with its report as Ray hands them on."""
+    return _TrainingResult(checkpoint, metrics)
+
+
+def count_checkpoints_from(trial: Trial, index: int) -> None:
+    """Sets the index of the trial's latest checkpoint; the next one gets the next index."""
+    trial.storage.current_checkpoint_index = index
+
+
+def _id_of(trial: Trial) -> str:
+    return str(trial.trial_id)
