@@ -11,9 +11,11 @@ from collections import Counter
 import pytest
 from killing import repeated_and_lost
 from ray.tune import CheckpointConfig
-from workerless import Workerless, run
+from workerless import Workerless, conduct, run
 
-from tuner.record.journal import read
+from tuner.record.journal import Journal, read
+from tuner.spec.experiment import Experiment
+from tuner.spec.spaces import find_space
 
 PAIRS = [
     ("random", "asha"), ("hyperopt", "asha"), ("optuna", "asha"), ("refine", "asha"), ("refine", "median"),
@@ -108,3 +110,24 @@ def most_at_a_time(folder):
             running.discard(event.get("trial"))
         most = max(most, len(running))
     return most
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_trial_that_pbt_puts_back_again_and_again_changes_in_another_way(one_ray, tmp_path, monkeypatch, seed):
+    """One trial at a time: the worst takes over a state of an earlier epoch, trains there, and is the worst again."""
+    monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
+    found = find_space("tests/recorded/spaces/function.py")
+    reports = 0
+    counted = Journal.write
+
+    def write(self, event, *args, **fields):
+        nonlocal reports
+        reports += event == "report"
+        assert reports < 400, "the search does not end"
+        return counted(self, event, *args, **fields)
+
+    monkeypatch.setattr(Journal, "write", write)
+    conduct(Experiment(space=found.name, results=str(tmp_path), name="x", scheduler="pbt", num_samples=9, max_epochs=4,
+                       max_concurrent_trials=1, seed=seed), found)  # fmt: skip
+    ends = [event["status"] for event in read(tmp_path / "x" / "journal.jsonl") if event["event"] == "trial_ended"]
+    assert len(ends) == 9 and set(ends) <= {"completed", "pruned"}

@@ -7,6 +7,7 @@ cutoff` is false), and one report without the metric ends the whole experiment.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -84,6 +85,7 @@ class JournalingScheduler(TrialScheduler):
         self._explain = Explainer(inner, experiment.metric, experiment.mode)
         self._judged_any = resumed
         self._judged: dict[str, int] = {}  # trial -> its last judged epoch
+        self._times_asked: Counter[tuple[int, int]] = Counter()  # (trial, epoch) -> how often it was judged
         self._waiting: set[str] = set()  # told to pause, and nothing reported since
         self._concurrent = concurrent
         self._unfinished: dict[str, Trial] = {}  # in the order in which they were added or put back
@@ -170,9 +172,15 @@ class JournalingScheduler(TrialScheduler):
             return self._decide(trial_id, epoch, value, action, reason, compared, "pruned")
         return action
 
-    def _seeded(self, *key: int) -> AbstractContextManager[None]:
-        # Of all schedulers, population based training alone draws when it gets a report.
-        return seeded(self._experiment.seed, 5, *key) if self._experiment.scheduler == "pbt" else nullcontext()
+    def _seeded(self, trial: int, epoch: int) -> AbstractContextManager[None]:
+        """Seeds the draws of one decision; only population based training draws when it gets a report."""
+        if self._experiment.scheduler != "pbt":
+            return nullcontext()
+        # A trial that is put back to an earlier epoch is judged there again. With the same draws it would change in
+        # the same way, train to the same loss, and be put back for ever.
+        again = self._times_asked[trial, epoch]
+        self._times_asked[trial, epoch] += 1
+        return seeded(self._experiment.seed, 5, trial, epoch, *([again] if again else []))
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         self._unfinished.pop(trial.trial_id, None)

@@ -38,7 +38,7 @@ def saved(given: Experiment, name: str, trusted: bool = False) -> Saved:
         name = names[-1] if name == "latest" and names else name
         if name in names:
             store.bring(name, results / name)
-    elif name == "latest":
+    elif name == "latest" and not (results / name).is_dir():  # unless an experiment has that name
         name = latest_experiment(results)
     folder = results / name
     experiment, facts = load_experiment(folder)
