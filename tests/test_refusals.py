@@ -287,12 +287,12 @@ def test_what_was_saved_can_be_resumed(saved, capsys):
     assert "settings    9 by random" in capsys.readouterr().out
 
 
-def test_an_experiment_that_is_called_latest_is_the_one_that_is_meant(saved, tmp_path, capsys):
+def test_an_experiment_that_is_called_latest_is_the_one_that_is_meant(saved, capsys):
     shutil.copytree(saved, saved.parent / "latest")
     newest = max(saved.parent.glob("*/journal.jsonl"), key=lambda path: path.lstat().st_mtime)
     os.utime(saved / "journal.jsonl", (newest.stat().st_atime, newest.stat().st_mtime + 9))  # `mine` is the newest
     assert run.main(["--resume", "latest", "--dry-run"]) == 0
-    assert f"results     {saved.parent.relative_to(tmp_path)}/latest" in capsys.readouterr().out
+    assert f"results     {saved.parent}/latest" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
