@@ -68,7 +68,7 @@ ALLOWED = {
     "tuner.drive.schedulers": {"domains", "engine.rungs", "errors", "experiment", "incremental", "space"},
     "tuner.record.columns": set(),
     "tuner.drive.decisions": {
-        "engine.columns", "engine.halt", "engine.trials", "errors", "experiment", "explain", "journal",
+        "engine.columns", "engine.halt", "engine.stage", "engine.trials", "errors", "experiment", "explain", "journal",
         "resume.ledger", "sampling",
     },
     "tuner.drive.stage": {"decisions", "engine.stage", "resume.ledger"},
