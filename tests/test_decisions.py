@@ -14,6 +14,7 @@ from tuner.drive.explain import Comparison, Explainer
 from tuner.drive.replay import Replay
 from tuner.drive.schedulers import build_scheduler
 from tuner.engine.halt import Halt
+from tuner.engine.stage import BareStage
 from tuner.record.journal import Journal, read
 from tuner.record.ledger import Ledger
 from tuner.space import Space
@@ -359,9 +360,16 @@ def test_a_replayed_trial_is_not_added_again_when_ray_adds_it(tmp_path):
     ended, waits = StandIn("00000", status="TERMINATED"), StandIn("00001", status="PENDING")
     added = []
     search.inner.on_trial_add = lambda controller, trial: added.append(trial.trial_id)
-    for trial in (waits, ended, waits):  # by the replay, then by Ray
+    seen = []
+    search.inner.choose_trial_to_run = lambda controller: seen.append(controller.get_trials())
+    stage = BareStage(None)
+    search.scheduler.on_trial_add(stage, waits)  # by the replay
+    search.scheduler.choose_trial_to_run(None)
+    for trial in (ended, waits):
         search.scheduler.on_trial_add(None, trial)
+    search.scheduler.choose_trial_to_run(None)
     assert added == ["00001"]
+    assert seen == [[], [waits]]  # Ray cannot start a trial before it was given it
 
 
 def test_a_trial_that_is_tried_again_keeps_its_place_in_the_inner_scheduler(tmp_path):

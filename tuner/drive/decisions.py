@@ -19,6 +19,7 @@ from ray.tune.schedulers import TrialScheduler
 from tuner.drive.explain import Comparison, Explainer
 from tuner.drive.sampling import seeded
 from tuner.engine.halt import Halt
+from tuner.engine.stage import BareStage
 from tuner.engine.trials import SearchTrial
 from tuner.errors import RequestError, nearest
 from tuner.record.columns import USAGE
@@ -88,7 +89,8 @@ class JournalingScheduler(TrialScheduler):
         self._times_asked: Counter[tuple[int, int]] = Counter()  # (trial, epoch) -> how often it was judged
         self._waiting: set[str] = set()  # told to pause, and nothing reported since
         self._concurrent = concurrent
-        self._unfinished: dict[str, Trial] = {}  # in the order in which they were added or put back
+        self._known: set[str] = set()  # unfinished trials of the inner scheduler, those of a replay too
+        self._queue: dict[str, Trial] = {}  # unfinished trials that Ray has, in the order of their addition
         self._first: list[Trial] = []
         self.max_epochs = experiment.max_epochs
         self.verdicts: dict[str, Verdict] = {}
@@ -106,25 +108,29 @@ class JournalingScheduler(TrialScheduler):
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Gives the inner scheduler a new trial; one that the replay added, or that is tried again, is known to it."""
-        if trial.trial_id in self._unfinished:
-            self.put_back(trial)
-        elif not trial.is_finished():
-            self._unfinished[trial.trial_id] = trial
+        if not isinstance(tune_controller, BareStage):
+            self._queue.pop(trial.trial_id, None)
+            self._queue[trial.trial_id] = trial  # at its end, where Ray puts it too
+        if trial.trial_id not in self._known and not trial.is_finished():
+            self._known.add(trial.trial_id)
             with seeded(self._experiment.seed, 4, int(trial.trial_id)):
                 self._inner.on_trial_add(tune_controller, trial)
-
-    def put_back(self, trial: Trial) -> None:
-        """Moves an unfinished trial to the end of the queue."""
-        self._unfinished[trial.trial_id] = self._unfinished.pop(trial.trial_id)
 
     def first(self, trials: list[Trial]) -> None:
         """Runs these trials before all others: those that ran when the search stopped."""
         self._first = trials
 
+    def _forget(self, trial: Trial) -> None:
+        self._known.discard(trial.trial_id)
+        self._queue.pop(trial.trial_id, None)
+
+    def _seen(self, controller: Any) -> Any:
+        return controller if isinstance(controller, BareStage) else Unfinished(controller, self._queue)
+
     def on_trial_error(self, tune_controller: Any, trial: SearchTrial) -> None:
         """Takes a failed trial from the inner scheduler; one that is tried again keeps its rung and bracket."""
         if not trial.will_retry:
-            self._unfinished.pop(trial.trial_id, None)
+            self._forget(trial)
             self._inner.on_trial_error(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
@@ -160,7 +166,7 @@ class JournalingScheduler(TrialScheduler):
         # Before it decides: afterwards the trial is part of what it was compared with.
         compared = self._explain.before(trial, result)
         with self._seeded(int(trial_id), epoch):
-            action: str = self._inner.on_trial_result(Unfinished(tune_controller, self._unfinished), trial, result)
+            action: str = self._inner.on_trial_result(self._seen(tune_controller), trial, result)
         changed = {k: (before[k], v) for k, v in trial.config.items() if k in self._mutable and v != before[k]}
         # Ray's session gives a report without a checkpoint the name None.
         if action == PAUSE and not trial.checkpoint and result.get("checkpoint_dir_name") is None:
@@ -183,7 +189,7 @@ class JournalingScheduler(TrialScheduler):
         return seeded(self._experiment.seed, 5, trial, epoch, *([again] if again else []))
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        self._unfinished.pop(trial.trial_id, None)
+        self._forget(trial)
         if trial.trial_id in self._waiting and trial.is_saving:
             self._removed(trial)  # stopped before Ray had marked it as paused: to Ray that is a trial that runs
         value = plain(result.get(self.metric))
@@ -193,7 +199,7 @@ class JournalingScheduler(TrialScheduler):
             self._inner.on_trial_remove(tune_controller, trial)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        self._unfinished.pop(trial.trial_id, None)
+        self._forget(trial)
         self._removed(trial)
         self._inner.on_trial_remove(tune_controller, trial)
 
@@ -211,11 +217,11 @@ class JournalingScheduler(TrialScheduler):
             if self._first[0].status == Trial.PENDING:
                 return self._first[0]
             del self._first[0]
-        chosen = self._inner.choose_trial_to_run(Unfinished(tune_controller, self._unfinished))
+        chosen = self._inner.choose_trial_to_run(self._seen(tune_controller))
         if chosen is None or chosen.status != Trial.PAUSED or self._concurrent is None:
             return chosen
         # Ray would resume as many as there are CPUs for.
-        busy = sum(trial.status in (Trial.PENDING, Trial.RUNNING) for trial in self._unfinished.values())
+        busy = sum(trial.status in (Trial.PENDING, Trial.RUNNING) for trial in self._queue.values())
         return chosen if busy < self._concurrent() else None
 
     def debug_string(self) -> str:

@@ -152,7 +152,6 @@ class Replay:
         # Its scheduler and its searcher hear nothing of a trial that is tried again; Ray puts it last.
         set_status(trial, Trial.PENDING)
         self._stage.trials[trial.trial_id] = self._stage.trials.pop(trial.trial_id)
-        self._judge.put_back(trial)
 
     def _on_trial_ended(self, number: int, event: Event) -> None:
         trial = self._stage.trials[event["trial"]]
