@@ -21,6 +21,7 @@ from tuner.serve.tries import Tries, Wait
 HERE = "http://127.0.0.1:8800"
 ALL, STOP, RESUME = "/api/experiments", "/api/experiments/demo/stop", "/api/experiments/demo/resume"
 BODY = {"space": "quadratic", "name": "evil"}
+JSON = {"Content-Type": "application/json"}
 OWN = {"Origin": HERE}
 BOX = {"Origin": "http://box:8800"}
 FOREIGN = {"Origin": "http://evil.com"}
@@ -125,6 +126,17 @@ def test_a_value_never_becomes_an_option(service):
     answer = service.owner.post(ALL, json={**BODY, "metric": "--results=/tmp/evil"})
     assert answer.status_code == 202 and service.searches.get("evil").options["results"] == str(service.results)
     assert service.searches.get("evil").options["metric"] == "--results=/tmp/evil"
+
+
+@pytest.mark.parametrize("character", ["\x00", "\n", "\x1b", "\x9b", "\u202e", "\ud800"])
+@pytest.mark.parametrize("field", ["metric", "name", "time_budget", "trial_timeout"])
+def test_a_text_that_is_not_printable_is_refused_before_a_process_is_started(service, monkeypatch, field, character):
+    """A zero byte in a process's arguments is a ValueError of Python's."""
+    service.begin("demo").close()
+    monkeypatch.setattr(service.searches, "_check", lambda arguments: pytest.fail("it was asked"))
+    path, more = (RESUME, {}) if field == "time_budget" else (ALL, BODY)
+    answer = service.owner.post(path, content=json.dumps({**more, field: f"1{character}s"}), headers=JSON)
+    assert answer.status_code == 422 and field in answer.json()["error"] and answer.json()["error"].isprintable()
 
 
 def test_the_services_own_folder_is_not_served(service):
