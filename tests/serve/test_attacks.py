@@ -14,14 +14,16 @@ from starlette.requests import HTTPConnection
 from tuner.errors import RequestError
 from tuner.serve.app import create_app
 from tuner.serve.bounds import MOST_BYTES, Bounds
-from tuner.serve.guard import MOST_SESSIONS, SESSION_S, Keys
+from tuner.serve.guard import MOST_SESSIONS, SESSION_S, Guard, Keys
 from tuner.serve.secret import LEAST_CHARS, TOKEN, TOKEN_FILE, given_token, keep_secret, kept_token, long_enough
 from tuner.serve.tries import Tries, Wait
 
 HERE = "http://127.0.0.1:8800"
 ALL, STOP, RESUME = "/api/experiments", "/api/experiments/demo/stop", "/api/experiments/demo/resume"
 BODY = {"space": "quadratic", "name": "evil"}
+JSON = {"Content-Type": "application/json"}
 OWN = {"Origin": HERE}
+BOX = {"Origin": "http://box:8800"}
 FOREIGN = {"Origin": "http://evil.com"}
 
 
@@ -124,6 +126,17 @@ def test_a_value_never_becomes_an_option(service):
     answer = service.owner.post(ALL, json={**BODY, "metric": "--results=/tmp/evil"})
     assert answer.status_code == 202 and service.searches.get("evil").options["results"] == str(service.results)
     assert service.searches.get("evil").options["metric"] == "--results=/tmp/evil"
+
+
+@pytest.mark.parametrize("character", ["\x00", "\n", "\x1b", "\x9b", "\u202e", "\ud800"])
+@pytest.mark.parametrize("field", ["metric", "name", "time_budget", "trial_timeout"])
+def test_a_text_that_is_not_printable_is_refused_before_a_process_is_started(service, monkeypatch, field, character):
+    """A zero byte in a process's arguments is a ValueError of Python's."""
+    service.begin("demo").close()
+    monkeypatch.setattr(service.searches, "_check", lambda arguments: pytest.fail("it was asked"))
+    path, more = (RESUME, {}) if field == "time_budget" else (ALL, BODY)
+    answer = service.owner.post(path, content=json.dumps({**more, field: f"1{character}s"}), headers=JSON)
+    assert answer.status_code == 422 and field in answer.json()["error"] and answer.json()["error"].isprintable()
 
 
 def test_the_services_own_folder_is_not_served(service):
@@ -268,34 +281,55 @@ class Clock:
         return self.now
 
 
-def session_of(keys, secret=None):
-    """A request that brings a session's cookie; of a new session where none is given."""
-    pair = f"{keys.cookie}={secret or keys.open_session()}".encode()
-    return HTTPConnection({"type": "http", "headers": [(b"cookie", pair)]})
+NO_HEADERS = HTTPConnection({"type": "http", "headers": []})
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/"), ("GET", "/api/experiments"), ("POST", "/signout")])
+def test_pythons_reader_of_cookies_is_never_asked(service, far, monkeypatch, method, path):
+    """It takes 10 s for a header of 60 kB, in the thread that answers everybody."""
+    monkeypatch.setattr("http.cookies._unquote", lambda text: pytest.fail("it was asked"))
+    hostile = 'a="' + "\\" * 60_000 + '"; '
+    for client, keys, own in ((service.anyone, service.app.state.keys, OWN), (far.client, far.keys, BOX)):
+        kept = {"Cookie": f"{hostile}{keys.cookie}={keys.open_session()}; b=2", **own}
+        assert client.request(method, path, headers=kept).status_code in (200, 204)
+        assert client.request("GET", "/api/session", headers=kept).status_code in (200, 401)
+
+
+def test_no_cookie_reaches_what_is_behind_the_guard():
+    keys, seen = Keys("x" * 40), []
+
+    async def app(scope, receive, send):
+        seen.append(scope["headers"])
+
+    secret = keys.open_session()
+    headers = [(b"host", b"localhost"), (b"cookie", b"a=1;  %s=%s" % (keys.cookie.encode(), secret.encode()))]
+    scope = {"type": "http", "method": "POST", "path": "/x", "headers": [*headers, (b"origin", b"http://localhost")]}
+    asyncio.run(Guard(app, keys, loopback=True)(scope, None, None))
+    assert [name for name, _ in seen[0]] == [b"host", b"origin"]
 
 
 def test_a_session_ends_after_twelve_hours():
     clock = Clock()
     keys = Keys("x" * 40, clock)
-    asked = session_of(keys)
+    secret = keys.open_session()
     clock.now += SESSION_S - 1
-    assert keys.holds(asked) == (False, True)
+    assert keys.holds(NO_HEADERS, secret) == (False, True)
     clock.now += 1
-    assert keys.holds(asked) == (False, False)
+    assert keys.holds(NO_HEADERS, secret) == (False, False)
 
 
 def test_only_so_many_sessions_are_kept_the_newest():
     keys = Keys("x" * 40)
-    first, second = session_of(keys), session_of(keys)
+    first, second = keys.open_session(), keys.open_session()
     for _ in range(MOST_SESSIONS - 1):
-        last = session_of(keys)
-    assert [keys.holds(asked)[1] for asked in (first, second, last)] == [False, True, True]
+        last = keys.open_session()
+    assert [keys.holds(NO_HEADERS, secret)[1] for secret in (first, second, last)] == [False, True, True]
 
 
 def test_a_session_is_of_one_start_of_the_service(far):
     again = create_app(far.results, host="0.0.0.0", token=far.token).state.keys
     assert far.keys.cookie != again.cookie and far.keys.open_session() != again.open_session()
-    assert again.holds(session_of(again, far.keys.open_session())) == (False, False)
+    assert again.holds(NO_HEADERS, far.keys.open_session()) == (False, False)
 
 
 def test_signing_out_ends_the_session_and_no_other(far):
@@ -309,7 +343,7 @@ def test_signing_out_ends_the_session_and_no_other(far):
     assert answer.status_code == 204 and "Max-Age=0" in answer.headers["set-cookie"]
     assert not far.client.cookies and far.client.get("/api/health").status_code == 401
     assert far.client.get("/api/health", headers=kept).status_code == 401  # a copy of the cookie
-    assert far.keys.holds(session_of(far.keys, secret))[1]
+    assert far.keys.holds(NO_HEADERS, secret)[1]
 
 
 # --- tries ----------------------------------------------------------------------------------------------------------

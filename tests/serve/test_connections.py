@@ -7,13 +7,14 @@ import threading
 import time
 from types import SimpleNamespace
 
+import h11
 import httpx
 import pytest
 import uvicorn
 
 from tuner.serve.__main__ import MOST_CLIENTS
 from tuner.serve.app import create_app
-from tuner.serve.connections import Connection
+from tuner.serve.connections import MOST_PARTS, Connection
 from tuner.serve.stream import MOST_STREAMS
 
 GET = b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -210,6 +211,38 @@ def test_what_is_no_http_ends_its_connection_without_a_traceback(app, caplog):
         assert ends(service.connect(b"\x16\x03\x01 no HTTP\r\n\r\n"))
         assert healthy(service.url)
     assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize("head", [GET, POST, GET.replace(b"Host: 127.0.0.1", b"Host: elsewhere")])
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_body_of_countless_parts_is_refused_before_all_are_read(app, caplog, monkeypatch, head, answered):
+    """A part takes 40 us, in which nobody else is answered, and a client may send a million of them."""
+    events, next_event = [], h11.Connection.next_event
+
+    def counted(self):
+        events.append(next_event(self))
+        return events[-1]
+
+    monkeypatch.setattr(h11.Connection, "next_event", counted)
+    chunked = head.removesuffix(b"\r\n").replace(b"Content-Length: 9\r\n", b"") + b"Transfer-Encoding: chunked\r\n\r\n"
+    with serving(app) as service:
+        connection = service.connect(chunked if answered else b"")
+        if answered:
+            assert connection.recv(2000).startswith(b"HTTP/1.1 ")
+        with contextlib.suppress(OSError):
+            connection.sendall((b"" if answered else chunked) + b"1\r\na\r\n" * 20_000)
+        assert ends(connection)
+        assert sum(isinstance(event, h11.Data) for event in events) == MOST_PARTS + 1
+        assert healthy(service.url)
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_long_body_in_few_parts_is_answered(app):
+    with serving(app) as service:
+        connection = service.connect(POST.replace(b"9", b"4000000"))
+        connection.sendall(bytes(4_000_000) + GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        answers = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+        assert answers.startswith(b"HTTP/1.1 401") and b"HTTP/1.1 200 OK" in answers
 
 
 def test_an_answer_that_nobody_reads_is_given_up():

@@ -19,7 +19,26 @@ from tuner.serve.bounds import READER_S
 # were found out after 7 s, and after 2 s with this. It sends 5 MB/s to a reader 100 ms away.
 SEND_BYTES = 256 << 10
 ENDS_S = 0.5  # without a byte read, where the service ends; uvicorn cancels what is left after 3, with a traceback each
+HEAD_BYTES = 64 << 10  # of a request's head
+# Of a body. uvicorn parses all that it has read, 256 kB, before anybody else is answered: 40 us for each chunk, and
+# 600 kB of chunks of one byte took 5 s. A body of 16 kB has one or two parts.
+MOST_PARTS = 500
 CLOSED, UNASKED, IDLE, UNREAD, OWED = range(5)
+
+
+class Requests(h11.Connection):
+    """h11's reader of requests, which refuses a body in more than MOST_PARTS parts."""
+
+    _parts = 0
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._parts = 0
+        self._parts += isinstance(event, h11.Data)
+        if self._parts > MOST_PARTS:
+            raise h11.RemoteProtocolError(f"a body in more than {MOST_PARTS} parts")
+        return event
 
 
 class Connection(H11Protocol):
@@ -34,6 +53,7 @@ class Connection(H11Protocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.conn = Requests(h11.SERVER, HEAD_BYTES)
         self._most = self.limit_concurrency or sys.maxsize
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -65,6 +85,12 @@ class Connection(H11Protocol):
             self._make_room()
         self.limit_concurrency = None if self._has_room() else 0
         super().handle_events()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers instead of the app, whose own answer would be a traceback now."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+        super().send_400_response(msg)
 
     def shutdown(self) -> None:
         """Closes at once where the answer is not being read, and else after ENDS_S in which nothing was read."""

@@ -209,7 +209,7 @@ def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
     @app.post("/signout", include_in_schema=False)
     def signout(request: Request) -> Response:
         """Ends the session of the browser that asks; its cookie is worth nothing from then on."""
-        keys.end_session(request)
+        keys.end_session(request.state.session)
         gone = Response(status_code=204)
         gone.delete_cookie(keys.cookie, httponly=True, samesite="strict", secure=request.url.scheme == "https")
         return gone

@@ -79,16 +79,31 @@ class Keys:
         self._sessions = dict(going_on[1 - MOST_SESSIONS :]) | {_hashed(secret): now + SESSION_S}
         return secret
 
-    def end_session(self, asked: HTTPConnection) -> None:
-        """Ends the session that a request's cookie belongs to."""
-        self._sessions.pop(_hashed(asked.cookies.get(self.cookie, "")), None)
+    def end_session(self, secret: str) -> None:
+        """Ends the session of that secret."""
+        self._sessions.pop(_hashed(secret), None)
 
-    def holds(self, asked: HTTPConnection) -> tuple[bool, bool]:
-        """Whether a request brings the token, and whether it brings a session's cookie; Wait as `is_token`."""
+    def take_cookie(self, scope: Scope) -> str:
+        """Returns the session's secret that a request brings, or an empty text, and removes all cookies from it.
+
+        Whatever reads `request.cookies`, as FastAPI does for each route, calls Python's parser. Its time grows with
+        the square of the header's length: 60 kB of backslashes take 10 s, in which nobody else is answered.
+        """
+        name, found = self.cookie.encode(), ""
+        for header, value in scope["headers"]:
+            for pair in value.split(b";") if header == b"cookie" else ():
+                given, _, secret = pair.strip().partition(b"=")
+                if given == name:
+                    found = secret.decode("latin-1")  # of url-safe characters: never quoted
+        scope["headers"] = [header for header in scope["headers"] if header[0] != b"cookie"]
+        return found
+
+    def holds(self, asked: HTTPConnection, secret: str) -> tuple[bool, bool]:
+        """Whether a request brings the token, and whether it brings a session's secret; Wait as `is_token`."""
         kind, _, bearer = asked.headers.get("authorization", "").partition(" ")
         # Headers are latin-1, the token may be more.
         by_token = kind.lower() == "bearer" and self.is_token(bearer.strip().encode("latin-1"), client_of(asked))
-        ends = self._sessions.get(_hashed(asked.cookies.get(self.cookie, "")), 0.0)
+        ends = self._sessions.get(_hashed(secret), 0.0)
         return by_token, self._clock() < ends
 
 
@@ -122,6 +137,7 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
+            scope.setdefault("state", {})["session"] = self._keys.take_cookie(scope)
             try:
                 answer = self._foreign(scope) or self._signed_in(scope) or self._without_key(scope)
             except Wait as wait:
@@ -157,12 +173,12 @@ class Guard:
         reads = scope["method"] in READS
         public, asked = scope["path"] in PUBLIC or (self._loopback and reads), HTTPConnection(scope)
         try:
-            by_token, by_cookie = self._keys.holds(asked)
+            by_token, by_cookie = self._keys.holds(asked, asked.state.session)
         except Wait:
             if not public:
                 raise
             by_token = by_cookie = False  # a reader here needs no token; a program may bring an old one at each request
-        scope.setdefault("state", {})["signed_in"] = by_token or by_cookie
+        asked.state.signed_in = by_token or by_cookie
         if public:
             return None
         if by_token or (by_cookie and (reads or "origin" in asked.headers)):

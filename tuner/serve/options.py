@@ -90,6 +90,12 @@ def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
 
 
 def _arguments(given: dict[str, Any]) -> list[str]:
-    """`--name=value`, in one word: a value that begins with a dash stays a value. A switch is given or left out."""
+    """`--name=value`, in one word: a value that begins with a dash stays a value. A switch is given or left out.
+
+    RequestError for a text that no command line can hold, or that steers a terminal.
+    """
+    for name, value in given.items():
+        if not str(value).isprintable():
+            raise RequestError(f"{name} {value!r}: must have printable characters only")
     said = {option(name): value for name, value in given.items() if value is not False and value != ""}
     return [name if value is True else f"{name}={value}" for name, value in said.items()]
