@@ -61,9 +61,17 @@ def within(experiment: Path, name: str) -> Path:
 def damage(folder: Path) -> str:
     """What is wrong with a checkpoint, or nothing; reads a Task's state once (1 GB/s), of others the names alone."""
     try:
-        if not any(folder.iterdir()):
-            return "it is empty"
-        with open_in(folder, STATE) as file, zipfile.ZipFile(file) as archive:
+        return damage_in(folder, STATE) if any(folder.iterdir()) else "it is empty"
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return str(error)
+
+
+def damage_in(folder: Path, name: str) -> str:
+    """What is wrong with a state that torch.save wrote, or nothing, also where it is not there; reads it once."""
+    try:
+        with open_in(folder, name) as file, zipfile.ZipFile(file) as archive:
             records = archive.infolist()
             size = os.fstat(file.fileno()).st_size
             # torch.save packs nothing. What is packed could be a million times as long, and reading it has no end.
