@@ -1,11 +1,16 @@
 """The audit: which trials, how sure, the search's own figures again, and where it goes on."""
 
+import io
 import json
+import zipfile
+from types import SimpleNamespace
 
 import pytest
+import torch
 from scipy.stats import binomtest
 
-from tuner.audit import main, sampled
+from tuner.audit import epochs_of, main, sampled
+from tuner.errors import RequestError
 from tuner.record.results import load
 from tuner.views.audit_record import clopper_pearson, result_of
 
@@ -19,6 +24,26 @@ def test_the_interval_is_the_exact_one(hits, count):
 def test_a_larger_sample_holds_the_smaller():
     trials = [f"{n:05}" for n in range(30)]
     assert sampled(trials, 9, seed=3)[:4] == sampled(trials, 4, seed=3) != sampled(trials, 4, seed=4)
+
+
+@pytest.mark.parametrize(
+    ("content", "packing", "wrong"),
+    [
+        ({"values": {}, "training": {"x": torch.zeros(10_000)}}, zipfile.ZIP_DEFLATED, "longer than the file"),
+        ({"training": {}}, zipfile.ZIP_STORED, "cannot be read"),
+        (3, zipfile.ZIP_STORED, "cannot be read"),
+    ],
+)
+def test_a_state_that_an_audit_did_not_write_is_refused_before_it_is_unpacked(tmp_path, content, packing, wrong):
+    (tmp_path / "audit").mkdir()
+    written = io.BytesIO()
+    torch.save(content, written)
+    with zipfile.ZipFile(written) as whole, zipfile.ZipFile(tmp_path / "audit" / "0.pt", "w", packing) as packed:
+        for each in whole.namelist():
+            packed.writestr(each, whole.read(each))
+    record, trial = SimpleNamespace(experiment=SimpleNamespace(folder=tmp_path)), SimpleNamespace(id="0", reports=())
+    with pytest.raises(RequestError, match=wrong):
+        next(epochs_of(record, trial))
 
 
 def test_pruned_trials_are_trained_to_the_end_with_the_searchs_figures(search, capsys):

@@ -7,6 +7,7 @@ audit.json and on the dashboard. It may be interrupted, and goes on where it was
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import random
@@ -17,8 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tuner.drive.trust import HELP, OPTION, code_of, refuse_links
-from tuner.errors import Parser, RequestError, refused, say
-from tuner.record.checkpoints import STATE, damage, within
+from tuner.errors import Parser, RequestError, blamed, refused, say
+from tuner.record.checkpoints import STATE, damage, damage_in, within
 from tuner.record.files import write_atomically
 from tuner.record.records import TrialRecord, sign_of
 from tuner.record.results import ExperimentRecord, load
@@ -129,8 +130,11 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
     kept.parent.mkdir(exist_ok=True)
     state, values = None, {}
     if kept.is_file():
+        if wrong := damage_in(kept.parent, kept.name):
+            raise RequestError(f"{kept} is damaged ({wrong}); remove it to train the trial from its checkpoint again")
         state = kept.read_bytes()
-        values = torch.load(kept, weights_only=True, map_location="cpu")["values"]
+        with blamed(str(kept)):
+            values = dict(torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")["values"])
     else:
         saved = [within(folder, r.checkpoint) for r in reversed(trial.reports) if r.checkpoint]
         state = next((path.joinpath(STATE).read_bytes() for path in saved if path.is_dir() and not damage(path)), None)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tuner.record.events import MOST_INTEGER, Event
@@ -69,19 +68,21 @@ class TrialRecord:
     @kept
     def best(self, metric: str, mode: str) -> Report | None:
         """The report with the best finite value, the earlier of equal ones; None where there is none."""
-        best, least, sign = None, math.inf, sign_of(mode)
-        for report in self.reports:
-            value = finite(report.metrics.get(metric))
-            if value is not None and sign * value < least:
-                best, least = report, sign * value
-        return best
+        return best_of(self.reports, metric, mode)
 
-    def best_saved(self, metric: str, mode: str, folder: Path) -> Report | None:
-        """As `best`, of the reports whose checkpoint is there, in the experiment's folder."""
-        sign = sign_of(mode)
-        known = [(sign * v, i) for i, r in enumerate(self.reports) if (v := finite(r.metrics.get(metric))) is not None]
-        best_first = (self.reports[i] for _, i in sorted(known))
-        return next((r for r in best_first if r.checkpoint and (folder / r.checkpoint).is_dir()), None)
+    def best_saved(self, metric: str, mode: str, saved: Container[str]) -> Report | None:
+        """As `best`, of the reports whose checkpoint is among the saved."""
+        return best_of((r for r in self.reports if r.checkpoint and r.checkpoint in saved), metric, mode)
+
+
+def best_of(reports: Iterable[Report], metric: str, mode: str) -> Report | None:
+    """The report with the best finite value, the earlier of equal ones; None where there is none."""
+    best, least, sign = None, math.inf, sign_of(mode)
+    for report in reports:
+        value = finite(report.metrics.get(metric))
+        if value is not None and sign * value < least:
+            best, least = report, sign * value
+    return best
 
 
 def sign_of(mode: str) -> int:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from tuner.record.records import Decision, Report, TrialRecord, finite, sign_of
@@ -92,13 +91,13 @@ class Standing:
         report = trial.best(metric, mode) if trial else None
         return (trial, report) if trial and report else None
 
-    def best_saved(self, metric: str, mode: str, folder: Path) -> tuple[TrialRecord, Report] | None:
-        """As `best`, of the reports whose checkpoint is there, in the experiment's folder."""
+    def best_saved(self, metric: str, mode: str, saved: Container[str]) -> tuple[TrialRecord, Report] | None:
+        """As `best`, of the reports whose checkpoint is among the saved."""
         found: tuple[Rank, Report] | None = None
         for rank in self.ranked if self.any_saved else []:
             if found and rank[:2] > found[0][:2]:
                 break  # no later one can be better, so their checkpoints are not looked for on the disk
-            report = self.trials[rank.place].best_saved(metric, mode, folder)
+            report = self.trials[rank.place].best_saved(metric, mode, saved)
             if report:
                 own = _rank(rank.place, report, metric, mode)
                 found = min(found or (own, report), (own, report), key=lambda pair: pair[0][:2])

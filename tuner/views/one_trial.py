@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tuner.record.checkpoints import Saved
 from tuner.record.files import open_in
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
@@ -54,14 +55,14 @@ def one_trial(record: ExperimentRecord, trial_id: str) -> OneTrial | None:
     if trial is None:
         return None
     experiment = record.experiment
-    best = trial.best(experiment.metric, experiment.mode)
+    best, saved = trial.best(experiment.metric, experiment.mode), Saved(experiment.folder)
     return OneTrial(
         row=trial_row(trial, experiment.metric, experiment.mode),
         decisions=[decision_row(trial.id, decision) for decision in trial.decisions],
         metrics=[{"epoch": report.epoch, **report.metrics} for report in trial.reports[-MOST_REPORTS:]],
         figure=draw_metrics(trial, experiment.metric, best.epoch if best else None),
         cost=cost_of(trial),
-        checkpoint=next((c for c in _checkpoints(trial) if (experiment.folder / c).is_dir()), ""),
+        checkpoint=next((c for c in _checkpoints(trial) if c in saved), ""),
         retrain=retrain_command(record, trial),
         logs=logs_of(experiment.folder, trial.id),
     )
