@@ -294,6 +294,10 @@ def test_what_was_saved_can_be_resumed(saved, capsys):
             ["--space", "space.py", "--name", "mine"],
             "is there already; go on with it by --resume mine, or take another",
         ),
+        (
+            ["--space", "space.py", "--name", "latest"],
+            "--resume latest goes on with the newest experiment; take another",
+        ),
         (["--resume", "mien"], "no experiment 'mien' in results; did you mean 'mine'?"),
         (["--resume", "latest", "--results", "TMP/empty"], "no experiment in"),
         (["--resume", "latest", "--results", "TMP/gone"], "no experiment in"),

@@ -317,6 +317,17 @@ def test_resume_refuses_what_the_command_line_refuses(service, asked, status):
     assert service.owner.post(f"{ALL}/a/resume", json=asked).status_code == status
 
 
+def test_latest_is_no_name_of_a_search(service):
+    """`--resume=latest` goes on with another one."""
+    answer = service.owner.post(ALL, json={"space": "quadratic", "name": "latest"})
+    assert answer.status_code == 422 and "take another name" in answer.json()["error"]
+    for name in ("latest", "newest"):
+        service.begin(name).close()
+    answer = service.owner.post(f"{ALL}/latest/resume")
+    assert answer.status_code == 422 and "rename the folder latest" in answer.json()["error"]
+    assert not service.searches.all()
+
+
 def test_what_runs_elsewhere_is_not_resumed(service):
     service.begin("a").close()
     with only_driver(service.results / "a"):
