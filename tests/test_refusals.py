@@ -302,6 +302,10 @@ def test_an_experiment_that_is_called_latest_is_the_one_that_is_meant(saved, cap
             ["--space", "space.py", "--name", "mine"],
             "is there already; go on with it by --resume mine, or take another",
         ),
+        (
+            ["--space", "space.py", "--name", "latest"],
+            "--resume latest goes on with the newest experiment; take another",
+        ),
         (["--resume", "mien"], "no experiment 'mien' in results; did you mean 'mine'?"),
         (["--resume", "latest", "--results", "TMP/empty"], "no experiment in"),
         (["--resume", "latest", "--results", "TMP/gone"], "no experiment in"),

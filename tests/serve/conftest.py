@@ -19,7 +19,7 @@ from tuner.serve.check import experiment_of
 from tuner.serve.client import BUSY, Client, ServiceError
 from tuner.serve.cluster import find
 from tuner.serve.jobs import Fate
-from tuner.serve.searches import Searches
+from tuner.serve.searches import NO_DATA_DIR, Searches
 from tuner.serve.state import BASE, state_of
 from tuner.spec.experiment import Experiment
 from tuner.spec.facts import facts_of
@@ -97,7 +97,7 @@ def service(tmp_path):
     def reopened():
         if opened:
             opened.pop().close()
-        searches = Searches(results, state_of(results), jobs, ["--wandb=disabled"], in_this_process)
+        searches = Searches(results, state_of(results), jobs, ["--wandb=disabled", NO_DATA_DIR], in_this_process)
         opened.append(searches)
         app = create_app(results, token=TOKEN, searches=searches)
         anyone = TestClient(app, base_url=HERE, raise_server_exceptions=False)

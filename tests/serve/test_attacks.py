@@ -268,6 +268,28 @@ def test_a_secret_is_kept_from_others(tmp_path):
         keep_secret(link, "x")
 
 
+@pytest.mark.parametrize("name", ["token", "ray_token"])
+def test_a_full_disk_leaves_no_empty_secret(tmp_path, monkeypatch, name):
+    """The next start took an empty file as the token, and no program could ever sign in."""
+    path, opened = tmp_path / "state" / name, os.open
+
+    def full(path, flags, *mode, **options):
+        handle = opened(path, flags, *mode, **options)
+        if str(path).endswith(name):
+            os.dup2(opened("/dev/full", os.O_WRONLY), handle)
+        return handle
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "open", full)
+        with pytest.raises(RequestError, match="cannot be made .No space left"):
+            keep_secret(path, "s" * 40)
+    assert not path.exists()
+    assert keep_secret(path, "s" * 40).read_text() == "s" * 40
+    path.write_text("")  # the machine was lost before its disk had the content
+    with pytest.raises(RequestError, match="no whole token; remove it"):
+        keep_secret(path, "s" * 40)
+
+
 # --- sessions -------------------------------------------------------------------------------------------------------
 
 

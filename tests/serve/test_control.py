@@ -44,7 +44,7 @@ def test_a_search_is_queued_then_submitted_as_the_command_line_would_be(service)
     assert service.searches.step()
     (arguments,) = service.jobs.submitted.values()
     wanted = ["--num-samples=4", "--grace-period=2", "--searcher=grid", "--name=a"]
-    wanted += [f"--results={service.results}", "--wandb=disabled"]
+    wanted += [f"--results={service.results}", "--wandb=disabled", "--data-dir="]
     assert arguments == ["--space=quadratic", *wanted]
     assert state(service, "a") == ("starting", ["stop"])
     service.begin("a").close()
@@ -315,6 +315,17 @@ def test_resume_refuses_what_the_command_line_refuses(service, asked, status):
     journal.write("experiment_finished", state="interrupted", reason="")
     journal.close()
     assert service.owner.post(f"{ALL}/a/resume", json=asked).status_code == status
+
+
+def test_latest_is_no_name_of_a_search(service):
+    """`--resume=latest` goes on with another one."""
+    answer = service.owner.post(ALL, json={"space": "quadratic", "name": "latest"})
+    assert answer.status_code == 422 and "take another name" in answer.json()["error"]
+    for name in ("latest", "newest"):
+        service.begin(name).close()
+    answer = service.owner.post(f"{ALL}/latest/resume")
+    assert answer.status_code == 422 and "rename the folder latest" in answer.json()["error"]
+    assert not service.searches.all()
 
 
 def test_what_runs_elsewhere_is_not_resumed(service):

@@ -1,5 +1,6 @@
 """One budget of memory for all experiments; and what is read is the folder that was looked at."""
 
+import asyncio
 import json
 import os
 import threading
@@ -12,7 +13,9 @@ from tuner.record.files import open_in
 from tuner.record.lock import abandoned
 from tuner.record.reading import NotYet
 from tuner.serve import memory
+from tuner.serve.questions import Answers
 from tuner.serve.store import Store
+from tuner.serve.stream import follow
 
 SIZE = 400  # reports of a journal: about 500 kB of weight
 
@@ -161,3 +164,28 @@ def test_no_reader_of_a_shared_folder_follows_a_link(results):
     begin(results, "good", [STARTED])
     with open_in(results / "good", "experiment.json") as file:
         assert json.loads(file.read())["options"]["name"] == "good"
+
+
+def test_an_open_stream_does_not_follow_a_link_that_comes_later(results):
+    """It looks at the journal twice a second, for as long as a page is open."""
+
+    async def frames():
+        found, events = [], follow(Store(results).journal("e"), 0, lambda: False, pause_s=0)
+        async for frame in events:
+            found.append(frame)
+            if len(found) == 2:
+                swapped(results)
+        return found
+
+    _, second = asyncio.run(asyncio.wait_for(frames(), 60))  # the stream ends at the link
+    assert second.startswith(b"id: 1\n")
+
+
+def test_the_process_of_costly_questions_does_not_follow_a_link_that_comes_later(results):
+    answers, folder = Answers(1 << 20), str(results / "e")
+    choices = {"scheduler": "asha", "grace_period": 1, "reduction_factor": 2, "brackets": 1}
+    status, text = answers.answer(folder, "what-if", choices)
+    assert status == 200
+    swapped(results)
+    status, text = answers.answer(folder, "what-if", choices)
+    assert status == 422 and "secret" not in text

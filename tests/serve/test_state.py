@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.serve.conftest import in_this_process
 from tuner.errors import RequestError
 from tuner.serve import cluster as clusters
+from tuner.serve.__main__ import parse, starter
 from tuner.serve.check import experiment_of
 from tuner.serve.client import Client
 from tuner.serve.cluster import Cluster, _born, find
-from tuner.serve.options import ships
+from tuner.serve.options import Resume, ships
 from tuner.serve.searches import checked
 from tuner.serve.state import BASE, state_of
 from tuner.spec.experiment import Experiment
@@ -339,6 +341,30 @@ def test_a_space_exchanged_after_the_check_is_refused_before_its_import(service,
     with pytest.raises(RequestError, match="--space was"):
         experiment_of(arguments)
     assert not evil[1].exists()
+
+
+def test_a_folder_cannot_choose_the_data_that_its_resume_reads(service):
+    service.begin("a").close()
+    service.begin("b").close()
+    rewrite(service.results / "a", data_dir="/root/secret")
+    answer = service.owner.post(f"{ALL}/a/resume")
+    assert answer.status_code == 422 and "which only its folder names" in answer.json()["error"]
+    assert service.owner.post(f"{ALL}/b/resume").status_code == 202
+    service.searches.step()
+    (arguments,) = service.jobs.submitted.values()
+    rewrite(service.results / "b", data_dir="/root/secret")  # after the check
+    assert experiment_of(arguments).data_dir == ""
+
+
+def test_the_data_that_the_services_owner_names_are_read(service, tmp_path):
+    service.begin("a", data_dir="/data/of/before").close()
+    args = parse(["--results", str(service.results), "--data-dir", "/data/now"])
+    searches = starter(args, state_of(tmp_path))
+    try:
+        searches._check = in_this_process
+        assert searches.resume("a", Resume()).options["data_dir"] == "/data/now"
+    finally:
+        searches.close()
 
 
 def test_a_space_that_ships_is_resumed_with_its_attribute():

@@ -8,7 +8,7 @@ from typing import Any
 from tuner.drive.trust import code_of, refuse_links
 from tuner.record.saved_experiment import COPY, FILE, damaged, latest_experiment, load_experiment
 from tuner.record.storage import Store
-from tuner.spec.experiment import Experiment
+from tuner.spec.experiment import LATEST, Experiment
 from tuner.spec.places import is_uri, local_root
 
 
@@ -35,10 +35,10 @@ def saved(given: Experiment, name: str, trusted: bool = False) -> Saved:
     if is_uri(given.results):
         store = Store(given.results)
         names = store.names()
-        name = names[-1] if name == "latest" and names else name
+        name = names[-1] if name == LATEST and names else name
         if name in names:
             store.bring(name, results / name)
-    elif name == "latest" and not (results / name).is_dir():  # unless an experiment has that name
+    elif name == LATEST and not (results / LATEST).is_dir():  # unless an older version gave an experiment that name
         name = latest_experiment(results)
     folder = results / name
     experiment, facts = load_experiment(folder)

@@ -28,7 +28,7 @@ from tuner.record.journal import Journal, Scan, content_of, scan
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import damaged, save_experiment
 from tuner.record.storage import Mirror, Store
-from tuner.spec.experiment import EXTENDABLE, Experiment, option
+from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, option
 from tuner.spec.facts import facts_of
 from tuner.spec.places import is_uri, local_root
 from tuner.spec.resources import Resources, resources_of
@@ -88,6 +88,8 @@ def defaults_of(found: Found) -> Experiment:
 def begin(experiment: Experiment, found: Found, argv: list[str], here: bool = True) -> Request:
     """A new search; `here` as in `checked`. RequestError for whatever cannot be done."""
     name = experiment.name or f"{Path(found.name).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if name == LATEST:
+        raise RequestError(f"--name {name}: --resume {name} goes on with the newest experiment; take another name")
     experiment = replace(experiment, name=name.replace(":", "-"))
     store = Store(experiment.results) if is_uri(experiment.results) else None
     if store:

@@ -18,7 +18,7 @@ from tuner.serve.app import create_app
 from tuner.serve.connections import Connection
 from tuner.serve.guard import is_loopback
 from tuner.serve.jobs import RayJobs, missing
-from tuner.serve.searches import Searches
+from tuner.serve.searches import NO_DATA_DIR, Searches
 from tuner.serve.secret import given_token, kept_token, long_enough
 from tuner.serve.state import state_of
 from tuner.spec.experiment import CHOICES
@@ -107,7 +107,8 @@ def interrupt(number: int, frame: Any) -> NoReturn:
 
 def starter(args: argparse.Namespace, state: Path) -> Searches:
     """What starts searches; RequestError where another service does for this folder, or it cannot be written to."""
-    chosen = [f"--wandb={args.wandb}"] + ([f"--data-dir={Path(args.data_dir).absolute()}"] if args.data_dir else [])
+    data_dir = NO_DATA_DIR + (str(Path(args.data_dir).absolute()) if args.data_dir else "")
+    chosen = [f"--wandb={args.wandb}", data_dir]
     return Searches(Path(args.results), state, RayJobs(args.address, state), chosen)
 
 

@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from tuner.errors import RequestError, nearest
-from tuner.spec.experiment import Experiment, option
+from tuner.spec.experiment import LATEST, Experiment, option
 from tuner.spec.spaces import list_spaces
 
 SETTABLE = (
@@ -81,6 +81,8 @@ def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
 
     `tuner.run` imports the space that is named here. It refuses, before any import, a folder that names another one.
     """
+    if name == LATEST:  # of a folder made by hand
+        raise RequestError(f"--resume={name} goes on with the newest experiment; rename the folder {name} to resume it")
     if not ships(space):
         raise RequestError(
             f"{name} searches {str(space)[:MOST_CHARS]!r}: to be resumed here it must be one of "

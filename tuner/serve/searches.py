@@ -37,6 +37,7 @@ IDLE_S = 300.0  # until a cluster of the service's own is ended when nothing run
 MOST_WAITING = 1000
 MOST_CHECKS = 4  # at a time: each is a process that imports ray and torch
 CHECK_S = 120.0
+NO_DATA_DIR = "--data-dir="  # each space's own way: given too, or a resume would read what its folder names
 
 Check = Callable[[list[str]], dict[str, Any]]
 
@@ -119,8 +120,13 @@ class Searches:
         """Queues the rest of a search (a `Resume`), or more of it; RequestError where it is wrong."""
         with self._reserved(name):
             # Of its file's text alone: the space is refused, or named to the check, before anything imports it.
-            space = load_experiment(self._results / name)[0].space
-            return self._ask(name, resume_arguments(name, space, asked), asked, resumed=True)
+            saved = load_experiment(self._results / name)[0]
+            if saved.data_dir and NO_DATA_DIR in self._chosen:
+                raise RequestError(
+                    f"{name} reads its data from {saved.data_dir}, which only its folder names: start tuner.serve with "
+                    f"--data-dir, or run python -m tuner.run --resume {name}"
+                )
+            return self._ask(name, resume_arguments(name, saved.space, asked), asked, resumed=True)
 
     def stop(self, name: str) -> Search:
         """Takes a search from the queue, or ends it as Ctrl-C does; returns at once."""

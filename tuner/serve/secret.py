@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from pathlib import Path
 
 from tuner.errors import RequestError
@@ -21,19 +22,30 @@ def child_environment() -> dict[str, str]:
 
 
 def keep_secret(path: Path, new: str) -> Path:
-    """The file with a secret, made with `new` where there is none.
+    """The file with a secret, made with `new` where there is none. A disk that is full leaves no file.
 
     Raises:
-        RequestError: it cannot be made, is a link, or others may read it.
+        RequestError: it cannot be made, is a link, others may read it, or it was cut off when it was written.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
-            file.write(new)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
-        if path.is_symlink() or path.stat().st_mode & 0o077 or path.stat().st_uid != os.getuid():
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077 or found.st_uid != os.getuid():
             raise RequestError(f"{path} can be read by others; remove it, and a new one is made") from None
+        if found.st_size < LEAST_CHARS:
+            raise RequestError(f"{path} holds no whole token; remove it, and a new one is made") from None
+        return path
     except OSError as error:
+        raise RequestError(f"{path} cannot be made ({error.strerror})") from None
+    try:
+        with os.fdopen(file, "w") as opened:
+            opened.write(new)
+            opened.flush()
+            os.fsync(file)
+    except OSError as error:
+        path.unlink(missing_ok=True)
         raise RequestError(f"{path} cannot be made ({error.strerror})") from None
     return path
 
@@ -69,10 +81,7 @@ def kept_token(state: Path) -> tuple[Path, str]:
     """The file with the token that is made once and kept, for a service that was given none, and what it holds.
 
     Raises:
-        RequestError: as `keep_secret`, or the file was cut off when it was written.
+        RequestError: as `keep_secret`.
     """
     path = keep_secret(state / "token", secrets.token_urlsafe(32))
-    token = path.read_text()
-    if len(token) < LEAST_CHARS:
-        raise RequestError(f"{path} holds no whole token; remove it, and a new one is made")
-    return path, token
+    return path, path.read_text()

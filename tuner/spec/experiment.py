@@ -36,6 +36,7 @@ EXTENDABLE = frozenset(
     | {"wandb", "wandb_project", "cpus_per_trial", "gpus_per_trial"}
     | {"trial_timeout", "max_failures", "priority"}
 )
+LATEST = "latest"  # what --resume takes for the newest experiment: no new one may have this name
 NAMES = {  # option -> what it must match, and that in words
     "name": (r"|[A-Za-z0-9][\w.-]{0,99}", "letters, digits, '.', '_' and '-', a letter or digit first, at most 100"),
     "metric": (r".+", "give a name that is in the reports"),
