@@ -13,9 +13,10 @@ from tuner.spec.experiment import Experiment
 from tuner.views.contour import contour_of, draw_contour
 from tuner.views.figures import all_figures, curves_of, draw_curves, history_of
 from tuner.views.importance import Importance, draw_importance
-from tuner.views.labels import escaped
+from tuner.views.labels import MOST_NAME, escaped, flat
 from tuner.views.one_trial import draw_metrics
-from tuner.views.parallel import parallel_of
+from tuner.views.parallel import MOST_PARAMETERS, parallel_of, parameters_of
+from tuner.views.slices import usage_of
 from tuner.views.tables import cutoff_of, decision_rows, rung_rows, trial_rows
 from tuner.views.whatif import what_if
 from tuner.views.whatif_figure import cuts_of, draw_whatif
@@ -204,3 +205,50 @@ def test_no_text_of_a_folder_reaches_plotly_as_markup_or_control():
         for text in strings(figure):
             plain = text.replace("<br>", "").replace("<extra></extra>", "")
             assert not {"<", "\x1b", "\x07", "\u202e", "\udcff"} & set(plain), (name, text)
+
+
+class Counted(dict):
+    """Metrics that count how many values they are asked for."""
+
+    asked = 0
+
+    def get(self, name, default=None):
+        Counted.asked += 1
+        return super().get(name, default)
+
+    def __getitem__(self, name):
+        Counted.asked += 1
+        return super().__getitem__(name)
+
+    def items(self):
+        Counted.asked += len(self)
+        return super().items()
+
+
+def test_reports_are_looked_at_once_however_many_names_they_have():
+    def reported(number, names_of):
+        reports = (Report(e, Counted({"loss": 1 / e, **names_of(e)}), None, e, e) for e in range(1, 101))
+        return TrialRecord(str(number), {"lr": number}, "completed", "r", tuple(reports))
+
+    Counted.asked = 0
+    distinct = reported(0, lambda epoch: {f"m{epoch}_{i}": 1.0 for i in range(20)})
+    assert len(draw_metrics(distinct, "loss", 1)["data"]) == 1
+    assert Counted.asked < 10_000  # of 2,100 values; a look for each of 2,001 names at each report would be 200,000
+    last = [
+        reported(n, lambda epoch, n=n: {f"cpu_{i}": n + i for i in range(400 if epoch == 100 else 1)}) for n in (0, 1)
+    ]
+    Counted.asked = 0
+    used = usage_of(record(*last))
+    assert len(used.axes) == 24 and used.axes[0].values == pytest.approx([0.0, 1.0])
+    assert Counted.asked < 10_000
+
+
+def test_names_of_a_nested_setting_are_short_and_few():
+    config = {"x" * 1000 + str(n): {f"{n}_{i}": i for i in range(100)} for n in range(20)}
+    assert max(map(len, flat(config))) <= MOST_NAME <= 200
+    wide = trial(0, [1.0], **{f"a{n}": {str(i): i for i in range(100)} for n in range(20)})
+    assert len(parameters_of(wide)) == MOST_PARAMETERS < 2000
+    deep = {"end": 1}
+    for _ in range(300):
+        deep = {"a": deep, "b": 2}
+    assert len(flat(deep)) == 100 + 1 and all(len(name) <= MOST_NAME for name in flat(deep))

@@ -102,9 +102,7 @@ def tail(folder: Path, name: str) -> Log:
 
 def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dict[str, Any]:
     """A small plot a metric, the search's own first and with the stops; resource columns are metrics too."""
-    names = list(dict.fromkeys(name for report in trial.reports for name in report.metrics))
-    varied = [name for name in names if name == metric or _varies(trial, name)]
-    shown = sorted(varied, key=lambda name: name != metric)[:MOST_METRICS]
+    shown = sorted(_varied(trial, metric), key=lambda name: name != metric)[:MOST_METRICS]
     reports = trial.reports[:: math.ceil(len(trial.reports) / MOST_REPORTS) or 1]
     epochs = [report.epoch for report in reports]
     traces: list[dict[str, Any]] = []
@@ -145,6 +143,16 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dic
     return {"data": traces, "layout": layout}
 
 
-def _varies(trial: TrialRecord, name: str) -> bool:
-    values = {value for report in trial.reports if (value := finite(report.metrics.get(name))) is not None}
-    return len(values) > 1 or (len(values) == 1 and len(trial.reports) == 1)
+def _varied(trial: TrialRecord, metric: str) -> list[str]:
+    """The metrics whose finite values differ, or that a single report has, and the search's own.
+
+    In one pass: a look at all reports for each name would take minutes where both are many.
+    """
+    first: dict[str, float] = {}
+    found: dict[str, bool] = {}  # every name, in the order of its first report -> whether it varies
+    for report in trial.reports:
+        for name, each in report.metrics.items():
+            varies = found.setdefault(name, name == metric)
+            if not varies and (value := finite(each)) is not None:
+                found[name] = value != first.setdefault(name, value) or len(trial.reports) == 1
+    return [name for name, varies in found.items() if varies]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from tuner.record.kept import kept
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
-from tuner.views.labels import BEST_COLOR, escaped, flat, shown, tick
+from tuner.views.labels import BEST_COLOR, escaped, leaves, shown, tick
 
 BEST_TO_WORST = [[0, BEST_COLOR], [0.35, "#4c8bf5"], [1, "#8b93a7"]]
 MOST_LINES = 1000  # drawn, and asked of what a parameter does: more cannot be told apart
@@ -42,7 +42,7 @@ def parallel_of(record: ExperimentRecord) -> Parallel:
     """
     metric, mode = record.experiment.metric, record.experiment.mode
     trials = sampled(record)
-    pairs = [(_setting(t), b.metrics[metric]) for t in trials if (b := t.best(metric, mode))]
+    pairs = [(parameters_of(t), b.metrics[metric]) for t in trials if (b := t.best(metric, mode))]
     if not pairs:
         return Parallel([], mode, [])
     told = record.facts.get("space", {}).get("params", {})
@@ -64,8 +64,9 @@ def sampled(record: ExperimentRecord) -> list[TrialRecord]:
 
 
 @kept
-def _setting(trial: TrialRecord) -> dict[str, Any]:
-    return flat(trial.config)
+def parameters_of(trial: TrialRecord) -> dict[str, Any]:
+    """The first MOST_PARAMETERS of a trial's setting by name."""
+    return dict(islice(leaves(trial.config), MOST_PARAMETERS))
 
 
 def _axis(name: str, values: list[Any], declared: dict[str, Any]) -> Axis:
