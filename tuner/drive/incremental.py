@@ -1,7 +1,7 @@
-"""Ray's ASHA and median rule (ray 2.60.0), brought up to date by each report, whose cost is that of any other.
+"""Ray's ASHA and median rule (ray 2.60.0), updated incrementally, so that the cost of a report hardly grows.
 
-Ray works a rung's percentile out of all its values each time a trial comes to it, 0.3 ms with 10,000 trials, and the
-running mean of every trial out of all its reports at each report of any, 5 ms with 100 trials.
+When a trial reaches a rung, Ray recomputes the percentile from all values: 0.3 ms with 10,000 trials. At every report,
+Ray recomputes the running mean of every trial from all its reports: 5 ms with 100 trials.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TIME = "training_iteration"
 
 
 class Rung(dict[str, float]):
-    """What trials came to a rung with, as Ray records it: trial id -> reward, each once; and in order beside that."""
+    """The values of the trials that reached a rung: trial id -> reward, as Ray records it, and a sorted list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,11 +29,11 @@ class Rung(dict[str, float]):
 
     def __setitem__(self, trial_id: str, reward: float) -> None:
         super().__setitem__(trial_id, reward)
-        insort(self.in_order, reward)  # moves 8 bytes a trial: 3 us with 10,000
+        insort(self.in_order, reward)  # 3 us with 10,000 trials
 
 
 class Bracket(_Bracket):
-    """As Ray's."""
+    """Ray's bracket, with `Rung` for its rungs."""
 
     _rungs: list[tuple[float, Rung]]
 
@@ -46,7 +46,7 @@ class Bracket(_Bracket):
 
 
 class IncrementalAsha(AsyncHyperBandScheduler):
-    """As Ray's, with one bracket."""
+    """Ray's ASHA with one bracket."""
 
     def __init__(self, experiment: Experiment) -> None:
         grace, most, factor = experiment.grace_period, experiment.max_epochs, experiment.reduction_factor
@@ -55,10 +55,10 @@ class IncrementalAsha(AsyncHyperBandScheduler):
 
 
 class IncrementalMedian(MedianStoppingRule):
-    """As Ray's, but for its pauses: a trial with too few others to compare with trains on.
+    """Ray's median rule, but a trial with too few others to compare with continues instead of pausing.
 
-    As Ray has it, such a trial is paused after each epoch for as long as others wait, which costs a restart an epoch,
-    and all its epochs where it saves no checkpoint.
+    Ray pauses such a trial after each epoch while other trials wait. This costs a restart per epoch, and a trial that
+    saves no checkpoint loses all its epochs.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -67,7 +67,10 @@ class IncrementalMedian(MedianStoppingRule):
         self._sign = sign_of(experiment.mode)
 
     def compared(self, trial: Trial, epoch: int, value: float) -> tuple[float | None, int, float]:
-        """What the next report will be held against, None for nothing; of how many others; the trial's best value."""
+        """What the rule will compare the next report with: the cutoff, the number of other trials, the trial's best.
+
+        The cutoff is None if nothing will be compared.
+        """
         cutoff, num_others = self._rule.median(epoch)
         best = self._sign * self._rule.best(int(trial.trial_id), self._sign * value)
         return None if cutoff is None else self._sign * cutoff, num_others, best

@@ -1,4 +1,4 @@
-"""A stand-in for Ray's controller, on which schedulers are replayed. Written for ray 2.60.0."""
+"""A stand-in for Ray's TuneController, which lets a replay call schedulers without workers (ray 2.60.0)."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from tuner.record.ledger import Ledger
 
 
 class Source(Protocol):
-    """What the replay needs of `Proposals`."""
+    """The part of `Proposals` that a replay uses."""
 
     searcher: Any
 
     def again(self, trial_id: str, recorded: dict[str, Any]) -> Trial:
-        """The trial of the searcher's next setting, which must be the recorded one."""
+        """The trial of the searcher's next setting, which must equal the recorded one."""
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """A report that did not end its trial."""
+        """Passes a report that did not end its trial to the searcher."""
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """A trial has ended."""
+        """Passes the end of a trial to the searcher."""
 
 
-class Saved(_FutureTrainingResult):
-    """What a worker would answer when asked to save: the checkpoint of its last report."""
+class LastCheckpoint(_FutureTrainingResult):
+    """The result of saving a trial during a replay: the checkpoint of its last report."""
 
     def __init__(self, result: Any) -> None:
         self._result = result
 
     def resolve(self, block: bool = True) -> Any:
-        """The saved result, or None where there was no checkpoint."""
+        """The last checkpoint's result, or None if there is no checkpoint."""
         return self._result
 
 
 class Stage:
-    """Ray's controller as far as schedulers use it; trials on it have a status and no worker."""
+    """Has the methods of Ray's controller that schedulers call; its trials have a status but no worker."""
 
     def __init__(self, source: Source, judge: JournalingScheduler, ledger: Ledger) -> None:
         self.search_alg = source
@@ -51,14 +51,14 @@ class Stage:
     def get_live_trials(self) -> list[Trial]:
         return [trial for trial in self.trials.values() if not trial.is_finished()]
 
-    def _schedule_trial_save(self, trial: Trial, result: Any = None) -> Saved:
-        return Saved(trial.latest_checkpoint_result)
+    def _schedule_trial_save(self, trial: Trial, result: Any = None) -> LastCheckpoint:
+        return LastCheckpoint(trial.latest_checkpoint_result)
 
     def pause_trial(self, trial: Trial, should_checkpoint: bool = True) -> None:
         trial.status = Trial.PAUSED
 
     def stop_trial(self, trial: Trial) -> None:
-        """As TuneController.stop_trial; the callback's `trial_ended` too."""
+        """Ends a trial as TuneController.stop_trial does, and writes its `trial_ended` event to the ledger."""
         if trial.is_finished():
             return
         if trial.status == Trial.RUNNING:
