@@ -30,7 +30,7 @@ class LeNet(nn.Module):
 
 
 def normalize(images: Tensor) -> Tensor:
-    """Pixels of 0 to 255 as values of -1 to 1, the tutorial's scale: its learning rates carry over."""
+    """Scales pixels from 0..255 to -1..1, as the tutorial does, so that its learning rates apply."""
     return images.float().div_(127.5).sub_(1)
 
 
@@ -39,7 +39,7 @@ def sgd(parameters: Iterable[nn.Parameter], config: Config) -> torch.optim.Optim
 
 
 def accuracy(scores: Tensor, labels: Tensor) -> Tensor:
-    """The part of the images, 0 to 1, whose highest score is their label's."""
+    """The share of images, 0 to 1, whose label has the highest score."""
     return (scores.argmax(1) == labels).float().mean()
 
 

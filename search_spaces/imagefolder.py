@@ -1,4 +1,4 @@
-"""ResNet-18 on a folder of images, --data-dir, a subfolder a class; `imagefolder:space64` for small images."""
+"""ResNet-18 on the images in --data-dir, one subfolder per class; `imagefolder:space64` for small images."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from tuner.training.data import Splits
 
 
 def resnet18(config: Config) -> nn.Module:
-    """(N, 3, H, W) pixels to (N, classes) scores, untrained."""
-    # Importing torchvision takes seconds, which neither the command line nor Ray's start has to wait for.
+    """An untrained ResNet-18 that maps (N, 3, H, W) pixels to (N, classes) scores."""
+    # Imported here, because torchvision takes seconds to import; the command line and Ray need not wait for it.
     from torchvision import models
 
     return nn.Sequential(Normalize(), models.resnet18(num_classes=config["num_classes"]))
 
 
 def image_folder_space(canvas: int, size: int) -> Space:
-    """The search with images decoded to canvas x canvas, cut to size x size in training and evaluated whole.
+    """A search on images decoded to canvas x canvas; training uses random crops of size x size, evaluation the whole.
 
-    The canvas is larger because a random crop enlarges what it shows: so things look as large in both.
+    The canvas is larger than the crops, because a random crop enlarges its content. So objects have about the same
+    size in training and evaluation.
     """
 
     def data(data_dir: Path | None) -> Splits:
@@ -58,7 +59,7 @@ def image_folder_space(canvas: int, size: int) -> Space:
     )
 
 
-STRENGTHS = (0.4, 0.4, 0.4, 0.1)  # of colour jitter
+STRENGTHS = (0.4, 0.4, 0.4, 0.1)  # colour jitter: brightness, contrast, saturation, hue
 
 space = image_folder_space(canvas=256, size=224)
 space64 = image_folder_space(canvas=72, size=64)

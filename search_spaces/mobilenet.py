@@ -14,15 +14,15 @@ from tuner.space import Config, Space, Task
 
 
 def mobilenet(config: Config) -> nn.Module:
-    """(N, 3, H, W) images to (N, 10) scores, untrained."""
-    # Importing torchvision takes seconds, which neither the command line nor Ray's start has to wait for.
+    """An untrained MobileNetV2 that maps (N, 3, H, W) images to (N, 10) scores."""
+    # Imported here, because torchvision takes seconds to import; the command line and Ray need not wait for it.
     from torchvision.models import mobilenet_v2
 
     return mobilenet_v2(num_classes=NUM_CLASSES)
 
 
 def mobilenet_space(size: int) -> Space:
-    """The search with images of size x size."""
+    """A search on images enlarged to size x size."""
     return Space(
         params={
             "lr": tune.loguniform(1e-3, 1.0),

@@ -1,4 +1,4 @@
-"""ResNet-50 in two stages, each on a device of its own, both at work; CIFAR-10 enlarged to 64, `:space128` to 128."""
+"""ResNet-50 as a pipeline of two stages on two devices; CIFAR-10 enlarged to 64 x 64, with `:space128` to 128 x 128."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tuner.space import Config, Space, Task
 
 
 def resnet50(config: Config) -> nn.Module:
-    """(N, 3, H, W) images to (N, 10) scores, untrained."""
-    # Importing torchvision takes seconds, which neither the command line nor Ray's start has to wait for.
+    """An untrained ResNet-50 that maps (N, 3, H, W) images to (N, 10) scores."""
+    # Imported here, because torchvision takes seconds to import; the command line and Ray need not wait for it.
     from torchvision import models
 
     return models.resnet50(num_classes=NUM_CLASSES)
 
 
 def two_stages(model: nn.Module) -> Sequence[nn.Module]:
-    """The layers up to the second group of blocks, on one core 0.43 to 0.49 of a step's time, and the rest."""
+    """Cuts the model after its second group of blocks; on one core, the first stage takes 0.43 to 0.49 of a step."""
     first = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2")
     second = [getattr(model, name) for name in ("layer3", "layer4", "avgpool")]
     return [
@@ -33,7 +33,7 @@ def two_stages(model: nn.Module) -> Sequence[nn.Module]:
 
 
 def pipeline_space(size: int) -> Space:
-    """The search with images enlarged to size x size, on the device."""
+    """A search on images that the device enlarges to size x size."""
     return Space(
         params={
             "lr": tune.loguniform(1e-3, 0.3),

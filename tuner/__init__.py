@@ -1,19 +1,19 @@
 """A hyperparameter-search service on Ray Tune for PyTorch.
 
-Importing any module of this package first sets what Ray reads from the environment. Ray reads some of it while it is
-imported itself, so this file must run before Ray is imported, and it imports nothing but the standard library.
+Importing any module of this package first sets the environment variables of Ray. Ray reads some of them when it is
+imported, so this file must run before that, and it imports only the standard library.
 """
 
 import os
 import sys
 
 ENVIRONMENT = dict(
-    RAY_AIR_NEW_OUTPUT="0",  # Ray's new console ignores CLIReporter without a word
-    RAY_ENABLE_UV_RUN_RUNTIME_ENV="0",  # under `uv run` Ray would build an environment a session: 60 s
+    RAY_AIR_NEW_OUTPUT="0",  # Ray's new console silently ignores CLIReporter
+    RAY_ENABLE_UV_RUN_RUNTIME_ENV="0",  # under `uv run` Ray would build an environment per session: 60 s
     RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="1",  # else a trial that asked for no GPU trains on GPU 0
-    RAY_CHDIR_TO_TRIAL_DIR="0",  # relative paths in a user's function stay what they are
-    TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1",  # JSON alone: CSV and TensorBoard double the driver's cost of a report
-    TUNE_DISABLE_SIGINT_HANDLER="1",  # signals go through `engine.halt`, SIGTERM too
+    RAY_CHDIR_TO_TRIAL_DIR="0",  # else relative paths in a user's function would change
+    TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1",  # only JSON: CSV and TensorBoard double the driver's cost of a report
+    TUNE_DISABLE_SIGINT_HANDLER="1",  # `engine.halt` handles signals, also SIGTERM
     TUNE_DISABLE_STRICT_METRIC_CHECKING="1",  # one report without the metric would end the whole experiment
     TUNE_PRINT_ALL_TRIAL_ERRORS="0",  # they are in the journal, trials.csv and the end's summary
     TUNE_GLOBAL_CHECKPOINT_S="inf",  # a snapshot costs more with each trial; the journal is the experiment's state
@@ -21,9 +21,9 @@ ENVIRONMENT = dict(
     RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS="0",
 )
 os.environ.update(ENVIRONMENT)
-# Workers inherit it and would compile torch anew at each start: 2.5 times slower starts.
+# Workers inherit this variable. They would compile torch again at each start, which makes starts 2.5 times slower.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False  # the same for what this process imports after this
+sys.dont_write_bytecode = False  # the same for the imports of this process
 
 if "ray" in sys.modules:
     from tuner.engine import imported_late

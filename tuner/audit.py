@@ -1,8 +1,8 @@
-"""Were trials pruned that would have won? `python -m tuner.audit NAME --trials 5` trains a sample of them to the end.
+"""Checks whether a search pruned trials that would have won: trains a random sample of the pruned trials to the end.
 
-Each goes on from its last checkpoint that is there, else from its start, in the code that trained it, without Ray;
-where it trains an epoch that the search has seen, its figures must be the search's. What is found is in
-audit.json and on the dashboard. It may be interrupted, and goes on where it was when it is started again.
+`python -m tuner.audit NAME --trials 5` resumes each of 5 trials from its last existing checkpoint, or from the start,
+without Ray. If it repeats an epoch of the search, it compares the metrics of both. The result is written to audit.json
+and shown on the dashboard. If an audit is interrupted, the same command continues it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from tuner.record.saved_experiment import FILE as EXPERIMENT
 from tuner.train import state_of, training_of, trial_config
 from tuner.views.audit_record import CONFIDENCE, FILE, AuditedTrial, AuditResult, prunable, read_audit, result_of
 
-STATES = "audit"  # the folder of what is being trained; gone when all is done
+STATES = "audit"  # the folder of unfinished trainings; removed at the end
 
 
 def main(argv: list[str]) -> int:
     """Runs the command line: 0 done, 2 the request is wrong, 130 interrupted."""
     parser = Parser(prog="python -m tuner.audit", description=__doc__)
     parser.add_argument("name", help="the experiment's folder under --results")
-    parser.add_argument("--trials", type=int, default=5, help="pruned trials to train to the end (default: 5)")
-    parser.add_argument("--seed", type=int, default=0, help="which ones; the same seed draws the same (default: 0)")
-    parser.add_argument("--results", default="results", help="the folder that searches write to (default: results)")
+    parser.add_argument("--trials", type=int, default=5, help="number of pruned trials to train (default: 5)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random sample of trials (default: 0)")
+    parser.add_argument("--results", default="results", help="folder of the experiments (default: results)")
     parser.add_argument(OPTION, action="store_true", help=HELP)
     try:
         args = parser.parse_args(argv)
@@ -48,32 +48,32 @@ def main(argv: list[str]) -> int:
         if not args.trust:
             refuse_links(own.folder)
         say(*code_of(own.folder, (EXPERIMENT, COPY), own.space, sha256, trusted=args.trust))
-        say(*said(audit(record, args.trials, args.seed)))
+        say(*lines(audit(record, args.trials, args.seed)))
         return 0
     except (RequestError, ValueError, OSError) as error:
         print(f"tuner: error: {refused(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"interrupted; go on with: python -m tuner.audit {' '.join(argv)}", file=sys.stderr)
+        print(f"interrupted; continue with: python -m tuner.audit {' '.join(argv)}", file=sys.stderr)
         return 130
 
 
 def audit(record: ExperimentRecord, num_trials: int, seed: int) -> AuditResult:
-    """Trains the sample, or the rest of it, and writes audit.json after each trial.
+    """Trains the sample, or the rest of an interrupted one, and writes audit.json after each trial.
 
     Raises:
-        RequestError: the search still runs, nothing was pruned, there is no winner, or the space cannot be trained
-            without Ray; or an audit with another seed was begun.
+        RequestError: the search still runs, pruned nothing or has no best trial; the space needs Ray; or an audit with
+            another seed exists.
     """
     winner, pruned = record.best(), prunable(record)
     if record.state == "running":
-        raise RequestError(f"{record.experiment.name} still runs, or was cut off; end it, or --resume it, first")
+        raise RequestError(f"{record.experiment.name} still runs, or was killed; stop it, or finish it with --resume")
     if winner is None or not pruned:
-        raise RequestError(f"{record.experiment.name} has no {'winner' if pruned else 'pruned trial'} to audit")
+        raise RequestError(f"{record.experiment.name} has no {'best' if pruned else 'pruned'} trial: nothing to audit")
     folder = record.experiment.folder
     saved = read_audit(folder) or {"winner": winner[0].id, "seed": seed, "sample": [], "trials": []}
     if saved["seed"] != seed:
-        raise RequestError(f"--seed {seed}: {folder / FILE} was begun with {saved['seed']}; give that, or remove it")
+        raise RequestError(f"--seed {seed}: {folder / FILE} has seed {saved['seed']}; give that, or delete the file")
     sample = sampled([trial.id for trial in pruned], num_trials, seed)
     saved |= {"winner": winner[0].id, "sample": sample}
     done = {trial["trial"]: trial for trial in saved["trials"]}
@@ -89,23 +89,23 @@ def audit(record: ExperimentRecord, num_trials: int, seed: int) -> AuditResult:
 
 
 def sampled(trials: list[str], count: int, seed: int) -> list[str]:
-    """`count` of them drawn without putting back; with a larger count the same ones and more."""
+    """Draws `count` trials without replacement; a larger count with the same seed draws the same trials and more."""
     drawn = sorted(trials)
     random.Random(seed).shuffle(drawn)
     return drawn[:count]
 
 
 def trained(record: ExperimentRecord, trial: TrialRecord) -> AuditedTrial:
-    """A pruned trial trained to its last epoch."""
+    """Trains a pruned trial to the last epoch; returns its best value and any difference from the search."""
     experiment, began = record.experiment, time.monotonic()
     sign = sign_of(experiment.mode)
     values = {r.epoch: r.metrics.get(experiment.metric) for r in trial.reports}
     best, best_epoch, differs = math.inf, None, ""
-    for epoch, found in epochs_of(record, trial):
-        before = values.get(epoch, found)
-        if before != found and not differs:
-            differs = f"epoch {epoch}: {found!r} here, {before!r} in the search"
-        values[epoch] = found
+    for epoch, repeated in epochs_of(record, trial):
+        before = values.get(epoch, repeated)
+        if before != repeated and not differs:
+            differs = f"epoch {epoch}: {repeated!r} here, {before!r} in the search"
+        values[epoch] = repeated
     for epoch, value in sorted(values.items()):
         if isinstance(value, (int, float)) and math.isfinite(value) and sign * value < best:
             best, best_epoch = sign * value, epoch
@@ -115,14 +115,14 @@ def trained(record: ExperimentRecord, trial: TrialRecord) -> AuditedTrial:
         epochs=max(values),
         best=None if best_epoch is None else sign * best,
         best_epoch=best_epoch,
-        beats=False,  # `result_of` says, by the winner of the day
+        beats=False,  # `result_of` sets it, because a resumed search may have another best trial
         differs=differs,
         seconds=round(time.monotonic() - began, 3),
     )
 
 
 def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[int, float]]:
-    """Epoch and value of each epoch that is trained here, the ones of an interrupted audit first."""
+    """Trains the rest of a trial; yields each epoch and its value, first those of an interrupted audit."""
     import torch
 
     folder, experiment = record.experiment.folder, record.experiment
@@ -151,18 +151,19 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
         kept.parent.rmdir()
 
 
-def said(result: AuditResult) -> list[str]:
-    """The finding in words."""
-    lines = [
-        f"trial {t.trial}: stopped at {t.stopped}, at best {result.metric} {t.best} at epoch {t.best_epoch}"
-        f"{': better than the winner' if t.beats else ''}{f' (NOTE: {t.differs})' if t.differs else ''}"
+def lines(result: AuditResult) -> list[str]:
+    """The result of an audit as lines to print."""
+    each = [
+        f"trial {t.trial}: stopped at epoch {t.stopped}; its best {result.metric} is {t.best}, at epoch {t.best_epoch}"
+        f"{', better than the best trial' if t.beats else ''}{f' (NOTE: {t.differs})' if t.differs else ''}"
         for t in result.trials
     ]
     share = f"{100 * result.low:.0f} to {100 * result.high:.0f} %"
     return [
-        *lines,
-        f"{result.beat} of {result.done} would have beaten trial {result.winner} ({result.winner_value:.6g}); with "
-        f"{100 * CONFIDENCE:.0f} % confidence {share} of the {result.pruned} pruned (Clopper-Pearson)",
+        *each,
+        f"{result.beat} of {result.done} trials would have beaten the best trial {result.winner} "
+        f"({result.winner_value:.6g}); this means {share} of all {result.pruned} pruned trials, with "
+        f"{100 * CONFIDENCE:.0f} % confidence (Clopper-Pearson)",
     ]
 
 

@@ -1,6 +1,6 @@
-"""The one exception for a user's mistake: it becomes a line on stderr and exit code 2, never a traceback.
+"""RequestError, the only exception for a user's mistake: it becomes one line on stderr and exit code 2, no traceback.
 
-Here too is what makes any text fit for a terminal, since an error names what it was given.
+The module also makes texts safe to print, because an error text may quote a user's file or name.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 logger = logging.getLogger(__name__)
-# In an error's text when memory ran out: of torch on CUDA and of CUDA, of cuBLAS's workspace, of the CPU's allocator.
+# Texts of out-of-memory errors: from torch on CUDA and CUDA itself, from cuBLAS's workspace, from the CPU's allocator.
 OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator")
 
 
 class RequestError(Exception):
-    """What was asked for cannot be done; the text says what was given, what is allowed and what to do.
+    """The request cannot be done; the text says what the user gave, what is allowed and what to do.
 
-    It is one printable line, whatever was given.
+    The text is always one printable line.
     """
 
     def __str__(self) -> str:
@@ -28,26 +28,26 @@ class RequestError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises a RequestError for a wrong command line, where argparse would print and exit."""
+    """An argparse parser that raises a RequestError for a wrong command line, instead of printing and exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise RequestError(f"{message} (see --help)")
 
 
 def printable(text: str) -> str:
-    """The text with each character that a terminal would obey, hide or reorder written as its escape: `\\x1b`.
+    """Escapes (`\\x1b`) each character with which a text could control a terminal or hide or reorder its output.
 
-    These are the control characters (line ends and tabs too), marks that reverse the direction of writing, halves of
-    surrogate pairs and unusual spaces. A text of several lines is passed line by line.
+    These are control characters (also line ends and tabs), marks that reverse the writing direction, halves of
+    surrogate pairs and unusual spaces. Pass a text of several lines line by line.
     """
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 @contextmanager
 def blamed(folder: str) -> Iterator[None]:
-    """Turns whatever the files of a folder make a reader raise into a RequestError that names the folder.
+    """Turns any exception while a folder's files are read into a RequestError that names the folder.
 
-    Files are checked where they are read; this is for what no check foresaw. The traceback is logged at DEBUG.
+    The code that reads a file checks it; this catches the errors that no check foresaw. It logs the traceback at DEBUG.
     """
     try:
         yield
@@ -59,29 +59,29 @@ def blamed(folder: str) -> Iterator[None]:
 
 
 def refused(error: Exception) -> str:
-    """One line of what a command cannot do; of a disk that takes or gives nothing, the file and the reason."""
+    """The error in one printable line; for an OSError the file and the reason."""
     if isinstance(error, OSError):
         return str(RequestError(f"{error.filename or 'a file'}: {error.strerror or error}; nothing was written"))
     return str(RequestError(str(error)))
 
 
 def say(*lines: str) -> None:
-    """Prints lines for a person: what they hold of an experiment's names, values and errors steers no terminal."""
+    """Prints lines, with unprintable characters escaped: an experiment's names and errors may contain any text."""
     print("\n".join(map(printable, lines)), flush=True)
 
 
 class PrintableFormatter(logging.Formatter):
-    """Log records as printable lines."""
+    """Formats log records as printable lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         return "\n".join(map(printable, super().format(record).split("\n")))
 
 
-if logging.lastResort:  # what prints the warnings of a program that has set up no logging, as our commands have not
+if logging.lastResort:  # it prints the warnings, because tuner's commands configure no logging
     logging.lastResort.setFormatter(PrintableFormatter())
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or nothing where no known name is near."""
+    """`; did you mean 'x'?` with the nearest known name; empty if none is near."""
     close = difflib.get_close_matches(given, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

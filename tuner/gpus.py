@@ -1,6 +1,6 @@
-"""What the GPUs do and which trials are on them: `python -m tuner.gpus [--watch] [--results DIR]`.
+"""Prints how busy the GPUs are and which trials use them: `python -m tuner.gpus [--watch] [--results DIR]`.
 
-One table of the devices, from NVML, and one of the trials that train, from the journals of running experiments.
+One table lists the GPUs, from NVML. Another lists the running trials, from the journals of running experiments.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tuner.training.nvml import Device, devices
 logger = logging.getLogger(__name__)
 
 WATCH_S = 2.0
-LOOK_S = 20.0  # for reading the journals that have changed; 10,000 trials of ten reports take 1 s
-MOST_BYTES = 512 << 20  # of a journal
-MOST_RUNNING = 10_000  # trials of an experiment: a row each
-MOST_NODE = 100  # characters of a node's name
+LOOK_S = 20.0  # the longest time to read changed journals; one of 10,000 trials with ten reports each takes 1 s
+MOST_BYTES = 512 << 20  # the largest journal to read
+MOST_RUNNING = 10_000  # the most running trials per experiment, with one row each
+MOST_NODE = 100  # the most characters of a node's name
 MEMINFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True)
 class Running:
-    """A trial that trains now; `gpus` is its share, `pid` None where its journal does not have it."""
+    """A running trial; `gpus` is its number or fraction of GPUs; `pid` is None if the journal does not record it."""
 
     experiment: str
     trial: str
@@ -47,15 +47,15 @@ class Running:
 def main(argv: list[str]) -> int:
     """Prints the tables, once or every `WATCH_S` seconds until interrupted; returns 0, or 2 for a wrong request."""
     parser = Parser(prog="python -m tuner.gpus", description=__doc__)
-    parser.add_argument("--results", default="results", help="the folder that searches write to (default: results)")
-    parser.add_argument("--watch", action="store_true", help=f"again every {WATCH_S:g} s, until Ctrl-C")
+    parser.add_argument("--results", default="results", help="folder of the experiments (default: results)")
+    parser.add_argument("--watch", action="store_true", help=f"print the tables every {WATCH_S:g} s, until Ctrl-C")
     try:
-        given, look = parser.parse_args(argv), Look()
+        args, look = parser.parse_args(argv), Look()
         while True:
-            if given.watch and sys.stdout.isatty():
+            if args.watch and sys.stdout.isatty():
                 print("\x1b[H\x1b[J", end="")
-            say(*lines(devices(), look.running(Path(given.results))))
-            if not given.watch:
+            say(*lines(devices(), look.running(Path(args.results))))
+            if not args.watch:
                 return 0
             time.sleep(WATCH_S)
     except RequestError as error:
@@ -65,24 +65,24 @@ def main(argv: list[str]) -> int:
         return 0
 
 
-def lines(found: list[Device], trials: list[Running]) -> list[str]:
-    """Both tables; without a device this machine's CPUs and memory."""
-    if not found:
-        told = ["no NVIDIA GPU was found (NVML tells of none)", machine()]
+def lines(gpus: list[Device], trials: list[Running]) -> list[str]:
+    """Both tables as lines; without a GPU, the first table is a line about this machine's CPUs and memory."""
+    if not gpus:
+        first = ["no NVIDIA GPU was found (NVML reports none)", machine()]
     else:
         head = ("gpu", "name", "busy", "memory", "temperature", "power", "trials")
-        told = table(head, [device_row(device, trials) for device in found])
+        first = table(head, [device_row(device, trials) for device in gpus])
     if not trials:
-        return [*told, "", "no trial is running"]
+        return [*first, "", "no trial is running"]
     head = ("experiment", "trial", "pid", "node", "cpus", "gpus", "epoch")
     rows = [
         (t.experiment, t.trial, known(t.pid, "d"), t.node, f"{t.cpus:g}", f"{t.gpus:g}", str(t.epoch)) for t in trials
     ]
-    return [*told, "", *table(head, rows)]
+    return [*first, "", *table(head, rows)]
 
 
 def device_row(device: Device, trials: list[Running]) -> tuple[str, ...]:
-    """One device with the trials whose processes the driver sees there."""
+    """The row of one GPU, with the trials whose processes run on it according to the driver."""
     memory = "-"
     if device.memory_used_bytes is not None and device.memory_total_bytes:
         memory = f"{device.memory_used_bytes / 2**30:.1f} of {device.memory_total_bytes / 2**30:.1f} GiB"
@@ -101,12 +101,12 @@ def device_row(device: Device, trials: list[Running]) -> tuple[str, ...]:
 
 
 def known(value: float | None, form: str, unit: str = "") -> str:
-    """A figure with its unit, `-` where it is not told."""
+    """Formats a figure with its unit; `-` if it is unknown."""
     return "-" if value is None else f"{value:{form}}{unit}"
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Aligned columns under their names."""
+    """Formats rows as aligned columns under their names."""
     cells = [head, *rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
@@ -115,76 +115,76 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
 def machine() -> str:
     """`2 CPUs, load 1.50; memory 3.1 of 24.0 GiB`"""
     cpus = len(os.sched_getaffinity(0))
-    told = f"{cpus} CPU{'s' if cpus > 1 else ''}, load {os.getloadavg()[0]:.2f}"
+    load = f"{cpus} CPU{'s' if cpus > 1 else ''}, load {os.getloadavg()[0]:.2f}"
     if not MEMINFO.exists():
-        return told
+        return load
     sizes = {name: int(size.split()[0]) for name, _, size in (row.partition(":") for row in MEMINFO.open())}
     used, total = sizes["MemTotal"] - sizes["MemAvailable"], sizes["MemTotal"]
-    return f"{told}; memory {used / 2**20:.1f} of {total / 2**20:.1f} GiB"
+    return f"{load}; memory {used / 2**20:.1f} of {total / 2**20:.1f} GiB"
 
 
 class Look:
-    """Looks again and again at the journals of a folder; one that has not changed is not read again."""
+    """Reads the journals of a folder repeatedly; skips journals that have not changed since the last time."""
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[object, list[Running]]] = {}
 
     def running(self, results: Path) -> list[Running]:
-        """The trials that train now, of every experiment; one that cannot be read is left out, with a line.
+        """The running trials of all experiments; logs a warning for an experiment that cannot be read.
 
-        The journals that were written to last are read first: a look ends after LOOK_S seconds.
+        It reads the most recently changed journals first, and stops after LOOK_S seconds.
         """
         until = time.monotonic() + LOOK_S
-        found: list[Running] = []
+        trials: list[Running] = []
         for path, stamp in sorted(_journals(results), key=lambda each: -each[1][1]):
             try:
                 with blamed(path.parent.name):
                     if self._known.get(path, ((), []))[0] != stamp:
                         self._known[path] = stamp, running_of(path.parent.name, _events(path, until))
-                    found += filter(alive, self._known[path][1])
+                    trials += filter(alive, self._known[path][1])
             except RequestError as error:
-                logger.warning("left out: %s", error)
-        return sorted(found, key=lambda trial: trial.experiment)
+                logger.warning("skipped: %s", error)
+        return sorted(trials, key=lambda trial: trial.experiment)
 
 
 def running_in(results: Path) -> list[Running]:
-    """The trials that train now, of every experiment in a folder."""
+    """The running trials of all experiments in a folder."""
     return Look().running(results)
 
 
 def _journals(results: Path) -> list[tuple[Path, tuple[int, int, int]]]:
-    """Every journal with its size, time of change and number on its disk."""
-    found = []
+    """Every journal with its size, modification time and inode number, which together show a change."""
+    journals = []
     for path in results.glob("*/journal.jsonl"):
         with contextlib.suppress(OSError):
             stat = path.lstat()
-            found.append((path, (stat.st_size, stat.st_mtime_ns, stat.st_ino)))
-    return found
+            journals.append((path, (stat.st_size, stat.st_mtime_ns, stat.st_ino)))
+    return journals
 
 
 def _events(path: Path, until: float) -> Iterator[Event]:
-    """A journal's events one by one; RequestError where it is too long, or the time is over."""
+    """Yields a journal's events; raises a RequestError if the journal is too large, or after the time `until`."""
     if path.lstat().st_size > MOST_BYTES:
         raise RequestError(f"{path} has more than {MOST_BYTES:,} bytes")
     for event in follow(path, once=True):
         if time.monotonic() > until:
-            raise RequestError(f"{path} was not read: all journals together take more than {LOOK_S:g} s")
+            raise RequestError(f"{path} was not read: all journals together need more than {LOOK_S:g} s")
         yield event
 
 
 def running_of(experiment: str, events: Iterable[Event]) -> list[Running]:
-    """The trials that have started and, by the journal, not ended; none once the search has."""
+    """The trials that have started but not ended, according to the journal; none after the search has ended."""
     running: dict[str, Running] = {}
     for event in events:
         kind, trial = event["event"], event.get("trial", "")
         if kind == "trial_started":
-            asked = event["resources"]
-            cpus, gpus = (finite(asked.get(name)) or 0 for name in ("CPU", "GPU"))
+            resources = event["resources"]
+            cpus, gpus = (finite(resources.get(name)) or 0 for name in ("CPU", "GPU"))
             epoch = running[trial].epoch if trial in running else 0
             pid = event.get("pid")
             pid = pid if type(pid) is int else None
             if len(running) >= MOST_RUNNING and trial not in running:
-                raise RequestError(f"{experiment} has more than {MOST_RUNNING:,} trials that run by its journal")
+                raise RequestError(f"{experiment} has more than {MOST_RUNNING:,} running trials in its journal")
             running[trial] = Running(experiment, trial, pid, event["node"][:MOST_NODE], cpus, gpus, epoch)
         elif kind == "report" and trial in running:
             running[trial] = replace(running[trial], epoch=event["epoch"])
@@ -196,7 +196,7 @@ def running_of(experiment: str, events: Iterable[Event]) -> list[Running]:
 
 
 def alive(trial: Running) -> bool:
-    """Whether its process is there; of another node it cannot be told. A killed search leaves its journal open."""
+    """Whether the trial's process exists (a killed search journals no end); True for a trial on another node."""
     if trial.pid is None or trial.node not in own_addresses():
         return True
     return Path(f"/proc/{trial.pid}").exists()

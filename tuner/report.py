@@ -1,4 +1,4 @@
-"""Writes an experiment's report.html again; every search writes it at its end.
+"""Writes the report.html of an experiment again, which every search writes at its end.
 
 `python -m tuner.report NAME [--results DIR]`
 """
@@ -17,7 +17,7 @@ def main(argv: list[str]) -> int:
     """Runs the command line: 0 done, 2 the request is wrong."""
     parser = Parser(prog="python -m tuner.report", description=__doc__)
     parser.add_argument("name", help="the experiment's folder under --results")
-    parser.add_argument("--results", default="results", help="the folder that searches write to (default: results)")
+    parser.add_argument("--results", default="results", help="folder of the experiments (default: results)")
     try:
         args = parser.parse_args(argv)
         with blamed(args.name):

@@ -1,6 +1,6 @@
-"""The command line: `python -m tuner.run --space cifar`. Parses, checks, runs the search, prints the answer.
+"""The command `python -m tuner.run --space cifar`: checks the options, runs the search, prints the answer.
 
-Neither ray nor torch is imported at module level: `--help` answers in a fraction of a second.
+The module does not import ray or torch at module level, so that `--help` answers in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -27,32 +27,34 @@ if TYPE_CHECKING:
     from tuner.drive.session import Request
 
 EXIT_CODES = "0 done, 1 no trial had a finite metric, 2 wrong request, 130 interrupted"
+NO_HINT = tyro.conf.arg(help_behavior_hint="")  # hides "(default: False)" and "(default: '')" in --help
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """Searches the hyperparameters of a PyTorch training on Ray Tune and leaves a tested best model."""
+    """Searches the hyperparameters of a PyTorch training on Ray Tune, and saves and tests the best model."""
 
     experiment: Annotated[Experiment, tyro.conf.arg(name="")] = field(default_factory=Experiment)
-    resume: str = ""
-    """go on with this experiment of --results, or with the latest; more --num-samples extends it"""
-    list: bool = False
-    """every space of search_spaces/ and its first line"""
-    dry_run: bool = False
-    """print the plan and stop"""
-    trust: bool = False
-    """with --resume: run the code that the folder names, even if it has changed or the folder is another user's"""
+    resume: Annotated[str, NO_HINT] = ""
+    """Resume the experiment with this name in --results, or `latest`. A larger --num-samples extends it."""
+    list: Annotated[bool, NO_HINT] = False
+    """List all spaces in search_spaces/ with their first line."""
+    dry_run: Annotated[bool, NO_HINT] = False
+    """Print the plan of the search and exit."""
+    trust: Annotated[bool, NO_HINT] = False
+    """With --resume: run the code that the folder names, even if it has changed or the folder belongs to another
+    user."""
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command line; returns the exit code of the contract (0, 1, 2 or 130)."""
+    """Runs the command line; returns the exit code (see `EXIT_CODES`)."""
     try:
         command = parse(argv, Experiment())
         if command.list:
             return print_spaces()
         return run(argv, command)
     except KeyboardInterrupt:
-        print("\ninterrupted; a search that had begun is kept: --resume latest", file=sys.stderr)
+        print("\ninterrupted; if a search had started, --resume latest continues it", file=sys.stderr)
         return 130
     except RequestError as error:
         print(f"tuner: error: {error}", file=sys.stderr)
@@ -60,23 +62,23 @@ def main(argv: list[str]) -> int:
 
 
 def parse(argv: list[str], default: Experiment) -> Command:
-    """The command line over the given defaults; RequestError, in one line, for what tyro refuses."""
-    said = io.StringIO()
+    """Parses the command line over the defaults; turns the errors of tyro into a RequestError of one line."""
+    stderr = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(stderr):
             return tyro.cli(
                 Command,
                 prog="python -m tuner.run",
                 args=argv,
                 default=Command(experiment=default),
-                description=f"{Command.__doc__}\n\nOf the answer: {BEST_RULE}. Exit codes: {EXIT_CODES}.",
+                description=f"{Command.__doc__}\n\nThe answer: {BEST_RULE}. Exit codes: {EXIT_CODES}.",
                 config=(tyro.conf.FlagCreatePairsOff,),
             )
     except SystemExit as ended:
         if not ended.code:
             raise
-        # tyro draws a box (of ASCII where the terminal has no more); its first paragraph says what is wrong.
-        lines = [line.strip(" │|╭╮╰╯─+-") for line in said.getvalue().splitlines()[1:]]
+        # tyro draws a box (in ASCII if the terminal has no other characters); its first paragraph is the error.
+        lines = [line.strip(" │|╭╮╰╯─+-") for line in stderr.getvalue().splitlines()[1:]]
         text = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, lines)))
         known = [option(field.name) for field in dataclasses.fields(Experiment)]
         unknown = [word for word in argv if word.startswith("--") and word.partition("=")[0] not in known]
@@ -85,7 +87,7 @@ def parse(argv: list[str], default: Experiment) -> Command:
 
 
 def print_spaces() -> int:
-    """`--list`"""
+    """Runs `--list`: prints every space with its first line."""
     spaces = list_spaces()
     width = max(map(len, spaces), default=0)
     for name, line in spaces.items():
@@ -94,55 +96,55 @@ def print_spaces() -> int:
 
 
 def run(argv: list[str], command: Command) -> int:
-    """Runs a new search, or the rest of one; returns the exit code."""
+    """Runs a new search, or resumes one; returns the exit code."""
     from tuner.engine.signals import end_family, give_up, signals_to
 
     try:
-        with contextlib.ExitStack() as held:
-            held.enter_context(signals_to(give_up))
-            return run_within(held, argv, command)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(signals_to(give_up))
+            return run_within(stack, argv, command)
     except KeyboardInterrupt:
-        end_family()  # a Ray that has not quite started would stay
+        end_family()  # else processes of a Ray that was still starting would stay
         raise
 
 
-def run_within(held: contextlib.ExitStack, argv: list[str], command: Command) -> int:
-    """Does what `run` says; enters into `held` whatever must be ended afterwards.
+def run_within(stack: contextlib.ExitStack, argv: list[str], command: Command) -> int:
+    """Does the work of `run`; enters everything that must be ended afterwards into `stack`.
 
-    Ray starts before this process imports torch, Ray Tune and the space: Ray's processes need a second to start, and
-    its workers then import the same modules side by side with this process.
+    Ray starts before this process imports torch, Ray Tune and the space. Ray's processes take a second to start, and
+    its workers then import the same modules at the same time as this process.
     """
-    given = resumed(command)
-    experiment = parse(argv, given.experiment).experiment if given else command.experiment
+    loaded = resumed(command)
+    experiment = parse(argv, loaded.experiment).experiment if loaded else command.experiment
     imports = ("ray.tune", "torch") if mentions_torch(experiment.space) else ("ray.tune",)
     from tuner.drive import driver
 
-    if given and not command.dry_run:
-        held.enter_context(only_driver(given.experiment.folder))
-        given = resumed(command)  # again: another driver may have extended it until the lock was ours
-    if given:
-        say(*given.code)
+    if loaded and not command.dry_run:
+        stack.enter_context(only_driver(loaded.experiment.folder))
+        loaded = resumed(command)  # again, because another driver may have extended it before this one got the lock
+    if loaded:
+        say(*loaded.code)
     if not (command.dry_run or experiment.address):
-        held.enter_context(driver.ray_here(experiment, imports))
+        stack.enter_context(driver.ray_here(experiment, imports))
     from tuner.drive import console, session
 
-    request = requested(argv, command, given)
+    request = requested(argv, command, loaded)
     if command.dry_run:
         say(*console.plan(request))
         return 0
     request = session.load_data(request)
     say(*console.heading(request))
     if experiment.address:
-        held.enter_context(driver.ray_at(request.experiment, request.found))
-    if not given:
+        stack.enter_context(driver.ray_at(request.experiment, request.found))
+    if not loaded:
         session.make_folder(request)
-        held.enter_context(only_driver(request.experiment.folder))
-    held.enter_context(session.stored(request.experiment))
+        stack.enter_context(only_driver(request.experiment.folder))
+    stack.enter_context(session.stored(request.experiment))
     return search(request)
 
 
 def search(request: Request) -> int:
-    """Searches on the Ray that runs, and prints the answer; returns the exit code."""
+    """Runs the search on the started Ray and prints the answer; returns the exit code."""
     from tuner.drive import console, session
     from tuner.drive.mirroring import mirrored
 
@@ -150,12 +152,16 @@ def search(request: Request) -> int:
     with mirrored(request.experiment, request.wandb_mode) as mirror:
         done = session.conduct(request, journal)
         mirror.hurry = done.exit_code == 130
-        say(*console.ending(done))  # before W&B and Ray take their time to end
+        say(*console.ending(done))  # printed here, because W&B and Ray take some time to end
     return done.exit_code
 
 
 def resumed(command: Command) -> Saved | None:
-    """The experiment that `--resume` names; None for a new search. RequestError where neither was asked for."""
+    """Loads the experiment that `--resume` names; None for a new search.
+
+    Raises:
+        RequestError: neither `--space` nor `--resume` is given, or the experiment cannot be resumed.
+    """
     if command.resume:
         return saved(command.experiment, command.resume, command.trust)
     if not command.experiment.space:
@@ -163,27 +169,28 @@ def resumed(command: Command) -> Saved | None:
     return None
 
 
-def requested(argv: list[str], command: Command, given: Saved | None, here: bool = True) -> Request:
-    """The command line as a checked request, over the space's own defaults or what is resumed.
+def requested(argv: list[str], command: Command, loaded: Saved | None, here: bool = True) -> Request:
+    """Checks the command line, whose options take precedence over the space's defaults or the resumed experiment.
 
     Args:
-        here: whether the search would run on this machine, or the cluster of `--address`.
+        loaded: the experiment to resume; None for a new search.
+        here: whether this process's machine, or the cluster of `--address`, will run the search.
     """
     from tuner.drive import session
 
-    if given:
-        wanted = parse(argv, given.experiment).experiment
+    if loaded:
+        wanted = parse(argv, loaded.experiment).experiment
         if not (command.trust or wanted.address == command.experiment.address):
             refuse_cluster(wanted.folder, wanted.address)
-        return session.resume(wanted, given, here)
+        return session.resume(wanted, loaded, here)
     found = find_space(command.experiment.space)
     return session.begin(parse(argv, session.defaults_of(found)).experiment, found, argv, here)
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process without Python's own clean-up, which takes 1.9 s after torch and Ray and has nothing to do."""
+    """Ends the process without Python's clean-up, which takes 1.9 s after torch and Ray and is not needed."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # nobody reads any more
+        with contextlib.suppress(OSError, ValueError):  # the reader of the pipe is gone
             stream.flush()
     os._exit(code)
 

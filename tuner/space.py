@@ -1,4 +1,4 @@
-"""What a file of `search_spaces/` imports: a Space, and the Task that its trials train."""
+"""The names that a space file imports: Space, and Task, which defines what its trials train."""
 
 from tuner.spec.space import Space
 from tuner.training.task import Config, Task

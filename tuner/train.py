@@ -1,8 +1,10 @@
-"""Trains one setting again, without Ray: `python -m tuner.train results/NAME/best/config.json`, or any trial's:
-`python -m tuner.train results/NAME --trial 00007`.
+"""Trains one setting of a search again, without Ray.
 
-Prints the metrics of each epoch, which on a CPU are those of the search to the last digit, then those on the test
-part of the epoch that the search found best.
+`python -m tuner.train results/NAME/best/config.json` trains the best setting, and
+`python -m tuner.train results/NAME --trial 00007` that of any trial.
+
+It prints the metrics of each epoch. On a CPU they equal those of the search to the last digit. It also prints the test
+metrics of the epoch that was best in the search.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from tuner.training.task import Task
 from tuner.training.trial_spec import TrialSpec
 from tuner.views.labels import figures, setting
 
-# Field of best/config.json -> the option that it had, whose values are checked by Experiment.
+# Field of best/config.json -> the option with the same meaning; Experiment checks its value.
 OPTIONS = {name: name for name in ("space", "max_epochs", "seed", "precision", "on_oom", "strategy", "data_dir")}
 OPTIONS |= {"cpus": "cpus_per_trial", "gpus": "gpus_per_trial", "workers": "workers_per_trial"}
 
@@ -45,18 +47,22 @@ def main(argv: list[str]) -> int:
         print(f"{usage}\n\n{__doc__}", file=sys.stdout if argv else sys.stderr)
         return 0 if argv else 2
     try:
-        given, folder, files = asked_for([word for word in argv if word != OPTION])
-        sha256 = given.get("space_sha256")
-        say(*code_of(folder, files, given["space"], sha256, trusted=OPTION in argv))
-        retrain(given)
+        config, folder, files = requested([word for word in argv if word != OPTION])
+        sha256 = config.get("space_sha256")
+        say(*code_of(folder, files, config["space"], sha256, trusted=OPTION in argv))
+        retrain(config)
     except (RequestError, ValueError) as error:
         print(f"tuner: error: {refused(error)}", file=sys.stderr)
         return 2
     return 0
 
 
-def asked_for(argv: list[str]) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
-    """The setting that the command line names, the folder and the files that have it; RequestError where none has."""
+def requested(argv: list[str]) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
+    """The config that the command line names, its folder, and the files in the folder that name its space.
+
+    Raises:
+        RequestError: the command line is wrong, or there is no such config or trial.
+    """
     match argv:
         case [name]:
             return load_config(path := Path(name)), path.parent, (path.name,)
@@ -67,13 +73,13 @@ def asked_for(argv: list[str]) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
 
 
 def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
-    """What best/config.json would hold were this trial the winner; RequestError where there is no such trial."""
+    """The content of best/config.json if this trial were the best; raises a RequestError if there is no such trial."""
     known = {trial.id: trial for trial in record.trials}
     if trial_id not in known:
         ids = f"{record.trials[0].id}..{record.trials[-1].id}" if record.trials else "none"
-        raise RequestError(f"--trial {trial_id}: {record.experiment.name} has {ids}{nearest(trial_id, known)}")
+        raise RequestError(f"--trial {trial_id}: {record.experiment.name} has trials {ids}{nearest(trial_id, known)}")
     if not record.experiment.space:
-        raise RequestError(f"{record.experiment.folder} was not made by tuner: its space is not known")
+        raise RequestError(f"{record.experiment.folder} was not written by tuner, so its space is unknown")
     trial, experiment = known[trial_id], record.experiment
     best = trial.best(experiment.metric, experiment.mode)
     last = trial.reports[-1].epoch if trial.reports else 0
@@ -83,10 +89,10 @@ def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
 
 
 def load_config(path: Path) -> dict[str, Any]:
-    """Reads best/config.json; RequestError where it is none, or has values that no search can have."""
+    """Reads a best/config.json; raises a RequestError if it is none, or has values that no search can have."""
     wanted = "give the best/config.json of an experiment"
     try:
-        whole = path.resolve()  # the user names it, so it may be a link
+        whole = path.resolve()  # a link is allowed here, because the user has named the file
         config = dict(json_in(whole.parent, whole.name))
         missing = {"space", "config", "trial", "epoch", "max_epochs", "seed", "cpus", "gpus"} - set(config)
     except (OSError, ValueError, TypeError) as error:
@@ -96,51 +102,52 @@ def load_config(path: Path) -> dict[str, Any]:
     try:
         Experiment(**{field: config[name] for name, field in OPTIONS.items() if name in config})
         if not isinstance(config["config"], dict) or not isinstance(config["space"], str):
-            raise ValueError("`config` is no setting, or `space` no name")
+            raise ValueError("`config` must be an object, and `space` a text")
         if type(config["epoch"]) is not int or not str(config["trial"]).isdecimal():
-            raise ValueError("`epoch` or `trial` is no number")
+            raise ValueError("`epoch` must be an integer, and `trial` a number")
     except (RequestError, ValueError) as error:
         raise RequestError(f"{path}: {error}; {wanted}") from None
     return config
 
 
-def retrain(given: dict[str, Any]) -> None:
-    """Trains the setting for all its epochs and prints what it reaches."""
+def retrain(config: dict[str, Any]) -> None:
+    """Trains the setting for all its epochs, and prints the metrics of each epoch and the test metrics."""
     test = None
-    with training_of(given) as (training, splits):
-        say(f"{given['space']}: {setting(given['config'])}")
-        while training.epoch < given["max_epochs"]:
+    with training_of(config) as (training, splits):
+        say(f"{config['space']}: {setting(config['config'])}")
+        while training.epoch < config["max_epochs"]:
             report = training.run_epoch()
-            say(f"epoch {training.epoch}/{given['max_epochs']}: {figures(report)}")
-            if training.epoch == given["epoch"] and splits.test is not None:
-                test = tested(given, training, splits)
+            say(f"epoch {training.epoch}/{config['max_epochs']}: {figures(report)}")
+            if training.epoch == config["epoch"] and splits.test is not None:
+                test = tested(config, training, splits)
     if test:
-        say(f"test, after epoch {given['epoch']}, which the search found best: {figures(test)}")
+        say(f"test, after epoch {config['epoch']}, the best epoch of the search: {figures(test)}")
     if splits.notice:
         say(f"NOTE: {splits.notice}")
 
 
 @contextlib.contextmanager
-def training_of(given: dict[str, Any], state: bytes | None = None) -> Iterator[tuple[Training | Group, Splits]]:
-    """The setting as its trial trained it, in as many processes, with its data; ended when it is left.
+def training_of(config: dict[str, Any], state: bytes | None = None) -> Iterator[tuple[Training | Group, Splits]]:
+    """Builds the training of a setting as in its trial, with the same number of processes; also returns its data.
 
     Args:
-        state: a checkpoint's content to go on from; None = from the start.
+        config: the content of best/config.json.
+        state: the content of a checkpoint to resume from; None = start at epoch 0.
 
     Raises:
-        RequestError: the space is gone, or a function that only Ray Tune can call.
+        RequestError: the space does not exist, or is a function that only Ray Tune can call.
     """
     import torch
 
-    found = find_space(given["space"])
-    if found.space.task is None:
-        raise RequestError(f"space {given['space']!r} is a function for Ray Tune: call it with {given['config']}")
-    task, splits = material(given)
-    if given.get("strategy") == "ddp":
-        with in_workers(given, state) as group:
+    loaded = find_space(config["space"])
+    if loaded.space.task is None:
+        raise RequestError(f"space {config['space']!r} is a function for Ray Tune: call it with {config['config']}")
+    task, splits = material(config)
+    if config.get("strategy") == "ddp":
+        with in_workers(config, state) as group:
             yield group, splits
         return
-    with contextlib.closing(built(spec_of(given), task, splits)) as training:
+    with contextlib.closing(built(spec_of(config), task, splits)) as training:
         if state is not None:
             saved = torch.load(io.BytesIO(state), weights_only=True, map_location=training.device)
             training.load_state_dict(saved["training"])
@@ -148,19 +155,19 @@ def training_of(given: dict[str, Any], state: bytes | None = None) -> Iterator[t
 
 
 @contextlib.contextmanager
-def in_workers(given: dict[str, Any], state: bytes | None) -> Iterator[Group]:
-    """As many processes as the trial had, which train it."""
+def in_workers(config: dict[str, Any], state: bytes | None) -> Iterator[Group]:
+    """Starts as many processes as the trial had, and builds its training in them."""
     from tuner.training.launch import Processes
 
-    spec = spec_of(given)
-    source = partial(material, given)
+    spec = spec_of(config)
+    source = partial(material, config)
     with Processes(source, spec.num_workers, spec.num_threads, use_cuda=bool(spec.gpus)) as group:
         group.begin(spec, state)
         yield group
 
 
-def tested(given: dict[str, Any], training: Training | Group, splits: Splits) -> dict[str, float]:
-    """The figures on the test part, as the search takes them: by one process, whose sums have an order of their own."""
+def tested(config: dict[str, Any], training: Training | Group, splits: Splits) -> dict[str, float]:
+    """The test metrics, computed in one process as in the search; several processes would sum in another order."""
     import torch
 
     from tuner.training.loop import Training
@@ -168,9 +175,9 @@ def tested(given: dict[str, Any], training: Training | Group, splits: Splits) ->
     assert splits.test is not None
     if isinstance(training, Training):
         return training.evaluate(splits.test)
-    task = find_space(given["space"]).space.task
+    task = find_space(config["space"]).space.task
     assert task is not None
-    spec = replace(spec_of(given), strategy="single", num_workers=1, gpus=0)
+    spec = replace(spec_of(config), strategy="single", num_workers=1, gpus=0)
     with contextlib.closing(built(spec, task, splits)) as tester:
         tester.load_state_dict(
             torch.load(io.BytesIO(training.state()), weights_only=True, map_location="cpu")["training"]
@@ -179,7 +186,7 @@ def tested(given: dict[str, Any], training: Training | Group, splits: Splits) ->
 
 
 def state_of(training: Training | Group, **others: Any) -> bytes:
-    """A checkpoint's content, for `training_of` to go on from, with `others` beside it."""
+    """The content of a checkpoint from which `training_of` can resume, with `others` beside the state."""
     import torch
 
     from tuner.training.loop import Training
@@ -191,18 +198,18 @@ def state_of(training: Training | Group, **others: Any) -> bytes:
     return saved.getvalue()
 
 
-def material(given: dict[str, Any]) -> tuple[Task, Splits]:
+def material(config: dict[str, Any]) -> tuple[Task, Splits]:
     """The task and its data, split as in the search."""
     from tuner.training.data import hold_out
 
-    task = find_space(given["space"]).space.task
+    task = find_space(config["space"]).space.task
     assert task is not None
-    splits = task.data(Path(given["data_dir"]) if given.get("data_dir") else None)
-    return task, hold_out(splits, fraction=task.validation_fraction, seed=given["seed"])
+    splits = task.data(Path(config["data_dir"]) if config.get("data_dir") else None)
+    return task, hold_out(splits, fraction=task.validation_fraction, seed=config["seed"])
 
 
 def built(spec: TrialSpec, task: Task, splits: Splits) -> Training:
-    """The training of one process."""
+    """Builds the training of one process, with its number of torch threads."""
     import torch
 
     from tuner.training.loop import Training

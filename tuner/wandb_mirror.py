@@ -1,7 +1,7 @@
-"""A process that follows an experiment's journal into Weights & Biases: one run a trial, grouped by experiment.
+"""Copies an experiment's journal to Weights & Biases while it grows: one W&B run per trial, grouped by experiment.
 
-`python -m tuner.wandb_mirror results/NAME --mode online|offline` may also be run by hand, later. The search starts it
-and never waits for it while trials run, so a slow or unreachable W&B costs nothing but its own figures.
+The search starts this as a separate process and does not wait for it while trials run, so a slow or unreachable W&B
+does not slow the search. A user can also run it later: `python -m tuner.wandb_mirror results/NAME --mode online`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tuner.spec.experiment import Experiment
 
 
 class Mirror:
-    """Turns journal events into W&B calls; `wandb`, of which `init` is used, may be a test's own."""
+    """Turns journal events into W&B calls; uses only `wandb.init`, so a test can pass a stand-in for `wandb`."""
 
     def __init__(self, wandb: Any, experiment: Experiment, folder: Path, mode: str) -> None:
         self._wandb, self._experiment, self._folder, self._mode = wandb, experiment, folder, mode
@@ -32,7 +32,7 @@ class Mirror:
         self._configs: dict[str, dict[str, Any]] = {}
 
     def handle(self, event: Event) -> None:
-        """Mirrors one event."""
+        """Copies one event to W&B."""
         trial, kind = event.get("trial", ""), event["event"]
         if kind == "trial_started":
             self._configs[trial] = event["config"]
@@ -51,12 +51,12 @@ class Mirror:
             del self._runs[trial]
 
     def close(self) -> None:
-        """Ends the runs of trials that have not ended: a resumed search goes on with them."""
+        """Finishes the W&B runs of trials that have not ended; a resumed search continues these runs."""
         for run in self._runs.values():
             run.finish()
 
     def _run(self, trial: str) -> Any:
-        # Made at the first report, not at the start: a trial that never reports needs no run until it ends.
+        # Created at the first report, not when the trial starts: a trial without a report needs no run until it ends.
         if trial not in self._runs:
             self._runs[trial] = self._wandb.init(
                 id=f"{self._experiment.name}-{trial}",
@@ -73,10 +73,10 @@ class Mirror:
 
 
 class Late:
-    """W&B, imported for the first run: until trials report, their workers need the CPUs for imports of their own."""
+    """Imports W&B at the first run: before that, the trials' workers need the CPUs for their own imports."""
 
     def init(self, **options: Any) -> Any:
-        """As `wandb.init`."""
+        """Calls `wandb.init`."""
         return self._wandb.init(**options)
 
     @functools.cached_property
@@ -92,31 +92,31 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tuner.wandb_mirror", description=__doc__)
     parser.add_argument("folder", type=Path, help="the experiment's folder")
     parser.add_argument("--mode", choices=("online", "offline"), required=True)
-    parser.add_argument("--all", action="store_true", help="trials of earlier sessions too, mirrored then already")
-    parser.add_argument("--attached", action="store_true", help="ends with its standard input, if not before")
-    given = parser.parse_args(argv)
-    os.nice(10)  # the trials' CPUs come first
-    # A Ray job is stopped by SIGTERM to every process below it; the search's last events are still to be mirrored, and
-    # the search ends this process itself.
+    parser.add_argument("--all", action="store_true", help="also copy the trials of earlier sessions")
+    parser.add_argument("--attached", action="store_true", help="end at the latest when the standard input closes")
+    args = parser.parse_args(argv)
+    os.nice(10)  # the trials take precedence on the CPUs
+    # To stop a job, Ray sends SIGTERM to all its processes. This process must still copy the last events; the search
+    # itself ends it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.environ.setdefault("WANDB_SILENT", "true")
-    folder = given.folder
+    folder = args.folder
     try:
         experiment, _ = load_experiment(folder)
-        if not os.access(folder, os.W_OK):  # W&B would write to a temporary folder without a word
-            raise RequestError(f"{folder}: cannot be written to; copy it to where W&B's files may lie beside it")
+        if not os.access(folder, os.W_OK):  # W&B would silently write to a temporary folder
+            raise RequestError(f"{folder}: cannot be written to, but W&B writes files there; make a copy and use that")
         if (folder / "wandb").is_symlink():
-            raise RequestError(f"{folder / 'wandb'} is a link: W&B's files would land elsewhere; remove it")
+            raise RequestError(f"{folder / 'wandb'} is a link, so W&B would write outside the folder; remove it")
         events = read(folder / "journal.jsonl")
     except RequestError as error:
         print(f"tuner: error: {error}", file=sys.stderr)
         return 2
-    mirror = Mirror(Late(), experiment, folder, given.mode)
+    mirror = Mirror(Late(), experiment, folder, args.mode)
     begun = [i for i, e in enumerate(events) if e["event"] in BEGINNINGS]
-    first = 0 if given.all else max(begun, default=0)
+    first = 0 if args.all else max(begun, default=0)
 
     def gone() -> bool:
-        return bool(select.select([sys.stdin], [], [], 0)[0]) if given.attached else not driver_of(folder)
+        return bool(select.select([sys.stdin], [], [], 0)[0]) if args.attached else not driver_of(folder)
 
     try:
         for index, event in enumerate(follow(folder / "journal.jsonl", gone=gone)):

@@ -1,4 +1,4 @@
-"""The augmentation of a batch: crop, flips, rotation, affine, colour jitter and ImageNet's normalisation."""
+"""Augments a batch of images: crop, flips, rotation, affine, colour jitter, and normalization as for ImageNet."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ logger = logging.getLogger(__name__)
 
 
 def augment(images: Tensor, size: int, degrees: float, strengths: Strengths) -> Tensor:
-    """(N, 3, H, W) uint8 as (N, 3, size, size) float32, normalised, each image with its own draws.
+    """Augments and normalizes (N, 3, H, W) uint8 images to (N, 3, size, size) float32, each image differently.
 
-    A GPU handles all images at once; a CPU one after the other, by the kernel of `fused.py` where numba is installed.
+    A GPU augments all images at once. A CPU augments one image after another, in the compiled code of `fused.py` if
+    numba is installed.
 
     Args:
-        images: on the device that does the work.
-        size: height and width of what comes out, in pixels.
-        degrees: the largest angle of the rotation and of the affine.
-        strengths: of brightness, contrast, saturation and hue, as torchvision's ColorJitter takes them.
+        images: on the device that computes.
+        size: height and width of the output, in pixels.
+        degrees: the largest angle of the rotation and of the affine rotation.
+        strengths: brightness, contrast, saturation and hue, as in torchvision's ColorJitter.
     """
     num, _, height, width = images.shape
     maps = maps_of(draw_warps(num, height, width, degrees), size, images.device)
@@ -45,8 +46,8 @@ def augment(images: Tensor, size: int, degrees: float, strengths: Strengths) -> 
 
 @functools.cache
 def has_numba() -> bool:
-    """Whether numba is installed; says so once where it is not."""
+    """Whether numba is installed; logs a warning once if it is not."""
     found = importlib.util.find_spec("numba") is not None
     if not found:
-        logger.warning("numba is not installed: augmenting on a CPU is 4 to 8 times slower; give it the extra augment")
+        logger.warning("numba is not installed: augmenting on a CPU is 4 to 8 times slower; install '.[augment]'")
     return found

@@ -1,6 +1,6 @@
-"""What torchvision's random transforms of these names draw for an image, drawn for a batch at once.
+"""Draws the random parameters of torchvision's transforms of the same names, for a whole batch at once.
 
-All come from torch's stream on the CPU, so that a seed repeats them whatever the device.
+All draws use torch's random stream on the CPU, so that a seed gives the same parameters on every device.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Strengths = tuple[float, float, float, float]  # of brightness, contrast, saturation and hue
+Strengths = tuple[float, float, float, float]  # brightness, contrast, saturation, hue
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
-ATTEMPTS = 10  # at a crop that lies within the image; torchvision's number
+ATTEMPTS = 10  # attempts to draw a crop within the image, as in torchvision
 
 
 @dataclass(frozen=True)
 class Warps:
-    """RandomResizedCrop, both flips, RandomRotation and RandomAffine of N images.
+    """The parameters of RandomResizedCrop, both flips, RandomRotation and RandomAffine for N images.
 
     Args:
-        crop: (N, 4) int64: left, top, width and height of what is enlarged to the output, in pixels of the input.
-        flip: (N, 2): -1 where the crop is mirrored left to right or top to bottom, else 1.
+        crop: (N, 4) int64: left, top, width and height of the crop, in pixels of the input.
+        flip: (N, 2): -1 if the crop is mirrored left to right, or top to bottom, else 1.
         rotation: (N,): degrees, counter-clockwise, about the centre of the flipped crop.
-        affine: (N,): degrees of the second rotation, of what the first one left in the frame.
+        affine: (N,): degrees of a second rotation, which rotates the frame after the first rotation.
     """
 
     crop: Tensor
@@ -35,7 +35,7 @@ class Warps:
 
 @dataclass(frozen=True)
 class Jitters:
-    """ColorJitter of N images.
+    """The parameters of ColorJitter for N images.
 
     Args:
         factors: (N, 4): brightness, contrast, saturation (1 changes nothing), hue (in turns, 0 changes nothing).
@@ -47,7 +47,7 @@ class Jitters:
 
 
 def draw_warps(num: int, height: int, width: int, degrees: float) -> Warps:
-    """Draws for `num` images of height x width; both angles lie within -degrees to degrees."""
+    """Draws the parameters for `num` images of height x width; both angles lie between -degrees and degrees."""
     flip = 1 - 2 * torch.randint(2, (num, 2)).float()
     rotation, affine = torch.empty(2, num).uniform_(-degrees, degrees)
     return Warps(draw_crops(num, height, width), flip, rotation, affine)
@@ -60,13 +60,18 @@ def draw_crops(
     scale: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Tensor:
-    """(num, 4) int64, as `Warps.crop`; `scale` is the share of the image's area, `ratio` the width by the height.
+    """Draws crops as (num, 4) int64, see `Warps.crop`.
 
-    The first of ten attempts that lies within the image, else the largest part in its middle of an allowed ratio.
+    A crop is the first of ten attempts that lies within the image. If none does, it is the largest allowed crop in the
+    middle of the image.
+
+    Args:
+        scale: the smallest and largest area of a crop, as a share of the image's area.
+        ratio: the smallest and largest width of a crop divided by its height.
     """
     area = height * width * torch.empty(num, ATTEMPTS).uniform_(*scale)
     proportion = torch.empty(num, ATTEMPTS).uniform_(*map(math.log, ratio)).exp()
-    # Float64 as in torchvision, which works with Python's numbers.
+    # Float64, because torchvision computes with Python floats.
     sizes = torch.stack([area.double().mul(proportion), area.double().div(proportion)], dim=2).sqrt().round().long()
     limits = torch.tensor([width, height])
     fits = ((sizes > 0) & (sizes <= limits)).all(2)
@@ -80,7 +85,10 @@ def draw_crops(
 
 
 def draw_jitters(num: int, strengths: Strengths) -> Jitters:
-    """Factors of 1 - strength to 1 + strength, not below 0, a hue of -strength to strength; all orders alike."""
+    """Draws the parameters of ColorJitter for `num` images; all orders have the same probability.
+
+    A factor lies between 1 - strength and 1 + strength, at least 0; a hue between -strength and strength.
+    """
     spread = torch.tensor(strengths)
     middle = torch.tensor([1.0, 1.0, 1.0, 0.0])
     low, high = middle - spread, middle + spread

@@ -1,8 +1,8 @@
-"""The augmentation of an image on a CPU, compiled by numba: a row of pixels stays in the first cache from the crop on.
+"""Augments an image on a CPU with code compiled by numba; from the crop on, a row of pixels stays in the L1 cache.
 
-The same maps and changes as in `warp.py` and `jitter.py`, which a GPU runs a batch at a time. On a CPU those are some
-60 operations of torch, each of which reads and writes up to 0.6 MB of an image; here an image is gone over twice, and
-the second time only because a contrast has to know the mean of all pixels.
+It computes the same as `warp.py` and `jitter.py`, which a GPU runs on a whole batch. On a CPU those take about 60 torch
+operations, each of which reads and writes up to 0.6 MB of an image. This code passes over an image twice; the second
+pass is needed only because a change of contrast needs the mean of all pixels.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from search_spaces.augmentation.warp import Maps, resized
 from search_spaces.shared.imagenet import scale_and_shift
 
 RED, GREEN, BLUE = (np.float32(part) for part in GREY)
-LEAST, MOST = np.float32(0), np.float32(255)  # an int or a float64 beside a float32 makes a loop of float64
-# There is no not-a-number in here, and rows are summed in any order: without these no loop becomes one of vectors.
+LEAST, MOST = np.float32(0), np.float32(255)  # float32, because an int or float64 would make the loops float64
+# The flags allow numba to vectorize the loops: no value is NaN, and the order of sums does not matter.
 compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "nsz", "reassoc", "contract"})
 
 
 def augmented(images: Tensor, maps: Maps, jitters: Jitters | None, out: Tensor) -> Tensor:
-    """(N, 3, H, W) uint8 into `out`, (N, 3, size, size) float32, normalised; returns it."""
+    """Augments and normalizes (N, 3, H, W) uint8 images into `out`, (N, 3, size, size) float32; returns `out`."""
     size = out.shape[-1]
     scale, shift = (values.flatten().numpy() for values in scale_and_shift(images.device))
     places = [part.flatten(1).numpy() for part in (maps.middle, maps.half)]
@@ -43,9 +43,12 @@ def augmented(images: Tensor, maps: Maps, jitters: Jitters | None, out: Tensor) 
 
 @compiled
 def fill(crop, across, down, middle, half, centres, changes, factors, steps, scale, shift, out):  # type: ignore[no-untyped-def]
-    """One image: (size, size, 3) uint8 of the crop into `out`, (3, size, size); the others as in Maps and Jitters."""
+    """Augments one image: its crop, (size, size, 3) uint8, into `out`, (3, size, size).
+
+    The other arguments are rows of `Maps` and `Jitters`.
+    """
     size = len(crop)
-    first = len(changes)  # changes before the contrast; all of them where there is none
+    first = len(changes)  # the number of changes before the contrast; all of them if there is no contrast
     for index in range(len(changes)):
         if changes[index] == CONTRAST:
             first = index
@@ -76,7 +79,7 @@ def fill(crop, across, down, middle, half, centres, changes, factors, steps, sca
 
 @compiled
 def look_up(crop, across, down, middle, half, centres, red, green, blue):  # type: ignore[no-untyped-def]
-    """A row of the output from the pixels of the crop that it comes from; black where it comes from outside."""
+    """Fills a row of the output from the crop's pixels; a pixel from outside the crop is black."""
     last = np.float32(len(crop) - 1)
     for x in range(len(red)):
         if abs(centres[x] - middle) > half:
@@ -89,7 +92,7 @@ def look_up(crop, across, down, middle, half, centres, red, green, blue):  # typ
 
 @compiled
 def change(index, factors, steps, red, green, blue):  # type: ignore[no-untyped-def]
-    """Brightness, saturation or hue of a row, in place."""
+    """Changes the brightness, saturation or hue of a row in place."""
     factor = factors[index]
     if index == BRIGHTNESS:
         for values in (red, green, blue):
@@ -105,13 +108,13 @@ def change(index, factors, steps, red, green, blue):  # type: ignore[no-untyped-
         for _ in range(abs(steps)):
             if steps > 0:
                 turn(factor * np.float32(6) / np.float32(steps), red, green, blue)
-            else:  # backwards the channel before takes the place of the next one
+            else:  # backwards: the channels in reverse order
                 turn(factor * np.float32(6) / np.float32(steps), blue, green, red)
 
 
 @compiled
 def turn(part, first, second, third):  # type: ignore[no-untyped-def]
-    """One step of `jitter.hue`: at most half a sixth of a turn, from the first channel to the second."""
+    """One step of `jitter.hue`: turns the hue by at most 1/12, from the first channel towards the second."""
     for x in range(len(first)):
         a, b, c = first[x], second[x], third[x]
         largest, smallest = max(a, b, c), min(a, b, c)

@@ -1,4 +1,4 @@
-"""Colour jitter of a batch, in place and on the scale of 0 to 255: each change is torchvision's, clipped like it."""
+"""Applies colour jitter to a batch in place, for pixels of 0 to 255; changes and clips as torchvision does."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 
 from search_spaces.augmentation.draws import BRIGHTNESS, CONTRAST, HUE, SATURATION, Jitters
 
-GREY = (0.2989, 0.587, 0.114)  # the parts of red, green and blue in it, torchvision's
+GREY = (0.2989, 0.587, 0.114)  # the weights of red, green and blue in grey, as in torchvision
 
 
 def jitter(images: Tensor, jitters: Jitters) -> Tensor:
     """Changes (N, 3, H, W) float pixels of 0 to 255 in place, and returns them.
 
-    Each change is made at once to all images that have it at the same step.
+    Images with the same change at the same step are changed together.
     """
     factors, orders = jitters.factors.tolist(), jitters.order.tolist()
     for step in range(4):
@@ -32,7 +32,7 @@ def jitter(images: Tensor, jitters: Jitters) -> Tensor:
 
 
 def change(images: Tensor, index: int, factor: Tensor, steps: int) -> Tensor:
-    """One of the four changes; factors are (N, 1, 1, 1), `steps` as `hue` takes them."""
+    """Applies one of the four changes; `factor` has shape (N, 1, 1, 1), and `steps` is for `hue`."""
     if index == HUE:
         return hue(images, factor, steps)
     return {BRIGHTNESS: brightness, CONTRAST: contrast, SATURATION: saturation}[index](images, factor)
@@ -43,37 +43,38 @@ def brightness(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """Away from the image's mean grey, or towards it."""
+    """Moves pixels away from the image's mean grey (factor above 1) or towards it (below 1)."""
     return torch.lerp(grey(images.mean((2, 3), keepdim=True)), images, factor, out=images).clamp_(0, 255)
 
 
 def saturation(images: Tensor, factor: Tensor) -> Tensor:
-    """Away from each pixel's grey, or towards it."""
+    """Moves each pixel away from its own grey (factor above 1) or towards it (below 1)."""
     return torch.lerp(grey(images), images, factor, out=images).clamp_(0, 255)
 
 
 def grey(images: Tensor) -> Tensor:
-    """(N, 1, H, W)"""
+    """The grey values of the pixels, of shape (N, 1, H, W)."""
     red, green, blue = images.split(1, dim=1)
     return (red * GREY[0]).add_(green, alpha=GREY[1]).add_(blue, alpha=GREY[2])
 
 
 def hue_steps(turn: float) -> int:
-    """How many steps of a twelfth of a turn at most make the turn, negative for one backwards."""
+    """The number of steps of at most 1/12 turn that make up a turn; negative for a backward turn."""
     return int(math.copysign(math.ceil(abs(turn) * 12), turn))
 
 
 def hue(images: Tensor, turn: Tensor, steps: int) -> Tensor:
-    """Turns each pixel's hue by -0.5 to 0.5, at the same value and saturation of HSV, in `hue_steps(turn)` steps.
+    """Turns each pixel's hue by -0.5 to 0.5 turns, in `hue_steps(turn)` steps; keeps its saturation and value (HSV).
 
-    Around the hexcone each channel is at the largest value V for a third of a turn, goes down to the smallest m over
-    a sixth, stays there for a third and comes up over a sixth; the next channel does so a third of a turn later. Thus
-    a turn by k sixths moves a channel up by k (V - m) while the next one is at m, and down while that one is at V;
-    where that one is less than k (V - m) from either, by the difference. For k of 0 to 1/2 this is
+    Let V be the largest and m the smallest channel of a pixel. Over one turn of the hue, a channel stays at V for a
+    third of the turn, falls to m over a sixth, stays at m for a third, and rises over a sixth. The next channel does
+    the same a third of a turn later. So a turn by k sixths raises a channel by k (V - m) while the next channel is at
+    m, and lowers it while the next one is at V. If the next channel is closer than k (V - m) to m or V, the change is
+    the difference. For k from 0 to 1/2 this is
 
-        channel + clamp(next, m + k (V - m), V - k (V - m)) - next, within m to V,
+        channel + clamp(next, m + k (V - m), V - k (V - m)) - next, clamped to m..V,
 
-    without a division or a case. Backwards, the channel before takes the place of the next one.
+    without a division or a case distinction. A backward turn uses the previous channel instead of the next one.
     """
     forwards = 1 if steps > 0 else -1
     channels = images.split(1, dim=1)

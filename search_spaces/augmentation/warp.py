@@ -1,11 +1,10 @@
-"""Random resized crop, flips, rotation and affine of a batch.
+"""Applies the random resized crop, flips, rotation and affine of a batch.
 
-Pixels are resampled as torchvision's transforms of these names do it, bilinearly with antialiasing for the crop and
-from the nearest pixel for the rotations, but twice in the place of five times: flips and both rotations are one map.
-Where torchvision rounds to the nearest pixel twice, here it is once. What a rotation brings in from outside its frame
-is black.
+The crop is resampled bilinearly with antialiasing, and the rotations take the nearest pixel, as in torchvision. But
+torchvision resamples five times, this module twice: flips and both rotations are one map. So it rounds to the nearest
+pixel once instead of twice. Pixels that a rotation takes from outside the frame are black.
 
-A pixel is one number, red + 256 green + 65,536 blue, on its way through the map: one look-up instead of three.
+The map handles a pixel as one number, red + 256 green + 65,536 blue, which needs one look-up instead of three.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ RED, GREEN, BLUE = 1, 256, 65536  # a packed pixel is below 2**24, which a float
 
 @dataclass(frozen=True)
 class Maps:
-    """Where the pixels of N outputs come from; columns and rows of the output each have their part in it.
+    """For each pixel of N outputs, its source position in the crop, as the sum of a column's part and a row's part.
 
     Args:
-        boxes: of each image left, top, width and height of the crop, in pixels of the input.
-        across: (N, 2, 1, size): x and y in pixels of the resized crop, a column's part.
-        down: (N, 2, size, 1): what a row adds.
-        centres: (1, size): where the columns of an output lie in its frame, which goes from -1 to 1.
-        middle, half: (N, size, 1): the columns of a row that lie further from the middle than half come from outside
-            of a frame.
+        boxes: left, top, width and height of each image's crop, in pixels of the input.
+        across: (N, 2, 1, size): the part of each column in the source x and y, in pixels of the resized crop.
+        down: (N, 2, size, 1): the part of each row.
+        centres: (1, size): the positions of the output's columns in its frame, from -1 to 1.
+        middle, half: (N, size, 1): in each row, columns further than `half` from `middle` have their source outside
+            the frame.
     """
 
     boxes: list[list[int]]
@@ -44,13 +43,13 @@ class Maps:
 
 
 def maps_of(warps: Warps, size: int, device: torch.device) -> Maps:
-    """The maps of size x size outputs, on the device."""
+    """Computes the maps for outputs of size x size, on the device."""
     centres = (torch.arange(size) * 2 + 1) / size - 1
     second = rotations(warps.affine)
     both = warps.flip[:, :, None] * (rotations(warps.rotation) @ second)
     across = (both[:, :, :1] * centres + 1) * (size / 2)
     down = both[:, :, 1:] * centres * (size / 2)
-    # Each frame has two pairs of sides: |a x + b y| < 1, which for a given y is an interval of x.
+    # A source is inside the frame if |a x + b y| < 1 for both pairs of sides; for each y this is an interval of x.
     a, b = torch.cat([second, both], dim=1)[..., None].unbind(2)
     a = torch.where(a.abs() < 1e-6, 1e-6, a)
     middle, half = -b / a * centres, 1 / a.abs()
@@ -60,16 +59,16 @@ def maps_of(warps: Warps, size: int, device: torch.device) -> Maps:
 
 
 def rotations(degrees: Tensor) -> Tensor:
-    """(N, 2, 2): from where in a frame a pixel comes that is turned counter-clockwise; y points down."""
+    """Matrices (N, 2, 2) that map an output position to its source in a counter-clockwise rotation; y points down."""
     radians = degrees * (math.pi / 180)
     cos, sin = radians.cos(), radians.sin()
     return torch.stack([cos, -sin, sin, cos], dim=1).view(-1, 2, 2)
 
 
 def warp(images: Tensor, maps: Maps, out: Tensor) -> Tensor:
-    """(N, 3, H, W) uint8 pixels into `out`, (N, 3, size, size) float32, still 0 to 255; returns it."""
+    """Warps (N, 3, H, W) uint8 pixels into `out`, (N, 3, size, size) float32 of 0 to 255; returns `out`."""
     num, size = len(images), out.shape[-1]
-    black = size * size  # the index of a black pixel behind the others
+    black = size * size  # the index of an additional black pixel after the others
     pixels = images.new_empty((num, black + 1), dtype=torch.float32)
     pixels[:, :black] = packed_crops(images, maps.boxes, size)
     pixels[:, black] = 0
@@ -79,7 +78,7 @@ def warp(images: Tensor, maps: Maps, out: Tensor) -> Tensor:
 
 
 def packed_crops(images: Tensor, boxes: list[list[int]], size: int) -> Tensor:
-    """(N, size * size) packed pixels of the crops, enlarged or reduced to size x size."""
+    """Resizes the crops to size x size; returns their packed pixels, (N, size * size)."""
     parts = [
         resized(image[None, :, top : top + height, left : left + width].float(), size)
         for image, (left, top, width, height) in zip(images, boxes, strict=True)
@@ -93,21 +92,21 @@ def resized(image: Tensor, size: int) -> Tensor:
 
 
 def sources(maps: Maps, size: int) -> Tensor:
-    """(N, size, size) float32: the index of the crop's pixel that each comes from; far beyond the last one for none."""
+    """The index of each output pixel's source in the crop, (N, size, size) float32; huge if it lies outside."""
     x, y = ((across + down).floor_() for across, down in zip(maps.across.unbind(1), maps.down.unbind(1), strict=True))
     outside = (maps.centres - maps.middle).abs_().sub_(maps.half).clamp_(min=0)
     return x.add_(y, alpha=size).add_(outside, alpha=1e12)
 
 
 def gathered(pixels: Tensor, index: Tensor) -> Tensor:
-    """(N, M) of the pixels (N, L) at the index (N, M), int32."""
-    # index_select is a third faster than gather, but takes one index for all.
+    """Gathers pixels (N, L) at an int32 index (N, M); returns (N, M)."""
+    # index_select is a third faster than gather, but takes a single index for all rows.
     index = index + torch.arange(len(pixels), dtype=torch.int32, device=index.device)[:, None] * pixels.shape[1]
     return pixels.view(-1).index_select(0, index.view(-1))
 
 
 def unpack(packed: Tensor, out: Tensor) -> None:
-    """(N, H, W) packed pixels into `out`, (N, 3, H, W)."""
+    """Unpacks (N, H, W) packed pixels into `out`, (N, 3, H, W)."""
     red, green, blue = out.unbind(1)
     torch.mul(packed, 1 / BLUE, out=blue).floor_()
     torch.sub(packed, blue, alpha=BLUE, out=red)

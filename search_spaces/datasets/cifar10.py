@@ -1,4 +1,4 @@
-"""CIFAR-10 in memory: from a folder, this node's cache, a download or, failing these, the shipped sample."""
+"""Loads CIFAR-10 into memory: from a folder, this node's cache or a download, or else the sample that tuner ships."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from filelock import FileLock
 from search_spaces.datasets.cifar10_files import load_complete, load_sample
 from tuner.training.data import DataError, Splits
 
-# torchvision's `CIFAR10.url`, said again so that a machine without a network need not import torchvision to learn it.
+# A copy of torchvision's `CIFAR10.url`, so that a machine without a network need not import torchvision.
 DOWNLOAD_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
-# An address that does not answer is given up after the first; the second ends a look-up of the name that
-# hangs and a row of such addresses, so that a search without a network starts within 10 s.
+# The first is the timeout per address. The second is the timeout of the whole attempt, also if the look-up of the name
+# hangs or a name has several addresses. So a search without a network starts within 10 s.
 CONNECT_SECONDS = 5.0
 REACH_SECONDS = 8.0
-# A download from which nothing has come for so long is taken for dead.
+# A download fails if it receives no data for this time.
 STALL_SECONDS = 10.0
 
 
@@ -36,12 +36,12 @@ def cifar10(data_dir: Path | None) -> Splits:
     """CIFAR-10: uint8 images of shape (N, 3, 32, 32), RGB, and int64 classes of shape (N,), 0 to 9.
 
     Args:
-        data_dir: a folder with the complete data set, in torchvision's layout or the data set's own binary
-            one. None takes it from `$TUNER_CACHE/cifar10` (`~/.cache/tuner/cifar10`), downloading it there
-            once a node; where that is impossible, the sample of 5,000 and 1,000 images, and `notice` says so.
+        data_dir: a folder with the complete data set, in torchvision's layout or in the data set's own binary layout.
+            None uses `$TUNER_CACHE/cifar10` (`~/.cache/tuner/cifar10`), and downloads the data set into it once per
+            node. If that fails, the result is a sample of 5,000 training and 1,000 test images, and `notice` says so.
 
     Raises:
-        DataError: `data_dir` holds no CIFAR-10, or a file of it is truncated or altered.
+        DataError: `data_dir` has no CIFAR-10, or one of its files is truncated or changed.
     """
     if data_dir is not None:
         return load_complete(data_dir)
@@ -53,7 +53,7 @@ def cifar10(data_dir: Path | None) -> Splits:
 
 
 def load_cached(cache: Path) -> Splits | None:
-    """The data set in `cache`; None where there is none or a damaged one, which a download then replaces."""
+    """The data set in `cache`; None if it is missing or damaged, so that a download replaces it."""
     try:
         return load_complete(cache)
     except DataError:
@@ -61,13 +61,13 @@ def load_cached(cache: Path) -> Splits | None:
 
 
 def download_once(cache: Path) -> Splits:
-    """The data set, downloaded into `cache` by the first process of a node that asks; the others wait for it.
+    """Downloads the data set into `cache`; only one process of a node downloads, and the others wait for it.
 
     Raises:
-        Unavailable: its host does not answer, the download fails or stalls, or `cache` cannot be written.
+        Unavailable: the host does not answer, the download fails or stalls, or `cache` cannot be written.
     """
     host = urlsplit(DOWNLOAD_URL).hostname
-    # Before the lock: where there is no network, the processes of a node find that out side by side.
+    # Checked before the lock, so that without a network all processes of a node time out at the same time.
     if reason := why_unreachable(DOWNLOAD_URL):
         raise Unavailable(f"could not reach {host}: {reason}")
     partial = cache.with_name("cifar10.partial")
@@ -76,24 +76,24 @@ def download_once(cache: Path) -> Splits:
         with FileLock(f"{cache}.lock"):
             if splits := load_cached(cache):
                 return splits
-            # What a killed process left: whoever holds the lock is alone here.
+            # Removes the rest of a killed process. No other process uses it, because this one has the lock.
             shutil.rmtree(partial, ignore_errors=True)
             download(partial)
             load_complete(partial)
             shutil.rmtree(cache, ignore_errors=True)
             partial.rename(cache)
             return load_complete(cache)
-    # RuntimeError is torchvision's word for an archive of another md5.
+    # torchvision raises RuntimeError for an archive with a wrong md5.
     except (OSError, RuntimeError, HTTPException, DataError) as error:
         raise Unavailable(f"the download from {host} to {cache} failed: {error}") from error
 
 
 def download(folder: Path) -> None:
-    """Downloads and unpacks torchvision's archive, 170 MB, its md5 checked, into `folder`."""
+    """Downloads torchvision's archive (170 MB), checks its md5, and unpacks it into `folder`."""
     from torchvision.datasets import CIFAR10  # type: ignore[import-untyped]
     from torchvision.datasets.utils import download_and_extract_archive  # type: ignore[import-untyped]
 
-    # torchvision opens its connections without a timeout, so that only the default can end a stalled one.
+    # torchvision sets no timeout on its connections, so only the default timeout can end a stalled one.
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(STALL_SECONDS)
     try:
@@ -105,8 +105,8 @@ def download(folder: Path) -> None:
 
 
 def why_unreachable(url: str) -> str:
-    """Why `url` gives no answer, or "" if it does; decided within REACH_SECONDS. Honours `https_proxy`."""
-    # A whole request instead of a bare connection: it finds a proxy that answers for a host it cannot reach.
+    """Why `url` does not answer, or "" if it does; returns within REACH_SECONDS. Uses `https_proxy`."""
+    # A whole request, because a bare connection to a proxy also succeeds if the proxy cannot reach the host.
     request = urllib.request.Request(url, method="HEAD", headers={"User-Agent": "tuner"})
     answers: queue.SimpleQueue[str] = queue.SimpleQueue()
     start = time.monotonic()
@@ -115,13 +115,14 @@ def why_unreachable(url: str) -> str:
         try:
             urllib.request.urlopen(request, timeout=CONNECT_SECONDS).close()
             answers.put("")
-        # ValueError is what a malformed proxy setting raises.
+        # A malformed proxy setting raises ValueError.
         except (OSError, HTTPException, ValueError) as error:
             cause = getattr(error, "reason", error)
             reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-            answers.put(f"{reason} after {time.monotonic() - start:.0f} s")
+            waited = round(time.monotonic() - start)
+            answers.put(f"{reason} after {waited} s" if waited else reason)
 
-    # A look-up of the host's name takes no timeout: it is left behind in its thread.
+    # The look-up of the host's name has no timeout, so it runs in a thread that may stay behind.
     threading.Thread(target=ask, name="cifar10-reach", daemon=True).start()
     try:
         return answers.get(timeout=REACH_SECONDS)

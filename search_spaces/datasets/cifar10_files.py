@@ -1,4 +1,4 @@
-"""CIFAR-10 read from files: the complete data set in either of its layouts, each file checked, or the sample."""
+"""Reads and checks the files of CIFAR-10: the complete data set in either of its two layouts, or the shipped sample."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tuner.training.data import Arrays, DataError, Splits
 NUM_CLASSES = 10
 IMAGES_PER_FILE = 10_000
 RECORD_BYTES = 1 + 3 * 32 * 32
-MOST_BYTES = 32 << 20  # read of a file; the largest of the set has 31,035,999
+MOST_BYTES = 32 << 20  # the most bytes to read of a file; the largest file of the data set has 31,035,999
 
 PICKLED = "cifar-10-batches-py"
 BINARY = "cifar-10-batches-bin"
 
-# Each binary file's sha256, the test images last. A file is nothing but labels and pixels, so that a match
-# vouches for every one of them. The files measured have the SHA-1s that MXNet publishes for its CIFAR10.
+# The sha256 of each binary file, the test images last. A file contains only labels and pixels, so a match proves all of
+# them. The sums were computed from files with the SHA-1 sums that MXNet publishes for its CIFAR10.
 BINARY_FILES = (
     ("data_batch_1.bin", "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
     ("data_batch_2.bin", "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
@@ -40,14 +40,14 @@ SHEET_ROWS, SHEET_COLUMNS = 20, 25
 
 
 def load_complete(place: Path) -> Splits:
-    """The complete data set, each file checked, from `place` or the layout's folder in it, in 0.5 s.
+    """Reads and checks the complete data set, from `place` or from its layout's subfolder; takes 0.5 s.
 
     Raises:
-        DataError: neither layout is there, or a file is missing, truncated or altered.
+        DataError: `place` has neither layout, or a file is missing, truncated or changed.
     """
     for layout, first in ((PICKLED, "data_batch_1"), (BINARY, "data_batch_1.bin")):
         for folder in (place / layout, place):
-            # os.path, because Path raises where a folder may not be searched.
+            # os.path, because Path raises an error for a folder without permission.
             if os.path.isfile(folder / first):
                 train, test = read_layout(folder, layout)
                 return Splits(train, test=test, source=f"CIFAR-10, complete, from {folder}")
@@ -60,16 +60,16 @@ def load_complete(place: Path) -> Splits:
 
 
 def read_layout(folder: Path, layout: str) -> tuple[Arrays, Arrays]:
-    """The training and the test images from a folder of the layout PICKLED or BINARY."""
+    """Reads the training and test images from a folder with the layout PICKLED or BINARY."""
     read: Callable[[Path, str], tuple[np.ndarray, np.ndarray]]
     if layout == PICKLED:
-        # torchvision takes a second to import, which what reads the binary layout or the sample need not wait for.
+        # Imported here, because torchvision takes a second to import; the binary layout and the sample do not need it.
         from torchvision.datasets import CIFAR10  # type: ignore[import-untyped]
 
         files, read = (*CIFAR10.train_list, *CIFAR10.test_list), read_pickled
     else:
         files, read = BINARY_FILES, read_binary
-    # Reading and hashing release the interpreter lock.
+    # Threads help, because reading and hashing release the interpreter lock.
     with ThreadPoolExecutor(max_workers=4) as pool:
         parts = list(pool.map(lambda file: read(folder / file[0], file[1]), files))
     return join(parts[:-1]), join(parts[-1:])
@@ -79,7 +79,7 @@ def read_binary(path: Path, sha256: str) -> tuple[np.ndarray, np.ndarray]:
     """Images (10000, 3072) and labels (10000,), uint8, from records of a label and the R, G and B planes.
 
     Raises:
-        DataError: the file cannot be read, is truncated, has a label above 9 or is not the one of `sha256`.
+        DataError: the file cannot be read, is truncated, has a label above 9 or does not match `sha256`.
     """
     content = read_bytes(path)
     count, rest = divmod(len(content), RECORD_BYTES)
@@ -102,8 +102,8 @@ def read_pickled(path: Path, md5: str) -> tuple[np.ndarray, np.ndarray]:
     """Images (10000, 3072) and labels (10000,), uint8, from a file of torchvision's layout.
 
     Raises:
-        DataError: the file cannot be read, or is not the one of `md5`; it is not unpickled then, because
-            unpickling runs whatever the file says.
+        DataError: the file cannot be read, or does not match `md5`. Such a file is not unpickled, because a pickle can
+            run any code.
     """
     content = read_bytes(path)
     check_digest(path, content, "md5", md5)
@@ -112,16 +112,16 @@ def read_pickled(path: Path, md5: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """A regular file's content; DataError for one that cannot be read, or is larger than any of the set."""
+    """The content of a regular file; DataError if it cannot be read, or is larger than any file of the data set."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe would keep a reader waiting
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # reading a pipe could block
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise DataError(f"{path}: no regular file; unpack the archive anew")
+                raise DataError(f"{path}: not a regular file; unpack the archive again")
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     if len(content) > MOST_BYTES:
-        raise DataError(f"{path}: larger than {MOST_BYTES:,} bytes, as no file of CIFAR-10; unpack the archive anew")
+        raise DataError(f"{path}: above {MOST_BYTES:,} bytes, so not a file of CIFAR-10; unpack the archive again")
     return content
 
 
@@ -130,7 +130,7 @@ def check_digest(path: Path, content: bytes, algorithm: str, expected: str) -> N
     if found != expected:
         raise DataError(
             f"{path}: truncated or altered: {len(content):,} bytes with {algorithm} {found}, not CIFAR-10's "
-            f"{expected}; unpack the archive anew"
+            f"{expected}; unpack the archive again"
         )
 
 
@@ -140,10 +140,13 @@ def join(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> Arrays:
 
 
 def load_sample(reason: str) -> Splits:
-    """The sample that ships with this file; `reason` says why it stands in for the complete data set.
+    """Reads the sample that tuner ships.
+
+    Args:
+        reason: why the complete data set is not used; part of the notice.
 
     Raises:
-        DataError: a file of the sample is missing or altered.
+        DataError: a file of the sample is missing or changed.
     """
     train, test = read_sheets(SAMPLE, "train"), read_sheets(SAMPLE, "test")
     if (found := digest(train, test)) != SAMPLE_SHA256:
@@ -154,21 +157,21 @@ def load_sample(reason: str) -> Splits:
         source="CIFAR-10, the first 500 training and 100 test images of each class, shipped in "
         "search_spaces/datasets/cifar10_sample",
         notice=f"CIFAR-10 sample: {len(train):,} training and {len(test):,} test images that ship with "
-        f"tuner, not the whole 60,000 ({reason}); --data-dir takes the whole set",
+        f"tuner, not the whole 60,000 ({reason}); give the whole data set with --data-dir",
     )
 
 
 def read_sheets(folder: Path, split: str) -> Arrays:
-    """The images of `split`'s sheets, each read row by row, and the classes of its file of labels.
+    """Reads the images of a split from its sheets, row by row, and their classes from its file of labels.
 
     Raises:
-        DataError: a file is missing, is no image or has not a class for each image.
+        DataError: a file is missing or is not an image, or the number of labels does not fit the sheets.
     """
     path = folder / f"{split}_labels.txt"
     labels = np.frombuffer(read_bytes(path).strip(), np.uint8) - ord("0")
     num_sheets, rest = divmod(len(labels), SHEET_ROWS * SHEET_COLUMNS)
     if rest or not num_sheets:
-        raise DataError(f"{path}: {len(labels):,} classes fill no whole number of sheets; reinstall tuner")
+        raise DataError(f"{path}: {len(labels):,} labels do not fill whole sheets; reinstall tuner")
     sheets = []
     for number in range(num_sheets):
         path = folder / f"{split}_{number}.webp"
@@ -183,7 +186,7 @@ def read_sheets(folder: Path, split: str) -> Arrays:
 
 
 def digest(train: Arrays, test: Arrays) -> str:
-    """The sha256 of both parts, of each the images (N, 3, 32, 32) and then the classes, a byte a value."""
+    """The sha256 of both parts, one byte per value: the images (N, 3, 32, 32) of a part, then its classes."""
     state = hashlib.sha256()
     for part in (train, test):
         state.update(part.inputs.tobytes())

@@ -1,4 +1,4 @@
-"""A folder of images a class as `Files`: checked in the driver, decoded by the trials' loaders."""
+"""Reads a data set with one folder of images per class; the driver checks the files, the trials decode them."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from PIL import Image, ImageOps
 from tuner.training.data import DataError, Files, Splits
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff")
-# What such files hold, whatever they are called: of others Pillow starts programs (EPS) or keeps many frames (GIF).
+# Allowed contents, whatever the extension. For other formats, Pillow starts programs (EPS) or keeps many frames (GIF).
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "TIFF")
-# Files whose headers are read before a search: all, or so many spread evenly. From memory 8 threads read them in 1.6 s.
+# The most files whose headers are checked before a search, spread evenly. 8 threads take 1.6 s if they are cached.
 MOST_CHECKED = 20_000
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # `opened` refuses such a file
-MOST_SCANS = 100  # of a progressive JPEG, which has about 10: each is a pass over all pixels and takes 130 bytes
-LAYOUTS = "DIR/train/CLASS/*.jpg with DIR/val and DIR/test as wanted, or DIR/CLASS/*.jpg"
+MOST_SCANS = 100  # a progressive JPEG has about 10 scans; each takes 130 bytes, and is a pass over all pixels
+LAYOUTS = "DIR/train/CLASS/*.jpg with optional DIR/val and DIR/test, or DIR/CLASS/*.jpg"
 
 
 def image_folder(data_dir: Path | None, canvas: int) -> Splits:
-    """The images under `data_dir`, as uint8 (3, canvas, canvas) and the index of their class by name.
+    """The images in `data_dir` as uint8 (3, canvas, canvas), with class indices in the order of the class names.
 
-    With a folder `train`, the folders `val` and `test` beside it are the other parts, where they are; without one,
-    all is training data. `num_classes` is among the constants.
+    If there is a folder `train`, then `val` and `test` beside it are optional parts. Without `train`, all images are
+    training data. The constants contain `num_classes`.
 
     Raises:
-        DataError: no folder is named, or a class folder is missing or empty, or a file is no image.
+        DataError: --data-dir is missing, a class folder is missing or empty, or a file is not an image.
     """
     if data_dir is None:
         raise DataError(f"this space ships no data: give --data-dir DIR with {LAYOUTS}")
     if not data_dir.is_dir():
-        raise DataError(f"--data-dir {data_dir}: no such folder; give one with {LAYOUTS}")
+        raise DataError(f"--data-dir {data_dir}: no such folder; give a folder with {LAYOUTS}")
     decode = partial(decoded, canvas=canvas)
     train_dir = data_dir / "train" if (data_dir / "train").is_dir() else data_dir
     classes = class_names(train_dir)
@@ -55,15 +55,15 @@ def image_folder(data_dir: Path | None, canvas: int) -> Splits:
 
 
 def class_names(folder: Path) -> list[str]:
-    """The names of the folders in `folder`, sorted; DataError unless there are two at least."""
+    """The sorted names of the folders in `folder`; raises a DataError if there are fewer than two."""
     names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if len(names) < 2:
-        raise DataError(f"{folder}: {len(names)} class folders, two or more are needed: {LAYOUTS}")
+        raise DataError(f"{folder}: {len(names)} class folders, but 2 or more are needed: {LAYOUTS}")
     return names
 
 
 def labelled(folder: Path, classes: list[str], decode: partial[np.ndarray]) -> Files:
-    """The images of each class's folder in `folder`; DataError names a folder or a file that is not as it must be."""
+    """The images in the class folders of `folder`; a DataError names the first folder or file that is wrong."""
     if unknown := sorted(set(class_names(folder)) - set(classes)):
         raise DataError(f"{folder / unknown[0]}: no such class in the training part; rename or remove the folder")
     paths: list[bytes] = []
@@ -81,7 +81,7 @@ def labelled(folder: Path, classes: list[str], decode: partial[np.ndarray]) -> F
 
 
 def image_paths(folder: Path) -> Iterator[bytes]:
-    """The image files below `folder`, in an order that does not depend on the file system."""
+    """Yields the image files below `folder`, in the same order on every file system."""
     for parent, folders, names in os.walk(folder.absolute()):
         folders.sort()
         for name in sorted(names):
@@ -90,12 +90,12 @@ def image_paths(folder: Path) -> Iterator[bytes]:
 
 
 def check_headers(paths: list[bytes]) -> None:
-    """DataError names the first file that is no image. What is broken behind its header shows when it is decoded."""
+    """Raises a DataError that names the first file without a valid image header; the pixels are not checked."""
     step = max(1, -(-len(paths) // MOST_CHECKED))
     with ThreadPoolExecutor(max_workers=8) as pool:
         for path, error in zip(paths[::step], pool.map(header_error, paths[::step]), strict=True):
             if error:
-                raise DataError(f"{os.fsdecode(path)}: no image: {error}; replace or remove the file")
+                raise DataError(f"{os.fsdecode(path)}: not an image: {error}; replace or remove the file")
 
 
 def header_error(path: bytes) -> str:
@@ -109,12 +109,12 @@ def header_error(path: bytes) -> str:
 
 
 def opened(path: str) -> Image.Image:
-    """The image, of which only the header is read; ValueError for one of more pixels than Pillow warns of.
+    """Opens an image and reads only its header; raises a ValueError if it has more pixels than Pillow's limit.
 
-    A file of 0.5 MB may hold 170 million of them, of which decoding takes 1.2 GB in each process.
+    A file of 0.5 MB may contain 170 million pixels, whose decoding takes 1.2 GB in each process.
     """
     if not os.path.isfile(path):
-        raise ValueError("no regular file")  # a pipe would keep its reader waiting
+        raise ValueError("not a regular file")  # reading a pipe could block
     image = Image.open(path, formats=FORMATS)
     most = Image.MAX_IMAGE_PIXELS
     if most and image.width * image.height > most:
@@ -124,14 +124,14 @@ def opened(path: str) -> Image.Image:
 
 
 def decoded(path: str, canvas: int) -> np.ndarray:
-    """The middle square of the image, as uint8 (3, canvas, canvas) RGB in the memory order of (canvas, canvas, 3).
+    """Decodes the middle square of an image to uint8 (3, canvas, canvas) RGB, channels last in memory.
 
     Raises:
-        ValueError: a JPEG of more than `MOST_SCANS` scans, with which 1 MB takes an hour to decode.
+        ValueError: the file is a JPEG with more than `MOST_SCANS` scans: 1 MB of scans takes an hour to decode.
     """
     with opened(path) as image:
         if image.info.get("progressive") and Path(path).read_bytes().count(b"\xff\xda") > MOST_SCANS:
-            raise ValueError(f"{path}: a JPEG of more than {MOST_SCANS} scans; save it again")
-        image.draft("RGB", (canvas, canvas))  # a large JPEG is decoded at a half to an eighth of its size
+            raise ValueError(f"{path}: a JPEG with more than {MOST_SCANS} scans; save it again")
+        image.draft("RGB", (canvas, canvas))  # decodes a large JPEG at 1/2 to 1/8 of its size
         square = ImageOps.fit(image.convert("RGB"), (canvas, canvas), Image.Resampling.BILINEAR)
     return np.asarray(square).transpose(2, 0, 1)

@@ -1,23 +1,23 @@
-"""How images are normalised for networks made for ImageNet."""
+"""Normalizes images as networks for ImageNet expect them."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of red, green and blue, on the scale of 0 to 1
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # red, green and blue, on a scale of 0 to 1
 
 
 def scale_and_shift(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Two (3, 1, 1): pixels of 0 to 255 are normalised by the one times the pixel plus the other."""
+    """Two tensors of shape (3, 1, 1): `scale * pixel + shift` normalizes pixels of 0 to 255."""
     mean, std = (255 * torch.tensor(values, device=device)[:, None, None] for values in (MEAN, STD))
     return 1 / std, -mean / std
 
 
 class Normalize(nn.Module):
-    """uint8 pixels as normalised values; floats are taken for normalised already, which an augmentation returns.
+    """Normalizes uint8 pixels; returns floats unchanged, because the augmentation has already normalized them.
 
-    Part of the model, so that bytes are what goes to the device, and that a saved model takes plain pixels.
+    It is a part of the model, so that bytes instead of floats go to the device, and a saved model takes raw pixels.
     """
 
     scale: Tensor

@@ -1,1 +1,1 @@
-"""Runs a search: from a checked request to the tested best model."""
+"""Runs a search: checks the request, starts Ray, trains the trials, and tests the best model."""

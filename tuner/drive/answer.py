@@ -1,4 +1,4 @@
-"""The answer of a search: the best trial, tested once, in `best/` and trials.csv; and in words."""
+"""Writes the answer of a search: trials.csv, and the best trial with its test figures in `best/`."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FORMULAS = tuple(
-    "=+-@\t\r\n'＝＋－＠"
-)  # first characters; those of full width too, and `'` itself, to tell it from a guard
+# A spreadsheet takes a text that starts with one of these for a formula. `'` is here because it also marks such a text.
+FORMULAS = tuple("=+-@\t\r\n'＝＋－＠")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The winner, its best report, and its figures on the test part (None where there is no test part or model)."""
+    """The best trial, its best report, and its figures on the test part (None without a test part or a model)."""
 
     trial: TrialRecord
     report: Report
@@ -43,14 +42,14 @@ class Answer:
 def conclude(
     record: ExperimentRecord, found: Found, splits: Splits | None, cpus: float, gpus: float, *, ended: bool = True
 ) -> Answer | None:
-    """Writes trials.csv and, where a trial has a finite metric, `best/`; the test part is read here, once.
+    """Writes trials.csv and, if a trial has a finite metric, `best/`; evaluates the best model on the test part once.
 
-    The winner follows `experiment.BEST_RULE`. A search that is extended and still has the same best epoch keeps
-    the test figures it has.
+    `experiment.BEST_RULE` says which trial is best. If an extended search still has the same best epoch, it keeps its
+    test figures.
 
     Args:
-        ended: whether the search has. One that is to go on may have another winner then, and whoever stops it waits:
-            the test part is not read.
+        ended: whether the search has ended. The test part is not used before: a resumed search may find a better trial,
+            and a user who interrupts a search should not wait.
     """
     folder, experiment = record.experiment.folder, record.experiment
     write_atomically(folder / "trials.csv", trials_csv(record))
@@ -76,7 +75,11 @@ def conclude(
 def config_of(
     experiment: Experiment, trial: TrialRecord, epoch: int, *, cpus: float, gpus: float, sha256: str
 ) -> dict[str, Any]:
-    """All that training this setting again needs; `epoch` is the one whose model is meant."""
+    """The content of best/config.json: everything needed to train this setting again.
+
+    Args:
+        epoch: the epoch whose model is the answer.
+    """
     return {
         "space": experiment.space,
         "config": trial.config,
@@ -98,7 +101,7 @@ def config_of(
 
 
 def spec_of(config: dict[str, Any]) -> TrialSpec:
-    """What a best/config.json says of its trial; one that an older version wrote has fewer fields."""
+    """The TrialSpec of a best/config.json; files of older versions have fewer fields."""
     return TrialSpec(
         config=config["config"],
         seed=trial_seed(config["seed"], config["trial"]),
@@ -113,21 +116,21 @@ def spec_of(config: dict[str, Any]) -> TrialSpec:
 
 
 def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report] | None:
-    """The winner, passing over reports whose checkpoint is damaged."""
+    """The best trial and its best report, without the reports whose checkpoint is damaged."""
     while (winner := record.best()) is not None:
         trial, report = winner
         path = within(record.experiment.folder, report.checkpoint) if report.checkpoint else None
         why = damage(path) if path is not None and path.exists() else ""
         if not why:
             break
-        logger.warning("%s is damaged (%s): the answer is the best of the others", path, why)
+        logger.warning("%s is damaged (%s): the answer is the best of the other checkpoints", path, why)
         left = replace(trial, reports=tuple(each for each in trial.reports if each is not report))
         record = replace(record, trials=tuple(left if each is trial else each for each in record.trials))
     return winner
 
 
 def tested_before(best: Path, config: dict[str, Any]) -> dict[str, float] | None:
-    """The test figures of an earlier conclusion with this same winner, so that the test part is read only once."""
+    """The test figures in `best/` if it has the same model, so that the test part is used only once; else None."""
     try:
         same = dict(json_in(best, "config.json"))
         test: dict[str, float] | None = json_in(best, "metrics.json")["test"]
@@ -138,7 +141,7 @@ def tested_before(best: Path, config: dict[str, Any]) -> dict[str, float] | None
 
 
 def save_model(checkpoint: Path, model_path: Path) -> dict[str, Any]:
-    """Writes the state_dict of a checkpoint's model; returns the whole training's state."""
+    """Writes the model's state_dict from a checkpoint to a file; returns the whole state of the training."""
     import torch
 
     state: dict[str, Any] = torch.load(checkpoint / STATE, weights_only=True, map_location="cpu")["training"]
@@ -149,14 +152,14 @@ def save_model(checkpoint: Path, model_path: Path) -> dict[str, Any]:
 
 
 def evaluate(found: Found, config: dict[str, Any], state: dict[str, Any], splits: Splits) -> dict[str, float]:
-    """The figures of a training's state on the test part."""
+    """Evaluates a training's state on the test part."""
     import torch
 
     from tuner.training.loop import Training
 
     assert found.space.task is not None and splits.test is not None  # splits come from a task
-    # As many threads as the trial had: another number adds in another order, and the last digits would differ
-    # from those that `tuner.train` prints.
+    # The same number of threads as in the trial: another number sums in another order, and the last digits would
+    # differ from those that `tuner.train` prints.
     torch.set_num_threads(max(1, int(config["cpus"])))
     spec = replace(spec_of(config), strategy="single", num_workers=1, gpus=0)
     training = Training.of(found.space.task, splits, spec)
@@ -166,16 +169,17 @@ def evaluate(found: Found, config: dict[str, Any], state: dict[str, Any], splits
 
 
 def trials_csv(record: ExperimentRecord) -> str:
-    """Returns one row a trial: parameters, last and best metrics, epochs, seconds, status, rung and reason if stopped.
+    """Returns a CSV with one row per trial: status, epochs, reason, parameters, best and last metrics.
 
-    A spreadsheet takes a text for a formula by its first character, and runs it. Such a text, in the head too, begins
-    with `'` here: whoever reads the file takes one `'` off the start of a text. Numbers stay as they are.
+    A spreadsheet would run a text that looks like a formula. So a text that starts with a character of `FORMULAS`, also
+    in the header, gets a `'` in front. A program that reads the file removes one leading `'` from each text. Numbers
+    are unchanged.
     """
     metric, mode = record.experiment.metric, record.experiment.mode
     params = list(dict.fromkeys(name for trial in record.trials for name in flat(trial.config)))
     names = list(dict.fromkeys(name for t in record.trials for r in t.reports for name in r.metrics))
     out = io.StringIO()
-    # All texts in quotes: a bare carriage return, which some readers end a row at, is not quoted by itself.
+    # Every text is quoted: the csv module alone would not quote a carriage return, which ends a row for some readers.
     rows = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
 
     def write(row: list[Any]) -> None:

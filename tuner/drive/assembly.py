@@ -1,4 +1,4 @@
-"""Puts a search together: searcher, scheduler, resources, callbacks and the trial's function in one Ray Tuner."""
+"""Builds the Ray Tuner of a search from its searcher, scheduler, resources, callbacks and training function."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tuner.training.trial_spec import TrialSpec
 
 @dataclass(frozen=True)
 class Assembly:
-    """A search that is ready to run: `tuner.fit()` inside `controller`; `halt` ends it early and says why."""
+    """A search that is ready to run: call `tuner.fit()` inside `controller`; `halt` can end it early, with a reason."""
 
     tuner: tune.Tuner
     controller: AbstractContextManager[None]
@@ -54,10 +54,10 @@ def assemble(
     history: list[Event],
     resources: Resources,
 ) -> Assembly:
-    """Builds the search, or the rest of one, for the Ray that runs.
+    """Builds a new search, or the rest of a resumed one; Ray must be running.
 
     Args:
-        splits: the data with its validation part, or None for a function space.
+        splits: the data with its validation part, or None if the space is a function.
         history: the journal's events so far; empty for a new search.
     """
     halt = Halt(experiment.time_budget, left_s(experiment, history))
@@ -70,7 +70,7 @@ def assemble(
     )
     searcher, num_settings = build_searcher(experiment, found.space)
     scheduler = build_scheduler(experiment, found.space)
-    pbt = experiment.scheduler == "pbt"  # needs its whole population at once, and any of its checkpoints
+    pbt = experiment.scheduler == "pbt"  # runs its whole population at once, and may copy any checkpoint
     ledger = Ledger(journal)
     judge = JournalingScheduler(
         scheduler,
@@ -99,7 +99,7 @@ def assemble(
         replayed=replayed,
     )
     retries = Retries(experiment.max_failures, history)
-    # A cluster may grow, and a population is there at once: then the proposals alone bound how many trials wait.
+    # On a cluster, which may grow, and with pbt, only `Proposals` limits the number of pending trials.
     all_may_wait = pbt or experiment.address
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(num_settings if all_may_wait else resources.concurrent + 1)
     loggers = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
@@ -126,7 +126,7 @@ def assemble(
 
 
 def trainable(experiment: Experiment, found: Found, splits: Any, resources: Resources) -> Any:
-    """The space's task or function as Ray runs it, with the resources of one trial."""
+    """The space's task or function as a trainable that Ray Tune can run, with the resources of one trial."""
     space = found.space
     spec = TrialSpec(
         config={},
@@ -147,13 +147,13 @@ def trainable(experiment: Experiment, found: Found, splits: Any, resources: Reso
     elif experiment.strategy == "ddp":
         function = tune.with_parameters(trials.train_in_workers, shared=(ray.put((space.task, splits)),), goal=goal)
     else:
-        # Once into the object store; every worker of a node maps the same arrays.
+        # Ray stores the data once per node; all workers of the node map the same arrays.
         function = tune.with_parameters(trials.train_task, task=space.task, splits=splits, goal=goal)
     return trainable_of(function, resources.bundles())
 
 
 def left_s(experiment: Experiment, history: list[Event]) -> float | None:
-    """Seconds left of the time budget after what earlier sessions used; None = no limit."""
+    """The seconds that earlier sessions have left of the time budget; None = no limit."""
     if experiment.time_budget_s is None:
         return None
     used = since = 0.0

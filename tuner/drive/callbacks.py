@@ -1,4 +1,4 @@
-"""What Ray tells of trials while a search runs, into the journal."""
+"""Writes the start, failures and end of each trial to the journal, from Ray's callbacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.record.journal import Journal
 
 
 class JournalCallback(Callback):
-    """Journals when trials start, fail and end; reports and decisions are journaled where they are judged."""
+    """Journals when trials start, fail and end; `JournalingScheduler` journals the reports and decisions."""
 
     def __init__(self, journal: Journal, scheduler: JournalingScheduler, halt: Halt, retries: Retries) -> None:
         self._journal, self._scheduler, self._halt, self._retries = journal, scheduler, halt, retries
@@ -30,9 +30,9 @@ class JournalCallback(Callback):
         )
 
     def _place(self, trial: Trial) -> tuple[str, int | None]:
-        """The node and the process of a trial's worker."""
+        """The node and process id of a trial's worker."""
         actor = trial.temporary_state.ray_actor
-        if actor not in self._places:  # asked once a worker: the answer is a call to it
+        if actor not in self._places:  # cached, because the address needs a call to the worker
             node = trial.get_ray_actor_ip() or ""
             self._places[actor] = node, trial.temporary_state.location.pid
         return self._places[actor]
@@ -45,8 +45,8 @@ class JournalCallback(Callback):
 
     def _failed(self, trial: Trial) -> Failure:
         failure = self._retries.last[trial.trial_id]
-        # A trial that goes on says after which epoch: 0 where it saves no checkpoint and begins anew, and what it
-        # had reported by then is not journaled again.
+        # The epoch that a retried trial continues after; 0 if it saved no checkpoint and starts again. Reports that it
+        # repeats are not journaled again.
         going_on = {"from_epoch": failure.from_epoch} if failure.will_retry else {}
         self._journal.write(
             "trial_failed",

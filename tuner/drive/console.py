@@ -1,4 +1,4 @@
-"""What a person reads of a search before and after it: the plan, the first lines, the answer."""
+"""The lines that a search prints at a terminal: the plan, the heading at its start, and the answer at its end."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ if TYPE_CHECKING:
 
 
 def plan(request: Request) -> list[str]:
-    """What a search will do: printed by `--dry-run`."""
+    """The plan of a search, which `--dry-run` prints."""
     e, space, resources = request.experiment, request.found.space, request.resources
     lines = [f"space       {e.space}: {', '.join(f'{n} {domain(d)}' for n, d in domains.leaves(space.params))}"]
     lines += [f"settings    {settings(request)}"]
     lines += [f"scheduler   {schedule(e)}"]
-    lines += [f"epochs      {e.num_samples * e.max_epochs} at most ({e.max_epochs} a trial)"]
+    lines += [f"epochs      at most {e.num_samples * e.max_epochs} ({e.max_epochs} per trial)"]
     if e.time_budget:
-        lines[-1] += f", and {e.time_budget} at most"
+        lines[-1] += f", and at most {e.time_budget}"
     if resources:
-        lines += [f"resources   {per_trial(resources)}; {resources.concurrent} at a time"]
+        lines += [f"resources   {per_trial(resources)}; {resources.concurrent} trials at once"]
     else:
-        lines += [f"resources   those of the cluster at {e.address}"]
+        lines += [f"resources   of the cluster at {e.address}"]
     lines += [f"seed        {e.seed}"]
-    lines += [f"data        {e.data_dir or ('from the space' if space.task else 'none of its own')}"]
+    lines += [f"data        {e.data_dir or ('from the space' if space.task else 'none; the function loads its own')}"]
     lines += [f"results     {place(e)}", f"W&B         {request.wandb_mode}"]
     return lines
 
 
-DP = "--strategy dp copies the model to each GPU for each batch: --strategy ddp with as many workers is faster"
+DP = "--strategy dp copies the model to each GPU for each batch; --strategy ddp with one worker per GPU is faster"
 
 
 def notes_on_strategy(e: Experiment, resources: Resources | None) -> list[str]:
-    """What is to be known of the strategy before it starts."""
+    """Notes for the user about the chosen strategy."""
     gpus = resources.gpus if resources else None
     if e.strategy == "dp":
-        alone = "; with one device, as here, it trains as single does" if gpus is not None and gpus < 2 else ""
+        alone = "; with one device, as here, it equals --strategy single" if gpus is not None and gpus < 2 else ""
         return [f"NOTE: {DP}{alone}"]
     if e.strategy in ("model", "pipeline") and gpus is not None and gpus < 2:
-        return [f"NOTE: --strategy {e.strategy} has one device here: its stages take turns on it"]
+        return [f"NOTE: --strategy {e.strategy} has only one device here, so its stages run on it one after another"]
     return []
 
 
 def heading(request: Request) -> list[str]:
-    """The first lines of a search."""
+    """The lines that a search prints at its start."""
     e = request.experiment
     r = request.resources
-    resources = f"; {per_trial(r)}, {r.concurrent} at a time" if r else ""
+    resources = f"; {per_trial(r)}, {r.concurrent} trials at once" if r else ""
     lines = [f"{e.name}: {settings(request)}; {schedule(e)}{resources}"]
     lines += notes_on_strategy(e, r)
     if request.splits:
@@ -69,20 +69,36 @@ def heading(request: Request) -> list[str]:
         lines += [f"data: {request.splits.source or 'from the space'} ({sizes})"]
         lines += [banner(request.splits.notice)] if request.splits.notice else []
     if request.wandb_mode == "offline" and e.wandb == "auto":
-        lines += ["W&B: offline, because there is no key (`wandb login` makes one; --wandb disabled turns it off)"]
+        lines += ["W&B: offline, as there is no API key (`wandb login` stores one; --wandb disabled turns W&B off)"]
     if request.history:
-        done = sum(event["event"] == "trial_ended" and event["status"] != "interrupted" for event in request.history)
-        lines += [f"resumed: {done} trials are done and not run again"]
+        lines += [resumed(request)]
     return lines
 
 
+def resumed(request: Request) -> str:
+    """How many trials of a resumed search continue, are done, and are still to come."""
+    e = request.experiment
+    before = e.max_epochs  # journals of older versions do not record it
+    states: dict[str, str] = {}
+    for event in request.history:
+        before = event.get("max_epochs", before)
+        if event["event"] in ("trial_suggested", "trial_started"):
+            states[event["trial"]] = "open"
+        elif event["event"] == "trial_ended":
+            states[event["trial"]] = event["status"]
+    unfinished = {"open", "interrupted", *(["completed"] if e.max_epochs > before else [])}
+    going_on = sum(state in unfinished for state in states.values())
+    to_come = max(0, num_settings(request) - len(states))
+    return f"resumed: {going_on} trials continue, {len(states) - going_on} are done, {to_come} are still to come"
+
+
 def place(e: Experiment) -> str:
-    """Where the experiment's folder is."""
+    """The location of the experiment's folder."""
     return f"{e.results.rstrip('/')}/{e.name}, working copy {e.folder}" if is_uri(e.results) else str(e.folder)
 
 
 def ending(done: Done) -> list[str]:
-    """The answer, or why there is none, and what to do next."""
+    """The lines that a search prints at its end: the answer, or why there is none, and the next commands."""
     e, lines = done.request.experiment, [""]
     failed = [trial for trial in done.record.trials if trial.status == "failed"]
     for trial in failed[:5]:
@@ -97,9 +113,9 @@ def ending(done: Done) -> list[str]:
         if done.answer.test:
             lines += [f"test        {figures(done.answer.test)}"]
         elif done.request.splits is None:
-            lines += ["test        none: the space is a function, so it has no test set of its own"]
+            lines += ["test        none: the space is a function, so tuner knows no test set"]
         elif done.outcome.state == "interrupted":
-            lines += ["test        not yet: the test part is read once, when the search has ended"]
+            lines += ["test        not yet: the test set is used once, after the search has ended"]
         if done.request.splits and done.request.splits.notice:
             lines += [banner(done.request.splits.notice)]
     elif done.outcome.state == "interrupted":
@@ -117,7 +133,7 @@ def ending(done: Done) -> list[str]:
 
 
 def growing(trials: Iterable[TrialRecord]) -> list[str]:
-    """A line for each kind of memory that grew from epoch to epoch: in how many trials, and the fastest of them."""
+    """A line for each kind of memory that kept growing: in how many trials, and by how much in the worst trial."""
     lines = []
     for name, memory in GROWTH.items():
         grown = [
@@ -128,14 +144,15 @@ def growing(trials: Iterable[TrialRecord]) -> list[str]:
         if grown:
             most, trial = max(grown)
             lines += [
-                f"NOTE: {memory} grew from epoch to epoch in {len(grown)} trials, by {most / 2**20:.1f} MiB an epoch "
-                f"in trial {trial} ({name} in the journal); usually losses kept with their graphs: .item() or .detach()"
+                f"NOTE: {memory} grew from epoch to epoch in {len(grown)} trials, by {most / 2**20:.1f} MiB per epoch "
+                f"in trial {trial} ({name} in the journal); a usual cause is a list of losses that keep their autograd "
+                f"graphs: store loss.item()"
             ]
     return lines
 
 
 def settings(request: Request) -> str:
-    """How many settings, and how they are proposed."""
+    """The number of settings, and how they are proposed."""
     e, space = request.experiment, request.found.space
     if e.searcher == "grid":
         grid = GridSearcher(e, space)
@@ -143,49 +160,69 @@ def settings(request: Request) -> str:
         return f"{part} of a grid of {grid.size}" + ("" if part == "all" else f" (--num-samples {grid.size} tries all)")
     if e.searcher == "refine":
         half = num_random(e)
-        return f"{half} at random, then {e.num_samples - half} neighbours of the best of them"
-    points = math.prod(len(domains.values_of(d)) for _, d in domains.leaves(space.params) if domains.is_grid(d))
+        return f"{half} random, then {e.num_samples - half} neighbours of the best one"
+    points = grid_points(request)
     times = f" x {points} grid points" if points > 1 else ""
     return f"{e.num_samples}{times} by {e.searcher}"
 
 
+def grid_points(request: Request) -> int:
+    """The number of combinations of the space's `tune.grid_search` values; 1 without any."""
+    leaves = domains.leaves(request.found.space.params)
+    return math.prod(len(domains.values_of(domain)) for _, domain in leaves if domains.is_grid(domain))
+
+
+def num_settings(request: Request) -> int:
+    """The number of settings that the search tries."""
+    e, space = request.experiment, request.found.space
+    if e.searcher == "grid":
+        return GridSearcher(e, space).num_settings
+    return e.num_samples * (grid_points(request) if e.searcher == "random" else 1)
+
+
 def schedule(e: Experiment) -> str:
-    """The scheduler and its rungs."""
+    """The scheduler and the epochs at which it compares trials."""
     if e.scheduler == "asha":
-        rungs = ", ".join(map(str, e.rungs()))
-        return f"asha: at epochs {rungs} the best 1/{e.reduction_factor:g} go on, to {e.max_epochs} at most"
+        rungs = [rung for rung in e.rungs() if rung < e.max_epochs]
+        if not rungs:
+            return f"asha: every trial trains {e.max_epochs} epochs, because no rung is before the last epoch"
+        after = f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}"
+        kept = f"the best 1/{e.reduction_factor:g} continue"
+        return f"asha: compares trials {after}, {kept}; a trial trains at most {e.max_epochs} epochs"
     return {
-        "fifo": f"fifo: every trial trains its {e.max_epochs} epochs",
-        "median": f"median: from epoch {e.grace_period} on, stops a trial below the others' median",
-        "hyperband": f"hyperband: brackets of trials that wait for each other, reduced by {e.reduction_factor:g}; the "
-        f"first {num_unstopped(e)} trials are never stopped",
-        "bohb": f"bohb: hyperband's brackets, reduced by {e.reduction_factor:g}, settings from a model",
-        "pbt": f"pbt: every {e.grace_period} epochs the worst quarter takes over from the best and changes",
+        "fifo": f"fifo: every trial trains {e.max_epochs} epochs",
+        "median": f"median: from epoch {e.grace_period} on, stops a trial that is worse than the other trials' median",
+        "hyperband": f"hyperband: trials of a bracket wait for each other, then the best 1/{e.reduction_factor:g} "
+        f"continue; the first {num_unstopped(e)} trials are never stopped",
+        "bohb": f"bohb: brackets as in hyperband, where the best 1/{e.reduction_factor:g} continue; a model proposes "
+        f"the settings",
+        "pbt": f"pbt: every {e.grace_period} epochs, each trial of the worst quarter copies one of the best quarter, "
+        f"with changed parameters",
     }[e.scheduler]
 
 
 def num_unstopped(e: Experiment) -> int:
-    """Trials of Ray's first HyperBand bracket, the one that trains all to the end: a search of fewer prunes nothing."""
+    """The size of Ray's first HyperBand bracket, which stops no trial: a smaller search prunes nothing."""
     return round(math.log(e.max_epochs) / math.log(e.reduction_factor)) + 1
 
 
 def domain(declared: Any) -> str:
     """`{4, 8, 16}`, `loguniform(0.0001, 0.1)`"""
-    told = domains.describe(declared)
-    if "values" in told:
-        values = [str(value) for value in told["values"]]
+    described = domains.describe(declared)
+    if "values" in described:
+        values = [str(value) for value in described["values"]]
         return "{" + ", ".join(values if len(values) <= 10 else [*values[:9], "..."]) + "}"
-    bounds = ", ".join(f"{told[end]:g}" for end in ("lower", "upper") if end in told)
-    return f"{told['kind']}({bounds})"
+    bounds = ", ".join(f"{described[end]:g}" for end in ("lower", "upper") if end in described)
+    return f"{described['kind']}({bounds})"
 
 
 def per_trial(resources: Resources) -> str:
-    """`1 CPU, 0.5 GPU a trial`, `2 CPU a trial in 2 workers`"""
+    """`1 CPU, 0.5 GPU per trial`, `2 CPU per trial in 2 workers`"""
     gpus = f", {resources.gpus:g} GPU" if resources.gpus else ""
     workers = f" in {resources.workers} workers" if resources.workers > 1 else ""
-    return f"{resources.cpus:g} CPU{gpus} a trial{workers}"
+    return f"{resources.cpus:g} CPU{gpus} per trial{workers}"
 
 
 def banner(notice: str) -> str:
-    """A notice that is not overlooked."""
+    """Marks a notice so that nobody overlooks it."""
     return f"!!! {notice} !!!"

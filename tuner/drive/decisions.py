@@ -1,7 +1,7 @@
-"""Every report is judged here: journaled, checked, given to Ray's scheduler, the decision journaled with its reason.
+"""Journals and checks every report, passes it to Ray's scheduler, and journals the decision with its reason.
 
-Ray's schedulers keep why they stopped a trial to themselves, let a trial whose metric is not a number live (`nan <
-cutoff` is false), and one report without the metric ends the whole experiment.
+Ray's schedulers do not say why they stop a trial. They never stop a trial whose metric is NaN, because `nan < cutoff`
+is false. And in Ray, one report without the metric ends the whole experiment.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NOT_METRICS = RAY_KEYS | {"improved"}  # `tuner.drive.trial` adds this one
 
 @dataclass
 class Verdict:
-    """How a trial ended: its status and reason for `trial_ended`."""
+    """How a trial ended: the status and reason that the journal's `trial_ended` event gets."""
 
     status: str
     reason: str
@@ -64,10 +64,10 @@ class Unfinished:
 
 
 class JournalingScheduler(TrialScheduler):
-    """Wraps any of Ray's schedulers; the one that is given decides, this one checks and writes down.
+    """Wraps one of Ray's schedulers, which decides; this class checks reports and journals the decisions.
 
     Args:
-        concurrent: gives the trials that may run at a time, for which paused ones wait; None = as many as Ray runs.
+        concurrent: returns how many trials may run at once; paused trials wait until fewer run. None = Ray's limit.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class JournalingScheduler(TrialScheduler):
         self._mutable = mutable
         self._explain = Explainer(inner, experiment.metric, experiment.mode)
         self._judged_any = resumed
-        self._judged: dict[str, int] = {}  # trial -> its last judged epoch
+        self._judged: dict[str, int] = {}  # trial -> the last epoch with a decision
         self._times_asked: Counter[tuple[int, int]] = Counter()  # (trial, epoch) -> how often it was judged
-        self._waiting: set[str] = set()  # told to pause, and nothing reported since
+        self._waiting: set[str] = set()  # trials that should pause and have not reported since
         self._concurrent = concurrent
         self._known: set[str] = set()  # unfinished trials of the inner scheduler, those of a replay too
         self._queue: dict[str, Trial] = {}  # unfinished trials that Ray has, in the order of their addition
@@ -104,7 +104,7 @@ class JournalingScheduler(TrialScheduler):
         return False
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        return True  # set when the inner scheduler was built
+        return True  # `build_scheduler` has set them
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Gives the inner scheduler a new trial; one that the replay added, or that is tried again, is known to it."""
@@ -141,17 +141,17 @@ class JournalingScheduler(TrialScheduler):
         where = {"checkpoint": f"ray/{trial_id}/{saved}"} if saved else {}
         self._journal.write("report", trial_id, epoch=epoch, metrics=metrics, **where)
         if epoch <= self._judged.get(trial_id, 0):
-            return CONTINUE  # it went back to an earlier checkpoint: its scheduler and the journal's decisions stand
-        if self._experiment.scheduler != "pbt":  # which itself puts trials back to earlier epochs
+            return CONTINUE  # the trial repeats epochs from an earlier checkpoint: their decisions were already made
+        if self._experiment.scheduler != "pbt":  # pbt itself sets trials back to earlier epochs
             self._judged[trial_id] = epoch
         value = metrics.get(self.metric)
         refused = self._refuse(trial_id, epoch, value, metrics)
         if refused:
             return self._decide(trial_id, epoch, value, STOP, refused, Comparison(), "failed")
         self._judged_any = True
-        assert isinstance(value, (int, float))  # `_refuse` said so
+        assert isinstance(value, (int, float))  # checked by `_refuse`
         if not math.isfinite(value):
-            # The metric alone is not compared anywhere: recorded as the worst, it would bend a rung's percentile.
+            # The value is not recorded at any rung: as the worst value it would distort the rung's percentile.
             reason = f"{self.metric} is {value} at epoch {epoch}: the training diverged"
             return self._decide(trial_id, epoch, value, STOP, reason, Comparison(), "pruned")
         if epoch >= self.max_epochs:
@@ -161,17 +161,18 @@ class JournalingScheduler(TrialScheduler):
         return self._ask(tune_controller, trial, result, value)
 
     def _ask(self, tune_controller: Any, trial: Trial, result: dict[str, Any], value: float) -> str:
-        """The inner scheduler's decision, journaled where there was one to take."""
+        """Asks the inner scheduler for its decision; journals it if the scheduler compared or changed anything."""
         trial_id, epoch, before = trial.trial_id, result["training_iteration"], dict(trial.config)
-        # Before it decides: afterwards the trial is part of what it was compared with.
+        # Read before the scheduler decides: afterwards the rung also contains this trial.
         compared = self._explain.before(trial, result)
         with self._seeded(int(trial_id), epoch):
             action: str = self._inner.on_trial_result(self._seen(tune_controller), trial, result)
         changed = {k: (before[k], v) for k, v in trial.config.items() if k in self._mutable and v != before[k]}
-        # Ray's session gives a report without a checkpoint the name None.
+        # In a report without a checkpoint, Ray sets the name to None.
         if action == PAUSE and not trial.checkpoint and result.get("checkpoint_dir_name") is None:
             reason = f"--scheduler {self._experiment.scheduler} pauses trials, and this one saves no checkpoint"
-            self._halt.refuse(RequestError(f"{reason} to go on from; report checkpoints, or use asha, median or fifo"))
+            what_to_do = "report checkpoints, or use asha, median or fifo"
+            self._halt.refuse(RequestError(f"{reason} to continue from; {what_to_do}"))
             return self._decide(trial_id, epoch, value, STOP, reason, compared, "failed")
         if compared.rung is not None or changed or action not in (CONTINUE, NOOP):
             reason = self._explain.reason(ACTIONS[action], value, compared, changed)
@@ -191,7 +192,7 @@ class JournalingScheduler(TrialScheduler):
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         self._forget(trial)
         if trial.trial_id in self._waiting and trial.is_saving:
-            self._removed(trial)  # stopped before Ray had marked it as paused: to Ray that is a trial that runs
+            self._removed(trial)  # stopped before Ray marked it as paused, so Ray takes it for a running trial
         value = plain(result.get(self.metric))
         if isinstance(value, (int, float)) and math.isfinite(value):
             self._inner.on_trial_complete(tune_controller, trial, result)
@@ -204,7 +205,7 @@ class JournalingScheduler(TrialScheduler):
         self._inner.on_trial_remove(tune_controller, trial)
 
     def _removed(self, trial: Trial) -> None:
-        """A scheduler that stops a paused trial returns no decision: it asks Ray to stop it, and Ray tells it so."""
+        """Journals that the scheduler stops a paused trial: it returns no decision, but makes Ray stop the trial."""
         last = trial.last_result or {}
         if trial.trial_id not in self.verdicts and not self._halt.reason and "training_iteration" in last:
             value = plain(last.get(self.metric))
@@ -220,7 +221,7 @@ class JournalingScheduler(TrialScheduler):
         chosen = self._inner.choose_trial_to_run(self._seen(tune_controller))
         if chosen is None or chosen.status != Trial.PAUSED or self._concurrent is None:
             return chosen
-        # Ray would resume as many as there are CPUs for.
+        # Ray would resume as many paused trials as there are CPUs for.
         busy = sum(trial.status in (Trial.PENDING, Trial.RUNNING) for trial in self._queue.values())
         return chosen if busy < self._concurrent() else None
 
@@ -228,14 +229,17 @@ class JournalingScheduler(TrialScheduler):
         return str(self._inner.debug_string())
 
     def _refuse(self, trial_id: str, epoch: int, value: Any, metrics: dict[str, Any]) -> str:
-        """Why the report cannot be judged, or nothing. The first report of a search is asked for in the plain."""
+        """Why the report cannot be compared; empty if it can.
+
+        If the first report of a search lacks the metric, the whole search is refused.
+        """
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return ""
         names = ", ".join(sorted(metrics.keys() - USAGE)) or "nothing"
         if self.metric not in metrics:
             what = f"reports no {self.metric!r} at epoch {epoch}; it reports {names}"
         else:
-            what = f"reports {self.metric!r} as {value!r} at epoch {epoch}, which is no number"
+            what = f"reports {self.metric!r} as {value!r} at epoch {epoch}, which is not a number"
         if not self._judged_any:
             hint = nearest(self.metric, metrics)
             self._halt.refuse(RequestError(f"--metric {self.metric}: trial {trial_id} {what}{hint}"))

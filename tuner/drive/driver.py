@@ -1,6 +1,6 @@
-"""Starts Ray and runs a search on it: the one file that starts Ray and its Tuner.
+"""Starts Ray and runs a search on it; no other file starts Ray or its Tuner.
 
-This module imports only `ray` itself, so that Ray starts while the rest, a second of imports, is still loading.
+This module imports only `ray` itself, so that Ray starts while other modules, which take a second, are still loading.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from tuner.spec.spaces import Found
 if TYPE_CHECKING:
     from tuner.drive.assembly import Assembly
 
-# Of what `tuner/__init__.py` sets, what a worker reads: workers of other nodes do not inherit it.
+# Variables of `tuner/__init__.py` that workers read. They are sent to other nodes, which do not inherit them.
 SENT = ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_CHDIR_TO_TRIAL_DIR")
-UNANSWERED = "its files and sockets lie below RAY_TMPDIR, or else /tmp; give it a short path that can be written to"
+UNANSWERED = "Ray keeps files and sockets in RAY_TMPDIR, or in /tmp; set RAY_TMPDIR to a short path that is writable"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a search ended: `state` is finished or interrupted, `reason` why before its last trial, if so."""
+    """How a search ended: `state` is finished or interrupted; `reason` says why it ended early, empty if it did not."""
 
     state: str
     reason: str = ""
 
 
 def search(assembly: Assembly, journal: Journal) -> Outcome:
-    """Runs a search that was put together to its end, on the Ray that runs.
+    """Runs an assembled search to its end; Ray must be running.
 
     Raises:
-        RequestError: the first report shows the request to be wrong.
+        RequestError: the first report shows that the request is wrong.
     """
     halt = assembly.halt
     with signals_to(halt.interrupt), assembly.controller:
         try:
             assembly.tuner.fit()
         except ValueError:
-            if not journal.lost:  # Ray reads its last snapshot back, for which there was no folder
+            if not journal.lost:  # else the folder is gone, and Ray cannot read its last snapshot
                 raise
     state = "interrupted" if halt.interrupted else "finished"
     journal.write("experiment_finished", state=state, reason=halt.reason)
@@ -64,19 +64,19 @@ def search(assembly: Assembly, journal: Journal) -> Outcome:
 
 @contextmanager
 def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
-    """Starts Ray on this machine, with workers for the trials of the experiment; ends it afterwards.
+    """Starts Ray on this machine, with workers for the experiment's trials; ends it afterwards.
 
-    Called before the space is loaded: where the space itself asks for more workers than the command line does, Ray
-    starts those when the trials ask for them.
+    It runs before the space is loaded. If the space sets more workers per trial than the command line, Ray starts the
+    additional workers later, with the trials.
 
     Args:
-        imports: modules that this process and the workers import meanwhile.
+        imports: modules that this process and the workers import while Ray starts.
 
     Raises:
-        RequestError: the machine cannot hold a trial, or Ray does not start.
+        RequestError: a trial does not fit on this machine, or Ray does not start.
     """
     quiet()
-    if ray.is_initialized():  # by a program that uses this module as a library: its Ray, its to end
+    if ray.is_initialized():  # a program that uses this module as a library started Ray, and ends it
         yield
         return
     here = local_cluster()
@@ -95,7 +95,7 @@ def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
                         log_to_driver=False,
                         **ahead.private_options(folder, num_processes, imports),
                     )
-            except Exception as error:  # Ray raises a bare one where its processes take too long
+            except Exception as error:  # Ray raises a plain Exception if its processes start too slowly
                 raise RequestError(f"Ray does not start ({error}); {UNANSWERED}") from error
             held.callback(ray.shutdown)
             ahead.start_ahead(num_processes)
@@ -107,7 +107,7 @@ def ray_at(experiment: Experiment, found: Found) -> Iterator[None]:
     """Joins the cluster of `--address`; leaves it afterwards.
 
     Raises:
-        RequestError: no cluster answers there, or a node of it cannot run the search.
+        RequestError: no cluster answers at the address, or one of its nodes cannot run the search.
     """
     quiet()
     runtime_env = {**probe.code_of(found), "env_vars": {name: os.environ[name] for name in SENT}}
@@ -123,13 +123,13 @@ def ray_at(experiment: Experiment, found: Found) -> Iterator[None]:
 
 
 def nodes() -> list[dict[str, float]]:
-    """The resources of each node that there is, or that an autoscaler says that it may add."""
+    """The resources of each node of the cluster, and of each node that its autoscaler may add."""
     return [*present()[0], *launchable()]
 
 
 def quiet() -> None:
-    """Ray's notices that a user of this program can do nothing about."""
+    """Silences Ray's messages that a user of tuner can do nothing about."""
     for name in ("ray", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # its errors are trials', told at the end
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # it logs trials' errors, which tuner prints at the end
     warnings.filterwarnings("ignore", module=r"ray\..*")

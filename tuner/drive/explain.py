@@ -1,8 +1,8 @@
-"""Why a scheduler decided as it did, read from the state of Ray's own schedulers.
+"""Explains a scheduler's decisions, by reading the state of Ray's schedulers.
 
 Sources: ASHA, Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, in Ray's stopping
 variant; the median rule of Golovin et al., "Google Vizier", KDD 2017; HyperBand, Li et al., JMLR 2018; BOHB, Falkner
-et al., ICML 2018; population based training, Jaderberg et al., 2017.
+et al., ICML 2018; population-based training, Jaderberg et al., 2017.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from tuner.record.records import sign_of
 class Comparison:
     """What a scheduler compared a report with.
 
-    `cutoff` is in the metric's own units and sign, None where there was nothing to compare with; `recorded` is how
-    many other trials it stands for; `value` is what was compared, where that is not the report's own metric.
+    Attributes:
+        cutoff: the value that the trial had to reach, with the metric's own sign; None if nothing was compared.
+        recorded: the number of other trials that the cutoff was computed from.
+        value: the compared value, if it is not the metric of this report but, for example, the trial's best.
     """
 
     rung: int | None = None
@@ -35,17 +37,17 @@ class Comparison:
 
 
 class Explainer:
-    """Reads one scheduler. `before` must be called before the scheduler takes a report in."""
+    """Explains the decisions of one scheduler. Call `before` before the scheduler gets a report."""
 
     def __init__(self, scheduler: TrialScheduler, metric: str, mode: str) -> None:
         self._scheduler, self._metric, self._mode = scheduler, metric, mode
         self._sign = -float(sign_of(mode))
-        # What came to each rung of each HyperBand bracket: the scheduler forgets it when it halves the bracket.
+        # The values of all trials that reached a rung of a HyperBand bracket; the scheduler drops them at a halving.
         self._came: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
         self._at: dict[str, tuple[int, int]] = {}
 
     def before(self, trial: Trial, result: dict[str, Any]) -> Comparison:
-        """What the scheduler is about to compare the report with; its rung is None where it will not compare."""
+        """What the scheduler will compare the report with; `rung` is None if it will compare nothing."""
         scheduler, epoch, value = self._scheduler, result["training_iteration"], result[self._metric]
         if isinstance(scheduler, Asha):
             return self._asha(scheduler, trial.trial_id, epoch)
@@ -56,7 +58,7 @@ class Explainer:
         return Comparison()
 
     def removed(self, trial: Trial) -> Comparison:
-        """For a paused trial that the scheduler stops: what it had come to and was not good enough for."""
+        """For a paused trial that the scheduler stops: the rung that it waited at, and the cutoff that it missed."""
         place = self._at.get(trial.trial_id)
         if place is None or not isinstance(self._scheduler, HyperBandScheduler):
             return Comparison()
@@ -64,31 +66,36 @@ class Explainer:
         kept = place_of(self._scheduler, trial).size  # halved already when it stops trials
         cutoff = best_first[kept - 1] if 0 < kept <= len(best_first) else None
         if cutoff is not None and self._sign * self._came[place][trial.trial_id] >= self._sign * cutoff:
-            cutoff = None  # good enough: its whole bracket has ended
+            cutoff = None  # it did not miss the cutoff: the whole bracket has ended
         return Comparison(place[1], place[0], cutoff, len(best_first) - 1)
 
     def reason(self, action: str, value: Any, compared: Comparison, changed: dict[str, tuple[Any, Any]]) -> str:
-        """The decision in words; `changed` is what population based training set anew: name -> (before, now)."""
+        """The reason of a decision in words.
+
+        Args:
+            changed: the parameters that population-based training has changed: name -> (old value, new value).
+        """
         if changed:
             steps = ", ".join(f"{name} {short(old)} -> {short(new)}" for name, (old, new) in changed.items())
-            return f"among the worst quarter: takes over a better trial's state, with {steps}"
+            return f"is in the worst quarter: copies the state of a better trial, with {steps}"
         if action == "pause":
             return self._why_paused(compared)
         at = "" if compared.rung is None else f" at rung {compared.rung:g}"
         value = value if compared.value is None else compared.value
         if compared.cutoff is None or not isinstance(value, (int, float)):
-            few = f"only {compared.recorded} others" if compared.recorded else "no other"
+            few = f"only {trials(compared.recorded)}" if compared.recorded else "no other trial"
             return f"{few} to compare with{at}" if action == "continue" else f"its bracket has ended{at}"
         what = "best " + self._metric if compared.value is not None else self._metric
-        better = "within" if action == "continue" else "worse than"
-        return f"{what} {value:.6g} is {better} the cutoff {compared.cutoff:.6g} of {compared.recorded} recorded{at}"
+        better = "not worse than" if action == "continue" else "worse than"
+        cutoff = f"the cutoff {compared.cutoff:.6g} of the {trials(compared.recorded)} recorded{at}"
+        return f"{what} {value:.6g} is {better} {cutoff}"
 
     def _why_paused(self, compared: Comparison) -> str:
         if isinstance(self._scheduler, HyperBandScheduler):
             return f"waits at rung {compared.rung:g} for the other trials of its bracket"
         if isinstance(self._scheduler, PopulationBasedTraining):
-            return "makes room for the others of its population"
-        return f"only {compared.recorded} others to compare with at rung {compared.rung:g}: lets them go first"
+            return "waits until the other trials of the population have trained"
+        return f"only {trials(compared.recorded)} to compare with at rung {compared.rung:g}: waits for more"
 
     def _asha(self, scheduler: Asha, trial_id: str, epoch: int) -> Comparison:
         found = scheduler.comparison(trial_id, epoch)
@@ -118,5 +125,10 @@ class Explainer:
 
 
 def short(value: Any) -> str:
-    """A float in six digits, anything else as it is."""
+    """A float with six digits; any other value as a string."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def trials(count: int) -> str:
+    """`1 trial`, `2 trials`"""
+    return f"{count} trial" if count == 1 else f"{count} trials"

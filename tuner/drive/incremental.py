@@ -1,4 +1,4 @@
-"""Ray's median rule, brought up to date by each report at a cost that does not grow with the number of reports.
+"""Ray's median rule, updated by each report at a cost that does not grow with the number of reports.
 
 Ray computes the running mean of every trial from all its reports at each report of any trial: 5 ms with 100 trials.
 """

@@ -1,4 +1,4 @@
-"""Runs `tuner.wandb_mirror` beside a search, in a process of its own."""
+"""Runs `tuner.wandb_mirror` in a separate process while a search runs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 from tuner.spec.experiment import Experiment
 
-WAIT_S = 20.0  # for the last runs to be written or uploaded, once the search has ended
-PROMPT_S = 1.5  # the same where somebody waits at a terminal; W&B's process then goes on by itself
-HURRY_S = 5.0  # the same, where somebody wants the search to stop: all of it within 15 s
+WAIT_S = 20.0  # the longest wait, after a search, until W&B has written or uploaded the last runs
+PROMPT_S = 1.5  # the same if a user waits at a terminal; W&B's process then continues in the background
+HURRY_S = 5.0  # the same if a user has interrupted the search, which then should end within 15 s
 
 
 def wandb_mode(choice: str) -> str:
-    """`auto` -> online where a key is at hand (environment or netrc), else offline; the others as they are."""
+    """Resolves `auto` to online if the environment or netrc has an API key, else to offline; keeps any other mode."""
     if choice != "auto":
         return choice
     netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
@@ -29,16 +29,16 @@ def wandb_mode(choice: str) -> str:
 
 @dataclass
 class Waiting:
-    """How long the mirror is waited for: `hurry` where the search was asked to stop."""
+    """How long to wait for the W&B process; the caller sets `hurry` if the user has interrupted the search."""
 
     hurry: bool = False
 
 
 @contextmanager
 def mirrored(experiment: Experiment, mode: str) -> Iterator[Waiting]:
-    """Mirrors the journal by a process of its own while a search runs; waits for its end, `WAIT_S` at most.
+    """Copies the journal to W&B in a separate process while a search runs; waits at most `WAIT_S` for its end.
 
-    A process that cannot be started, fails or is killed costs its own figures and a line at the end, nothing else.
+    If the process cannot start, fails or is killed, W&B lacks data and a line is printed; the search is not affected.
     """
     waiting = Waiting()
     if mode == "disabled":
@@ -47,7 +47,7 @@ def mirrored(experiment: Experiment, mode: str) -> Iterator[Waiting]:
     folder = experiment.folder
     command = [sys.executable, "-m", "tuner.wandb_mirror", str(folder), "--mode", mode]
     with open(folder / "wandb.log", "ab") as log:
-        # A session of its own: Ctrl-C in the terminal stops the search, whose last events are still to be mirrored.
+        # In a new session, so that Ctrl-C in the terminal does not reach it: it must still copy the last events.
         process = subprocess.Popen(
             [*command, "--attached"],
             stdin=subprocess.PIPE,
@@ -58,13 +58,13 @@ def mirrored(experiment: Experiment, mode: str) -> Iterator[Waiting]:
     try:
         yield waiting
     except KeyboardInterrupt:
-        process.kill()  # nothing has begun, or all is over
+        process.kill()  # the search has not started, or everything is over
         process.wait()
         raise
     finally:
         if process.returncode is None:
             assert process.stdin is not None
-            process.stdin.close()  # a search that ended by an error has written no end
+            process.stdin.close()  # ends the process also if the journal has no last event
             later = shlex.join(["python", *command[1:], "--all"])
             at_terminal = sys.stdout.isatty() and not waiting.hurry
             wait_s = PROMPT_S if at_terminal else HURRY_S if waiting.hurry else WAIT_S
@@ -72,14 +72,14 @@ def mirrored(experiment: Experiment, mode: str) -> Iterator[Waiting]:
 
 
 def wait_for(process: subprocess.Popen[bytes], wait_s: float, later: str, log: Path, *, leave: bool = False) -> None:
-    """Waits for the mirror's end so long, then ends it, or leaves it to end by itself; says what it left undone."""
+    """Waits for the W&B process; after `wait_s`, kills it or leaves it running, and prints a line that says so."""
     try:
         if process.wait(wait_s) != 0:
             print(f"NOTE: W&B's process failed; see {log}; {later}", flush=True)
     except subprocess.TimeoutExpired:
         if leave:
-            print(f"NOTE: W&B still writes, and ends by itself; see {log}; if it fails, {later}", flush=True)
+            print(f"NOTE: W&B still writes in the background; see {log}; if it fails, {later}", flush=True)
             return
         process.kill()
         process.wait()
-        print(f"NOTE: W&B took over {wait_s:g} s to finish and was left; {later}", flush=True)
+        print(f"NOTE: W&B did not finish within {wait_s:g} s and was stopped; {later}", flush=True)

@@ -1,4 +1,4 @@
-"""The table of a running search with its progress line: Ray's, redrawn in place."""
+"""Prints Ray's table of a running search with a progress line, redrawn in place in a terminal."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from tuner.errors import printable
 from tuner.spec.experiment import Experiment
 
 logger = logging.getLogger(__name__)
-MOST_ROWS = 100  # of the last table; trials.csv has them all
+MOST_ROWS = 100  # the most rows of the last table; trials.csv has all trials
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def never_fatal(method: F) -> F:
-    """An exception in a reporter ends Ray's whole experiment; here it is logged."""
+    """Makes a method log its exceptions: an exception in a reporter would end Ray's whole experiment."""
 
     @functools.wraps(method)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         try:
             return method(*args, **kwargs)
         except Exception:
-            logger.exception("%s failed; the search goes on", method.__qualname__)
+            logger.exception("%s failed; the search continues", method.__qualname__)
 
     return guarded  # type: ignore[return-value]
 
 
 class ProgressTable(CLIReporter):
-    """Ray's table with a progress line, redrawn in place in a terminal; elsewhere printed every 30 s."""
+    """Prints Ray's table and a progress line: redrawn in place in a terminal, else printed again every 30 s."""
 
     def __init__(
         self,
@@ -93,12 +93,12 @@ class ProgressTable(CLIReporter):
             print(up + "\n".join(block), flush=True)
         else:
             print("\n".join(block), flush=True)
-        # The table goes through every trial: at most a twentieth of the driver's time is for it.
+        # The table reads every trial, so it may take at most 1/20 of the driver's time.
         self._pause_s = max(self._shortest_pause_s, 20 * (time.monotonic() - begun))
 
 
 def without_column(table: list[str], name: str) -> list[str]:
-    """A table of tabulate's psql format without the column of that name, where it has one."""
+    """Removes the column with this name, if there is one, from a table in tabulate's psql format."""
     header = next((line for line in table if f" {name} " in line), "")
     if not header:
         return table
@@ -130,7 +130,7 @@ def progress_line(
 
 
 def best_so_far(trials: list[Trial], experiment: Experiment) -> str:
-    """`best loss 1.23 (trial 00003)`, over every report of every trial; nothing before the first."""
+    """`best loss 1.23 (trial 00003)`, the best of all reports; empty before the first report."""
     side = experiment.mode
     values = [
         (analysis[experiment.metric][side], trial.trial_id)

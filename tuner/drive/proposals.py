@@ -1,7 +1,7 @@
-"""Settings become Ray trials here: numbered, journaled, at most so many at a time; and recorded ones come back.
+"""Turns the searcher's settings into numbered, journaled Ray trials, and limits how many run at once.
 
-Ray's own SearchGenerator names trials at random, starts one at a time where a searcher is used, and restores from a
-snapshot that may be 10 s old. This one is brought to where a search stopped by `replay`.
+Ray's own SearchGenerator gives trials random names, starts one trial at a time with a searcher, and restores a search
+from a snapshot that may be 10 s old. `Proposals` restores a search through `replay`.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from tuner.record.ledger import Ledger
 from tuner.record.records import sign_of
 from tuner.spec.experiment import Experiment
 
-# Every report carries `improved`: its epoch where it is its trial's best so far, else 0. Keeping the checkpoint of the
-# highest one keeps the best, the earlier of two equal ones; Ray always keeps the latest besides.
+# Every report has `improved`: its epoch if it is the best of its trial so far, else 0. So the checkpoint with the
+# highest `improved` is the best one, and the earlier of two equal ones. Ray always keeps the latest checkpoint, too.
 KEEP_BEST_AND_LATEST = CheckpointConfig(
     num_to_keep=1, checkpoint_score_attribute="improved", checkpoint_score_order="max"
 )
 
 
 class Proposals(SearchAlgorithm):
-    """Asks the searcher for settings and hands Ray one trial for each.
+    """Asks the searcher for settings and gives Ray one trial for each setting.
 
     Args:
-        searcher: proposes; `num_settings` of it are tried.
-        concurrent: gives the trials that may be alive at a time; paused ones do not count.
-        replayed: gives the trials of a search that is resumed; asked once, when Ray has said where trials live.
+        num_settings: how many settings of the searcher to try.
+        concurrent: returns how many trials may run at once; paused trials do not count.
+        replayed: returns the trials of a resumed search; called once, when Ray has set the trials' folder.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class Proposals(SearchAlgorithm):
         self._recorded: list[Trial] = []
         self._worst = sign_of(experiment.mode) * math.inf
 
-    # What Ray asks of a SearchAlgorithm.
+    # The interface of Ray's SearchAlgorithm.
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: Any, **spec: Any) -> bool:
-        return True  # the searcher was built with them
+        return True  # the searcher was built with these values
 
     def add_configurations(self, experiments: Any) -> None:
         (self._ray_experiment,) = [experiments] if isinstance(experiments, RayExperiment) else experiments
@@ -77,7 +77,7 @@ class Proposals(SearchAlgorithm):
 
     @property
     def num_left(self) -> int:
-        """Trials that are still to be given to Ray to run, at most."""
+        """The most trials that Ray will still get to run."""
         recorded = sum(not trial.is_finished() for trial in self._recorded)
         return 0 if self._exhausted else self._num_settings - self._num_proposed + recorded
 
@@ -100,18 +100,18 @@ class Proposals(SearchAlgorithm):
         return self._live(self._trial(trial_id, setting))
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        if trial_id in self._told or self._experiment.searcher in ("random", "grid"):
-            return  # these two learn nothing, and seeding takes 0.06 ms a report
+        if trial_id in self._completed or self._experiment.searcher in ("random", "grid"):
+            return  # random and grid learn nothing, and seeding would take 0.06 ms per report
         with seeded(self._experiment.seed, 2, int(trial_id), result["training_iteration"]):
             self.searcher.on_trial_result(trial_id, self._finite(result))
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         self._alive.pop(trial_id, None)
-        if trial_id in self._told:
-            return  # it went on, when the search was given more epochs
-        self._told.add(trial_id)
-        # A failed trial is told as the worst value: told as an error, or as NaN, it draws TPE towards it (9 of 10
-        # later settings in the failing region against 1 in 7 with infinity, measured with hyperopt 0.3).
+        if trial_id in self._completed:
+            return  # the trial continued because a resume raised the number of epochs
+        self._completed.add(trial_id)
+        # For a failed trial, the searcher gets the worst value (infinity). An error or a NaN would draw TPE to the
+        # failing region: 9 of 10 later settings lay there, with infinity 1 of 7 (measured with hyperopt 0.3).
         result = {"training_iteration": 0, self._experiment.metric: self._worst} if error or not result else result
         with seeded(self._experiment.seed, 3, int(trial_id)):
             self.searcher.on_trial_complete(trial_id, self._finite(result))
@@ -125,7 +125,7 @@ class Proposals(SearchAlgorithm):
         self._exhausted = True
         self._recorded.clear()
 
-    # Ray's snapshots leave this out: the journal has it.
+    # Ray's snapshots do not contain this object: the journal has its state.
 
     def has_checkpoint(self, dirpath: str) -> bool:
         return False
@@ -158,33 +158,34 @@ class Proposals(SearchAlgorithm):
         return {**result, self._experiment.metric: value if known else self._worst}
 
     def again(self, trial_id: str, recorded: dict[str, Any]) -> Trial:
-        """The trial of the searcher's next setting; RequestError where that is not the recorded one."""
+        """The trial of the searcher's next setting; raises a RequestError if that differs from the recorded setting."""
         setting = self._suggest(trial_id)
         self._same(trial_id, setting, recorded)
-        assert setting is not None  # `_same` said so
+        assert setting is not None  # checked by `_same`
         return self._trial(trial_id, setting)
 
     def _same(self, trial_id: str, setting: dict[str, Any] | None, recorded: dict[str, Any]) -> None:
         if plain(setting) != recorded:
             raise RequestError(
-                f"--resume {self._experiment.name}: trial {trial_id} was {recorded}, and seed "
-                f"{self._experiment.seed} now gives {setting}: its searcher is another version; start anew with --name"
+                f"--resume {self._experiment.name}: trial {trial_id} was {recorded}, but now seed "
+                f"{self._experiment.seed} gives {setting}: the searcher has another version; install the recorded one "
+                f"(`versions` in experiment.json), or start anew with --name"
             )
 
     def _trial(self, trial_id: str, setting: dict[str, Any]) -> Trial:
         return new_trial(self._ray_experiment, trial_id, setting, self._keep, self._log_files(trial_id))
 
     def _log_files(self, trial_id: str) -> tuple[str | None, str | None]:
-        """What a trial prints goes into its folder; relative names would leave it in Ray's temporary one."""
+        """The absolute paths of a trial's output files; Ray would put relative ones into its temporary folder."""
         if self._experiment.address:
-            return None, None  # another node may not see the folder; Ray keeps the worker's own logs there
+            return None, None  # another node may not see the folder; Ray keeps the worker's logs on the node
         folder = (self._experiment.folder / "ray" / trial_id).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         return str(folder / "stdout"), str(folder / "stderr")
 
 
 def python_values(setting: dict[str, Any]) -> dict[str, Any]:
-    """The setting with numpy scalars as Python's: TuneBOHB's np.int64 is refused by torch's DataLoader."""
+    """Converts the numpy scalars in a setting to Python's: torch's DataLoader refuses TuneBOHB's np.int64."""
     if isinstance(setting, dict):
         return {name: python_values(value) for name, value in setting.items()}
     return plain(setting) if isinstance(setting, np.generic) else setting

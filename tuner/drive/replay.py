@@ -1,10 +1,10 @@
-"""A resumed search is brought to where it stopped: the journal goes through its searcher and its scheduler again.
+"""Restores a search: replays the journal's events through a new searcher and a new scheduler.
 
-Searchers and schedulers are deterministic given their seed and the order of the calls, so one replay serves them all:
-ASHA's rungs, HyperBand's and BOHB's brackets with their paused trials, the population's exploited settings, what TPE
-was told. The scheduler meets Ray's own `Trial` objects, the ones that Ray is then handed, and a stand-in for Ray's
-controller that keeps their status. What the crash cut off (a decision on the last report, the end of a trial that was
-told to stop) is decided now and appended.
+Searchers and schedulers are deterministic: their state depends only on the seed and the order of calls. So the same
+replay restores ASHA's rungs, the brackets and paused trials of HyperBand and BOHB, the settings that pbt has changed,
+and TPE's observations. The scheduler gets the `Trial` objects that Ray will get afterwards, and a stand-in for Ray's
+controller that keeps their status. A crash may have cut off a decision on the last report, or the end of a trial that
+was to stop. The replay makes up for that, and appends it to the journal.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Replay:
-    """Goes through a history once; `trials` are then what Ray is to be handed, in the order of their suggestion.
+    """Replays a history once; `run` returns the trials to give to Ray, in the order of their suggestion.
 
     Args:
         history: the journal's events so far.
@@ -46,16 +46,16 @@ class Replay:
         self._history = history
         self._stage = Stage(source, judge, ledger)
         self._saves = Saves(experiment)
-        self._stopped: set[str] = set()  # told to stop, and not ended yet
-        self._failed: set[str] = set()  # ended by an exception or a lost worker
-        self._completed: dict[str, int] = {}  # trained all their epochs, and how many those were
-        self._extended: set[str] = set()  # were given more, and have no worker yet
-        self._started: dict[str, None] = {}  # have a worker, in the order in which they got it
+        self._stopped: set[str] = set()  # trials with a decision to stop that have not ended yet
+        self._failed: set[str] = set()  # trials that ended by an exception or a lost worker
+        self._completed: dict[str, int] = {}  # trials that trained all their epochs -> how many
+        self._extended: set[str] = set()  # completed trials that got more epochs and have no worker yet
+        self._started: dict[str, None] = {}  # trials with a worker, in the order in which they got it
         self._actions = recorded_actions(history)
         self._last_start = {e["trial"]: n for n, e in enumerate(history) if e["event"] == "trial_started"}
 
     def run(self) -> list[Trial]:
-        """Every trial of the history: ended, paused, or pending from its last whole checkpoint."""
+        """Returns every trial of the history: ended, paused, or pending from its last undamaged checkpoint."""
         last = max((n for n, event in enumerate(self._history) if event["event"] == "report"), default=-1)
         self._ledger.mute()
         for number, event in enumerate(self._history):
@@ -74,14 +74,14 @@ class Replay:
         return trials
 
     def started(self) -> list[Trial]:
-        """Those that a worker had when the search stopped, in the order in which they got it."""
+        """The trials that had a worker when the search stopped, in the order in which they got it."""
         return [self._stage.trials[trial_id] for trial_id in self._started]
 
     def _on_experiment_started(self, number: int, event: Event) -> None:
         self._judge.max_epochs = event.get("max_epochs", self._judge.max_epochs)
 
     def _on_experiment_resumed(self, number: int, event: Event) -> None:
-        self._settle()  # as the session that began here did; what it wrote of it comes next
+        self._settle()  # the session that began here did the same; its events follow
         self._extend(event.get("max_epochs", self._judge.max_epochs), number)
 
     def _on_trial_suggested(self, number: int, event: Event) -> None:
@@ -109,15 +109,15 @@ class Replay:
         if action != TrialScheduler.STOP:
             self._source.on_trial_result(trial.trial_id, result)
         set_last_result(trial, {**result, "config": trial.config})
-        # The journal's word counts: whether a trial that could go on made room for others hung on what ran just then.
+        # The recorded action takes precedence: whether a trial paused depended on which other trials ran at the time.
         self._act(trial, ACTIONS[action] if recorded is None else recorded)
 
     def _judged(self, trial: Trial, result: dict[str, Any], recorded: str | None) -> str:
-        """The scheduler's decision, its others in the state that explains the recorded one."""
+        """The scheduler's decision, with the other trials in the state that leads to the recorded decision."""
         if recorded != "pause" or self._experiment.scheduler != "bohb":
             return self._judge.on_trial_result(self._stage, trial, result)
-        # HyperBandForBOHB halves a bracket only when Ray has marked all the others as paused, which it does some time
-        # after they were told to. That this one was told to pause says that one of them was not marked yet.
+        # HyperBandForBOHB halves a bracket only when Ray has marked all other trials as paused, which happens some time
+        # after their decisions. If this trial paused instead, at least one of them was not yet marked.
         paused = [other for other in self._stage.get_trials() if other.status == Trial.PAUSED]
         for other in paused:
             set_status(other, Trial.RUNNING)
@@ -138,10 +138,10 @@ class Replay:
     def _on_decision(self, number: int, event: Event) -> None:
         trial = self._stage.trials[event["trial"]]
         if event["action"] == "stop" and trial.status == Trial.PAUSED:
-            self._look_around()  # it was stopped while it waited, by no report
+            self._look_around()  # the scheduler stopped it while it was paused, without a report
 
     def _look_around(self) -> None:
-        """Ray asks its scheduler at every step what to run, and BOHB's halves brackets when nothing runs."""
+        """Asks the scheduler what to run, as Ray does at every step; BOHB's halves brackets there if nothing runs."""
         self._judge.choose_trial_to_run(self._stage)
 
     def _on_trial_failed(self, number: int, event: Event) -> None:
@@ -149,7 +149,7 @@ class Replay:
         if not event["will_retry"]:
             self._failed.add(trial.trial_id)
             return
-        # Its scheduler and its searcher hear nothing of a trial that is tried again; Ray puts it last.
+        # Ray does not tell scheduler and searcher about a retry, and moves the trial to the end.
         set_status(trial, Trial.PENDING)
         self._stage.trials[trial.trial_id] = self._stage.trials.pop(trial.trial_id)
 
@@ -162,7 +162,7 @@ class Replay:
         self._started.pop(trial.trial_id, None)
         self._stopped.discard(trial.trial_id)
         if trial.is_finished() or trial.trial_id in self._extended:
-            return  # it ended on the stage
+            return  # the scheduler has already ended it during this replay
         if trial.trial_id in self._failed:
             self._judge.on_trial_error(self._stage, trial)
             self._source.on_trial_complete(trial.trial_id, error=True)
@@ -178,7 +178,7 @@ class Replay:
         self._stage.stop_trial(trial)
 
     def _settle(self) -> None:
-        """Ends what was told to end; what ran is to be started again."""
+        """Ends the trials with a decision to stop, and makes the running trials pending."""
         for trial in self._stage.get_trials():
             if trial.trial_id in self._stopped:
                 self._started.pop(trial.trial_id, None)
@@ -188,9 +188,9 @@ class Replay:
         self._stopped.clear()
 
     def _extend(self, max_epochs: int, number: int) -> None:
-        """Trials that had trained all their epochs go on where there are more of them from event `number` on.
+        """Continues the trials that had trained all their epochs, if event `number` has raised the maximum.
 
-        The scheduler gets them back; its searcher was told their value and is not told again.
+        The scheduler gets these trials again. The searcher does not: it already has their value.
         """
         before, self._judge.max_epochs = self._judge.max_epochs, max_epochs
         for trial_id in [t for t, epochs in self._completed.items() if before == epochs < max_epochs]:
@@ -201,11 +201,11 @@ class Replay:
                 set_status(trial, Trial.PENDING)
                 self._judge.on_trial_add(self._stage, trial)
             else:
-                logger.warning("trial %s stays at %d epochs: it saved no checkpoint to go on from", trial_id, before)
+                logger.warning("trial %s stays at %d epochs: it saved no checkpoint to continue from", trial_id, before)
 
 
 def recorded_actions(history: list[Event]) -> dict[int, str | None]:
-    """Index of a report -> continue, stop or pause as journaled; None for the last, where the crash may have come."""
+    """Index of a report -> its recorded action; None for the last report if a crash may have cut off its decision."""
     actions: dict[int, str | None] = {}
     open_reports: dict[str, int] = {}
     for number, event in enumerate(history):

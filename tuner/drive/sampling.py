@@ -1,4 +1,4 @@
-"""Settings without a model: at random, on a grid, around the best. Each a function of the seed and what it was told."""
+"""Searchers without a model: random, grid and refine. Their settings depend only on the seed and the results."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Setting = dict[str, Any]
 
 @contextmanager
 def seeded(*key: int) -> Iterator[None]:
-    """Global random streams of Python and numpy come from `key` inside, and are as before afterwards.
+    """Seeds the global random streams of Python and numpy from `key` inside the context; restores them afterwards.
 
-    TuneBOHB's sampling, Ray's bracket draw and a user's `tune.sample_from` all read the global streams.
+    TuneBOHB, Ray's bracket draw and a user's `tune.sample_from` all draw from the global streams.
     """
     before = random.getstate(), np.random.get_state()
     derived = np.random.SeedSequence(key).generate_state(1)[0]
@@ -41,9 +41,9 @@ def seeded(*key: int) -> Iterator[None]:
 
 
 class RandomSearcher(Searcher):
-    """Setting i is a function of (seed, i) alone, so a search can be resumed or extended at any i.
+    """Proposes random settings. Setting i depends only on (seed, i), so a search can be resumed or extended at any i.
 
-    `tune.grid_search` inside the space multiplies, as in Ray: every sample is tried at each grid point.
+    If the space contains `tune.grid_search`, every sample is tried at each grid point, as in Ray.
     """
 
     def __init__(self, experiment: Experiment, space: Space) -> None:
@@ -72,9 +72,9 @@ class RandomSearcher(Searcher):
 
 
 class GridSearcher(Searcher):
-    """Settings of the space's grid (`domains.grid_values`) without repetition, in an order drawn by the seed.
+    """Proposes the settings of the space's grid (`domains.grid_values`), each once, in a random order.
 
-    Drawn, because the first `num_samples` of a grid in its own order would share the first parameters' values.
+    Without the random order, the first `num_samples` settings would all have the same values of the first parameters.
     """
 
     def __init__(self, experiment: Experiment, space: Space) -> None:
@@ -82,7 +82,7 @@ class GridSearcher(Searcher):
         self.grid = grid_of(space.params)
         self.size = math.prod(len(values) for values in self.grid.values())
         self.num_settings = min(experiment.num_samples, self.size)
-        # Indices, not settings: a grid may have millions of points.
+        # The order contains indices, not settings, because a grid may have millions of points.
         self._order = random.Random(experiment.seed).sample(range(self.size), self.num_settings)
         self._proposed = 0
 
@@ -102,11 +102,10 @@ class GridSearcher(Searcher):
 
 
 class RefineSearcher(RandomSearcher):
-    """Random for the first half of the samples, then a grid of neighbouring values around the best found.
+    """Proposes random settings for the first half of the samples, then neighbours of the best setting.
 
-    The second half begins when every trial of the first has ended. Neighbours (`domains.neighbours`) are tried
-    nearest first: those that differ in one parameter before those that differ in two; when one step around is
-    used up, two steps are taken.
+    The second half begins when every trial of the first half has ended. Neighbours (`domains.neighbours`) that differ
+    in one parameter come before those that differ in two. After all neighbours at one step come those at two steps.
     """
 
     def __init__(self, experiment: Experiment, space: Space) -> None:
@@ -116,7 +115,7 @@ class RefineSearcher(RandomSearcher):
         self._leaves = dict(domains.leaves(space.params))
         self._sign = sign_of(experiment.mode)
         self._settings_tried: dict[str, Setting] = {}
-        self._best: dict[str, float] = {}  # a trial's best value so far, its sign such that smaller is better
+        self._best: dict[str, float] = {}  # trial -> its best value so far, with a sign such that smaller is better
         self._running: set[str] = set()
         self._neighbours: Iterator[Setting] | None = None
 
@@ -126,18 +125,18 @@ class RefineSearcher(RandomSearcher):
             self._settings_tried[trial_id] = setting
             self._running.add(trial_id)
             return setting
-        return None  # the first half still trains
+        return None  # trials of the first half are still training
 
     def _next(self) -> Setting:
         if self._proposed < self.num_random:
             return self.draw()
         if self._neighbours is None:
             self._neighbours = self._around_best()
-        found = next(self._neighbours, None)
-        if found is not None:
+        neighbour = next(self._neighbours, None)
+        if neighbour is not None:
             self._proposed += 1
-            return found
-        return self.draw()  # every neighbour was tried
+            return neighbour
+        return self.draw()  # every neighbour has been tried
 
     def _around_best(self) -> Iterator[Setting]:
         if not self._best:
@@ -173,7 +172,7 @@ class RefineSearcher(RandomSearcher):
 
 
 def num_random(experiment: Experiment) -> int:
-    """How many settings of a `refine` search are random; the rest are neighbours of the best."""
+    """How many settings of a `refine` search are random; the other settings are neighbours of the best one."""
     return math.ceil(experiment.num_samples / 2)
 
 

@@ -1,4 +1,4 @@
-"""The experiment that `--resume` names, as its folder has it."""
+"""Loads the experiment that `--resume` names from its folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.spec.places import is_uri, local_root
 
 @dataclass(frozen=True)
 class Saved:
-    """An experiment, the facts that its experiment.json records beside it, and lines that name the code it runs."""
+    """A loaded experiment, the facts beside it in experiment.json, and lines to print about the code that it runs."""
 
     experiment: Experiment
     facts: dict[str, Any]
@@ -22,14 +22,14 @@ class Saved:
 
 
 def saved(given: Experiment, name: str, trusted: bool = False) -> Saved:
-    """The experiment of this name below `given.results`, or the latest one; fetched from an object store if need be.
+    """Loads the experiment `name`, or the latest one, in `given.results`; downloads it from an object store if needed.
 
     Args:
-        given: what the command line asks for beside it.
-        trusted: run the code that the folder names all the same (`tuner.drive.trust`).
+        given: the options of the command line.
+        trusted: skip the checks of the code that the folder names (`tuner.drive.trust`).
 
     Raises:
-        RequestError: there is none, it is damaged, or its folder names code that must not be run.
+        RequestError: there is no such experiment, it is damaged, or its folder names code that must not run.
     """
     results = local_root(given.results)
     if is_uri(given.results):

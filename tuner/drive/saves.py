@@ -1,4 +1,4 @@
-"""The checkpoints that a journal names, handed to Ray again where they are whole."""
+"""Registers the checkpoints that a journal names with Ray again, if they are undamaged."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ logger = logging.getLogger(__name__)
 
 
 class Saves:
-    """The checkpoints that the journal names, and which of them trials can go on from."""
+    """The checkpoints that the journal names, and which of them trials can continue from."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._folder, self._sign = experiment.folder, sign_of(experiment.mode)
         self._metric = experiment.metric
-        self._at_once = experiment.scheduler == "pbt"  # copies checkpoints from trial to trial while it decides
+        self._at_once = experiment.scheduler == "pbt"  # pbt copies checkpoints between trials during the replay
         self._best: dict[str, tuple[float, int]] = {}
         self._named: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
 
     def add(self, trial: Trial, report: Event) -> None:
-        """Notes a report's checkpoint."""
+        """Records the checkpoint of a report."""
         value = report["metrics"].get(self._metric)
         value = self._sign * value if isinstance(value, (int, float)) else math.nan
         best, at = self._best.get(trial.trial_id, (math.inf, 0))
-        improved = value < best or (value == best and report["epoch"] == at)  # the same epoch, trained again
+        improved = value < best or (value == best and report["epoch"] == at)  # the epoch was repeated
         if improved:
             self._best[trial.trial_id] = value, report["epoch"]
         if "checkpoint" not in report:
@@ -45,7 +45,7 @@ class Saves:
         except RequestError as error:
             logger.warning("trial %s: %s", trial.trial_id, error)
             return
-        # What Ray keeps, and what a worker goes on counting from, by the keys that they read.
+        # Ray reads `improved` to decide which checkpoints to keep; a worker counts epochs from `training_iteration`.
         metrics = {**report["metrics"], "training_iteration": report["epoch"]}
         metrics["improved"] = report["epoch"] if improved else 0
         count_checkpoints_from(trial, int(path.name.rpartition("_")[2]))
@@ -54,10 +54,10 @@ class Saves:
             self.register(trial)
 
     def register(self, trial: Trial) -> None:
-        """The trial's checkpoints that are there and whole become known to Ray; the last one is its latest."""
+        """Registers the trial's existing, undamaged checkpoints with Ray; the last one becomes its latest."""
         for path, metrics in self._named.pop(trial.trial_id, ()):
             if not path.exists():
-                continue  # Ray keeps the best and the latest
+                continue  # Ray has deleted it: it keeps only the best and the latest
             why = damage(path)
             if why:
                 logger.warning("trial %s: its checkpoint %s is damaged: %s", trial.trial_id, path, why)
@@ -65,6 +65,6 @@ class Saves:
             note_checkpoint(trial, Checkpoint.from_directory(path.absolute()), metrics)
 
     def reaches(self, trial_id: str, epoch: int) -> bool:
-        """Whether the last named checkpoint is of this epoch and there."""
+        """Whether the trial's last checkpoint in the journal is of this epoch and exists."""
         path, metrics = self._named.get(trial_id, [(Path(), {})])[-1]
         return metrics.get("training_iteration") == epoch and path.exists()

@@ -1,4 +1,4 @@
-"""Schedulers: name -> Ray scheduler."""
+"""Builds the Ray scheduler that `--scheduler` names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BY_EPOCH = {"time_attr": "training_iteration"}
 
 
 def build_scheduler(experiment: Experiment, space: Space) -> TrialScheduler:
-    """The scheduler of an experiment, which has seen nothing yet.
+    """Builds a new scheduler for an experiment.
 
     Raises:
         RequestError: the space does not fit the scheduler (`check_scheduler`).
@@ -36,11 +36,11 @@ def build_scheduler(experiment: Experiment, space: Space) -> TrialScheduler:
 
 
 def check_scheduler(experiment: Experiment, space: Space) -> None:
-    """RequestError where the scheduler cannot serve the space."""
+    """Raises a RequestError if the scheduler does not work with the space."""
     if experiment.scheduler == "pbt" and not space.mutable:
         raise RequestError(
-            f"--scheduler pbt changes parameters while a trial trains, and space {experiment.space!r} marks none as "
-            f'changeable; add mutable=("lr",) to it, or use another scheduler'
+            f"--scheduler pbt changes parameters while a trial trains, but space {experiment.space!r} has no mutable "
+            f'parameters; add for example mutable=("lr",) to it, or use another scheduler'
         )
 
 
@@ -66,13 +66,13 @@ def _pbt(experiment: Experiment, space: Space) -> TrialScheduler:
     return PopulationBasedTraining(
         perturbation_interval=experiment.grace_period,
         hyperparam_mutations={name: _mutation(flat[name]) for name in space.mutable},
-        log_config=False,  # the journal has it; Ray's file would get a line again at every replay
+        log_config=False,  # the journal has it; a replay would write every line of Ray's file again
         **BY_EPOCH,
     )
 
 
 def _mutation(domain: Any) -> Any:
-    # PBT steps to adjacent values in a list, but multiplies a tune.choice by 0.8 or 1.2, out of its values.
+    # For a list, PBT moves to an adjacent value. For a tune.choice, it multiplies by 0.8 or 1.2, which is no choice.
     return domains.values_of(domain) if domains.kind(domain) in ("choice", "grid_search") else domain
 
 

@@ -1,4 +1,4 @@
-"""Searchers: name -> Ray search algorithm. Each takes its randomness from the experiment's seed alone."""
+"""Builds the search algorithm that `--searcher` names; its random numbers depend only on the experiment's seed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tuner.spec.space import Space
 
 
 def build_searcher(experiment: Experiment, space: Space) -> tuple[Searcher, int]:
-    """The searcher of an experiment, and how many settings it will propose.
+    """Builds the searcher of an experiment; returns it with the number of settings that it will propose.
 
     Raises:
-        RequestError: the space has a parameter that this searcher cannot propose, or an extra is missing.
+        RequestError: the searcher cannot propose a parameter of the space, or needs a package that is not installed.
     """
     check_searcher(experiment, space)
     if experiment.searcher in OWN:
@@ -31,7 +31,7 @@ def build_searcher(experiment: Experiment, space: Space) -> tuple[Searcher, int]
 
 
 def check_searcher(experiment: Experiment, space: Space) -> None:
-    """RequestError where the searcher cannot serve the space; needs no Ray running."""
+    """Raises a RequestError if the searcher does not work with the space; Ray need not be running."""
     for package, extra in NEEDS.get(experiment.searcher, ()):
         if importlib.util.find_spec(package) is None:
             raise RequestError(
@@ -39,9 +39,9 @@ def check_searcher(experiment: Experiment, space: Space) -> None:
             )
     refused = REFUSED[experiment.searcher]
     for name, domain in domains.leaves(space.params):
-        told = domains.describe(domain)
-        kind = f"quantised {told['kind']}" if "q" in told else told["kind"]
-        if told["kind"] in refused or kind in refused:
+        described = domains.describe(domain)
+        kind = f"quantised {described['kind']}" if "q" in described else described["kind"]
+        if described["kind"] in refused or kind in refused:
             raise RequestError(
                 f"--searcher {experiment.searcher} cannot propose parameter {name!r}, a {kind}; "
                 f"use --searcher random, or declare it as tune.choice or a plain range"
@@ -49,8 +49,8 @@ def check_searcher(experiment: Experiment, space: Space) -> None:
 
 
 def _startup(experiment: Experiment) -> int:
-    # The libraries' defaults (20 and 10 random settings before the model) would leave a search of 10 samples
-    # random from end to end.
+    # By default the libraries try 20 and 10 random settings before they use their model: all of a search with
+    # 10 samples would be random.
     return max(3, min(10, experiment.num_samples // 3))
 
 
@@ -82,13 +82,13 @@ OWN: dict[str, Callable[[Experiment, Space], Any]] = {
 }
 MODEL_BASED: dict[str, Callable[[Experiment], Searcher]] = {"hyperopt": _hyperopt, "optuna": _optuna, "bohb": _bohb}
 STEPPED = ("uniform", "loguniform", "randint", "lograndint")
-# Kinds of domains that a searcher cannot propose.
+# Searcher -> the kinds of domains that it cannot propose.
 REFUSED: dict[str, tuple[str, ...]] = {
     "random": (),
     "grid": ("sample_from", "normal"),
     "refine": ("sample_from", "grid_search"),
     "hyperopt": ("sample_from", "grid_search"),
-    # Ray's adapters drop these steps without a word, or raise in the middle of the search.
+    # Ray's adapters silently ignore the steps of quantised domains, or raise an error in the middle of the search.
     "optuna": ("sample_from", "grid_search", "normal", "quantised loguniform", "quantised lograndint"),
     "bohb": ("sample_from", "grid_search", "normal", *(f"quantised {kind}" for kind in STEPPED)),
 }

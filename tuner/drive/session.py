@@ -1,6 +1,6 @@
-"""One run of the command: from a request to the answer. Checks, makes the folder, searches, concludes.
+"""Runs one session of a search: checks the request, creates the folder, searches, and writes the answer.
 
-A search may take several sessions: the first, and one for each `--resume`.
+A search has one session, and another one for each `--resume`.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Request:
-    """A checked request: nothing in it can be refused any more, but for its data and a cluster's resources."""
+    """A checked request: only its data and the resources of a cluster may still cause a refusal."""
 
     experiment: Experiment
     found: Found
     facts: dict[str, Any]
     history: list[Event]
-    resources: Resources | None  # None where a cluster is to be asked
+    resources: Resources | None  # None if they depend on a cluster that is not connected yet
     wandb_mode: str
     splits: Splits | None = None
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a session left."""
+    """The result of a session."""
 
     request: Request
     record: ExperimentRecord
@@ -70,7 +70,7 @@ class Done:
 
 
 def defaults_of(found: Found) -> Experiment:
-    """The space's own choices, over which the command line's go."""
+    """An Experiment with the space's own defaults; options of the command line take precedence."""
     space = found.space
     return Experiment(
         space=found.name,
@@ -86,7 +86,7 @@ def defaults_of(found: Found) -> Experiment:
 
 
 def begin(experiment: Experiment, found: Found, argv: list[str], here: bool = True) -> Request:
-    """A new search; `here` as in `checked`. RequestError for whatever cannot be done."""
+    """Checks the request for a new search; `here` as in `checked`. Raises a RequestError if it cannot be done."""
     name = experiment.name or f"{Path(found.name).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     if name == LATEST:
         raise RequestError(f"--name {name}: --resume {name} goes on with the newest experiment; take another name")
@@ -97,13 +97,17 @@ def begin(experiment: Experiment, found: Found, argv: list[str], here: bool = Tr
     if experiment.folder.exists() or (store and experiment.name in store.names()):
         place = store.path(experiment.name) if store else experiment.folder
         raise RequestError(
-            f"--name {name}: {place} is there already; go on with it by --resume {name}, or take another"
+            f"--name {name}: {place} already exists; continue it with --resume {name}, or give another name"
         )
     return checked(experiment, found, facts_of(found, argv), [], here)
 
 
 def resume(wanted: Experiment, given: Saved, here: bool = True) -> Request:
-    """The rest of a search, or more of it; `here` as in `checked`. RequestError where it would be another search."""
+    """Checks the request to resume or extend a search; `here` as in `checked`.
+
+    Raises:
+        RequestError: the options or the space have changed so much that it would be another search.
+    """
     changed = given.experiment.differences(wanted)
     refused = {name: pair for name, pair in changed.items() if name not in EXTENDABLE}
     if refused:
@@ -111,8 +115,8 @@ def resume(wanted: Experiment, given: Saved, here: bool = True) -> Request:
         raise RequestError(f"--resume {given.experiment.name}: {listed}; leave these out, or start anew with --name")
     if wanted.num_samples < given.experiment.num_samples:
         raise RequestError(
-            f"--resume {wanted.name}: --num-samples {wanted.num_samples} is below the {given.experiment.num_samples} "
-            f"that were asked for; give more, or leave it out"
+            f"--resume {wanted.name}: --num-samples {wanted.num_samples} is below the previous "
+            f"{given.experiment.num_samples}; give a larger number, or leave it out"
         )
     found = find_space(wanted.space)
     now = facts_of(found, [])["space"]
@@ -131,35 +135,35 @@ def resume(wanted: Experiment, given: Saved, here: bool = True) -> Request:
 
 
 def check_more_epochs(given: Experiment, wanted: Experiment) -> None:
-    """RequestError where a search cannot get another number of epochs."""
-    said = f"--resume {wanted.name}: --max-epochs {wanted.max_epochs}"
+    """Raises a RequestError if the number of epochs of a search cannot change as requested."""
+    options = f"--resume {wanted.name}: --max-epochs {wanted.max_epochs}"
     if wanted.max_epochs < given.max_epochs:
-        raise RequestError(f"{said} is below the {given.max_epochs} of before; give more, or leave it out")
+        raise RequestError(f"{options} is below the previous {given.max_epochs}; give a larger number, or leave it out")
     if wanted.scheduler in ("hyperband", "bohb"):
         raise RequestError(
-            f"{said}: the brackets of --scheduler {wanted.scheduler} are laid out for {given.max_epochs}; "
+            f"{options}: the brackets of --scheduler {wanted.scheduler} were built for {given.max_epochs} epochs; "
             f"leave it out, or start anew with --name"
         )
 
 
 def history_of(folder: Path) -> list[Event]:
-    """The events to go on from; RequestError where a journal is lost that had some."""
+    """The journal's events, from which a search resumes; raises a RequestError if the journal has lost all events."""
     path = folder / "journal.jsonl"
-    found = scan(content_of(path)) if path.exists() else Scan([], 0, "")
-    if found.events and found.damage:
-        before = f"the {len(found.events)} events before it; a copy of the whole is kept"
-        logger.warning("%s is damaged at %s; the search goes on from %s", path, found.damage, before)
-    if not found.events and (found.damage or any((folder / "ray").glob("*/checkpoint_*"))):
-        what = f"is damaged at {found.damage}" if found.damage else "is gone or empty"
-        raise RequestError(f"{path} {what}: nothing is known of its trials; restore it, or start anew with --name")
-    return found.events
+    scanned = scan(content_of(path)) if path.exists() else Scan([], 0, "")
+    if scanned.events and scanned.damage:
+        before = f"the {len(scanned.events)} events before it; a copy of the whole journal is kept"
+        logger.warning("%s is damaged at %s; the search continues from %s", path, scanned.damage, before)
+    if not scanned.events and (scanned.damage or any((folder / "ray").glob("*/checkpoint_*"))):
+        what = f"is damaged at {scanned.damage}" if scanned.damage else "is missing or empty"
+        raise RequestError(f"{path} {what}: its trials are unknown; restore the file, or start anew with --name")
+    return scanned.events
 
 
 def checked(experiment: Experiment, found: Found, facts: dict[str, Any], history: list[Event], here: bool) -> Request:
-    """Everything that can be refused before Ray starts and before data is read.
+    """Checks everything that can be checked before Ray starts and before data is read.
 
     Args:
-        here: whether the search would run on this machine, which then has to hold a trial.
+        here: whether the search runs on this machine, so that a trial must fit on it.
     """
     reported = found.space.reported()
     if reported is not None and experiment.metric not in reported:
@@ -178,16 +182,18 @@ def checked(experiment: Experiment, found: Found, facts: dict[str, Any], history
 
 
 def check_strategy(experiment: Experiment, found: Found) -> None:
-    """RequestError where the space cannot be trained in that way."""
+    """Raises a RequestError if the space does not work with the strategy."""
     task, strategy = found.space.task, experiment.strategy
     if task is None and strategy != "single":
-        raise RequestError(f"--strategy {strategy}: strategies need a Task, and {found.name} is a train function")
+        raise RequestError(
+            f"--strategy {strategy}: needs a Space(task=...), but {found.name} is a Space(train=...); leave it out"
+        )
     if task is not None and task.compile and strategy == "dp":
-        raise RequestError("--strategy dp: does not go with Task(compile=True); give --strategy ddp")
+        raise RequestError("--strategy dp: does not work with Task(compile=True); give --strategy ddp")
 
 
 def writable(results: Path) -> None:
-    """RequestError where no folder can be made in `results`."""
+    """Raises a RequestError if no folder can be created in `results`."""
     try:
         results.mkdir(parents=True, exist_ok=True)
         probe = results / f".tuner-{os.getpid()}"
@@ -199,7 +205,7 @@ def writable(results: Path) -> None:
 
 
 def load_data(request: Request) -> Request:
-    """The request with its data read, decoded and split; RequestError where the data is not there or not whole."""
+    """Reads, decodes and splits the data of a request; raises a RequestError if data is missing or incomplete."""
     task = request.found.space.task
     if task is None:
         return request
@@ -214,23 +220,23 @@ def load_data(request: Request) -> Request:
 
 
 def make_folder(request: Request) -> None:
-    """A new experiment's folder; RequestError where another driver was faster."""
+    """Creates the folder of a new experiment; raises a RequestError if another driver has just created it."""
     try:
         request.experiment.folder.mkdir(parents=True)
     except FileExistsError:
         name = request.experiment.name
-        raise RequestError(f"--name {name}: {request.experiment.folder} is there already; take another") from None
+        raise RequestError(f"--name {name}: {request.experiment.folder} already exists; give another name") from None
 
 
 def stored(experiment: Experiment) -> AbstractContextManager[object]:
-    """Inside, what the experiment's folder gets reaches the object store of --results, if that is one."""
+    """Copies the experiment's folder to the object store of --results while in the context, if --results is one."""
     if not is_uri(experiment.results):
         return nullcontext()
     return Mirror(Store(experiment.results), experiment.name, experiment.folder)
 
 
 def open_journal(request: Request) -> Journal:
-    """Writes experiment.json, and begins this session in the journal."""
+    """Writes experiment.json, and writes the start of this session to the journal."""
     experiment, folder = request.experiment, request.experiment.folder
     save_experiment(experiment, folder, request.facts)
     journal = Journal(folder / "journal.jsonl")
@@ -240,11 +246,11 @@ def open_journal(request: Request) -> Journal:
 
 
 def conduct(request: Request, journal: Journal) -> Done:
-    """Searches and concludes.
+    """Runs the search and writes its answer.
 
     Raises:
-        RequestError: a trial fits none of the nodes, or there is no room for the answer.
-        KeyboardInterrupt: the search was stopped while its folder was gone or full.
+        RequestError: a trial fits on no node, or the answer cannot be written.
+        KeyboardInterrupt: the search was stopped while its folder was missing or the disk was full.
     """
     resources = request.resources or resources_of(request.experiment, driver.nodes())
     experiment, folder = request.experiment, request.experiment.folder
@@ -254,7 +260,7 @@ def conduct(request: Request, journal: Journal) -> Done:
     finally:
         journal.close()
     if journal.lost:
-        raise KeyboardInterrupt  # nothing can be read or written there; the journal ends where it was
+        raise KeyboardInterrupt  # the folder can be neither read nor written; the journal ends where it was
     record = load(folder)
     answer = None
     try:
@@ -262,7 +268,7 @@ def conduct(request: Request, journal: Journal) -> Done:
         answer = conclude(record, request.found, request.splits, resources.cpus, resources.gpus, ended=ended)
         write_report(record)
     except OSError as error:
-        again = f"the search itself is kept: --resume {experiment.name} writes it once there is room"
+        again = f"the search itself is saved: free some space, then --resume {experiment.name} writes the answer"
         if outcome.state != "interrupted":
             raise RequestError(f"{folder}: the answer cannot be written ({error}); {again}") from None
         logger.warning("%s: the answer cannot be written (%s); %s", folder, error, again)

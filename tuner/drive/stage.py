@@ -1,4 +1,4 @@
-"""A stand-in for Ray's controller, on which schedulers are replayed."""
+"""A stand-in for Ray's controller, which lets a replay call schedulers without workers."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from tuner.record.ledger import Ledger
 
 
 class Source(Protocol):
-    """What the replay needs of `Proposals`."""
+    """The part of `Proposals` that a replay uses."""
 
     searcher: Any
 
     def again(self, trial_id: str, recorded: dict[str, Any]) -> Trial:
-        """The trial of the searcher's next setting, which must be the recorded one."""
+        """The trial of the searcher's next setting, which must equal the recorded one."""
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """A report that did not end its trial."""
+        """Passes a report that did not end its trial to the searcher."""
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """A trial has ended."""
+        """Passes the end of a trial to the searcher."""
 
 
 class Stage(BareStage):
-    """Ray's controller as far as schedulers use it; trials on it have a status and no worker."""
+    """Has the methods of Ray's controller that schedulers call; its trials have a status but no worker."""
 
     def __init__(self, source: Source, judge: JournalingScheduler, ledger: Ledger) -> None:
         super().__init__(source)
         self._judge, self._ledger = judge, ledger
 
     def stop_trial(self, trial: Trial) -> None:
-        """As TuneController.stop_trial; the callback's `trial_ended` too."""
+        """Ends a trial as TuneController.stop_trial does, and writes its `trial_ended` event to the ledger."""
         if trial.is_finished():
             return
         if trial.status == Trial.RUNNING:

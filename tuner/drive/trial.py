@@ -1,4 +1,4 @@
-"""The functions that Ray runs as a trial: a configuration comes in, reports go out."""
+"""The functions that Ray runs as a trial: they get a config and send reports."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from tuner.training.trial_spec import TrialSpec, trial_seed
 
 @dataclass(frozen=True)
 class Goal:
-    """What every trial of a search is given beside its setting.
+    """What all trials of a search have in common.
 
     Args:
-        spec: how trials are trained; its setting and its seed are those of a trial only after `spec_of`.
-        metric, mode: what the search goes by.
+        spec: how to train trials, without a setting and with the search's seed; `spec_of` makes it that of a trial.
+        metric, mode: the metric to optimize, and "min" or "max".
     """
 
     spec: TrialSpec
@@ -44,12 +44,12 @@ class Goal:
     mode: str
 
     def spec_of(self, config: dict[str, Any]) -> TrialSpec:
-        """The spec of the trial that this process runs."""
+        """The spec of the trial that runs in this process."""
         return replace(self.spec, config=config, seed=trial_seed(self.spec.seed, tune.get_context().get_trial_id()))
 
 
 def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -> None:
-    """Trains one setting of a Task space from its checkpoint, if any; a report and a checkpoint an epoch."""
+    """Trains one setting of a Task, from its checkpoint if there is one; sends a report and a checkpoint per epoch."""
     import torch
 
     from tuner.training.loop import Training
@@ -68,23 +68,23 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -
     def save(best: float, path: Path) -> None:
         write_state({"training": training.state_dict(), "best": best}, path)
 
-    # A trial that is told to stop ends by a SystemExit in `tune.report`; its loader must not outlive it.
+    # When Ray stops a trial, `tune.report` raises a SystemExit; the loader must end, too.
     with contextlib.closing(training):
         run_epochs(training, save, best, goal)
 
 
 def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], goal: Goal) -> None:
-    """As `train_task`, in worker processes; this one waits for them and reports.
+    """Does the same as `train_task` in worker processes; this process waits for them and reports.
 
     Args:
-        shared: a reference to (task, splits), in a tuple that keeps Ray from following it.
+        shared: a Ray reference to (task, splits), in a tuple so that Ray passes the reference, not the object.
     """
     import torch
 
     from tuner.engine.workers import keep, workers_for
 
     spec = goal.spec_of(config)
-    start_clean(num_threads=1, gpus=0)  # this process waits; what the trial has, its workers have
+    start_clean(num_threads=1, gpus=0)  # this process only waits; the workers use the resources
     begin_reports()
     state, best = None, math.inf
     with checkpointed() as path:
@@ -102,14 +102,14 @@ def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], goal: Goal) 
     except Exception:
         group.close()
         raise
-    except SystemExit:  # told to stop, in `tune.report`: the workers wait for the next epoch
+    except SystemExit:  # Ray stops the trial in `tune.report`: the workers are idle and can be reused
         keep(group)
         raise
     keep(group)
 
 
 class Epochs(Protocol):
-    """What trains a setting: in this process, or in others."""
+    """A training that runs epoch by epoch, in this process or in others."""
 
     epoch: int
 
@@ -117,11 +117,11 @@ class Epochs(Protocol):
 
 
 def run_epochs(training: Epochs, save: Callable[[float, Path], None], best: float, goal: Goal) -> None:
-    """Goes on to the last epoch; a report and a checkpoint an epoch.
+    """Trains to the last epoch; sends a report and a checkpoint per epoch.
 
     Args:
         save: `save(best, path)` writes the state and the best value so far to a file.
-        best: the best value so far, smaller is better whatever the mode.
+        best: the best value so far, with a sign such that smaller is better.
     """
     sign = sign_of(goal.mode)
     while training.epoch < goal.spec.max_epochs:
@@ -134,7 +134,7 @@ def run_epochs(training: Epochs, save: Callable[[float, Path], None], best: floa
 
 
 def train_function(config: dict[str, Any], *, function: Callable[[dict[str, Any]], Any], goal: Goal) -> Any:
-    """Runs a function written for Ray Tune as it is: it may report, yield or return its metrics."""
+    """Runs a function that was written for Ray Tune; it may report, yield or return its metrics."""
     spec = goal.spec_of(config)
     start_clean(spec.num_threads, spec.gpus)
     reporter = begin_reports()
@@ -152,17 +152,17 @@ def train_function(config: dict[str, Any], *, function: Callable[[dict[str, Any]
 
 
 def start_clean(num_threads: int, gpus: float) -> None:
-    """A worker trains many trials: what the last one left is collected, and torch's threads are the trial's CPUs.
+    """Prepares a worker that may have trained other trials: frees their memory, and sets torch's number of threads.
 
-    None of them failed: Ray's controller keeps the worker of a trial only if it ended without an exception
-    (`not exception and self._maybe_cache_trial_actor` in `TuneController._schedule_trial_stop`, also on the way of
-    a retry), so a CUDA context that an error has poisoned ends with its process.
+    No earlier trial of the worker failed: Ray keeps a worker only after a trial without an exception
+    (`not exception and self._maybe_cache_trial_actor` in `TuneController._schedule_trial_stop`, also for a retry). So
+    a CUDA context that an error has corrupted ends with its process.
     """
     gc.collect()
     if not gc.get_freeze_count():
-        gc.freeze()  # the modules: walking them again takes 0.1 s a trial
+        gc.freeze()  # excludes the imported modules from collections, which saves 0.1 s per trial
     torch = sys.modules.get("torch")
-    if torch is not None:  # a function without torch is not made to wait for its import
+    if torch is not None:  # a function that does not use torch need not wait for its import
         torch.set_num_threads(num_threads)
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
@@ -171,16 +171,16 @@ def start_clean(num_threads: int, gpus: float) -> None:
 
 
 def report_of(report: dict[str, Any], save: Callable[[Path], None] | None) -> None:
-    """Reports an epoch; with a checkpoint, if there is something to save."""
+    """Reports an epoch, with a checkpoint if `save` is given."""
     with saved_state(save) if save else contextlib.nullcontext() as saving:
         tune.report(report, checkpoint=saving)
 
 
 def patiently(action: Callable[..., None], *args: Any, **options: Any) -> None:
-    """Repeats an action each second while the disk refuses a checkpoint for a reason that may pass.
+    """Retries an action every second while a checkpoint cannot be saved for a reason that may pass.
 
-    Ray hands a report to the driver after it has copied the checkpoint, so a report that failed was not delivered.
-    Before each attempt the driver gets the reason: it prints it, and can stop the trial. Waiting counts towards
+    Ray delivers a report only after it has copied the checkpoint, so a failed report can be sent again. Before each
+    retry the driver gets the reason; it prints the reason and can stop the trial. The wait counts towards
     `--trial-timeout`. Any other error is raised.
     """
     while True:
@@ -196,19 +196,19 @@ def patiently(action: Callable[..., None], *args: Any, **options: Any) -> None:
 
 
 def storage_trouble(error: OSError | RuntimeError) -> bool:
-    """Whether waiting may help: the disk is full or read-only, or the experiment's folder is gone."""
+    """Whether a retry may help: the disk is full or read-only, or the experiment's folder is missing."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE)
-    return "Unable to set up cluster storage" in str(error)  # Ray's words where the folder is gone
+    return "Unable to set up cluster storage" in str(error)  # Ray's error for a missing folder
 
 
 def write_state(state: dict[str, Any], path: Path) -> None:
-    """Writes a training's state; raises the disk's own OSError where that fails."""
+    """Writes a training's state to a file; if the disk fails, raises its OSError."""
     import torch
 
     try:
-        # Given a path, torch writes it itself and raises one RuntimeError for a full disk and for one that never
-        # takes the file. Given a file, it keeps the reason as the error's context. Both take the same time.
+        # With a path, torch raises the same RuntimeError for a full disk and for a path that can never be written. With
+        # an open file, it keeps the OSError as the context of the RuntimeError. Both take the same time.
         with open(path, "wb") as file:
             torch.save(state, file)
     except RuntimeError as error:
@@ -219,7 +219,7 @@ def write_state(state: dict[str, Any], path: Path) -> None:
 
 @contextlib.contextmanager
 def checkpointed() -> Iterator[Path | None]:
-    """The file with the state that the trial goes on from; None where it begins."""
+    """Yields the file with the state from which the trial resumes; None if the trial starts at epoch 0."""
     checkpoint = tune.get_checkpoint()
     if checkpoint is None:
         yield None
@@ -230,7 +230,7 @@ def checkpointed() -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def saved_state(save: Callable[[Path], None]) -> Iterator[tune.Checkpoint]:
-    """The trial's state in a folder that lives until Ray has copied it to the experiment's."""
+    """Saves the trial's state in a temporary folder, which lives until Ray has copied the checkpoint."""
     with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
         save(Path(folder) / STATE)
         yield tune.Checkpoint.from_directory(folder)

@@ -1,20 +1,20 @@
-"""Whose code is run for an experiment's folder: asked before the first import, by every command that imports a space.
+"""Decides whether a command may run the code that an experiment's folder names, before it imports any of it.
 
-A folder is data, from wherever it came. `tuner.run --resume`, `tuner.train` and `tuner.audit` run code by their nature:
-the space that the folder names. So
+A folder is only data, which may come from anywhere. But `tuner.run --resume`, `tuner.train` and `tuner.audit` run the
+space that the folder names. Therefore:
 
-* they name the file that they will run;
-* a folder of another user is refused, whatever it names. Root's is not: root can change this program itself;
-* a space that only the folder knows where to find, by a path, is refused where its file is not the one that the
-  search ran (by sha256, which the folder records), or lies below the folder of results: one archive may bring both;
-* an edited space of `search_spaces/` or of an installed module, or one that `--space` names again now, is the user's
-  own edit: a line says that it has changed. A module in the working folder is as a path;
-* a folder with links in it is refused where it is written to: what is written would land elsewhere;
-* a cluster that only the folder names by host and port is refused: a driver and its cluster run each other's code.
+* They print the file that they will run.
+* A folder of another user is refused. A folder of root is not refused, because root can change this program anyway.
+* If only the folder says, by a path, where the space is, the space is refused in two cases. Its file differs (by
+  sha256) from the one that the search ran, or it lies in the folder of results, so one archive may contain both.
+* A changed space in `search_spaces/`, in an installed module, or named again by `--space`, is the user's own edit: it
+  runs, and a line says that it has changed. A module in the working folder counts as a path.
+* A folder that contains links is refused before it is written to, because a link may lead out of the folder.
+* If only the folder names a cluster by host and port, it is refused: a driver and its cluster run each other's code.
 
-`--trust` runs all of them as they are; it is said anew each time, and never kept. What no rule can tell: a folder that
-this user has unpacked is this user's, and its maker wrote both the hash and the path. The line that names the file is
-for that.
+`--trust` switches these checks off for one command; it is never saved. No check can detect a malicious folder that the
+user has unpacked: the user owns it, and its author chose both the hash and the path. In that case the printed line that
+names the file is the only protection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tuner.record.files import bytes_in
 from tuner.spec.spaces import file_of, is_path
 
 OPTION = "--trust"
-HELP = "run the code that the folder names, even if it has changed since, or the folder is another user's"
+HELP = "run the code that the folder names, even if it has changed or the folder belongs to another user"
 
 
 def code_of(
@@ -43,63 +43,67 @@ def code_of(
     trusted: bool = False,
     named_now: bool = False,
 ) -> list[str]:
-    """Lines that name the file whose code the folder's space is; RequestError where it must not be run.
+    """Returns lines to print about the file that the folder's space will run.
 
     Args:
-        folder, files: the experiment's folder or its `best/`, and the file in it that names the space, with its copy.
-        sha256: of the space's file when the search ran, as the folder records it.
-        named_now: the user has named the space, too.
+        folder: the experiment's folder or its `best/`.
+        files: the file in `folder` that names the space, and the copy of that file.
+        sha256: the digest of the space's file when the search ran, as the folder records it.
+        named_now: whether the user has named the same space by `--space`.
+
+    Raises:
+        RequestError: the code must not run.
     """
     if not trusted:
         for place in (folder, *(folder / name for name in files if (folder / name).exists())):
             refuse_strangers(place)
     named_by = folder / files[0]
     if not isinstance(space, str):
-        raise RequestError(f"{named_by} names no space, but {space!r}; restore it from a copy")
+        raise RequestError(f"{named_by} has {space!r} instead of the name of a space; restore the file from a copy")
     path, willing = file_of(space), trusted or named_now
     if path is None:
         if "." in space and not is_path(space) and not willing:
             raise RequestError(f"{named_by} names the module {space}, which is not found; {LOOK}")
-        return []  # `find_space` says what is missing, and imports nothing
+        return []  # `find_space` will raise an error that says what is missing, without an import
     try:
         changed = hashlib.sha256(bytes_in(path.parent, path.name)).hexdigest() != sha256
     except (OSError, ValueError) as error:
         raise RequestError(f"{named_by} names {path}, which cannot be read: {error}") from None
     inside = path.is_relative_to(results_of(folder))
     if (inside or changed) and not (willing or _is_installed(space, path)):
-        why = "lies among the results" if inside else "has changed since the search"
+        why = "lies in the folder of results" if inside else "has changed since the search"
         raise RequestError(f"{named_by} names {path}, which {why}: its code is not run; {LOOK}")
     note = [f"NOTE: {path} has changed since the search; the figures may differ"] if changed else []
     return [f"code: {', '.join(map(str, (path, *_packages(space, path))))}", *note]
 
 
 def results_of(folder: Path) -> Path:
-    """The folder that holds the experiments of an experiment's folder, or of its `best/`."""
+    """The folder of results that contains an experiment's folder, or its `best/`."""
     whole = folder.resolve()
     return whole.parent.parent if whole.name == "best" else whole.parent
 
 
 def _packages(space: str, path: Path) -> list[Path]:
-    """The `__init__.py` of the packages that a module lies in: they run before it."""
+    """The `__init__.py` files of the packages around a module, which run before it."""
     depth = 0 if is_path(space) else space.partition(":")[0].count(".")
     inits = [folder / "__init__.py" for folder in list(path.parents)[:depth]]
     return [init for init in reversed(inits) if init.is_file()]
 
 
-LOOK = f"look at it, then give {OPTION} (or with --resume the same --space again)"
+LOOK = f"check it, then give {OPTION} (or, with --resume, the same --space again)"
 
 
 def refuse_strangers(place: Path) -> None:
-    """RequestError where a file or folder belongs to another user than this one and root."""
+    """Raises a RequestError if a file or folder belongs neither to this user nor to root."""
     owner = os.stat(place).st_uid
     if owner not in (os.geteuid(), 0):
         raise RequestError(f"{place} belongs to {_name(owner)}: no code is run for it; {LOOK}")
 
 
 def refuse_links(folder: Path) -> None:
-    """RequestError where an entry of the folder is a link, or one below it leads out: writing would go through it.
+    """Raises a RequestError if the folder has a link in it, or a link below it that leads out of it.
 
-    What lies in `wandb/` is passed over: W&B replaces its own links there.
+    Writing would follow such a link. `wandb/` is not checked, because W&B replaces its own links there.
     """
     whole = folder.resolve()
     for place, folders, files in os.walk(folder):
@@ -107,22 +111,22 @@ def refuse_links(folder: Path) -> None:
             path = Path(place, name)
             if path.is_symlink() and (Path(place) == folder or not path.resolve().is_relative_to(whole)):
                 raise RequestError(
-                    f"{path} is a link: what is written would land elsewhere; remove it, or give {OPTION}"
+                    f"{path} is a link, so files might be written outside the folder; remove it, or give {OPTION}"
                 )
         if Path(place) == folder and "wandb" in folders:
             folders.remove("wandb")
 
 
 def refuse_cluster(folder: Path, address: str) -> None:
-    """RequestError where a cluster is meant by its host and port, which nobody but the folder names."""
+    """Raises a RequestError if the folder names a cluster by host and port; the user must name it, too."""
     if address not in ("", "auto"):
         raise RequestError(f"{folder} names the cluster {address}; join it by --address {address}, or give {OPTION}")
 
 
 def _is_installed(space: str, path: Path) -> bool:
-    """Whether a space is the user's own by where it lies: in `search_spaces/`, or a module from elsewhere than here.
+    """Whether a space is trusted because of its location: `search_spaces/`, or a module outside the working folder.
 
-    A module that Python finds in the working folder may be any file below it: `results.evil.space`.
+    A module that Python finds in the working folder may be any file below it, such as `results.evil.space`.
     """
     if is_path(space):
         return False

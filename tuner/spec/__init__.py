@@ -1,1 +1,1 @@
-"""What is searched, and by which choices: spaces, domains, options, resources, the schedulers' rules."""
+"""Describes a search: spaces, search domains, options, resources, and the stopping rules of the schedulers."""

@@ -1,7 +1,7 @@
-"""Ray's search domains, read: checked, described, listed as grid values and as neighbours of a value.
+"""Checks and describes Ray's search domains, and lists their grid values and the neighbours of a value.
 
-`ray.tune` is imported inside the functions: a caller that holds a domain has imported it already, and the command
-line's `--help` never gets here.
+The functions import `ray.tune` themselves: a caller that has a domain has already imported it, and `--help` calls none
+of them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 GRID_POINTS = 5  # values that a numeric range gets in a grid: W&B's and scikit-learn's examples use 3 to 6
-NEIGHBOUR_SHARE = 0.1  # of a numeric range (of its logarithm, for a log range): how far a neighbour lies
+NEIGHBOUR_SHARE = 0.1  # distance of a neighbour, as a share of a numeric range (of a log range's logarithm)
 
 
 def leaves(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Each searched parameter as (`"outer/inner"`, domain); nested dictionaries are walked, as Ray does.
+    """Yields each searched parameter as (`"outer/inner"`, domain); walks nested dictionaries as Ray does.
 
     Raises:
-        ValueError: a name is no string, or has the `/` that joins nested ones.
+        ValueError: a name is not a string, or contains the `/` that joins nested names.
     """
     for name, value in params.items():
         if not isinstance(name, str) or "/" in name:
@@ -47,7 +47,7 @@ def kind(domain: Any) -> str:
     base = {sample.Float: "uniform", sample.Integer: "randint"}.get(type(domain))
     if base is None:
         raise ValueError(
-            f"{domain!r} is no search domain; use tune.choice, tune.uniform, tune.loguniform, tune.randint, "
+            f"{domain!r} is not a search domain; use tune.choice, tune.uniform, tune.loguniform, tune.randint, "
             f"tune.grid_search or tune.sample_from (a constant belongs in the model or training function)"
         )
     drawn_by = _sampler(domain)
@@ -57,7 +57,7 @@ def kind(domain: Any) -> str:
 
 
 def check(domain: Any) -> None:
-    """Raises ValueError saying what is wrong: no domain, no values, a reversed or empty range."""
+    """Raises a ValueError that says what is wrong: not a domain, no values, or a reversed or empty range."""
     name = kind(domain)
     if name in ("choice", "grid_search") and not values_of(domain):
         raise ValueError(f"tune.{name}([]) has no values; give at least one")
@@ -69,7 +69,7 @@ def check(domain: Any) -> None:
 
 
 def describe(domain: Any) -> dict[str, Any]:
-    """The domain as JSON: its kind with its values or its bounds (`upper` of integers is exclusive, as in Ray)."""
+    """The domain as JSON: its kind, and its values or bounds. `upper` of an integer range is exclusive, as in Ray."""
     name = kind(domain)
     if name in ("choice", "grid_search"):
         return {"kind": name, "values": [v if _is_json(v) else repr(v) for v in values_of(domain)]}
@@ -85,10 +85,12 @@ def values_of(domain: Any) -> list[Any]:
 
 
 def grid_values(domain: Any) -> list[Any]:
-    """The values that a grid search tries: all of a choice, `GRID_POINTS` evenly spaced ones of a range.
+    """The values that a grid search tries: all values of a choice, or `GRID_POINTS` evenly spaced points of a range.
 
-    Log ranges are spaced evenly in their logarithm; both ends are tried. Raises ValueError for a domain without
-    bounds (`tune.randn`, `tune.sample_from`).
+    The points of a log range are evenly spaced in the logarithm. Both ends are among the points.
+
+    Raises:
+        ValueError: the domain has no bounds (`tune.randn`, `tune.sample_from`).
     """
     name = kind(domain)
     if name in ("choice", "grid_search"):
@@ -100,10 +102,13 @@ def grid_values(domain: Any) -> list[Any]:
 
 
 def neighbours(domain: Any, value: Any, radius: int = 1) -> list[Any]:
-    """The values around `value` within the declared range, nearest first, `value` itself not among them.
+    """The values around `value` within the declared range, nearest first, without `value` itself.
 
-    A choice of numbers gives the next smaller and larger ones; a choice of anything else has no order, so all other
-    values are its neighbours; a range gives one step of `NEIGHBOUR_SHARE` to either side. `radius` counts steps.
+    In a choice of numbers the neighbours are the next smaller and larger numbers. Any other choice has no order, so
+    all its other values are neighbours. In a range they lie one step of `NEIGHBOUR_SHARE` to either side.
+
+    Args:
+        radius: how many steps to take to either side.
     """
     name = kind(domain)
     if name in ("choice", "grid_search"):
@@ -119,7 +124,7 @@ def neighbours(domain: Any, value: Any, radius: int = 1) -> list[Any]:
         here, share = to_unit(domain, value), _share(domain)
         steps = [here + sign * d * share for d in range(1, radius + 1) for sign in (-1, 1)]
         picked = [from_unit(domain, min(1.0, max(0.0, step))) for step in steps]
-        if all(v == value for v in picked):  # a share of the range is less than a step of it
+        if all(v == value for v in picked):  # NEIGHBOUR_SHARE of the range is less than one step of it
             least = getattr(domain.sampler, "q", None) or 1
             near = [value + sign * d * least for d in range(1, radius + 1) for sign in (-1, 1)]
             picked = [v for v in near if domain.lower <= v <= _top(domain)]
@@ -127,13 +132,13 @@ def neighbours(domain: Any, value: Any, radius: int = 1) -> list[Any]:
 
 
 def to_unit(domain: Any, value: float) -> float:
-    """Where in its range (0 to 1, even in the logarithm for a log range) a value lies."""
+    """The position of a value in its range, from 0 to 1; a log range is measured in the logarithm."""
     low, high = _ends(domain)
     return float((_scale(domain)(value) - low) / (high - low))
 
 
 def from_unit(domain: Any, unit: float) -> Any:
-    """The value at a place (0 to 1) of the range; an int for integer domains, rounded to the domain's `q`."""
+    """The value at a position (0 to 1) of the range, rounded to the domain's `q`; an int for integer domains."""
     name = kind(domain)
     if unit in (0.0, 1.0):
         value = domain.lower if unit == 0.0 else _top(domain)  # exact ends: exp(log(x)) is not x
@@ -148,7 +153,7 @@ def from_unit(domain: Any, unit: float) -> Any:
 
 
 def _share(domain: Any) -> float:
-    # One step of an integer or quantised range may be more than NEIGHBOUR_SHARE of it.
+    # One step of an integer or quantised range may be larger than NEIGHBOUR_SHARE of the range.
     name = kind(domain)
     step = getattr(domain.sampler, "q", None) or (1 if name == "randint" else 0)
     low, high = _ends(domain)
@@ -161,7 +166,7 @@ def _ends(domain: Any) -> tuple[float, float]:
 
 
 def _top(domain: Any) -> Any:
-    # Ray's integer ranges leave their upper end out, unless quantised (tune.qrandint includes it).
+    # Ray's integer ranges exclude their upper end, unless they are quantised (tune.qrandint includes it).
     exclusive = "randint" in kind(domain) and not getattr(domain.sampler, "q", None)
     return domain.upper - 1 if exclusive else domain.upper
 

@@ -1,7 +1,7 @@
-"""Experiment: one search over a space, with every choice made; validated when built, saved, loaded, compared.
+"""Experiment: the options of one search over a space, checked when it is built.
 
-Its fields are the command line's options: `tuner.run` makes them from this class, and the service checks its
-requests by building one.
+Its fields are the options of the command line: `tuner.run` generates the options from this class. The service checks
+a request by building an Experiment from it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tuner.spec.places import is_uri, local_root
 SearcherName = Literal["random", "grid", "refine", "hyperopt", "bohb", "optuna"]
 SchedulerName = Literal["asha", "bohb", "hyperband", "median", "pbt", "fifo"]
 
-# Which scheduler can judge what which searcher proposes. Model-based searchers and refine learn from settings as
-# proposed, so not with pbt, which changes them; refine waits for its first half to end, while hyperband holds that
-# half paused until its bracket is full; TuneBOHB and HyperBandForBOHB are written for each other alone.
+# Searcher -> the schedulers that work with it. Model-based searchers and refine learn from the settings that they
+# proposed; pbt changes settings, so it does not work with them. refine waits until its first half has ended, but
+# hyperband pauses that half until its bracket is full. TuneBOHB and HyperBandForBOHB only work with each other.
 PAIRS: dict[str, tuple[str, ...]] = {
     "random": ("asha", "hyperband", "median", "pbt", "fifo"),
     "grid": ("asha", "hyperband", "median", "pbt", "fifo"),
@@ -30,20 +30,20 @@ PAIRS: dict[str, tuple[str, ...]] = {
     "optuna": ("asha", "hyperband", "median", "fifo"),
     "bohb": ("bohb",),
 }
-# What --resume may change: how far the search goes and where it runs, never what is searched or how it is judged.
+# What --resume may change: how long the search is and where it runs; never the space or how trials are compared.
 EXTENDABLE = frozenset(
     {"num_samples", "max_epochs", "time_budget", "max_concurrent_trials", "results", "address", "data_dir"}
     | {"wandb", "wandb_project", "cpus_per_trial", "gpus_per_trial"}
     | {"trial_timeout", "max_failures", "priority"}
 )
-LATEST = "latest"  # what --resume takes for the newest experiment: no new one may have this name
-NAMES = {  # option -> what it must match, and that in words
+LATEST = "latest"  # --resume takes it for the newest experiment, so no new experiment may have this name
+NAMES = {  # option -> the pattern that its value must match, and the pattern in words
     "name": (r"|[A-Za-z0-9][\w.-]{0,99}", "letters, digits, '.', '_' and '-', a letter or digit first, at most 100"),
-    "metric": (r".+", "give a name that is in the reports"),
+    "metric": (r".+", "give the name of a reported metric"),
     "results": (r".+", "give a folder, or an object store such as s3://bucket/folder"),
     "wandb_project": (r"[^/\\#?%:]{1,128}", "W&B takes 1 to 128 characters, none of / \\ # ? % :"),
 }
-# Bounds on what a search costs before it runs: the command line, a request and a file that somebody wrote give options.
+# Options may come from a request or from a file that a stranger wrote. These bounds limit what checking them costs.
 MOST_EPOCHS = 1_000_000
 BOUNDS = {
     "num_samples": (1, 1_000_000),
@@ -55,77 +55,81 @@ BOUNDS = {
     "seed": (0, 2**32 - 1),
     "priority": (-100, 100),
 }
-MOST_RUNGS = 100  # 1.1 gives 100 at 12,500 epochs; each is a list in memory and a comparison of each report
+MOST_RUNGS = 100  # factor 1.1 gives 100 rungs at 12,500 epochs; each rung costs memory and time at each report
 MOST_SECONDS = 1e9  # 31 years
-MOST_CHARS = 4096  # of a text
-MOST_NUMBER = 1e6  # of a resource or factor
+MOST_CHARS = 4096  # length of a text
+MOST_NUMBER = 1e6  # CPUs, GPUs, or the reduction factor
 KINDS = {int: "a whole number", float: "a number", str: f"a text of {MOST_CHARS} characters at most", bool: "yes or no"}
 BEST_RULE = (
-    "the best trial is the one whose best epoch has the best finite value of the metric, among epochs that a "
-    "checkpoint exists for (among all epochs where no trial saved one); ties go to the earlier report"
+    "the best trial is the one with the best finite value of the metric in any epoch that has a checkpoint (in any "
+    "epoch at all if no trial saved a checkpoint); of equal values, the earlier report wins"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One search, every choice made. A wrong value cannot be built: RequestError names it and what is allowed."""
+    """The options of one search. Building it with a wrong value raises a RequestError that says what is allowed."""
 
     space: str = ""
-    """a name in search_spaces/ (see --list), a path to a .py file, or package.module[:attribute]"""
+    """Space to search: a name in search_spaces/ (see --list), a path to a .py file, or package.module[:attribute]."""
     num_samples: int = 10
-    """settings to try, 1 or more"""
+    """Number of settings (trials) to try, 1 or more."""
     max_epochs: int = 10
-    """reports that a trial makes at most (ASHA's max_t)"""
+    """Maximum epochs (reports) per trial; ASHA's max_t."""
     grace_period: int = 1
-    """epochs that every trial gets before it may be stopped"""
+    """Epochs (reports) that every trial trains before it may be stopped."""
     reduction_factor: float = 2
-    """of the trials at a rung, 1 in this many goes on; above 1"""
+    """Keep 1 in this many trials at each rung; above 1."""
     searcher: SearcherName = "random"
-    """proposes settings; refine is random for the first half, then a grid around the best"""
+    """How to propose settings. refine proposes random settings for the first half, then neighbours of the best one."""
     scheduler: SchedulerName = "asha"
-    """stops, pauses and resumes trials"""
+    """Which rule stops, pauses and resumes trials."""
     metric: str = "loss"
-    """the name in the reports that the search goes by"""
+    """Reported metric to optimize; the space's own value takes precedence over the default."""
     mode: Literal["min", "max"] = "min"
-    """whether a smaller or a larger metric is better"""
+    """Minimize or maximize the metric; the space's own value takes precedence over the default."""
     cpus_per_trial: float | Literal["auto"] = "auto"
-    """CPUs of one trial, which are its torch threads; auto = 1"""
+    """CPUs per trial, also its number of torch threads; auto = 1 per worker."""
     gpus_per_trial: float | Literal["auto"] = "auto"
-    """GPUs of one trial, fractions too; auto = 1 where there is a GPU, else 0"""
+    """GPUs per trial, may be a fraction; auto = 1 if there is a GPU, else 0."""
     workers_per_trial: int = 1
-    """processes that train one trial; above 1 with --strategy ddp"""
+    """Processes that train one trial; more than 1 only with --strategy ddp."""
     strategy: Literal["single", "dp", "ddp", "model", "pipeline"] = "single"
-    """how a trial uses its workers and devices; ddp = a process a device, model and pipeline = a part of it each"""
+    """How a trial uses several devices. ddp runs one process per device; model and pipeline put a part of the model on
+    each device."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """arithmetic of the forward and backward pass; a searched parameter `precision` goes first"""
+    """Number format of the forward and backward pass. A searched parameter named `precision` takes precedence."""
     on_oom: Literal["shrink", "fail"] = "shrink"
-    """out of memory: compute the batch in parts, halved until one fits, or fail the trial"""
+    """If memory runs out, shrink computes each batch in parts, halved until they fit; fail ends the trial."""
     max_concurrent_trials: int = 0
-    """trials at a time at most, on a cluster asked for even if fewer fit yet; 0 = as many as fit"""
+    """How many trials may run at once. On an autoscaling cluster this is also how many are requested. 0 = as many as
+    fit."""
     priority: int = 0
-    """-100..100; where searches share a cluster or wait in the service's queue, the highest gets its trials first"""
+    """Rank among searches that share a cluster or wait in the service's queue, -100..100. The highest starts its trials
+    first."""
     time_budget: str = ""
-    """stop the search after this long: 90s, 30m, 2h; empty = no limit"""
+    """Stop the search after this time: 90s, 30m, 2h. Empty = no limit."""
     trial_timeout: str = ""
-    """fail a trial that reports nothing for this long, waiting for a disk too: 90s, 30m, 2h; empty = no limit"""
+    """Fail a trial that sends no report for this time, also if it waits for a full disk: 90s, 30m, 2h. Empty = no
+    limit."""
     max_failures: int = 2
-    """lost workers (killed, node gone) that a trial survives, going on from its last checkpoint; 0 = none"""
+    """How often to retry a trial from its last checkpoint after its worker was lost (killed, node gone). 0 = never."""
     seed: int = 0
-    """every random stream comes from it: same seed, same settings, same figures"""
+    """Seed of every random stream: the same seed gives the same settings and the same figures."""
     name: str = ""
-    """the experiment's folder under --results; empty = the space's name and the time"""
+    """Name of the experiment's folder under --results. Empty = the space's name and the time."""
     results: str = "results"
-    """the folder that experiments are written to, or an object store: s3://bucket/folder, gs://bucket/folder"""
+    """Folder to write experiments to, or an object store: s3://bucket/folder, gs://bucket/folder."""
     address: str = ""
-    """a running Ray cluster: auto or host:port; empty = this machine alone"""
+    """Run on a Ray cluster that is already running: auto or host:port. Empty = run on this machine."""
     data_dir: str = ""
-    """where the data set lies; empty = the space's own way of getting it"""
+    """Folder of the data set. Empty = the space finds or downloads its data itself."""
     wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
-    """Weights & Biases; auto = online with a key, else offline"""
+    """Log to Weights & Biases; auto = online if there is an API key, else offline."""
     wandb_project: str = "tuner"
-    """the W&B project that the runs go to"""
+    """W&B project to log to."""
     tensorboard: bool = False
-    """also write TensorBoard files, by Ray's own logger"""
+    """Also write TensorBoard files, with Ray's own logger."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -153,22 +157,22 @@ class Experiment:
 
     @property
     def trial_timeout_s(self) -> float | None:
-        """Seconds that a trial may be without a report; None = no limit."""
+        """The longest time in seconds that a trial may take for a report; None = no limit."""
         return self._seconds("trial_timeout")
 
     @property
     def folder(self) -> Path:
-        """`<results>/<name>`; of results in an object store, the working copy on this machine."""
+        """`<results>/<name>`, or its working copy on this machine if the results are in an object store."""
         return local_root(self.results) / self.name
 
     def rungs(self) -> list[int]:
-        """The epochs at which asha compares trials, as Ray's AsyncHyperBandScheduler lays them (its `_Bracket`)."""
+        """The epochs at which asha compares trials, as Ray's AsyncHyperBandScheduler sets them (its `_Bracket`)."""
         num = int(math.log(self.max_epochs / self.grace_period) / math.log(self.reduction_factor) + 1)
-        # Between two epochs a rung is met at the later one; close ones may share it.
+        # Trials reach a rung between two epochs at the later epoch. Two close rungs may share an epoch.
         return list(dict.fromkeys(math.ceil(self.grace_period * self.reduction_factor**k) for k in range(num)))
 
     def _check_kind(self, name: str) -> None:
-        """Options come from files too, where anything may stand."""
+        """Checks the type of a value: a value from a file may be anything."""
         kinds, value = ALLOWED_KINDS[name], getattr(self, name)
         fits = type(value) in kinds or (float in kinds and type(value) is int)
         if not fits or (isinstance(value, str) and len(value) > MOST_CHARS):
@@ -176,17 +180,17 @@ class Experiment:
             raise RequestError(f"{option(name)} {shown}: must be {' or '.join(KINDS[kind] for kind in kinds)}")
 
     def _check_rungs(self) -> None:
-        """Before any list of them is made."""
+        """Checks the number of rungs before any list of them is built."""
         factor = self.reduction_factor
         if not 1 < factor <= MOST_NUMBER:
             raise RequestError(f"--reduction-factor {factor:g}: must be above 1")
-        grace = 1 if self.scheduler in ("hyperband", "bohb") else self.grace_period  # these two begin at one epoch
+        grace = 1 if self.scheduler in ("hyperband", "bohb") else self.grace_period  # both start at 1
         rungs = math.log(self.max_epochs / grace) / math.log(factor) + 1
         if rungs > MOST_RUNGS:
             least = (self.max_epochs / grace) ** (1 / (MOST_RUNGS - 1))
             raise RequestError(
                 f"--reduction-factor {factor:.10g} gives {rungs:,.0f} rungs up to --max-epochs {self.max_epochs}: at "
-                f"most {MOST_RUNGS} are laid; give {math.ceil(least * 1000) / 1000:g} or more"
+                f"most {MOST_RUNGS} are allowed; give {math.ceil(least * 1000) / 1000:g} or more"
             )
 
     def _check_choice(self, name: str) -> None:
@@ -202,22 +206,22 @@ class Experiment:
             if not (value <= MOST_NUMBER and (value > 0 or (zero and value == 0))):
                 raise RequestError(f"{option(name)} {value:g}: must be {'0 or more' if zero else 'above 0'}, or auto")
             if value > 1 and value != int(value):
-                raise RequestError(f"{option(name)} {value}: must be whole above 1 (Ray places no 1.5 of a device)")
+                raise RequestError(f"{option(name)} {value}: above 1 it must be a whole number; round it")
 
     def _check_workers(self) -> None:
         workers = self.workers_per_trial
         if self.strategy != "ddp":
             if workers != 1:
                 raise RequestError(
-                    f"--workers-per-trial {workers} with --strategy {self.strategy}, which is one process; "
-                    f"give --strategy ddp, or leave the workers out"
+                    f"--workers-per-trial {workers}: --strategy {self.strategy} trains in one process; "
+                    f"give --strategy ddp, or leave out --workers-per-trial"
                 )
             return
         for name in ("cpus_per_trial", "gpus_per_trial"):
             value = getattr(self, name)
             if value != "auto" and value % workers:
                 raise RequestError(
-                    f"{option(name)} {value:g}: is split evenly over --workers-per-trial {workers}, in whole devices; "
+                    f"{option(name)} {value:g}: each of --workers-per-trial {workers} needs the same whole number; "
                     f"give a multiple of {workers}, or auto"
                 )
 
@@ -235,28 +239,28 @@ class Experiment:
                 raise RequestError(f"{option(name)} {getattr(self, name)!r}: {allowed}")
         if is_uri(self.results) and self.address:
             raise RequestError(
-                f"--results {self.results} with --address: the nodes of a cluster share a folder; mount the store on "
-                f"each, and give its path"
+                f"--results {self.results}: does not work with --address, where all nodes need a shared folder; mount "
+                f"the object store on each node, and give its path"
             )
 
     def _seconds(self, name: str) -> float | None:
         text = getattr(self, name)
         if not text:
             return None
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text, re.ASCII)
-        seconds = float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+        matched = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text, re.ASCII)
+        seconds = float(matched[1]) * {"s": 1, "m": 60, "h": 3600}[matched[2]] if matched else 0.0
         if not 0 < seconds <= MOST_SECONDS:
             raise RequestError(f"{option(name)} {text[:50]}: write it as 90s, 30m or 2h, above zero, below 31 years")
         return seconds
 
     def differences(self, other: Experiment) -> dict[str, tuple[Any, Any]]:
-        """Field -> (here, there), for the fields that differ."""
+        """Field -> (value in this experiment, value in the other), for the fields that differ."""
         pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self)}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def option(field: str) -> str:
-    """The command line's spelling of a field: `--num-samples`."""
+    """The command-line option of a field: `--num-samples` for `num_samples`."""
     return "--" + field.replace("_", "-")
 
 
@@ -267,7 +271,7 @@ def _literals(kind: Any) -> tuple[str, ...]:
 
 
 def _kinds(kind: Any) -> tuple[type, ...]:
-    """The classes of Python that its values have."""
+    """The Python classes of the values that a type annotation allows."""
     if get_origin(kind) is Literal:
         return (str,)
     return tuple(each for part in get_args(kind) for each in _kinds(part)) or (kind,)
@@ -277,7 +281,7 @@ def _bounds(name: str, least: int, most: int) -> str:
     if name in ("seed", "priority"):
         return f"must be {least}..{most}"
     if name == "max_concurrent_trials":
-        return f"must be 1 or more, or 0 = all; at most {most:,}"
+        return f"must be 1 or more, or 0 for as many as fit; at most {most:,}"
     return f"must be {least} or more, at most {most:,}"
 
 

@@ -1,4 +1,4 @@
-"""What a search ran with, for experiment.json."""
+"""Collects what experiment.json records beside the options: the space, the versions of packages, the git commit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tuner.spec.spaces import Found
 
 
 def facts_of(found: Found, argv: list[str]) -> dict[str, Any]:
-    """Everything in experiment.json that is not an option, but for the data: where the space and the code came from."""
+    """The part of experiment.json that is known before the data is read: the space, versions, commit and command."""
     space = found.space
     return {
         "best_rule": BEST_RULE,
@@ -34,19 +34,19 @@ def facts_of(found: Found, argv: list[str]) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Package -> version, of those that bear on the figures."""
+    """Package -> version, for the packages that affect a search's figures."""
     names = ("ray", "torch", "torchvision", "numpy", "wandb", "hyperopt", "optuna", "hpbandster")
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in names:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def git_commit() -> str:
-    """The commit of the working folder, with `+` where it has changes; empty outside git."""
+    """The commit of the working folder, with a `+` if it has uncommitted changes; empty outside git."""
     run = partial(subprocess.run, capture_output=True, text=True, check=True, timeout=5)
     try:
         commit: str = run(["git", "rev-parse", "HEAD"]).stdout.strip()

@@ -1,4 +1,4 @@
-"""Where results lie: a folder, or an object store with a working copy on this machine."""
+"""Resolves `--results`: a folder, or an object store with a working copy on this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def is_uri(results: str) -> bool:
-    """Whether results lie in an object store rather than in a folder."""
+    """Whether `results` names an object store rather than a folder."""
     return re.match(r"[a-z][a-z0-9]*://", results) is not None
 
 

@@ -1,4 +1,4 @@
-"""What one trial gets, and how many trials fit; what does not fit is refused with what there is."""
+"""Computes the CPUs and GPUs of one trial and how many trials fit; refuses a trial that fits on no node."""
 
 from __future__ import annotations
 
@@ -9,75 +9,75 @@ from dataclasses import dataclass, replace
 from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
 
-SCALED = "; where an autoscaler adds such nodes, say for how many trials: --max-concurrent-trials N"
+SCALED = "; if an autoscaler can add such nodes, give --max-concurrent-trials N, the number of trials to request"
 
 
 @dataclass(frozen=True)
 class Resources:
-    """CPUs and GPUs (fractions too) of one trial, trials at a time, and processes that a trial has for its training.
+    """The CPUs and GPUs (or fractions) of one trial, its number of workers, and how many trials run at once.
 
-    Those of a trial with workers are split evenly over them.
+    A trial's CPUs and GPUs are split evenly over its workers.
     """
 
     cpus: float
     gpus: float
     concurrent: int
     workers: int = 1
-    split: bool = False  # into processes of their own, which the trial's waits for
+    split: bool = False  # whether separate worker processes train, and the trial's own process waits for them
 
     def bundles(self) -> list[dict[str, float]]:
-        """As a Ray placement group's bundles, the trial's own process first: it needs nothing where it only waits."""
+        """The bundles of a trial's Ray placement group, its own process first; a process that waits needs nothing."""
         if not self.split:
             return [bundle(self.cpus, self.gpus)]
         return [{}, *[bundle(self.cpus / self.workers, self.gpus / self.workers)] * self.workers]
 
     def num_processes(self) -> int:
-        """Of all trials that run at a time."""
+        """The number of processes of all trials that run at once."""
         return self.concurrent * (self.workers + 1 if self.split else 1)
 
     def fit(self, nodes: Sequence[Mapping[str, float]]) -> int:
-        """Trials that the nodes hold at a time. A bundle spans no two nodes; a trial's workers may be on several.
+        """How many trials fit on the nodes at once. A bundle lies on one node; a trial's workers may be on several.
 
         Args:
-            nodes: of each, name -> amount.
+            nodes: the resources of each node, name -> amount.
         """
         return self.num_places(nodes) // (self.workers if self.split else 1)
 
     def num_places(self, nodes: Sequence[Mapping[str, float]]) -> int:
-        """Bundles with resources that the nodes hold at a time: those of a trial are all the same."""
+        """How many bundles that need resources fit on the nodes at once; a trial's bundles are all equal."""
         return sum(_fit(self.bundles()[-1], node) for node in nodes)
 
     def each(self) -> str:
-        """What one of those bundles has: `1 CPU and 0.5 GPU`."""
+        """The resources of one bundle in words: `1 CPU and 0.5 GPU`."""
         return " and ".join(f"{amount:g} {name}" for name, amount in self.bundles()[-1].items())
 
 
 def bundle(cpus: float, gpus: float) -> dict[str, float]:
-    """CPUs and GPUs that belong together, on one node."""
+    """A bundle: CPUs and GPUs that must be on one node."""
     return {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
 
 
 def _fit(bundle: Mapping[str, float], node: Mapping[str, float]) -> int:
-    """How often a node holds a bundle."""
+    """How many times a bundle fits on a node."""
     fit = math.floor(node.get("CPU", 0.0) / bundle["CPU"] + 1e-9)
     if "GPU" in bundle:
         each, there = bundle["GPU"], node.get("GPU", 0.0)
-        # A fraction does not span two devices: 0.4 of a GPU fits twice into each.
+        # A fraction lies on one device: 0.4 GPU fits twice on each GPU.
         fit = min(fit, int(there // each) if each >= 1 else int(there) * math.floor(1 / each + 1e-9))
     return fit
 
 
 def resources_of(experiment: Experiment, nodes: Sequence[Mapping[str, float]]) -> Resources:
-    """The resources of a trial on these nodes; `auto` is one CPU, and one GPU where there is one, for each worker.
+    """The resources of a trial on these nodes; `auto` gives each worker one CPU, and one GPU if a node has a GPU.
 
-    The strategies that use several devices in one process get two GPUs by `auto`, where a node has two.
+    With `auto`, strategies that use several devices in one process get two GPUs if a node has two.
 
     Args:
-        nodes: of each that there is or that may come, name -> amount.
+        nodes: the resources (name -> amount) of each node that exists or that the autoscaler may add.
 
     Raises:
-        RequestError: the nodes cannot hold a trial. Ray would leave it pending without a word. Not raised where a
-            number of trials at a time was asked of a cluster: its autoscaler may add nodes that nobody knows of.
+        RequestError: a trial does not fit on the nodes; Ray would silently leave it pending. Not raised if
+            --max-concurrent-trials is given for a cluster, because the autoscaler may add nodes of unknown size.
     """
     workers, ddp = experiment.workers_per_trial, experiment.strategy == "ddp"
     most = {name: max((float(node.get(name, 0)) for node in nodes), default=0.0) for name in ("CPU", "GPU")}
@@ -94,13 +94,13 @@ def resources_of(experiment: Experiment, nodes: Sequence[Mapping[str, float]]) -
     fit = trial.fit(nodes)
     if not fit:
         there = {name: sum(float(node.get(name, 0)) for node in nodes) for name in most}
-        said = _too_many_workers(trial, nodes, there) if ddp else _too_much(experiment, trial, most)
-        raise RequestError(said + (SCALED if experiment.address else ""))
+        text = _too_many_workers(trial, nodes, there) if ddp else _too_much(experiment, trial, most)
+        raise RequestError(text + (SCALED if experiment.address else ""))
     return replace(trial, concurrent=min(fit, experiment.max_concurrent_trials or fit))
 
 
 def _too_much(experiment: Experiment, trial: Resources, most: dict[str, float]) -> str:
-    """What no node has, and what to ask for."""
+    """An error text: which resource exceeds every node, and what to request instead."""
     pairs = (("CPU", "--cpus-per-trial", trial.cpus), ("GPU", "--gpus-per-trial", trial.gpus))
     name, flag, wanted = next((pair for pair in pairs if pair[2] > most[pair[0]]), pairs[1])
     there, s = most[name], "" if most[name] == 1 else "s"
@@ -113,7 +113,7 @@ def _too_much(experiment: Experiment, trial: Resources, most: dict[str, float]) 
 
 
 def _too_many_workers(trial: Resources, nodes: Sequence[Mapping[str, float]], there: dict[str, float]) -> str:
-    """What all nodes together have too little of, or how many of the workers find a place on one of them."""
+    """An error text: which resource all nodes together lack, or how many of the workers fit on the nodes."""
     workers = trial.workers
     for name, wanted in (("CPU", trial.cpus), ("GPU", trial.gpus)):
         if wanted > there[name]:
@@ -123,6 +123,6 @@ def _too_many_workers(trial: Resources, nodes: Sequence[Mapping[str, float]], th
                 + (", or for --gpus-per-trial 0" if name == "GPU" else "")
             )
     return (
-        f"--workers-per-trial {workers}: {workers} workers x {trial.each()} per trial, each on one node, there is "
-        f"room for {trial.num_places(nodes)}; ask for fewer workers, or for less for each"
+        f"--workers-per-trial {workers}: each of the {workers} workers of a trial needs {trial.each()} on one node; "
+        f"only {trial.num_places(nodes)} fit; ask for fewer workers, or for less for each"
     )

@@ -1,8 +1,9 @@
-"""The stopping rules of Ray's schedulers (2.60.0) as plain values in, decisions out: what a replay judges by. Pure.
+"""The stopping rules of Ray's schedulers (2.60.0) without Ray: metric values go in, decisions come out.
 
-Each is fed values in which smaller is better, in order of arrival, and keeps what Ray's would. Sources:
-ASHA, Li et al., MLSys 2020, in Ray's stopping variant (`AsyncHyperBandScheduler`); the median rule of Golovin et al.,
-"Google Vizier", KDD 2017 (`MedianStoppingRule`); HyperBand, Li et al., JMLR 2018 (`HyperBandScheduler`).
+A rule gets values in order of arrival, with a sign such that smaller is better, and decides as Ray's scheduler does.
+Sources: ASHA, Li et al., MLSys 2020, in Ray's stopping variant (`AsyncHyperBandScheduler`); the median rule of
+Golovin et al., "Google Vizier", KDD 2017 (`MedianStoppingRule`); HyperBand, Li et al., JMLR 2018
+(`HyperBandScheduler`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Action = Literal["continue", "stop", "pause"]
 
 
 class Judged(NamedTuple):
-    """What a rule says of one report; `rung` and `cutoff` are None where it compared nothing."""
+    """A rule's decision on one report; `rung` and `cutoff` are None if the rule compared nothing."""
 
     action: Action = "continue"
     rung: int | float | None = None
@@ -33,13 +34,17 @@ class Rule(Protocol):
     """A stopping rule. Trials are numbered 0, 1, ... in the order in which they were suggested."""
 
     def added(self, trial: int) -> None:
-        """A trial was suggested."""
+        """Adds a trial that the searcher has just suggested."""
 
     def judge(self, trial: int, epoch: int, value: float) -> Judged:
-        """Of a report below the last epoch, with a finite value; smaller is better."""
+        """Decides on a report before the last epoch; its value is finite, and smaller is better."""
 
     def ended(self, trial: int, epoch: int, value: float | None) -> list[tuple[int, Judged]]:
-        """A trial is over, `value` its last, None where it failed or diverged; gives what others waited for."""
+        """Removes a trial that has ended; returns the decisions that this makes possible for waiting trials.
+
+        Args:
+            value: the trial's last value; None if it failed or diverged.
+        """
 
 
 class Fifo:
@@ -56,9 +61,10 @@ class Fifo:
 
 
 class Asha(Fifo):
-    """At a rung a trial goes on if it is not worse than the percentile of those that came there before it.
+    """Stops a trial at a rung if it is worse than a percentile of the trials that reached the rung before it.
 
-    `brackets` above 1 lay the first rung later in each; a trial's bracket is drawn as a search with this seed draws it.
+    With several brackets, the first rung of each is later than that of the one before. A trial's bracket is drawn as
+    a search with the same seed draws it.
     """
 
     def __init__(self, rules: Experiment, brackets: int) -> None:
@@ -73,14 +79,14 @@ class Asha(Fifo):
         self._seed = rules.seed
 
     def bracket(self, trial: int) -> int:
-        """The trial's bracket: Ray draws it from numpy's global stream, which a search derives from (seed, trial)."""
+        """The trial's bracket. Ray draws it from numpy's global stream, which a search seeds from (seed, trial)."""
         if len(self._rungs) == 1:
             return 0
         derived = np.random.SeedSequence((self._seed, 4, trial)).generate_state(1)[0]
         return int(np.random.RandomState(derived).choice(len(self._rungs), p=self._odds))
 
     def judge(self, trial: int, epoch: int, value: float) -> Judged:
-        for rung, came, values in self._rungs[self.bracket(trial)]:  # the highest first, as Ray goes through them
+        for rung, came, values in self._rungs[self.bracket(trial)]:  # Ray checks the highest rung first
             if epoch >= rung and trial not in came:
                 cutoff = -percentile(values, self._percent) if values else None
                 came.add(trial)
@@ -90,9 +96,9 @@ class Asha(Fifo):
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """`np.percentile` to the bit, of values in ascending order: an insertion and two look-ups instead of a sort.
+    """Returns what `np.percentile` returns, bit for bit, for values in ascending order; two look-ups replace a sort.
 
-    The arithmetic is that of numpy's linear method (`_lerp`), since a trial is held against it with `<`.
+    It computes as numpy's linear method (`_lerp`) does: trials are compared with the result by `<`, so each bit counts.
     """
     place = (len(ordered) - 1) * (percent / 100)
     low = math.floor(place)
@@ -101,19 +107,19 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 class Median(Fifo):
-    """A trial goes on if its best value is not worse than the median of the others' running means at its epoch."""
+    """Stops a trial whose best value is worse than the median of the other trials' running means at the same epoch."""
 
-    LEAST = 3  # others, or nothing is compared
+    LEAST = 3  # with fewer other trials, nothing is compared
 
     def __init__(self, rules: Experiment) -> None:
         self._grace = rules.grace_period
         self._curves: dict[int, _Curve] = defaultdict(_Curve)  # trial -> its reports from the grace period on
         self._best: dict[int, float] = defaultdict(lambda: math.inf)
-        self._own: dict[int, dict[int, float]] = defaultdict(dict)  # trial -> epoch, ascending -> its mean to there
-        self._means: dict[int, list[float]] = defaultdict(list)  # epoch -> those of all trials, in ascending order
+        self._own: dict[int, dict[int, float]] = defaultdict(dict)  # trial -> epoch, ascending -> its running mean
+        self._means: dict[int, list[float]] = defaultdict(list)  # epoch -> all trials' running means, ascending
 
     def median(self, epoch: int) -> tuple[float | None, int]:
-        """Of the running means at an epoch, and of how many; None where they are too few to compare with."""
+        """The median of the running means at an epoch (None if there are too few), and how many there are."""
         means = self._means[epoch]
         half = len(means) // 2
         if len(means) < self.LEAST:
@@ -121,7 +127,7 @@ class Median(Fifo):
         return (means[half] if len(means) % 2 else float(np.mean(means[half - 1 : half + 1]))), len(means)
 
     def best(self, trial: int, value: float) -> float:
-        """Of the trial's reports and this value."""
+        """The best of the trial's reported values and this value."""
         return min(value, self._best[trial])
 
     def judge(self, trial: int, epoch: int, value: float) -> Judged:
@@ -135,7 +141,7 @@ class Median(Fifo):
 
     def ended(self, trial: int, epoch: int, value: float | None) -> list[tuple[int, Judged]]:
         if value is not None:
-            self._record(trial, epoch, value)  # Ray takes the last result in once more when a trial completes
+            self._record(trial, epoch, value)  # Ray records the last result a second time when a trial completes
         return []
 
     def _record(self, trial: int, epoch: int, value: float) -> None:
@@ -145,14 +151,14 @@ class Median(Fifo):
             own, curve = self._own[trial], self._curves[trial]
             curve.add(epoch, value)
             last = next(reversed(own), None)
-            between = range(last + 1, epoch) if last is not None else ()  # left out: its last mean stands there
+            between = range(last + 1, epoch) if last is not None else ()  # no report: keep the last mean
             known = own[last] if last is not None else math.nan
             for at, mean in [*((at, known) for at in between), (epoch, curve.mean(epoch))]:
                 own[at] = mean
                 insort(self._means[at], mean)
 
     def _forget(self, trial: int, epoch: int) -> None:
-        """Takes a trial's means from this epoch on away: one that began anew has not come to the later ones yet."""
+        """Removes a trial's means from this epoch on: a trial that restarted has not yet reached later epochs again."""
         own = self._own[trial]
         while own and (later := next(reversed(own))) >= epoch:
             means = self._means[later]
@@ -160,11 +166,11 @@ class Median(Fifo):
 
 
 class _Curve:
-    """A trial's reports in order of arrival, and their mean as Ray takes it."""
+    """A trial's reports in order of arrival, and their mean as Ray computes it."""
 
     def __init__(self) -> None:
         self._epochs: list[int] = []
-        self._values = array("d")  # as numpy has them: a mean of 10,000 takes 10 us, of a list 400
+        self._values = array("d")  # numpy reads it without a copy: a mean of 10,000 takes 10 us, of a list 400 us
         self._highest = 0
 
     def add(self, epoch: int, value: float) -> None:
@@ -173,14 +179,14 @@ class _Curve:
         self._highest = max(self._highest, epoch)
 
     def mean(self, epoch: int) -> float:
-        """Of all reports up to an epoch; numpy's, which adds in pairs: a running sum would differ in the last digit."""
+        """The mean of all reports up to an epoch. numpy adds in pairs; a running sum would differ in the last digit."""
         if epoch >= self._highest:
             return float(np.mean(np.frombuffer(self._values)))
         return float(np.mean([value for at, value in zip(self._epochs, self._values, strict=True) if at <= epoch]))
 
 
 class _Bracket:
-    """One bracket of HyperBand: how many it holds, and the epoch at which it is next halved."""
+    """One bracket of HyperBand: its number of trials, and the epoch of its next rung."""
 
     def __init__(self, size: int, rung: int, halvings: int) -> None:
         self.size, self.rung, self.halvings = size, rung, halvings
@@ -191,12 +197,12 @@ class _Bracket:
 
 
 class HyperBand(Fifo):
-    """Trials wait at a rung until their whole bracket has come; then the best go on and the others are stopped."""
+    """Pauses trials at a rung until their whole bracket has reached it; then continues the best, stops the others."""
 
     def __init__(self, rules: Experiment) -> None:
         self._factor, self._most = rules.reduction_factor, rules.max_epochs
         self._num = int(np.round(np.log(self._most) / np.log(self._factor))) + 1
-        self._opened = 0  # brackets, those of no epochs included
+        self._opened = 0  # number of brackets so far, also those skipped because their rung is at epoch 0
         self._bracket: _Bracket | None = None
         self._of: dict[int, _Bracket] = {}
 
@@ -220,7 +226,7 @@ class HyperBand(Fifo):
         return self.settled(trial)
 
     def settled(self, trial: int) -> list[tuple[int, Judged]]:
-        """What becomes of a trial's bracket if all of it has come: who goes on, who is stopped, held against whom."""
+        """The decisions for a trial's bracket once all its trials have reached the rung; empty before that."""
         bracket = self._of[trial]
         if not (bracket.live and bracket.complete()):
             return []
@@ -239,7 +245,11 @@ class HyperBand(Fifo):
 
 
 def rule_of(rules: Experiment, brackets: int) -> Rule:
-    """The rule of an experiment's scheduler, its state empty. ValueError for one that changes or proposes settings."""
+    """A new rule for an experiment's scheduler.
+
+    Raises:
+        ValueError: the scheduler changes or proposes settings (pbt, bohb), so it cannot be replayed.
+    """
     if rules.scheduler == "asha":
         return Asha(rules, brackets)
     if rules.scheduler == "median":

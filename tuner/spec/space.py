@@ -1,4 +1,4 @@
-"""Space: what is searched, what a trial trains and what is measured; checked when built."""
+"""Space: the searched parameters, what a trial trains, and the metric; checked when it is built."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from tuner.training.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """What is searched, what a trial trains and what is measured; built at module level as `space`.
+    """The searched parameters, what a trial trains, and the metric. A space file names it `space`, at module level.
 
     Args:
-        params: name -> Ray domain (`tune.choice`, `tune.loguniform`, ...), nested dictionaries allowed.
-        task: the training functions; or
-        train: any function that Ray Tune accepts, `train(config)` calling `ray.tune.report`.
-        metric: the name in the reports that the search goes by; `mode` is "min" or "max".
-        max_epochs: reports a trial makes at most (ASHA's `max_t`).
-        num_samples, grace_period, reduction_factor: the search's defaults; options of the command line go first.
-        strategy, workers_per_trial: how a trial of the task is trained, unless the command line says otherwise.
-        mutable: parameters that may change while a trial trains, as pbt does ("lr", "momentum", "weight_decay").
+        params: name -> Ray domain (`tune.choice`, `tune.loguniform`, ...); dictionaries may be nested.
+        task: the training functions. Give either `task` or `train`.
+        train: any function that Ray Tune accepts: `train(config)` that calls `ray.tune.report`.
+        metric: the reported metric to optimize.
+        mode: "min" or "max": whether to minimize or maximize the metric.
+        max_epochs: maximum epochs (reports) per trial; ASHA's `max_t`.
+        num_samples, grace_period, reduction_factor: defaults of the search; command-line options take precedence.
+        strategy, workers_per_trial: how to train a trial of the task; command-line options take precedence.
+        mutable: parameters that pbt may change while a trial trains ("lr", "momentum", "weight_decay").
 
     Raises:
-        ValueError: naming the parameter or field, what was given and what is allowed.
+        ValueError: a parameter or field is wrong; the text names it, its value and what is allowed.
     """
 
     params: Mapping[str, Any]
@@ -44,7 +45,7 @@ class Space:
 
     def __post_init__(self) -> None:
         if (self.task is None) == (self.train is None):
-            raise ValueError("Space takes either task= or train=, exactly one of them")
+            raise ValueError("Space needs exactly one of task= and train=")
         if not isinstance(self.params, Mapping):
             raise ValueError(f"params is a {type(self.params).__name__}: must be a dict, name -> search domain")
         if not self.params:
@@ -62,11 +63,11 @@ class Space:
         names = [name for name, _ in domains.leaves(self.params)]
         for name in self.mutable:
             if name not in names or "/" in name:
-                what = "is inside another" if name in names else f"is no parameter; the parameters: {', '.join(names)}"
+                what = "is a nested parameter" if name in names else f"is no parameter; give one of {', '.join(names)}"
                 raise ValueError(f"mutable names {name!r}, which {what}")
 
     def reported(self) -> set[str] | None:
-        """The names that every report has, where they are known before a trial ran; None for `train`."""
+        """The metrics that every report has; None for `train`, whose metrics are known only when a trial runs."""
         if self.task is None:
             return None
         return {"loss", "train_loss", *self.task.metrics}
@@ -79,4 +80,4 @@ def _takes_config(train: Any) -> bool:
     except TypeError:
         return False
     except ValueError:
-        return True  # a built-in function that does not say
+        return True  # a built-in function without a signature

@@ -1,4 +1,4 @@
-"""Finds the space that a name, a file or a module stands for, and imports it."""
+"""Finds and imports the space that a name, a path or a module refers to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tuner.spec.space import Space
 
 @dataclass(frozen=True)
 class Found:
-    """A space and where it came from: the name it was asked for by, its file and that file's sha256."""
+    """A loaded space with its origin: the name that was requested, its file, and the file's sha256."""
 
     space: Space
     name: str
@@ -28,21 +28,21 @@ class Found:
 
 
 def list_spaces() -> dict[str, str]:
-    """Name -> first line of the docstring, of every file in `search_spaces/`; nothing is imported."""
+    """Name -> first line of the docstring, for every file in `search_spaces/`; imports none of them."""
     files = sorted(path for path in _folder().glob("*.py") if not path.name.startswith("_"))
     return {path.stem: _first_line(path) for path in files}
 
 
 def is_path(name: str) -> bool:
-    """Whether a space is asked for by its file, not by a name in `search_spaces/` or a module's."""
+    """Whether `--space` is a path to a file, rather than a name in `search_spaces/` or a module."""
     return name.endswith(".py") or "/" in name
 
 
 def locate_space(name: str) -> tuple[Path | str, str]:
-    """The file or the module that a space's name stands for, and the attribute asked for; nothing is imported.
+    """The file or module that `--space` refers to, and the requested attribute; imports nothing.
 
     Raises:
-        RequestError: no such file, or an unknown name (with the nearest).
+        RequestError: no such file, or an unknown name (the text suggests the nearest).
     """
     module_name, _, attribute = name.partition(":")
     if is_path(name):
@@ -62,7 +62,7 @@ def locate_space(name: str) -> tuple[Path | str, str]:
 
 
 def file_of(name: str) -> Path | None:
-    """The file that `find_space` runs for this name; nothing is imported. None where there is none."""
+    """The file that `find_space` runs for this name, or None if it does not exist; imports nothing."""
     module_name = name.partition(":")[0]
     if is_path(name):
         path = Path(name).resolve()
@@ -74,10 +74,12 @@ def file_of(name: str) -> Path | None:
 
 
 def mentions_torch(name: str) -> bool:
-    """Guess from the text of the space's file whether its trials import torch; True where no file is found.
+    """Guesses from the source of the space whether its trials import torch; True if the source is not found.
 
-    A wrong guess costs seconds at the start and nothing else: workers import torch ahead without need, or with their
-    first trial. RequestError for a file that is missing, or an unknown name.
+    A wrong guess costs only seconds at the start: workers import torch needlessly, or not before their first trial.
+
+    Raises:
+        RequestError: the file is missing, or the name is unknown.
     """
     locate_space(name)
     path = file_of(name)
@@ -88,15 +90,15 @@ def find_space(name: str) -> Found:
     """Imports a space: a name in `search_spaces/`, a path to a .py file, or `package.module[:attribute]`.
 
     Raises:
-        RequestError: unknown name (with the nearest), a file that does not import (its own error, file and line),
-            or a module without a Space.
+        RequestError: the name is unknown, the file does not import (the text has its error, file and line), or the
+            module has no Space.
     """
     place, attribute = locate_space(name)
     module = _import_file(place.resolve()) if isinstance(place, Path) else _import_module(place, name)
     space = getattr(module, attribute or "space", None)
     if not isinstance(space, Space):
         what = f"{attribute or 'space'} = Space(...)"
-        raise RequestError(f"--space {name}: {module.__file__} has no {what}; it needs one at module level")
+        raise RequestError(f"--space {name}: {module.__file__} has no {what} at module level; add it")
     path = Path(str(module.__file__))
     return Found(space, name, path, hashlib.sha256(path.read_bytes()).hexdigest(), module.__name__)
 
@@ -115,7 +117,7 @@ def _first_line(path: Path) -> str:
 
 
 def _origin(parts: list[str]) -> Path:
-    """A module's file. `importlib.util.find_spec` would import the packages that it is in."""
+    """The file of a module, without an import: `importlib.util.find_spec` would import the packages around it."""
     places, origin = None, ""
     for end, part in enumerate(parts, 1):
         name = ".".join(parts[:end])
@@ -123,7 +125,7 @@ def _origin(parts: list[str]) -> Path:
         try:
             spec = next(filter(None, (finder.find_spec(name, places) for finder in finders)), None)
             below = list(spec.submodule_search_locations or ()) if spec else []
-        except KeyError:  # a folder without __init__.py in another asks for that one's module, which is not imported
+        except KeyError:  # a folder without __init__.py needs its parent module, which is not imported
             spec, below = None, [str(place) for one in places or sys.path if (place := Path(one, part)).is_dir()]
         places, origin = below, (spec and spec.origin) or ""
     return Path(origin)
@@ -137,7 +139,7 @@ def _import_module(module_name: str, asked: str) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    # The file's content is in the name, so that two files of one name can live in one process (tests, the service).
+    # The module's name contains a digest of the file: one process (tests, the service) may load two files of one name.
     source = path.read_bytes()
     digest = hashlib.sha256(source).hexdigest()[:8]
     name = f"tuner_space_{path.stem}_{digest}"
@@ -148,7 +150,7 @@ def _import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        # Not by the loader, which may run a file of __pycache__ beside it that has other code.
+        # Compiled here, because the loader may run a stale file of __pycache__ with other code.
         exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
@@ -157,7 +159,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _where(error: BaseException) -> str:
-    """The error with the file and line where the space raised it (the innermost frame outside this package)."""
+    """The error with the file and line of the space that raised it: the innermost frame outside this package."""
     if isinstance(error, SyntaxError):
         place = f" ({error.filename}, line {error.lineno})" if error.lineno else ""
         return f"does not parse: {error.msg}{place}"
@@ -171,5 +173,5 @@ def _where(error: BaseException) -> str:
         if not f.filename.startswith(skip) and "site-packages" not in f.filename
     ]
     place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    said = " ".join(str(error).split())
-    return f"does not import: {type(error).__name__}: {said}{place}"
+    message = " ".join(str(error).split())
+    return f"does not import: {type(error).__name__}: {message}{place}"

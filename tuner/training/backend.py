@@ -1,4 +1,4 @@
-"""Which kernels a CPU convolves with, chosen from shapes: the choice changes the last digits, so never from timing."""
+"""Chooses the convolution kernels of a CPU (oneDNN or torch's own) from the shapes of a model."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from torch import Tensor, nn
 
 from tuner.training.batches import Examples
 
-SMALL_CONVOLUTION = 1_500_000  # multiply-adds a batch, see `small_convolutions`
+SMALL_CONVOLUTION = 1_500_000  # multiply-adds per batch, see `small_convolutions`
 
 
 def small_convolutions(model: nn.Module, examples: Examples, batch_size: int) -> bool:
-    """Whether oneDNN's fixed cost of a call outweighs its faster arithmetic.
+    """Whether the convolutions are so small that oneDNN's fixed cost per call outweighs its faster arithmetic.
 
-    Decided from shapes alone, never from timing, because the choice changes the last bits of the figures.
-    Seven small networks at batch sizes 1 to 8, one thread: up to 1.4 million multiply-adds in the largest
-    convolution of a batch a step without oneDNN took 0.50 to 1.04 of one with it (channels last), from 1.8
-    million on 1.03 to 1.94. The tutorial's LeNet, ms a step without and with: 0.41 and 0.58 at batch size 2,
-    0.58 and 0.69 at 4, 1.15 and 0.90 at 8.
+    The choice changes the last bits of the figures. It depends on shapes only, never on timing, so that it is the
+    same in every run.
+
+    Measured with seven small networks at batch sizes 1 to 8 and one thread, as the time of a step without oneDNN
+    divided by the time with it (channels last): 0.50 to 1.04 if the largest convolution takes up to 1.4 million
+    multiply-adds per batch, 1.03 to 1.94 from 1.8 million on. The tutorial's LeNet takes 0.41 ms per step without
+    and 0.58 ms with oneDNN at batch size 2, 0.58 and 0.69 ms at 4, 1.15 and 0.90 ms at 8.
     """
     if batch_size > 8:
         return False
@@ -43,7 +45,7 @@ def small_convolutions(model: nn.Module, examples: Examples, batch_size: int) ->
 
 @contextmanager
 def onednn(enabled: bool) -> Iterator[None]:
-    """Switches oneDNN off inside unless `enabled`; put back after, as other trials follow in the process."""
+    """Switches oneDNN off inside the context unless `enabled`; restores it afterwards for the process's next trial."""
     before = bool(torch.backends.mkldnn.enabled)
     torch.backends.mkldnn.enabled = before and enabled  # type: ignore[assignment]
     try:

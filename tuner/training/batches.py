@@ -1,4 +1,4 @@
-"""Examples as batches of tensors on a trial's device, whether they are held in memory or decoded from files."""
+"""Reads examples, from memory or from files, as batches of tensors on a trial's device."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tuner.training.data import Arrays, Files
 from tuner.training.loader import FileExamples
 from tuner.training.task import Task
 
-CHUNK_VALUES = 2**20  # input values gathered at once, 341 CIFAR images: 6 times as many take twice the time
+CHUNK_VALUES = 2**20  # input values gathered at once, 341 CIFAR images; 6 times as many take twice the time per image
 
 
 class Examples(Protocol):
-    """One part of the data, ready to be read.
+    """One part of the data (training, validation or test), ready to be read.
 
     Attributes:
-        sample: one input as the model takes it, of shape (1, ...), on the CPU.
+        sample: one input as the model takes it, with shape (1, ...), on the CPU.
     """
 
     sample: Tensor
@@ -30,19 +30,23 @@ class Examples(Protocol):
 
     @property
     def chunk_length(self) -> int:
-        """Examples worth handling at once, whatever the batch size; at least one."""
+        """How many examples are efficient to read at once, independent of the batch size; at least 1."""
 
     def batches(
         self, order: Tensor, batch_size: int, memory_format: torch.memory_format
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Prepared inputs and targets on the device, in the order of the indices given; the last may be smaller."""
+        """Yields prepared inputs and targets on the device, in the order of the indices; the last batch may be smaller.
+
+        Args:
+            order: the indices of the examples.
+        """
 
     def close(self) -> None:
-        """Ends the processes that load examples, if any; may be called twice."""
+        """Ends the processes that load examples, if there are any; may be called twice."""
 
 
 def examples_of(part: Arrays | Files, task: Task, device: torch.device) -> Examples:
-    """The part of the data as the trial reads it. ValueError where it has no examples."""
+    """Prepares a part of the data for reading; raises a ValueError if it has no examples."""
     if len(part) == 0:
         raise ValueError("a part of the data has no examples: give it at least one")
     if isinstance(part, Files):
@@ -51,10 +55,10 @@ def examples_of(part: Arrays | Files, task: Task, device: torch.device) -> Examp
 
 
 class ArrayExamples:
-    """Arrays, gathered and prepared in bulk, never written to.
+    """Reads arrays in memory, many examples at once; never writes to the arrays.
 
-    On a CPU the tensors are views of the arrays. Elsewhere they are copied once, as stored: prepared they may be
-    many times larger (CIFAR-10 at 112 x 112 takes 7.5 GB as floats, 0.15 GB as stored).
+    On a CPU the tensors are views of the arrays. On another device they are a copy of the stored data, which is much
+    smaller than the prepared inputs: CIFAR-10 takes 0.15 GB as stored, and 7.5 GB as floats of 112 x 112.
     """
 
     def __init__(self, arrays: Arrays, prepare: Callable[[Tensor], Tensor] | None, device: torch.device) -> None:
@@ -70,11 +74,11 @@ class ArrayExamples:
 
     @property
     def chunk_length(self) -> int:
-        """Examples whose prepared inputs hold CHUNK_VALUES together, at least one."""
+        """How many examples have CHUNK_VALUES prepared input values together; at least 1."""
         return max(1, CHUNK_VALUES // max(1, self.sample.numel()))
 
     def chunks(self, order: Tensor, length: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Prepared copies of the examples, `length` at a time, in the order of the indices given."""
+        """Yields prepared copies of the examples, `length` at a time, in the order of the indices."""
         for rows in torch.split(order.to(self.inputs.device), length):
             inputs = self.inputs.index_select(0, rows)
             yield (self.prepare(inputs) if self.prepare else inputs), self.targets.index_select(0, rows)
@@ -82,18 +86,18 @@ class ArrayExamples:
     def batches(
         self, order: Tensor, batch_size: int, memory_format: torch.memory_format
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Views of chunks of whole batches: gathering each batch alone costs 9 us, of a small step's 460."""
+        """Yields batches as views of larger chunks: to gather each alone costs 9 us, and a small step takes 460 us."""
         length = max(1, self.chunk_length // batch_size) * batch_size
         for inputs, targets in self.chunks(order, length):
             inputs = inputs.contiguous(memory_format=memory_format)
             yield from zip(torch.split(inputs, batch_size), torch.split(targets, batch_size), strict=True)
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Does nothing: arrays need no loader processes."""
 
 
 def read_only_view(array: np.ndarray) -> Tensor:
-    """The array as a tensor without a copy; nothing here writes through it, hence no need for the warning."""
+    """The array as a tensor without a copy. Nothing writes to it, so torch's warning about that is suppressed."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)

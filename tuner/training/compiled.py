@@ -1,4 +1,4 @@
-"""`torch.compile`, as an option of a task."""
+"""Applies `torch.compile` to a network, an option of a task."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from torch import nn
 
 
 def compiled(network: nn.Module, device: torch.device) -> nn.Module:
-    """The network compiled at its first batch; it shares the parameters, and their names in the model stay.
+    """Returns a network that torch compiles at its first batch; it shares its parameters with the original model.
+
+    The names of the parameters in the original model do not change.
 
     Raises:
-        RuntimeError: no C++ compiler is there, which on a CPU torch needs. Its own error is a page long and comes
-            with the first batch.
+        RuntimeError: torch needs a C++ compiler on a CPU, and there is none. Torch's own error is a page long and
+            appears only at the first batch.
     """
     import torch._inductor.config
     from torch._inductor.cpp_builder import get_cpp_compiler
@@ -22,9 +24,9 @@ def compiled(network: nn.Module, device: torch.device) -> nn.Module:
             get_cpp_compiler()
         except InvalidCxxCompiler:
             raise RuntimeError(
-                "Task.compile needs a C++ compiler on a CPU: install g++, or leave compile out"
+                "Task.compile needs a C++ compiler on a CPU: install g++, or leave out compile=True"
             ) from None
-    # A trial's CPUs are few, and processes that compile would stay beside it.
+    # A trial has few CPUs, and separate compiler processes would stay alive beside it.
     torch._inductor.config.compile_threads = 1
     network_: nn.Module = torch.compile(network)  # type: ignore[assignment]
     return network_

@@ -1,4 +1,4 @@
-"""What a trial trains on: examples in memory or in files, split once, read in batches by index."""
+"""The data that a trial trains on: examples in memory or in files, split into training, validation and test parts."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 
 
 class DataError(ValueError):
-    """The data is missing, truncated or altered; the text names the file and what to do."""
+    """The data is missing, truncated or changed; the text names the file and says what to do."""
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """Examples held in memory; `targets[i]` belongs to `inputs[i]`.
+    """Examples in memory; `targets[i]` belongs to `inputs[i]`.
 
     Args:
-        inputs: array of shape (N, ...), uint8 for images, any dtype that torch knows.
+        inputs: array of shape (N, ...) with any dtype that torch supports; uint8 for images.
         targets: array of shape (N, ...).
     """
 
@@ -27,27 +27,27 @@ class Arrays:
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.targets):
-            raise ValueError(f"{len(self.inputs)} inputs but {len(self.targets)} targets: one target an input")
+            raise ValueError(f"{len(self.inputs)} inputs but {len(self.targets)} targets: give one target per input")
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def take(self, rows: np.ndarray) -> Arrays:
-        """The examples at these indices, in their order."""
+        """The examples at these indices, in the order of the indices."""
         return Arrays(self.inputs[rows], self.targets[rows])
 
 
 @dataclass(frozen=True)
 class Files:
-    """Examples that do not fit in memory: a file each, decoded when it is read; `targets[i]` belongs to `paths[i]`.
+    """Examples that do not fit in memory, one file per example; `targets[i]` belongs to `paths[i]`.
 
     Args:
-        paths: array of shape (N,) of bytes (`os.fsencode`): every trial of a node maps the same one, where a
-            list of a million strings would be copied into each.
+        paths: array of shape (N,) with paths as bytes (`os.fsencode`). All trials of a node share one array in
+            memory; a list of a million strings would be copied into each trial.
         targets: array of shape (N,) or (N, ...).
-        decode: `decode(path) -> array`, the input as it is stored in a batch (uint8 of shape (3, H, W), say), of
-            one shape and dtype for all; called in processes of the trial's loader. What it raises fails the
-            trial, and the file is named.
+        decode: `decode(path) -> array` returns one stored input, such as uint8 of shape (3, H, W). All inputs need
+            the same shape and dtype. It runs in the trial's loader processes. An exception in it fails the trial,
+            with an error that names the file.
     """
 
     paths: np.ndarray
@@ -56,13 +56,13 @@ class Files:
 
     def __post_init__(self) -> None:
         if len(self.paths) != len(self.targets):
-            raise ValueError(f"{len(self.paths)} paths but {len(self.targets)} targets: one target a path")
+            raise ValueError(f"{len(self.paths)} paths but {len(self.targets)} targets: give one target per path")
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def take(self, rows: np.ndarray) -> Files:
-        """The examples at these indices, in their order."""
+        """The examples at these indices, in the order of the indices."""
         return Files(self.paths[rows], self.targets[rows], self.decode)
 
 
@@ -71,14 +71,15 @@ class Splits:
     """A data set as a space's `data` function returns it.
 
     Args:
-        train: what is trained on, and, while `validation` is None, what the validation part is taken from.
-        validation: what every report is measured on; None has the service take a seeded part of `train`.
-        test: evaluated once, with the best trial, at the end of the search; None when there is none.
-        source: where the examples came from, kept in experiment.json.
-        constants: what the task's functions find in their config beside the setting, because only the data
-            can tell: the number of classes, say.
-        notice: what a reader of the answer must know about the data (a sample in the place of the whole
-            set, say): shown at the start of a search, in experiment.json and beside the answer.
+        train: the training part.
+        validation: the part on which every report is measured. If it is None, a random part of `train`, drawn by the
+            seed, becomes the validation part.
+        test: the part on which the best trial is evaluated, once, at the end of the search; None = no test part.
+        source: where the examples come from; recorded in experiment.json.
+        constants: values that depend on the data, such as the number of classes. The task's functions get them in
+            their config, beside the setting.
+        notice: a warning about the data, such as that it is only a sample. It is shown at the start of a search and
+            beside the answer, and recorded in experiment.json.
     """
 
     train: Arrays | Files
@@ -90,15 +91,14 @@ class Splits:
 
 
 def hold_out(splits: Splits, *, fraction: float, seed: int) -> Splits:
-    """The same splits with `fraction` of `train` moved to `validation`, chosen by `seed` alone.
+    """Moves `fraction` of the training part, drawn by `seed`, to the validation part; keeps an existing one.
 
-    All trials of an experiment share the result, so that their figures can be compared. Splits that have a
-    validation part already are returned as they are.
+    All trials of an experiment share the result, so that their figures can be compared.
     """
     if splits.validation is not None:
         return splits
     order = np.random.default_rng(seed).permutation(len(splits.train))
     num_validation = round(len(order) * fraction)
-    # Sorted, because a gather in memory order is faster and the order within a split carries no meaning.
+    # Sorted, because reading in memory order is faster. The order within a part has no meaning.
     held, kept = np.sort(order[:num_validation]), np.sort(order[num_validation:])
     return replace(splits, train=splits.train.take(kept), validation=splits.train.take(held))

@@ -1,8 +1,8 @@
-"""Spares eager training the import of torch's compiler: 1.1 s in each worker, and again where the answer is tested.
+"""Delays the import of torch's compiler, which eager training does not need: 1.1 s in each process.
 
-Every optimiser of torch imports `torch._dynamo` at its first step (torch 2.9 to 2.15), though it needs two functions of
-it, which do nothing where nothing is compiled. `import_compiler_late` puts a module with these two in its place. Any
-other attribute or submodule that somebody asks for loads the compiler itself.
+Every torch optimizer imports `torch._dynamo` at its first step (torch 2.9 to 2.15). It uses only two functions of it,
+which do nothing in eager code. `import_compiler_late` replaces the module by a stand-in with these two functions. Any
+other attribute or submodule of the stand-in loads the real compiler.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NAME = "torch._dynamo"
 
 
 def import_compiler_late() -> None:
-    """Makes `import torch._dynamo` cheap until something needs the compiler; does nothing where it is loaded."""
+    """Makes `import torch._dynamo` cheap until code needs the compiler; does nothing if it is already loaded."""
     if NAME not in sys.modules:
         import torch
 
@@ -25,25 +25,25 @@ def import_compiler_late() -> None:
 
 
 class StandIn(ModuleType):
-    """What eager training uses of `torch._dynamo`; replaced by the module itself when anything else is used."""
+    """Has the two functions of `torch._dynamo` that eager training uses; any other attribute loads the real module."""
 
     @staticmethod
     def graph_break(msg: str = "") -> None:
-        """Ends a compiled graph; eager code has none."""
+        """Does nothing: eager code has no compiled graph to end."""
 
     @staticmethod
     def disable(fn: Callable[..., Any], recursive: bool = True, **options: Any) -> Callable[..., Any]:
-        """Keeps a function out of compiled graphs; eager code has none."""
+        """Returns the function unchanged: eager code has no compiled graph to exclude it from."""
         return fn
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__path__":  # who goes through all modules needs no compiler
+        if name.startswith("__") and name != "__path__":  # code that inspects all modules needs no compiler
             raise AttributeError(name)
         return getattr(compiler(), name)
 
 
 def compiler() -> ModuleType:
-    """The real `torch._dynamo`, loaded if it is not yet."""
+    """The real `torch._dynamo`; imports it if needed."""
     if isinstance(sys.modules.get(NAME), StandIn):
         del sys.modules[NAME]
     return importlib.import_module(NAME)

@@ -1,6 +1,6 @@
-"""The processes of one ddp trial: what each of them does, and how they find each other; who starts them is left open.
+"""The processes of one ddp trial: what each process does, and how the processes connect to each other.
 
-`tuner.engine.workers` starts them as Ray actors, `tuner.training.launch` as plain processes.
+`tuner.engine.workers` starts them as Ray actors, and `tuner.training.launch` as plain processes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tuner.training.usage import Usage, of_workers
 
 logger = logging.getLogger(__name__)
 Answer = tuple[int, Any, BaseException | None]  # rank, value, error
-JOIN_TIMEOUT = datetime.timedelta(seconds=60)  # for all processes to be there
-ECHO_S = 5.0  # how long the error behind an echo of it is waited for
-SIOCGIFADDR = 0x8915  # Linux: the address of a network interface
+JOIN_TIMEOUT = datetime.timedelta(seconds=60)  # until all processes must have connected
+ECHO_S = 5.0  # how long to wait for the original error of another process, see `is_echo`
+SIOCGIFADDR = 0x8915  # Linux ioctl that returns the address of a network interface
 
 
 class GroupOutOfMemoryError(RuntimeError):
-    """A process of a group ran out of memory with `size` examples at once, and fewer may fit."""
+    """A process of a group ran out of memory with `size` examples at once; fewer examples may fit."""
 
     def __init__(self, text: str, size: int) -> None:
         super().__init__(text)
@@ -46,13 +46,13 @@ class GroupOutOfMemoryError(RuntimeError):
 
 
 class Member:
-    """One process of a group. Every method is called in all processes at once, `listen` and `state` aside.
+    """One process of a group. Every method except `listen` and `state` is called in all processes at once.
 
     Args:
-        rank: from 0; rank 0 is where the others find the group, and reports and saves.
-        num_workers: processes of the group.
-        num_threads: of torch, at least 1.
-        device: cpu or cuda (its own device is then the only one that the process sees, or that of its index).
+        rank: from 0. The other processes connect to rank 0, which also reports and saves checkpoints.
+        num_workers: number of processes in the group.
+        num_threads: number of torch threads, at least 1.
+        device: cpu, cuda (the only GPU that the process sees) or cuda:INDEX.
     """
 
     def __init__(self, rank: int, num_workers: int, num_threads: int, device: str) -> None:
@@ -64,9 +64,9 @@ class Member:
         self.training: Training | None = None
 
     def listen(self, host: str) -> int:
-        """Rank 0 alone: opens the port at which the group meets, at this address alone, and returns it."""
+        """Opens the port that the group connects to, at this address only, and returns it. Called in rank 0 only."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, 0), family=family)  # a store's own listens on all interfaces
+        listener = socket.create_server((host, 0), family=family)  # TCPStore itself would listen on all interfaces
         port = int(listener.getsockname()[1])
         self.store = TCPStore(
             host,
@@ -80,12 +80,12 @@ class Member:
         return port
 
     def join(self, host: str, port: int, address: str) -> None:
-        """Meets the others.
+        """Connects this process to the others.
 
         Args:
-            host, port: where rank 0 listens.
-            address: this process's own, in the network that the group talks over. Its interface is named to gloo
-                and nccl, which would take one by the host's name, or the first there is.
+            host, port: the address at which rank 0 listens.
+            address: this process's own address in the network of the group. gloo and nccl must use the interface
+                with this address; by themselves they would choose one by the host's name, or the first one.
         """
         interface = interface_of(address)
         if interface:
@@ -96,11 +96,11 @@ class Member:
         dist.init_process_group(backend, store=self.store, rank=self.rank, world_size=self.num_workers)
 
     def begin(self, task: Task, splits: Splits, spec: TrialSpec, state: bytes | None, limit: int | None) -> int:
-        """Builds the training, or goes on with a state; returns the epochs done.
+        """Builds the training, restored from a state if there is one; returns the number of finished epochs.
 
         Args:
-            state: a torch.save of a state with `training` in it, to go on from; None = anew.
-            limit: examples that go through a model at once at most; None = as the state says, or all.
+            state: bytes that torch.save wrote of a dictionary with the key `training`; None = start at epoch 0.
+            limit: the most examples that may go through the model at once; None = the state's limit, or no limit.
         """
         self.end()
         whole = replace(spec, strategy="ddp", num_workers=self.num_workers)
@@ -115,11 +115,11 @@ class Member:
         return self.training.epoch
 
     def run_epoch(self) -> tuple[dict[str, Any], dict[str, float]]:
-        """Trains and validates an epoch; gives the report of all processes, and this one's usage of its machine.
+        """Trains and validates one epoch; returns the report of all processes, and this process's resource usage.
 
         Raises:
-            GroupOutOfMemoryError: a part of a batch did not fit here. The others wait in a collective call for this
-                process, so that the group has to be started anew, with a smaller `limit`.
+            GroupOutOfMemoryError: a part of a batch did not fit in this process. The other processes still wait for
+                it in a collective call, so the group must be restarted with a smaller `limit`.
         """
         assert self.training is not None
         fit = self.training.train_fit
@@ -132,14 +132,14 @@ class Member:
             raise GroupOutOfMemoryError(str(error), size) from None
 
     def state(self, **others: Any) -> bytes:
-        """A torch.save of the training's state, and of `others` beside it. The same in every process."""
+        """The training's state, with `others` beside it, as bytes written by torch.save; equal in all processes."""
         assert self.training is not None
         saved = io.BytesIO()
         torch.save({"training": self.training.state_dict(), **others}, saved)
         return saved.getvalue()
 
     def end(self) -> None:
-        """Lets go of the training; the process and its group stay for the next one."""
+        """Frees the training; the process stays connected for the next trial."""
         if self.training is not None:
             self.training.close()
             self.training = None
@@ -147,12 +147,13 @@ class Member:
 
 
 class Group:
-    """The processes of one trial, told what to do all at once. Who starts them says how, in the methods at the end.
+    """Runs one trial in several processes: calls the methods of all `Member`s at once.
 
-    A group is kept from one trial to the next while all is well (`begin` again); after any error it is to be ended.
+    A subclass starts the processes and implements `call`, `call_first` and `restart`. The next trial may reuse a group
+    (call `begin` again), unless a call raised an error; then the caller must end the group.
 
     Attributes:
-        epoch: epochs done.
+        epoch: number of finished epochs.
     """
 
     def __init__(self) -> None:
@@ -161,15 +162,15 @@ class Group:
         self.saved: bytes | None = None
 
     def begin(self, spec: TrialSpec, state: bytes | None = None, limit: int | None = None) -> None:
-        """Every process builds the training, or goes on with the state (see `Member.begin`)."""
+        """Builds the training in every process, restored from a state if there is one (see `Member.begin`)."""
         self.spec, self.saved = spec, state
         self.epoch = self.call("begin", spec, state, limit)[0]
 
     def run_epoch(self) -> dict[str, Any]:
-        """As `Training.run_epoch`, over all processes, with what they used of their machines.
+        """Trains one epoch in all processes; returns the report of `Training.run_epoch` and their resource usage.
 
-        Where a part of a batch does not fit, the processes are started anew, with half of the examples at once, from
-        the state that was saved last.
+        If a part of a batch does not fit in memory, the processes restart from the last saved state, with half as
+        many examples at once.
         """
         report: dict[str, Any] = {}
         until = self.epoch + 1
@@ -186,49 +187,50 @@ class Group:
         return report
 
     def state(self, **others: Any) -> bytes:
-        """A torch.save of the training's state, and of `others` beside it."""
+        """The training's state, with `others` beside it, as bytes written by torch.save."""
         self.saved = self.call_first("state", **others)
         return self.saved
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
-        """A method of every `Member`, and its values by rank; raises the error that explains the others."""
+        """Calls a method of every `Member`; returns the values by rank, or raises the error that caused all others."""
         raise NotImplementedError
 
     def call_first(self, method: str, **named: Any) -> Any:
-        """A method of rank 0 alone."""
+        """Calls a method of rank 0 only; returns its value."""
         raise NotImplementedError
 
     def restart(self) -> None:
-        """Ends the processes, wherever they stand, and starts new ones."""
+        """Kills the processes, whatever they are doing, and starts new ones."""
         raise NotImplementedError
 
 
 def interface_of(address: str) -> str:
-    """The network interface that has an IPv4 address; empty where none has."""
+    """The name of the network interface with this IPv4 address; empty if no interface has it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
-                found = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
             except OSError:
                 continue  # an interface without an address
-            if socket.inet_ntoa(found[20:24]) == address:
+            if socket.inet_ntoa(reply[20:24]) == address:
                 return name
     return ""
 
 
 def addresses_among(addresses: list[str]) -> list[str]:
-    """The address that each process has for the others, by rank: loopback where all are on one machine."""
+    """The address at which the others reach each process, by rank: loopback if all are on one machine."""
     return ["127.0.0.1"] * len(addresses) if len(set(addresses)) == 1 else addresses
 
 
 def gathered(num_workers: int, done: Callable[[float | None], list[Answer]]) -> list[Any]:
-    """The values of all processes, by rank.
+    """Collects the return values of all processes, by rank.
 
-    The first error is raised without waiting for the others, which may stand in a collective call for ever. Unless it
-    is the echo of another process's end: then what that one has to say is waited for.
+    Raises the first error at once, because the other processes may wait in a collective call for ever. If the error
+    only says that another process is gone (`is_echo`), it first waits for that process's own error.
 
     Args:
-        done: gives answers that were not given before, at least one, or none after that many seconds (None = never).
+        done: `done(timeout_s)` waits for at least one new answer; returns an empty list after the timeout (None = no
+            timeout).
     """
     values: dict[int, Any] = {}
     echo: BaseException | None = None
@@ -246,7 +248,7 @@ def gathered(num_workers: int, done: Callable[[float | None], list[Answer]]) -> 
 
 
 def is_echo(error: BaseException) -> bool:
-    """Whether a collective call failed because another process is gone: its own error says why."""
+    """Whether an error only says that another process is gone; that process's own error has the reason."""
     text = str(error)
     marks = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo/transport", "NCCL error")
     return isinstance(error, dist.DistError) or any(mark in text for mark in marks)

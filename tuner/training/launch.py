@@ -1,4 +1,4 @@
-"""A ddp trial's processes on this machine without Ray: for `tuner.train`, benchmarks and tests."""
+"""Runs a ddp trial in processes on this machine, without Ray: for `tuner.train`, benchmarks and tests."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Source = Callable[[], tuple[Task, Splits]]
 
 
 class WorkerDiedError(RuntimeError):
-    """A process of a group has died; the text says which, and how."""
+    """A process of a group has died; the text has its rank and exit code."""
 
 
 class Processes(Group):
-    """A group of plain processes, ended with `close` or with the process that started them.
+    """A group of plain processes. They end with `close`, or with the process that started them.
 
     Args:
-        source: gives the task and its data, in each process anew: a space's functions are lambdas more often than
-            not, which do not travel. A module-level function, or a `functools.partial` of one.
-        num_workers: processes of the trial.
-        num_threads: of torch, of each process.
-        use_cuda: each process has the GPU of its rank.
+        source: returns the task and its data; called in each process. It must be a module-level function or a
+            `functools.partial` of one, because the lambdas that most tasks contain cannot be pickled.
+        num_workers: number of processes of the trial.
+        num_threads: number of torch threads in each process.
+        use_cuda: whether each process uses the GPU with the index of its rank.
     """
 
     def __init__(self, source: Source, num_workers: int, num_threads: int = 1, use_cuda: bool = False) -> None:
@@ -44,10 +44,10 @@ class Processes(Group):
         for rank in range(self.num_workers):
             pipe, theirs = context.Pipe()
             device = f"cuda:{rank}" if self.use_cuda else "cpu"
-            given = (theirs, self.source, rank, self.num_workers, self.num_threads, device)
-            process = context.Process(target=serve, args=given, daemon=True)
+            arguments = (theirs, self.source, rank, self.num_workers, self.num_threads, device)
+            process = context.Process(target=serve, args=arguments, daemon=True)
             process.start()
-            theirs.close()  # or the end of the process would not be seen
+            theirs.close()  # else this process would not notice the end of the other
             self.processes.append(process)
             self.pipes.append(pipe)
         host = "127.0.0.1"
@@ -84,9 +84,9 @@ class Processes(Group):
         self.start()
 
     def close(self) -> None:
-        """Ends the processes now."""
+        """Kills the processes."""
         for process, pipe in zip(self.processes, self.pipes, strict=True):
-            process.kill()  # nothing of theirs is kept
+            process.kill()  # they have nothing to save
             process.join()
             pipe.close()
         self.processes, self.pipes = [], []
@@ -99,7 +99,7 @@ class Processes(Group):
 
 
 def serve(pipe: Connection, source: Source, rank: int, num_workers: int, num_threads: int, device: str) -> None:
-    """What a process runs: calls to a member, until the pipe's other end is gone."""
+    """The main function of a process: runs the calls that arrive through the pipe, until the pipe closes."""
     member = Member(rank, num_workers, num_threads, device)
     material: tuple[Task, Splits] | None = None
     answer: tuple[Any, Exception | None]

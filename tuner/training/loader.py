@@ -1,4 +1,4 @@
-"""Examples decoded from files by processes of the trial's own, as many as it has CPUs, and ended with it."""
+"""Decodes examples from files in loader processes of the trial, as many as it has CPUs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Decoded = tuple[Tensor, Tensor] | DataError
 
 
 class FileExamples:
-    """Files, decoded batch by batch ahead of the training.
+    """Decodes files batch by batch, ahead of the training.
 
-    As many processes decode as torch has threads when the first batch is asked for, which are a trial's CPUs; they
-    stay over the epochs until `close`. Neither their number nor their speed changes what is read in which order.
-    On a GPU batches come through pinned memory, copied while the device computes.
+    It starts as many loader processes as torch has threads at the first batch, which is the trial's number of CPUs.
+    The processes live until `close`. Their number and speed do not change the order of the examples. For a GPU,
+    batches go through pinned memory and are copied while the device computes.
     """
 
     def __init__(self, files: Files, prepare: Callable[[Tensor], Tensor] | None, device: torch.device) -> None:
@@ -28,7 +28,7 @@ class FileExamples:
         self.prepare = prepare
         self.device = device
         self.loader: DataLoader[Decoded] | None = None
-        self.order: list[list[int]] = []  # of the epoch being read, its batches
+        self.order: list[list[int]] = []  # the batches of the current epoch
         first, _ = whole(self.decoder[[0]])
         self.sample = prepare(first) if prepare else first
 
@@ -37,13 +37,13 @@ class FileExamples:
 
     @property
     def chunk_length(self) -> int:
-        """1: a batch is decoded by one process, so larger ones than are asked for only make the others wait."""
+        """1: one process decodes a whole batch, so larger batches only make the other processes wait."""
         return 1
 
     def batches(
         self, order: Tensor, batch_size: int, memory_format: torch.memory_format
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Prepared inputs and targets on the device; DataError names a file that cannot be decoded."""
+        """Yields prepared inputs and targets on the device; a DataError names a file that cannot be decoded."""
         self.order[:] = [rows.tolist() for rows in torch.split(order, batch_size)]
         if self.loader is None:
             self.loader = self.started()
@@ -54,7 +54,7 @@ class FileExamples:
             yield inputs.contiguous(memory_format=memory_format), targets
 
     def started(self) -> DataLoader[Decoded]:
-        """The loader; its processes start when it is first read, and begin each epoch with `order` as it is then."""
+        """Builds the loader. Its processes start at the first read; each epoch reads the current content of `order`."""
         return DataLoader(
             self.decoder,
             sampler=self.order,  # read anew each epoch
@@ -62,15 +62,16 @@ class FileExamples:
             num_workers=max(1, torch.get_num_threads()),
             pin_memory=self.device.type == "cuda",
             persistent_workers=True,
-            # Forked, a process is there in 12 ms instead of the seconds that importing torch takes, and a `decode`
-            # from a file that no process could import goes along. It never touches the device.
+            # A forked process starts in 12 ms; a spawned one needs seconds to import torch. Forking also works with
+            # a `decode` function that cannot be pickled. The process never touches the device.
             multiprocessing_context="fork",
-            # Else a loader draws from torch's own stream, and the figures would depend on how data is stored.
+            # Without its own generator a loader draws from torch's global stream, and the figures would depend on
+            # whether examples are in memory or in files.
             generator=torch.Generator(),
         )
 
     def close(self) -> None:
-        """Ends the processes now: a worker of Ray goes on to the next trial, and a traceback may hold this object."""
+        """Ends the loader processes now. Garbage collection would be too late: a Ray worker trains further trials."""
         iterator = self.loader._iterator if self.loader is not None else None
         self.loader = None
         if iterator is not None:
@@ -78,18 +79,18 @@ class FileExamples:
 
 
 class Decoder(Dataset[Decoded]):
-    """What a loader's process runs: batches of indices to batches of tensors."""
+    """Turns a batch of indices into a batch of tensors; runs in a loader process."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
 
     def __getitem__(self, rows: list[int]) -> Decoded:
-        """The inputs and targets of these examples; an error is returned, as a raised one arrives as a traceback."""
+        """The inputs and targets of these examples. Returns an error, because a raised one arrives as a traceback."""
         try:
             inputs = [self.decode(row) for row in rows]
         except DataError as error:
             return error
-        # In the memory order of the first: pictures are decoded with their channels last, and train faster so.
+        # The batch keeps the memory order of the first input: images are decoded channels last, which trains faster.
         axes = np.argsort([-stride for stride in inputs[0].strides], kind="stable")
         batch = np.stack([example.transpose(axes) for example in inputs]).transpose(0, *np.argsort(axes) + 1)
         return torch.from_numpy(batch), torch.from_numpy(self.files.targets[rows])
@@ -103,7 +104,7 @@ class Decoder(Dataset[Decoded]):
 
 
 def whole(decoded: Decoded) -> tuple[Tensor, Tensor]:
-    """The tensors; raises what a process of the loader met."""
+    """The decoded tensors; raises the DataError that a loader process returned."""
     if isinstance(decoded, DataError):
         raise decoded
     return decoded

@@ -1,4 +1,4 @@
-"""One trial's training: epoch after epoch of train and validate, exact in repeat and in resume."""
+"""The training of one trial: trains and validates epoch by epoch; repeating or resuming it gives the same figures."""
 
 from __future__ import annotations
 
@@ -29,25 +29,26 @@ SINGLE = Worker()
 
 
 class Training:
-    """One setting being trained, epoch by epoch; the same seed gives the same figures, bit for bit on a CPU.
+    """Trains one setting epoch by epoch; the same seed gives the same figures, bit for bit on a CPU.
 
-    Every random stream (random, numpy, torch) is reseeded from (seed, epoch) when an epoch starts, so that a
-    state holds no random state and an epoch does not depend on what else the process has run.
+    Every random stream (random, numpy, torch) is reseeded from (seed, epoch) at the start of an epoch. So a saved
+    state needs no random state, and an epoch does not depend on what the process did before.
 
     Args:
-        task: the functions that say what is trained.
-        config: the setting; `batch_size` in it goes before the task's, `precision` before the argument.
-        splits: with a validation part (see `hold_out`); read, never written, so shared memory will do.
+        task: the functions that define the training.
+        config: the setting. Its `batch_size` takes precedence over the task's, its `precision` over the argument.
+        splits: the data, with a validation part (see `hold_out`). It is only read, so it may lie in shared memory.
         seed: at least 0.
-        max_epochs: passed on to the task's schedule; `run_epoch` does not stop there.
-        device: where the model lives, as torch names it; with several devices, the kind of all of them.
-        precision: fp32, bf16 or fp16, of training and evaluation (see `tuner.training.precision`).
-        on_oom: shrink computes a batch that does not fit in parts (see `tuner.training.memory`); fail raises.
-        worker: the strategy, and which process of it this one is (see `tuner.training.parallel`). All processes of
-            a trial are built alike, their process group before them, and call the same methods in the same order.
+        max_epochs: passed to the task's schedule; `run_epoch` does not stop there.
+        device: the torch device of the model; with several devices, their type.
+        precision: fp32, bf16 or fp16, for training and evaluation (see `tuner.training.precision`).
+        on_oom: if a batch does not fit in memory, shrink computes it in parts (see `tuner.training.memory`), and
+            fail raises the error.
+        worker: the strategy, and the rank of this process (see `tuner.training.parallel`). A trial's processes must
+            all join the process group first, then build the same training, and call the same methods in order.
 
     Raises:
-        ValueError: the batch size is no integer above 0, the precision or `on_oom` is none of those above, or the
+        ValueError: the batch size is not an integer of at least 1, the precision or `on_oom` is unknown, or the
             splits have no validation part.
     """
 
@@ -75,7 +76,7 @@ class Training:
         self.worker = worker
         devices = worker.devices(device)
         self.device = devices[0]
-        self.epoch = 0  # epochs done
+        self.epoch = 0  # finished epochs
         self.config = config = {**splits.constants, **config}
         self.batch_size = checked_batch_size(config.get("batch_size", task.batch_size))
         self.precision = precision_named(config.get("precision", precision), self.device)
@@ -99,11 +100,11 @@ class Training:
 
     @classmethod
     def of(cls, task: Task, splits: Splits, spec: TrialSpec, rank: int = 0, device: str = "") -> Training:
-        """The training of one process of a trial.
+        """Builds the training for one process of a trial.
 
         Args:
-            rank: of the process, in a trial with strategy ddp.
-            device: where it trains; empty = the kind of device that the trial has.
+            rank: rank of the process in a ddp trial.
+            device: the torch device to train on; empty = the device type of the trial.
         """
         num_devices = 1 if spec.strategy == "ddp" else max(1, int(spec.gpus))
         return cls(
@@ -119,7 +120,7 @@ class Training:
         )
 
     def choose_measures(self) -> None:
-        """What is minimised, and what is measured on the validation part."""
+        """Sets the loss that training minimizes and the metrics of the validation part."""
         loss, training_loss = self.task.loss or nn.functional.cross_entropy, self.task.training_loss
         minimised = (lambda outputs, targets: training_loss(outputs, targets, self.config)) if training_loss else loss
         self.training_loss = self.strategy.measure(minimised)
@@ -128,9 +129,9 @@ class Training:
         self.backward = self.strategy.weighing(self.precision.backward)
 
     def choose_backend(self) -> None:
-        """oneDNN or torch's own convolutions, and the memory formats of training and of evaluation."""
+        """Chooses oneDNN or torch's own convolutions, and the memory formats for training and evaluation."""
         on_cpu, share = self.device.type == "cpu", self.strategy.share_of(self.batch_size)
-        # Channels last halves a step of 16 CIFAR images or more against torch's default, on a CPU.
+        # On a CPU, channels last halves the time of a step with 16 or more CIFAR images.
         fast = torch.channels_last if on_cpu and self.task.channels_last else torch.contiguous_format
         self.onednn = not (on_cpu and small_convolutions(self.model, self.train_examples, share))
         self.train_format = fast if self.onednn else torch.contiguous_format
@@ -140,10 +141,10 @@ class Training:
         """Trains one epoch, then validates.
 
         Returns:
-            `loss` and each of the task's metrics on the validation part, `train_loss` (all of them means over
-            examples, of all processes), `micro_batch_size` (examples that go through the model of one process at
-            once; its part of the batch unless memory ran out), `train_s` and `validate_s` (seconds),
-            `images_per_s` (training alone, of all processes together).
+            `loss` and the task's metrics on the validation part, and `train_loss`; all are means over the examples of
+            all processes. `micro_batch_size` is how many examples go through the model of one process at once: its
+            whole part of a batch, unless memory ran out. `train_s` and `validate_s` are seconds. `images_per_s`
+            counts the training of all processes, without validation.
         """
         started = time.perf_counter()
         train_loss = self.train_epoch()
@@ -157,11 +158,11 @@ class Training:
         return report
 
     def train_epoch(self) -> float:
-        """Trains on every example once and counts the epoch; returns the mean loss over examples."""
+        """Trains on every example once; returns the mean loss over all examples."""
         reseed(self.seed, epoch=self.epoch + 1)
         order = torch.randperm(len(self.train_examples))  # the same in every process
         if self.worker.rank:
-            reseed(self.seed, epoch=self.epoch + 1, rank=self.worker.rank)  # dropout and augmentation of its own
+            reseed(self.seed, epoch=self.epoch + 1, rank=self.worker.rank)  # else all ranks would draw equal dropout
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         self.network.train()
         batches = self.strategy.batches(self.train_examples, order, self.batch_size, self.train_format)
@@ -172,10 +173,10 @@ class Training:
             self.schedule.step()
         self.epoch += 1
         self.strategy.equalise(self.model)
-        return float(self.strategy.total(total)) / len(self.train_examples)  # the epoch's one wait for the device
+        return float(self.strategy.total(total)) / len(self.train_examples)  # the only wait for the device per epoch
 
     def train_step(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """One update of the parameters; returns the mean loss of the batch given, still on the device."""
+        """Updates the parameters once; returns the mean loss of the batch as a tensor on the device."""
         loss = self.gradients(inputs, targets) if targets.shape[0] else torch.zeros((), device=self.device)
         self.strategy.complete_gradients(self.parameters)
         self.precision.step(self.optimizer)
@@ -183,30 +184,30 @@ class Training:
         return loss
 
     def gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Computes the gradients of the mean loss, in parts where the whole does not fit; returns the loss."""
+        """Computes the gradients of the mean loss, in parts if the whole batch does not fit; returns the loss."""
         if self.task.augment is not None:
             inputs = self.task.augment(inputs)
         self.streams.note()
         work = partial(gradients_in_parts, self.mean_loss, self.backward, inputs, targets, self.strategy.accumulating)
-        return self.train_fit(work, targets.shape[0], self.undo)  # with `note` 5 us, of a small step's 460
+        return self.train_fit(work, targets.shape[0], self.undo)  # with `note` 5 us; a small step: 460 us
 
     def undo(self) -> None:
-        """Leaves nothing of an attempt to compute gradients, what it wrote into buffers aside."""
+        """Undoes a failed attempt to compute gradients, except for what it wrote into the model's buffers."""
         self.drop_gradients()
         self.streams.put_back()
         if self.train_fit.limit is None:
             warn_of_batch_norm(self.model)
 
     def mean_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of examples that go through the model at once, with its graph."""
+        """The mean loss of examples that go through the model at once, with its autograd graph."""
         return self.training_loss(self.precision.forward(self.network, inputs), targets)
 
     def drop_gradients(self) -> None:
-        for parameter in self.parameters:  # zero_grad does the same in 10 us more, of a small step's 460
+        for parameter in self.parameters:  # zero_grad takes 10 us longer; a small step takes 460 us
             parameter.grad = None
 
     def evaluate(self, part: Arrays | Files) -> dict[str, float]:
-        """`loss` and each of the task's metrics, means over the examples of `part`."""
+        """Returns `loss` and the task's metrics as means over the examples of `part`."""
         with contextlib.closing(examples_of(part, self.task, self.device)) as examples:
             return self.evaluate_examples(examples)
 
@@ -228,7 +229,7 @@ class Training:
         return dict(zip(self.measures, means.tolist(), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
-        """All that `load_state_dict` needs to go on bit-equal; as in torch its tensors are the live ones."""
+        """The state from which `load_state_dict` continues bit for bit. As in torch, its tensors are not copies."""
         return {
             "epoch": self.epoch,
             "max_epochs": self.max_epochs,
@@ -240,7 +241,7 @@ class Training:
         }
 
     def rates_after(self, epochs: int) -> list[float]:
-        """Steps the new schedule, on the untouched optimizer, to where it is after `epochs`; its learning rates."""
+        """Steps a new schedule and optimizer through `epochs`; returns the learning rate of each parameter group."""
         assert self.schedule is not None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # torch: the optimizer has not stepped
@@ -249,20 +250,21 @@ class Training:
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def load_state_dict(self, state: dict[str, Any], keep: Collection[str] = ()) -> None:
-        """Goes on from `state`, which must come from the same task and the same shapes; it is not aliased.
+        """Restores a copy of `state`, which must come from the same task and a model of the same shapes.
 
-        The optimizer's options named in `keep` stay as this setting has them: population based training
-        copies another trial's state and changes its learning rate.
+        Args:
+            keep: optimizer options that keep this setting's value. Population-based training copies the state of
+                another trial, but with a new learning rate, for example.
         """
         groups = self.optimizer.param_groups
-        # A schedule is laid over all epochs. Where there are more of them now, it is where it would be by this epoch,
-        # had there been as many from the start; one that only counts (a step every 10) is where it was.
+        # A schedule may depend on the number of epochs. If a resume has raised it, the schedule continues as if the
+        # search had had this many epochs from the start. A schedule that only counts epochs continues unchanged.
         laid_anew = self.schedule is not None and state["max_epochs"] != self.max_epochs
         rates = self.rates_after(state["epoch"]) if laid_anew else []
         kept = [{name: group[name] for name in keep if name in group} for group in groups]
         self.epoch = state["epoch"]
         self.model.load_state_dict(state["model"])
-        # Copied, because torch keeps the tensors of the optimizer's state that need no conversion.
+        # A copy, because torch keeps references to the tensors of an optimizer state that need no conversion.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         for group, options in zip(self.optimizer.param_groups, kept, strict=True):
             group.update(options)
@@ -275,7 +277,7 @@ class Training:
 
 
 def checked_batch_size(value: object) -> int:
-    """The batch size as an int (searchers give numpy's too), at least 1; anything else is a ValueError."""
+    """The batch size as a Python int (searchers may propose numpy integers); a ValueError unless it is at least 1."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ValueError(f"batch_size is {value!r}: give an integer of at least 1")
     return int(value)

@@ -1,17 +1,17 @@
-"""A batch that does not fit is computed in parts: halved when memory runs out, with the gradients of the whole.
+"""Computes a batch that does not fit in memory in parts, whose gradients add up to those of the whole batch.
 
-The batch size is a hyperparameter and stays what was sampled; only the micro-batch, the number of examples that go
-through the model at once, shrinks. What holds then:
+The batch size is a hyperparameter and does not change. Only the micro-batch, the number of examples that go through
+the model at once, is halved when memory runs out. The following holds:
 
-* Gradients and the loss are those of the whole batch up to rounding, for a loss that is a mean over examples.
-  Batch norm is the exception: it normalises by the micro-batch.
-* A repeated step starts from the state of torch's random streams that the failed attempt started from. So a step
-  shrunk to a micro-batch equals, bit for bit on a CPU, one that had this micro-batch from the start. Its dropout
-  masks are not those of the whole batch, because the streams are read part by part. Python's and numpy's streams
-  are not put back: saving them costs 34 us, of a small step's 460, torch's 1.
-* What a failed attempt wrote into buffers stays: batch norm's running statistics saw these examples once more.
-* Augmentation comes before and is not repeated; an optimizer whose state does not fit fails, as no smaller
-  micro-batch makes it fit.
+* Gradients and the loss equal those of the whole batch up to rounding, if the loss is a mean over examples. Batch norm
+  is the exception: it normalizes over the micro-batch.
+* A repeated step starts from the same state of torch's random streams as the failed attempt. So a step that was
+  shrunk to a micro-batch equals, bit for bit on a CPU, a step that had this micro-batch from the start.
+* Dropout masks differ from those of the whole batch, because each part draws its own.
+* The random streams of Python and numpy are not restored: saving them takes 34 us, torch's 1 us, a small step 460 us.
+* Buffers keep what a failed attempt wrote: the running statistics of batch norm count these examples twice.
+* Augmentation happens before, and is not repeated.
+* If the optimizer's state does not fit, the trial fails, because no smaller micro-batch would help.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class Fit:
-    """How many examples fit at once, found by halving.
+    """Runs work on as many examples at once as fit in memory; halves their number when memory runs out.
 
     Args:
-        what: what the examples are used for, for the log.
-        shrink: whether to halve at all; if not, the first error is the caller's.
-        limit: examples at once, at least 1; None = as many as are asked for.
+        what: what the examples are used for; written to the log.
+        shrink: whether to halve; if False, the first out-of-memory error is raised.
+        limit: the most examples at once, at least 1; None = no limit.
     """
 
     def __init__(self, what: str, *, shrink: bool, limit: int | None = None) -> None:
         self.what, self.shrink, self.limit = what, shrink, limit
 
     def size(self, num_examples: int) -> int:
-        """How many of that many examples go at once."""
+        """How many of `num_examples` to process at once."""
         return num_examples if self.limit is None else min(num_examples, self.limit)
 
     def __call__(self, work: Callable[[int], T], num_examples: int, undo: Callable[[], None] = lambda: None) -> T:
-        """`work(size)`, and where memory runs out `undo()` and the work again with half of it, down to 1.
+        """Returns `work(size)`. If memory runs out, calls `undo()` and tries half the size, down to 1.
 
         Raises:
-            RuntimeError: of `work`; torch.OutOfMemoryError among them where one example does not fit.
+            RuntimeError: any error of `work`, also torch.OutOfMemoryError if a single example does not fit.
         """
         while True:
             size = self.size(num_examples)
@@ -62,10 +62,10 @@ class Fit:
                 if size == 1 or not self.shrink or not is_out_of_memory(error):
                     raise
                 logger.warning("%s of %d examples at once: %s", self.what, size, str(error).partition("\n")[0])
-            # Not before: the exception holds the frames of the failed attempt, and with them its tensors.
+            # Outside the `except`: there, the exception keeps the failed attempt's frames and tensors alive.
             undo()
             self.limit = size // 2
-            logger.warning("%s goes on with %d examples at once", self.what, self.limit)
+            logger.warning("%s continues with %d examples at once", self.what, self.limit)
             release()
 
 
@@ -77,10 +77,10 @@ def gradients_in_parts(
     accumulating: Callable[[], AbstractContextManager[Any]],
     size: int,
 ) -> Tensor:
-    """Adds up the gradients of a batch's mean loss, `size` examples at a time; returns that loss, detached.
+    """Accumulates the gradients of a batch's mean loss, `size` examples at a time; returns the loss, detached.
 
-    A part's loss counts by its share of the examples, so a last part that is smaller weighs less. All but the last
-    are computed inside `accumulating()`.
+    The loss of a part is weighted by its share of the examples, so a smaller last part weighs less. All parts except
+    the last run inside `accumulating()`.
     """
     num_examples = targets.shape[0]  # len() takes 4 times as long
     if num_examples <= size:
@@ -105,7 +105,11 @@ def sums_in_parts(
     targets: Tensor,
     size: int,
 ) -> Tensor:
-    """Of each measure, a mean over examples, its sum over these, `size` at a time: float64, shape (measures,)."""
+    """The sum of each measure over the examples, computed `size` at a time: float64 of shape (measures,).
+
+    Args:
+        measures: functions that return a mean over examples.
+    """
     total = torch.zeros((), dtype=torch.float64, device=inputs.device)
     for some, their_targets in zip(torch.split(inputs, size), torch.split(targets, size), strict=True):
         outputs = forward(some)
@@ -115,20 +119,20 @@ def sums_in_parts(
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether an allocation failed, after which the process and its device are as good as before."""
+    """Whether an error is a failed memory allocation, after which the process and its device still work."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return any(text in str(error) for text in OUT_OF_MEMORY)
 
 
 def warn_of_batch_norm(model: nn.Module) -> None:
-    """Logs the exception to what shrinking leaves as it was, if the model is one."""
+    """Logs a warning if the model has batch norm, whose results depend on the micro-batch size."""
     if any(isinstance(part, BATCH_NORMS) for part in model.modules()):
-        logger.warning("batch norm normalises by the micro-batch: from here on, figures depend on its size")
+        logger.warning("batch norm normalizes over the micro-batch: from now on, figures depend on its size")
 
 
 def release() -> None:
-    """Gives back what nothing refers to any more; on a shared GPU the other processes may need it."""
+    """Frees unused memory, also torch's cache on a GPU: other processes may need it."""
     gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""NVIDIA devices as their driver tells of them (NVML); an empty list where there is no driver."""
+"""Reads the state of NVIDIA GPUs from their driver (NVML)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Device:
-    """One device now. A field is None where the driver does not tell it, as of a MIG slice; `pids` of what computes."""
+    """The current state of one GPU. A field is None if the driver does not report it, for example for a MIG slice.
+
+    Attributes:
+        pids: the processes that compute on the GPU.
+    """
 
     index: int
     name: str
@@ -25,7 +29,7 @@ class Device:
 
 
 def devices() -> list[Device]:
-    """Every device of this machine, whatever CUDA_VISIBLE_DEVICES says."""
+    """Every GPU of this machine, independent of CUDA_VISIBLE_DEVICES; empty without a driver."""
     with nvml() as driver:
         if driver is None:
             return []
@@ -33,28 +37,28 @@ def devices() -> list[Device]:
 
 
 class Busy:
-    """How busy one device is, asked often: the driver stays open.
+    """Reads the utilization of one GPU many times, without opening the driver each time.
 
     Args:
-        uuid: the device's, as torch and NVML both have it, without the leading `GPU-`.
+        uuid: the UUID of the GPU as torch reports it, without the leading `GPU-`.
     """
 
     def __init__(self, uuid: str) -> None:
         self._driver = _opened()
         self._handle = None
         if self._driver is not None:
-            self._handle = told(lambda: self._driver.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
+            self._handle = if_supported(lambda: self._driver.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
 
     def percent(self) -> float | None:
-        """0 to 100: the share of the last sampling period (up to 1 s) with a kernel of any process; None = not told."""
+        """Percentage of the last sampling period (up to 1 s) in which any process ran a kernel; None = not reported."""
         if self._handle is None:
             return None
-        return told(lambda: float(self._driver.nvmlDeviceGetUtilizationRates(self._handle).gpu))
+        return if_supported(lambda: float(self._driver.nvmlDeviceGetUtilizationRates(self._handle).gpu))
 
 
 @contextmanager
 def nvml() -> Iterator[Any]:
-    """The library between its init and its shutdown; None where there is no driver."""
+    """Initializes NVML and shuts it down afterwards; yields None if there is no driver."""
     driver = _opened()
     try:
         yield driver
@@ -73,8 +77,8 @@ def _opened() -> Any:
     return pynvml
 
 
-def told(ask: Callable[[], T]) -> T | None:
-    """The answer, or None where this device or driver has none."""
+def if_supported(ask: Callable[[], T]) -> T | None:
+    """The result of an NVML call, or None if this GPU or driver does not support it."""
     import pynvml
 
     try:
@@ -85,16 +89,16 @@ def told(ask: Callable[[], T]) -> T | None:
 
 def _device(driver: Any, index: int) -> Device:
     handle = driver.nvmlDeviceGetHandleByIndex(index)
-    memory = told(lambda: driver.nvmlDeviceGetMemoryInfo(handle))
-    milliwatts = told(lambda: driver.nvmlDeviceGetPowerUsage(handle))
-    running = told(lambda: driver.nvmlDeviceGetComputeRunningProcesses(handle))
+    memory = if_supported(lambda: driver.nvmlDeviceGetMemoryInfo(handle))
+    milliwatts = if_supported(lambda: driver.nvmlDeviceGetPowerUsage(handle))
+    running = if_supported(lambda: driver.nvmlDeviceGetComputeRunningProcesses(handle))
     return Device(
         index=index,
         name=driver.nvmlDeviceGetName(handle),
-        percent=told(lambda: float(driver.nvmlDeviceGetUtilizationRates(handle).gpu)),
+        percent=if_supported(lambda: float(driver.nvmlDeviceGetUtilizationRates(handle).gpu)),
         memory_used_bytes=memory and memory.used,
         memory_total_bytes=memory and memory.total,
-        celsius=told(lambda: float(driver.nvmlDeviceGetTemperature(handle, driver.NVML_TEMPERATURE_GPU))),
+        celsius=if_supported(lambda: float(driver.nvmlDeviceGetTemperature(handle, driver.NVML_TEMPERATURE_GPU))),
         watts=milliwatts and milliwatts / 1000,
         pids=tuple(process.pid for process in running or ()),
     )

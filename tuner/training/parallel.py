@@ -1,8 +1,8 @@
-"""What a strategy does to a training, applied from outside: a model file stays single-device.
+"""Strategies: how a training uses several processes or devices. The code of a model stays single-device.
 
-The training asks its strategy at six places: where the model goes, what runs it while training, which examples of a
-batch are this process's, how a loss weighs, what is summed over processes, and where a loss is computed. `Single`
-answers each with "as it is", and costs nothing.
+`Training` calls its strategy at six points: to place the model on devices, to wrap it for training, to select the
+examples of this process, to weight a loss, to sum over processes, and to compute a loss on the right device. `Single`
+changes nothing and costs nothing.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Worker:
-    """Which process of a trial this one is.
+    """The strategy of a trial, and the role of this process in it.
 
     Args:
         strategy: single, ddp, dp, model or pipeline.
         rank: of this process, from 0.
-        num_workers: processes of the trial; above 1 with ddp alone.
-        num_devices: devices that this process uses; above 1 with dp, model and pipeline alone.
+        num_workers: number of processes of the trial; more than 1 only with ddp.
+        num_devices: number of devices that this process uses; more than 1 only with dp, model and pipeline.
     """
 
     strategy: str = "single"
@@ -43,7 +43,7 @@ class Worker:
     num_devices: int = 1
 
     def devices(self, first: str) -> list[torch.device]:
-        """The devices of this process: the first ones that it sees, or the CPU in the place of each."""
+        """The devices of this process: the first GPUs that it sees, or the CPU `num_devices` times."""
         device = torch.device(first)
         if device.type == "cuda" and self.num_devices > 1:
             return [torch.device("cuda", index) for index in range(self.num_devices)]
@@ -51,9 +51,9 @@ class Worker:
 
 
 class Single:
-    """One process, one device."""
+    """Trains in one process on one device."""
 
-    shrinks = True  # a batch that does not fit can be computed in parts without another process
+    shrinks = True  # this process alone can compute a batch that does not fit in parts
 
     def __init__(self, worker: Worker, devices: list[torch.device], task: Task, config: Config) -> None:
         self.worker, self.devices, self.task, self.config = worker, devices, task, config
@@ -63,63 +63,63 @@ class Single:
         model.to(self.devices[0])
 
     def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
-        """What runs the placed model while training, and what while evaluating."""
+        """The modules that run the placed model: one for training, one for evaluation."""
         return (compiled(model, self.devices[0]) if self.task.compile else model), model
 
     def share_of(self, num_examples: int) -> int:
-        """The most examples of a batch of that size that one process gets."""
+        """The most examples that one process gets of a batch of `num_examples`."""
         return num_examples
 
     def batches(self, examples: Examples, order: Tensor, batch_size: int, format: torch.memory_format) -> Batches:
-        """This process's part of each batch; `batch_size` is that of all processes together."""
+        """Yields this process's part of each batch; `batch_size` counts the examples of all processes."""
         return examples.batches(order, batch_size, format)
 
     def rows(self, num_examples: int) -> Tensor:
-        """The examples that this process evaluates."""
+        """The indices of the examples that this process evaluates."""
         return torch.arange(num_examples)
 
     def weighing(self, backward: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
-        """`backward` of a mean over this process's part of a batch."""
+        """Wraps `backward` so that it weights the loss by the size of this process's part of the batch."""
         return backward
 
     def accumulating(self) -> AbstractContextManager[Any]:
-        """Holds inside what computes gradients to which more will be added."""
+        """A context for computing gradients to which another part of the batch will be added."""
         return nullcontext()
 
     def complete_gradients(self, parameters: list[nn.Parameter]) -> None:
-        """Called when this process's gradients are there, before the step."""
+        """Completes the gradients before the optimizer's step, once this process has computed its own."""
 
     def total(self, sums: Tensor) -> Tensor:
-        """The sums over all processes."""
+        """Adds up sums over all processes."""
         return sums
 
     def equalise(self, model: nn.Module) -> None:
-        """Leaves the same model in every process, after an epoch of training."""
+        """Makes the model's buffers equal in all processes, after an epoch of training."""
 
     def measure(self, measure: Measure) -> Measure:
-        """A loss or metric of outputs where the network leaves them, as a value on the first device."""
+        """Wraps a loss or metric so that it accepts outputs on the network's last device, and returns to the first."""
         return measure
 
 
 class DistributedDataParallel(Single):
-    """One process a worker, each with a device: torch's DistributedDataParallel over shards of each batch.
+    """Trains in several processes with a device each: torch's DistributedDataParallel on parts of each batch.
 
-    All processes draw the same order and take each their part of every batch, so that an epoch has every example
-    once, in the batches that one process would have. Parts differ by one example at most; a loss counts by its part's
-    size, so that the gradients, averaged by torch, are those of the whole batch.
+    All processes draw the same order, and each takes its part of every batch. So an epoch has every example once, in
+    the same batches as with one process. The sizes of the parts differ by at most one example. Each loss is weighted
+    by the size of its part, so that the gradients, which torch averages, are those of the whole batch.
 
-    Batch norm normalises by a process's part; its running statistics are those of rank 0, as torch's own default
-    has them, copied once an epoch instead of before each forward pass.
+    Batch norm normalizes over a process's part. Its running statistics are those of rank 0, as in torch's default, but
+    copied once per epoch instead of before each forward pass.
     """
 
-    weight = 1.0  # of the loss of this process's part of the batch at hand
-    closing = False  # the batch at hand leaves some processes without a part
-    shrinks = False  # the others stand in a collective call: `tuner.training.group` starts all of them anew
+    weight = 1.0  # weight of the loss on this process's part of the current batch
+    closing = False  # whether the current batch is too small for every process to get a part
+    shrinks = False  # the other processes wait in a collective call: `tuner.training.group` restarts all of them
 
     def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
         device_ids = self.devices if self.devices[0].type == "cuda" else None
         with warnings.catch_warnings():
-            # torch 2.15 has a new name for it, which 2.9 does not take.
+            # torch 2.15 renamed this argument; torch 2.9 does not know the new name.
             warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
             self.network = nn.parallel.DistributedDataParallel(
                 model, device_ids=device_ids, broadcast_buffers=False, gradient_as_bucket_view=True
@@ -131,7 +131,7 @@ class DistributedDataParallel(Single):
         return -(-num_examples // self.worker.num_workers)
 
     def part_of(self, num_examples: int) -> tuple[int, int]:
-        """Where in a batch of that size this process's part begins and ends; sizes differ by one, larger ones first."""
+        """Start and end of this process's part in a batch of `num_examples`; the first ranks get the larger parts."""
         size, larger = divmod(num_examples, self.worker.num_workers)
         rank = self.worker.rank
         begin = rank * size + min(rank, larger)
@@ -140,12 +140,12 @@ class DistributedDataParallel(Single):
     def batches(self, examples: Examples, order: Tensor, batch_size: int, format: torch.memory_format) -> Batches:
         num_workers = self.worker.num_workers
         if batch_size < num_workers:
-            raise ValueError(f"batch_size is {batch_size}, of all workers together: give {num_workers} workers as many")
+            raise ValueError(f"batch_size {batch_size} is split over {num_workers} workers: give {num_workers} or more")
         parts = [part[slice(*self.part_of(len(part)))] for part in torch.split(order, batch_size)]
         last_size = len(order) - batch_size * (len(parts) - 1)
         sizes = [batch_size] * (len(parts) - 1) + [last_size]
         last = None
-        if last_size < num_workers:  # some have no part of the last batch
+        if last_size < num_workers:  # some processes get no part of the last batch
             last = parts.pop()
             sizes.pop()
         if parts:
@@ -156,7 +156,7 @@ class DistributedDataParallel(Single):
         if last is not None:
             self.weight = len(last) * num_workers / last_size
             self.closing = True
-            with self.network.no_sync():  # torch's hooks would wait for those without examples
+            with self.network.no_sync():  # torch's hooks would wait for the processes without examples
                 yield next(examples.batches(last, len(last), format)) if len(last) else self.nothing(examples)
             self.closing = False
 
@@ -174,12 +174,12 @@ class DistributedDataParallel(Single):
         return weighed
 
     def accumulating(self) -> AbstractContextManager[Any]:
-        held: AbstractContextManager[Any] = self.network.no_sync()
-        return held
+        context: AbstractContextManager[Any] = self.network.no_sync()
+        return context
 
     def complete_gradients(self, parameters: list[nn.Parameter]) -> None:
         if not self.closing:
-            return  # torch has averaged them while they were computed
+            return  # torch has already averaged them during the backward pass
         for parameter in parameters:
             if parameter.requires_grad:
                 gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -196,15 +196,15 @@ class DistributedDataParallel(Single):
 
 
 class DataParallel(Single):
-    """One process that copies the model to each of its GPUs for each batch; slower than ddp, kept to compare with.
+    """Trains in one process that copies the model to each of its GPUs for each batch; slower than ddp, for comparison.
 
-    With one device it is the model itself.
+    With one device it trains as `Single` does.
     """
 
     def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
         if self.task.compile:
             raise ValueError(
-                "Task.compile does not go with strategy dp, which copies the model anew each batch; use ddp"
+                "Task.compile does not work with strategy dp, which copies the model for each batch; use ddp"
             )
         if self.devices[0].type != "cuda" or len(self.devices) == 1:
             return model, model
@@ -212,7 +212,7 @@ class DataParallel(Single):
 
 
 class ModelParallel(Single):
-    """One process, the model cut into stages that run one after another, each on a device of its own."""
+    """Trains in one process, with the model cut into stages that run one after another, each on its own device."""
 
     def place(self, model: nn.Module) -> None:
         self.stages = stages_of(model, self.task, max(2, len(self.devices)))
@@ -229,7 +229,7 @@ class ModelParallel(Single):
 
     @property
     def split_size(self) -> int | None:
-        """Examples that go through a stage at once while training; None = all."""
+        """How many examples go through a stage at once during training; None = the whole batch."""
         return None
 
     def measure(self, measure: Measure) -> Measure:
@@ -240,7 +240,7 @@ class ModelParallel(Single):
 
 
 class Pipeline(ModelParallel):
-    """As ModelParallel, with micro-batches in flight, so that all stages compute at once."""
+    """Trains as ModelParallel does, but with several micro-batches in flight, so that all stages compute at once."""
 
     @property
     def split_size(self) -> int | None:

@@ -1,16 +1,16 @@
-"""A trial's share of a GPU's memory."""
+"""Limits a process to its trial's share of a GPU's memory."""
 
 from __future__ import annotations
 
 
 def hold_to_share(gpus: float) -> None:
-    """Caps this process's CUDA memory on the current device at that share of it; 1 and above lift the cap.
+    """Limits this process to a share of the current GPU's memory; a share of 1 or more removes the limit.
 
-    Beyond it an allocation fails with torch.OutOfMemoryError, although the device may have more: that belongs to the
-    other trials. The cap is torch's allocator's; the CUDA context, 0.3 to 0.6 GB a process, comes on top.
+    Above the limit an allocation raises torch.OutOfMemoryError, because the other memory belongs to other trials. The
+    limit applies to torch's allocator; the CUDA context takes another 0.3 to 0.6 GB per process.
 
     Args:
-        gpus: of this process, above 0.
+        gpus: the number of GPUs of this process, above 0; may be a fraction.
     """
     import torch
 

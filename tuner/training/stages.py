@@ -1,12 +1,11 @@
-"""A model cut into stages on several devices: one after another, or as a pipeline with micro-batches in flight.
+"""Cuts a model into stages on several devices, which run one after another or as a pipeline of micro-batches.
 
-The schedule is the two-stage one of PyTorch's model parallel tutorial for any number of stages: while stage i has
-micro-batch j, stage i - 1 has micro-batch j + 1. One process issues the work of all stages and CUDA devices compute
-it side by side; autograd runs each device's part of the backward pass in a thread of its own.
+The schedule extends that of PyTorch's model parallel tutorial to any number of stages: while stage i computes
+micro-batch j, stage i - 1 computes micro-batch j + 1. One process issues the work of all stages, and the GPUs compute
+it in parallel. In the backward pass, autograd uses one thread per device.
 
-`torch.distributed.pipelining` holds fewer activations at once, but needs a process a stage, shapes fixed in
-advance, and a state spread over the processes. Here the loop, the checkpoints and the gradients stay those of one
-process, and so do the losses.
+`torch.distributed.pipelining` keeps fewer activations in memory. But it needs one process per stage, fixed shapes, and
+checkpoints spread over the processes. Here the loop, checkpoints, gradients and losses are those of one process.
 """
 
 from __future__ import annotations
@@ -20,12 +19,14 @@ from tuner.training.task import Task
 
 
 class Staged(nn.Module):
-    """Runs stages one after another, each on its device; the outputs stay on the last one's.
+    """Runs stages one after another, each on its device; the outputs stay on the last device.
 
     Args:
-        stages: modules that take and return one tensor, the last one anything that a loss takes if not split.
-        devices: one a stage.
-        split_size: examples that go through a stage at once while training; None = all. Evaluation never splits.
+        stages: modules that take and return one tensor. Without splitting, the last one may return anything that the
+            loss accepts.
+        devices: one device per stage.
+        split_size: how many examples go through a stage at once during training; None = the whole batch. Evaluation
+            never splits.
     """
 
     def __init__(self, stages: Sequence[nn.Module], devices: Sequence[torch.device], split_size: int | None) -> None:
@@ -42,7 +43,10 @@ class Staged(nn.Module):
         return torch.cat(self.in_flight(torch.split(inputs, self.split_size)))
 
     def in_flight(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """The outputs of each part; at each tick every stage has another part, the last stage's first."""
+        """Runs the parts of a batch through the stages as a pipeline; returns the output of each part.
+
+        At each tick every stage computes a different part, beginning with the last stage.
+        """
         num_stages = len(self.stages)
         current, outputs = list(parts), []
         for tick in range(len(parts) + num_stages - 1):
@@ -60,17 +64,19 @@ class Staged(nn.Module):
 
 
 def stages_of(model: nn.Module, task: Task, num_stages: int) -> list[nn.Module]:
-    """The stages that the task cuts its model into; an nn.Sequential without a cut is cut by its parameters.
+    """The stages of a model as `Task.stages` cuts it; without `Task.stages`, an nn.Sequential is cut by `cut`.
 
     Raises:
-        ValueError: the model cannot be cut, or a parameter of it is in no stage or in two.
+        ValueError: the model cannot be cut, or one of its parameters is in no stage or in two.
     """
     if task.stages is not None:
         stages = list(task.stages(model))
     elif isinstance(model, nn.Sequential) and len(model) >= 2:
         stages = cut(model, min(num_stages, len(model)))
     else:
-        raise ValueError(f"{type(model).__name__} is not cut into stages: give Task(stages=...)")
+        raise ValueError(
+            f"{type(model).__name__} is no nn.Sequential of 2 or more layers: cut it into stages with Task(stages=...)"
+        )
     for name, parameter in model.named_parameters():
         holders = sum(any(parameter is each for each in stage.parameters()) for stage in stages)
         if holders != 1:
@@ -79,7 +85,7 @@ def stages_of(model: nn.Module, task: Task, num_stages: int) -> list[nn.Module]:
 
 
 def cut(model: nn.Sequential, num_stages: int) -> list[nn.Module]:
-    """Contiguous parts of the layers with about as many parameters each, at least one layer a part."""
+    """Cuts the layers into contiguous stages of at least one layer, with about equal numbers of parameters."""
     layers = list(model)
     counts = [sum(parameter.numel() for parameter in layer.parameters()) for layer in layers]
     stages: list[nn.Module] = []
@@ -87,7 +93,7 @@ def cut(model: nn.Sequential, num_stages: int) -> list[nn.Module]:
     for stage in range(num_stages):
         end, left = begin + 1, num_stages - stage - 1
         passed += counts[begin]
-        # A layer belongs to the stage in which its middle lies, as long as every later stage gets one.
+        # A layer belongs to the stage that contains its middle parameter; every later stage must get a layer.
         while end < len(layers) - left and (
             left == 0 or (passed + counts[end] / 2) * num_stages <= sum(counts) * (stage + 1)
         ):
@@ -99,5 +105,5 @@ def cut(model: nn.Sequential, num_stages: int) -> list[nn.Module]:
 
 
 def devices_of_stages(num_stages: int, devices: Sequence[torch.device]) -> list[torch.device]:
-    """A device a stage; neighbouring stages share one where there are more stages than devices."""
+    """The device of each stage; neighbouring stages share a device if there are more stages than devices."""
     return [devices[stage * len(devices) // max(num_stages, len(devices))] for stage in range(num_stages)]

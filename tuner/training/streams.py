@@ -1,4 +1,4 @@
-"""The random streams that a trial draws from: started anew each epoch, put back when a step is repeated."""
+"""Seeds the random streams of a trial at each epoch, and restores them when a step is repeated."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import torch
 
 
 def reseed(seed: int, *, epoch: int, rank: int = 0) -> None:
-    """Starts every random stream from (seed, epoch), and those of further processes of a trial from their rank too.
+    """Seeds every random stream from (seed, epoch), or from (seed, epoch, rank) if the rank is above 0.
 
-    Epoch 0 is the model's construction.
+    Epoch 0 stands for the construction of the model.
     """
     words = np.random.SeedSequence(seed, spawn_key=(epoch, rank) if rank else (epoch,)).generate_state(3)
     random.seed(int(words[0]))
     np.random.seed(int(words[1]))
-    torch.manual_seed(int(words[2]))  # every CUDA device's stream too
+    torch.manual_seed(int(words[2]))  # also seeds every CUDA device
 
 
 class Streams:
-    """Torch's random streams, the CPU's and the devices', as they were when last noted; noting takes 1 us each."""
+    """Saves (`note`) and restores (`put_back`) torch's random streams of the CPU and GPUs; saving one takes 1 us."""
 
     def __init__(self, devices: Iterable[torch.device]) -> None:
         self.generators = [torch.default_generator]

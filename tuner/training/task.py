@@ -1,4 +1,4 @@
-"""Task: the functions of a user's that say what a trial trains."""
+"""Task: the user's functions that define what a trial trains."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The functions from which a trial gets its training loop, checkpoints, exact resume and figures.
+    """The functions of one training; from them a trial gets its training loop, checkpoints, exact resume and metrics.
 
     Args:
-        data: `data(data_dir) -> Splits`; `data_dir` is a Path, or None when the user named none.
-        model: `model(config) -> nn.Module`, single-device and on the CPU; the service moves it.
+        data: `data(data_dir) -> Splits`; `data_dir` is a Path, or None if the user gave no --data-dir.
+        model: `model(config) -> nn.Module`, written for one device and built on the CPU; tuner moves it.
         optimizer: `optimizer(parameters, config) -> Optimizer`.
-        loss: `loss(outputs, targets) -> Tensor` (a mean over the batch); cross-entropy when None.
-        training_loss: `training_loss(outputs, targets, config) -> Tensor` (a mean over the batch), minimised in
-            the place of `loss` where that depends on the setting (label smoothing, say); `loss` is still what
-            is measured on the validation part, so that settings can be compared by it.
-        metrics: name -> `metric(outputs, targets) -> Tensor`, a mean over the batch; reported on the
-            validation part beside `loss`.
-        schedule: `schedule(optimizer, config, max_epochs) -> LRScheduler`, stepped once an epoch.
-        prepare: `prepare(inputs) -> Tensor`, from stored inputs (uint8 images, say) to what the model takes;
-            called in bulk on the trial's device, deterministic, the same for training and evaluation.
-        augment: `augment(inputs) -> Tensor` on a prepared training batch, on the trial's device.
-        batch_size: used where the space does not search `batch_size`.
-        validation_fraction: the part of `train` held out where `data` returns no validation part, in (0, 1).
-        channels_last: the model takes 4-D inputs and never calls `view` on what a convolution returns, so the
-            faster memory format may be used.
-        compile: compile the network for training by torch.compile (a C++ compiler is needed on a CPU). The figures
-            may then differ in their last digits from one process to the next.
-        stages: `stages(model) -> [module, ...]`, for the strategies model and pipeline: the model's own layers in
-            parts, each a module that takes what the last one returned; a model that is an nn.Sequential needs none.
-        split_size: examples of a micro-batch of the strategy pipeline, where the space does not search `split_size`.
+        loss: `loss(outputs, targets) -> Tensor`, a mean over the batch; None = cross-entropy.
+        training_loss: `training_loss(outputs, targets, config) -> Tensor`, a mean over the batch; None = `loss`.
+            Use it if the training loss depends on the setting, as label smoothing does. The validation part is still
+            measured with `loss`, so that settings can be compared.
+        metrics: name -> `metric(outputs, targets) -> Tensor`, a mean over the batch; reported for the validation
+            part, beside `loss`.
+        schedule: `schedule(optimizer, config, max_epochs) -> LRScheduler`; stepped once per epoch.
+        prepare: `prepare(inputs) -> Tensor` converts stored inputs, such as uint8 images, to what the model takes.
+            It runs on many inputs at once on the trial's device, for training and evaluation. It must be
+            deterministic.
+        augment: `augment(inputs) -> Tensor` changes a prepared training batch, on the trial's device.
+        batch_size: the batch size if the space does not search `batch_size`.
+        validation_fraction: the share of `train`, in (0, 1), that becomes the validation part if `data` returns none.
+        channels_last: whether the faster channels-last memory format may be used. The model must take 4-D inputs and
+            must not call `view` on the output of a convolution.
+        compile: whether to compile the network for training with torch.compile, which needs a C++ compiler on a CPU.
+            The last digits of the figures may then differ between processes.
+        stages: `stages(model) -> [module, ...]` cuts the model for the strategies model and pipeline. Each module
+            takes the output of the one before. An nn.Sequential needs no `stages`.
+        split_size: examples per micro-batch of the strategy pipeline, if the space does not search `split_size`.
     """
 
     data: Callable[[Path | None], Splits]

@@ -1,4 +1,4 @@
-"""TrialSpec: one trial as it is to be trained, in whatever process trains it."""
+"""TrialSpec: everything that a process needs to know to train one trial."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from tuner.training.task import Config
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """A trial's setting, and how it is trained.
+    """A trial's setting, and how to train it.
 
     Args:
         config: the setting.
-        seed: the trial's own (`trial_seed`), at least 0.
-        max_epochs: epochs in all; the task's schedule is laid over them.
+        seed: the trial's own seed (`trial_seed`), at least 0.
+        max_epochs: the number of epochs to train; the task's schedule gets it.
         precision: fp32, bf16 or fp16.
         on_oom: shrink or fail.
         strategy: single, ddp, dp, model or pipeline.
-        num_workers: processes that train it; above 1 with ddp alone.
-        cpus, gpus: of the whole trial.
-        mutable: parameters whose value in `config` takes precedence over the one in a checkpoint, as pbt needs.
+        num_workers: number of processes that train it; more than 1 only with ddp.
+        cpus, gpus: CPUs and GPUs of the whole trial.
+        mutable: parameters whose value in `config` takes precedence over that in a checkpoint; pbt needs this.
     """
 
     config: Config
@@ -36,17 +36,17 @@ class TrialSpec:
 
     @property
     def device(self) -> str:
-        """The kind of device, as torch names it."""
+        """The torch device type: cuda or cpu."""
         return "cuda" if self.gpus else "cpu"
 
     @property
     def num_threads(self) -> int:
-        """Torch's threads in each process."""
+        """The number of torch threads in each process."""
         return max(1, int(self.cpus / self.num_workers))
 
 
 def trial_seed(seed: int, trial_id: str) -> int:
-    """A trial's own seed, a function of the experiment's and its number; every stream of the trial comes from it."""
+    """The seed of a trial, computed from the experiment's seed and the trial's number; it seeds all its streams."""
     import numpy as np
 
     return int(np.random.SeedSequence((seed, int(trial_id))).generate_state(1)[0])

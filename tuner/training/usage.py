@@ -1,5 +1,6 @@
-"""What a trial uses of its machine, read once an epoch, and whether its memory grows. No import of torch: a function
-that trains without it is not made to wait.
+"""Measures the CPU, GPU and memory use of a trial once per epoch, and detects memory that keeps growing.
+
+It does not import torch, so that a function that trains without torch need not wait for the import.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from pathlib import Path
 from tuner.training.nvml import Busy
 
 STATM = Path("/proc/self/statm")
-SKIPPED = 2  # epochs in which caches fill, libraries load and CUDA chooses its kernels
-STEPS = 5  # epochs that are looked at together
-LEAST_BYTES = 1 << 20  # an epoch
+SKIPPED = 2  # ignored first epochs: caches fill, libraries load, and CUDA chooses its kernels
+STEPS = 5  # the number of last epochs that must show growth
+LEAST_BYTES = 1 << 20  # the least growth per epoch
 
 
 class Usage:
-    """Reads the figures of this process and, once CUDA has been used, of its current device."""
+    """Measures this process and, once it has used CUDA, its current GPU."""
 
     def __init__(self) -> None:
         self._cpu_s, self._wall_s = time.process_time(), time.perf_counter()
@@ -28,12 +29,12 @@ class Usage:
         self._busy: Busy | None = None
 
     def read(self) -> dict[str, float]:
-        """The figures since the last call; what the machine does not tell is left out.
+        """The resource use since the last call; figures that the machine does not report are left out.
 
         Returns:
-            `cpu_percent` (100 = one core), `rss_bytes`; on a GPU `gpu_percent` (of the device, all its processes),
-            `gpu_memory_bytes` and `gpu_memory_peak_bytes` (torch's in this process); where memory grows,
-            `rss_growth_bytes` and `gpu_memory_growth_bytes` (an epoch).
+            `cpu_percent` (100 = one core) and `rss_bytes`. On a GPU also `gpu_percent` (all processes on the GPU),
+            and `gpu_memory_bytes` and `gpu_memory_peak_bytes` (torch's allocations in this process). If memory grows,
+            also `rss_growth_bytes` and `gpu_memory_growth_bytes` (per epoch).
         """
         cpu_s, wall_s = time.process_time(), time.perf_counter()
         figures: dict[str, float] = {"cpu_percent": round(100 * (cpu_s - self._cpu_s) / (wall_s - self._wall_s), 1)}
@@ -56,27 +57,29 @@ class Usage:
 
 
 def of_workers(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The figures of a trial in several processes: percentages of GPUs as their mean, all else added up."""
+    """Combines the figures of a trial's processes: averages `gpu_percent`, and adds up all other figures."""
     names = list(dict.fromkeys(name for each in figures for name in each))
     totals = {name: sum(each.get(name, 0) for each in figures) for name in names}
     return {name: total / len(figures) if name == "gpu_percent" else total for name, total in totals.items()}
 
 
 class Growth:
-    """Tells growth from warm-up: the first epochs aside, the last `STEPS` never fell and, without the largest of them,
-    grew by `LEAST_BYTES` an epoch.
+    """Detects memory that keeps growing, and ignores warm-up.
 
-    LeNet on CIFAR-10 takes 0 to 20 KiB in an epoch, and 2 to 7 MB once where its heap is extended, mostly in the first
-    three of 14 epochs. The same with a list that keeps every loss grows by 2.5 to 5 MB an epoch, but in jumps of 3 to
-    12 MB, one in two or three epochs: to ask for growth in every epoch would miss it, to ask for the mean alone would
-    tell of a heap.
+    Memory keeps growing if it never fell in the last `STEPS` epochs after the warm-up, and if the mean step without
+    the largest one is at least `LEAST_BYTES`.
+
+    Measured: LeNet on CIFAR-10 grows by 0 to 20 KiB per epoch. Once, mostly in the first three of 14 epochs, its heap
+    is extended by 2 to 7 MB. With a list that keeps every loss it grows by 2.5 to 5 MB per epoch, but in jumps of 3 to
+    12 MB every two or three epochs. A rule that requires growth in every epoch would miss this. A rule on the mean
+    alone would also report the extended heap.
     """
 
     def __init__(self) -> None:
         self._readings: list[int] = []
 
     def add(self, reading: int) -> int | None:
-        """Bytes an epoch over the last `STEPS`, where the readings so far are growth; else None."""
+        """Adds a reading; returns the growth in bytes per epoch over the last `STEPS` epochs, or None if none."""
         self._readings.append(reading)
         window = self._readings[SKIPPED:][-STEPS - 1 :]
         steps = sorted(after - before for before, after in pairwise(window))
@@ -85,13 +88,13 @@ class Growth:
         return sum(steps) // STEPS
 
     def named(self, name: str, reading: int) -> dict[str, float]:
-        """The growth under its name, or nothing."""
+        """Adds a reading; returns `{name: growth}`, or an empty dictionary without growth."""
         grown = self.add(reading)
         return {} if grown is None else {name: grown}
 
 
 def resident_bytes() -> int | None:
-    """This process's memory that is in RAM; None where there is no /proc."""
+    """The resident memory of this process in bytes; None on a system without /proc."""
     try:
         return int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
