@@ -408,3 +408,28 @@ def test_a_cluster_that_does_not_answer_is_refused_at_once(capsys, tmp_path):
     assert run.main(given) == 2
     assert "--address 127.0.0.1:1: nothing answers there" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("    return open('my_data.npz')", ["FileNotFoundError", "my_data.npz", "space.py, line 6"]),
+        ("    return (1, 2)", ["returns a tuple; return Splits(train=Arrays(inputs, targets))"]),
+        ("    return None", ["returns a NoneType"]),
+    ],
+)
+def test_a_data_function_that_fails_is_named_with_its_line(tmp_path, body, said):
+    """What `load_data` does between the checks and the first trial."""
+    from tuner.drive import session
+    from tuner.spec.spaces import find_space
+
+    place = tmp_path / "space.py"
+    head = "from ray import tune\nfrom tuner.space import Space, Task\n\n\ndef data(data_dir):\n"
+    tail = "space = Space(params={'x': tune.uniform(0, 1)}, task=Task(data=data, model=print, optimizer=print))\n"
+    place.write_text(f"{head}{body}\n\n\n{tail}")
+    found = find_space(str(place))
+    argv = ["--space", str(place), "--results", str(tmp_path)]
+    request = session.begin(run.parse(argv, session.defaults_of(found)).experiment, found, argv)
+    with pytest.raises(session.RequestError) as refusal:
+        session.load_data(request)
+    assert all(word in str(refusal.value) for word in said), refusal.value

@@ -103,6 +103,8 @@ def ending(done: Done) -> list[str]:
     failed = [trial for trial in done.record.trials if trial.status == "failed"]
     for trial in failed[:5]:
         lines += [f"failed: trial {trial.id}: {trial.reason}"]
+        traceback = e.folder / "ray" / trial.id / "error.txt"
+        lines += [f"        its traceback: {traceback}"] if traceback.is_file() else []
     lines += [f"... and {len(failed) - 5} more, in trials.csv"] if len(failed) > 5 else []
     lines += growing(done.record.trials)
     lines += [f"NOTE: {done.outcome.reason}"] if done.outcome.reason else []

@@ -57,7 +57,7 @@ class Proposals(SearchAlgorithm):
         self._alive: dict[str, Trial] = {}
         self._num_proposed = 0
         self._exhausted = False
-        self._told: set[str] = set()  # trials whose end the searcher knows
+        self._completed: set[str] = set()  # trials whose end was reported to the searcher
         self._replayed = replayed
         self._recorded: list[Trial] = []
         self._worst = sign_of(experiment.mode) * math.inf

@@ -32,7 +32,7 @@ from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, option
 from tuner.spec.facts import facts_of
 from tuner.spec.places import is_uri, local_root
 from tuner.spec.resources import Resources, resources_of
-from tuner.spec.spaces import Found, find_space
+from tuner.spec.spaces import Found, find_space, with_place
 from tuner.training.data import DataError, Splits, hold_out
 from tuner.views.report import write_report
 
@@ -205,15 +205,24 @@ def writable(results: Path) -> None:
 
 
 def load_data(request: Request) -> Request:
-    """Reads, decodes and splits the data of a request; raises a RequestError if data is missing or incomplete."""
+    """Reads, decodes and splits the data of a request.
+
+    Raises:
+        RequestError: data is missing or incomplete, or the space's data function fails or returns no Splits.
+    """
     task = request.found.space.task
     if task is None:
         return request
-    folder = request.experiment.data_dir
+    folder, function = request.experiment.data_dir, f"--space {request.experiment.space}: its data function"
     try:
         splits = task.data(Path(folder) if folder else None)
     except DataError as error:
         raise RequestError(str(error)) from error
+    except Exception as error:
+        raise RequestError(f"{function} raises {with_place(error)}; correct it, or give --data-dir") from error
+    if not isinstance(splits, Splits):
+        wanted = "Splits(train=Arrays(inputs, targets)), of tuner.training.data"
+        raise RequestError(f"{function} returns a {type(splits).__name__}; return {wanted}")
     splits = hold_out(splits, fraction=task.validation_fraction, seed=request.experiment.seed)
     facts = {**request.facts, "data": {"source": splits.source, "notice": splits.notice}}
     return replace(request, splits=splits, facts=facts)

@@ -165,6 +165,11 @@ def _where(error: BaseException) -> str:
         return f"does not parse: {error.msg}{place}"
     if isinstance(error, ValueError) and "null bytes" in str(error):  # no SyntaxError before Python 3.11.4
         return f"does not parse: {error}"
+    return f"does not import: {with_place(error)}"
+
+
+def with_place(error: BaseException) -> str:
+    """The error as text, with the file and line of the user's code that raised it, if any did."""
     ours = str(Path(__file__).parent.parent)
     skip = ("<", ours, importlib.__file__.rpartition("/")[0])
     frames = [
@@ -174,4 +179,4 @@ def _where(error: BaseException) -> str:
     ]
     place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     message = " ".join(str(error).split())
-    return f"does not import: {type(error).__name__}: {message}{place}"
+    return f"{type(error).__name__}: {message}{place}"
