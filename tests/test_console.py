@@ -28,8 +28,9 @@ def test_the_plan_says_what_will_be_done(tmp_path):
     )
     assert "width {2, 4, 8}, lr loguniform(0.0001, 0.1), batch_size {4, 8, 16}" in said
     assert "settings    6 by random" in said
-    assert "asha: at epochs 1, 2, 4, 8 the best 1/2 go on, to 8 at most" in said
-    assert "48 at most (8 a trial), and 30m at most" in said and "1 CPU a trial" in said
+    rule = "asha: compares trials after epochs 1, 2, 4, the best 1/2 continue; a trial trains at most 8 epochs"
+    assert rule in said
+    assert "at most 48 (8 per trial), and at most 30m" in said and "1 CPU per trial" in said
     assert f"results     {tmp_path}/mine" in said and "W&B         disabled" in said
 
 
@@ -53,7 +54,7 @@ def test_the_plan_names_every_searcher_and_scheduler(tmp_path, searcher):
         (["--searcher", "grid", "--num-samples", "45"], "all of a grid of 45"),
         (
             ["--searcher", "refine", "--num-samples", "7"],
-            "4 at random, then 3 neighbours of the best of them",
+            "4 random, then 3 neighbours of the best one",
         ),
         (["--searcher", "hyperopt"], "6 by hyperopt"),
     ],

@@ -162,7 +162,7 @@ SPACE_NAMES = [
     (["--space", "TMP"], "is a folder; give the .py file"),
     (["--space", "no.such.module"], "No module named"),
     (["--space", "search_spaces.cifar:other"], "has no other = Space(...)"),
-    (["--space", "search_spaces.quadratic", "--scheduler", "pbt"], "marks none as changeable"),
+    (["--space", "search_spaces.quadratic", "--scheduler", "pbt"], "has no mutable parameters"),
     (["--space", "search_spaces.cifar", "--data-dir", "TMP/empty"], "empty"),
     (["--space", "search_spaces.cifar", "--data-dir", "TMP/gone"], "gone"),
 ]
@@ -184,7 +184,7 @@ FILES = [
     ("", "has no space = Space(...)"),
     (
         "space = Space(params={'lr': 0.1}, train=train)",
-        "parameter 'lr': 0.1 is no search domain; use tune.choice",
+        "parameter 'lr': 0.1 is not a search domain; use tune.choice",
     ),
     (
         "space = Space(params={'l': tune.choice([])}, train=train)",
@@ -202,7 +202,7 @@ FILES = [
     ("space = Space(params={'x': tune.uniform(0, 1)}, train=train, metric='')", "--metric '': give a name"),
     ("x = 1\0\n", "does not parse: source code string cannot contain null bytes"),
     ("space = Space(params={}, train=train)", "there is nothing to search"),
-    ("space = Space(params={'x': tune.uniform(0, 1)})", "either task= or train="),
+    ("space = Space(params={'x': tune.uniform(0, 1)})", "exactly one of task= and train="),
     ("space = Space(params={'x': tune.uniform(0, 1)}, train=train, mutable=('y',))", "mutable names 'y'"),
     ("space = Space(params={'x': tune.uniform(0, 1)}, train=train, mode='maximum')", "maximum"),
     ("space = Space(params={'x': tune.uniform(0, 1)}, train=train, max_epochs=0)", "0"),
@@ -292,18 +292,18 @@ def test_what_was_saved_can_be_resumed(saved, capsys):
     [
         (
             ["--space", "space.py", "--name", "mine"],
-            "is there already; go on with it by --resume mine, or take another",
+            "already exists; continue it with --resume mine, or give another name",
         ),
         (["--resume", "mien"], "no experiment 'mien' in results; did you mean 'mine'?"),
         (["--resume", "latest", "--results", "TMP/empty"], "no experiment in"),
         (["--resume", "latest", "--results", "TMP/gone"], "no experiment in"),
         (["--resume", "mine", "--seed", "3"], "--seed was 0, now 3"),
         (["--resume", "mine", "--space", "quadratic"], "--space was 'space.py', now 'quadratic'"),
-        (["--resume", "mine", "--num-samples", "5"], "--num-samples 5 is below the 6 that were asked for"),
+        (["--resume", "mine", "--num-samples", "5"], "--num-samples 5 is below the previous 6"),
         (["--resume", "mine", "--searcher", "grid"], "--searcher was 'random', now 'grid'"),
         (["--resume", "mine", "--scheduler", "fifo", "--seed", "1"], "--scheduler was 'asha', now 'fifo'"),
         (["--resume", "mine", "--metric", "accuracy"], "--metric was 'loss', now 'accuracy'"),
-        (["--resume", "mine", "--max-epochs", "7"], "--max-epochs 7 is below the 8 of before"),
+        (["--resume", "mine", "--max-epochs", "7"], "--max-epochs 7 is below the previous 8"),
         (["--resume", "mine", "--max-epochs", "0"], "--max-epochs 0: must be 1 or more"),
         (["--resume", "mine", "--cpus-per-trial", "4096"], "--cpus-per-trial 4096"),
         (["--resume", "mine", "--name", "other"], "--name was 'mine', now 'other'"),
@@ -363,7 +363,7 @@ def test_a_journal_that_is_gone_is_refused_where_there_are_trials(refused, saved
     (saved / "ray" / "00000" / "checkpoint_000000").mkdir(parents=True)
     (saved / "journal.jsonl").unlink()
     said = refused("--resume", "mine")
-    assert "journal.jsonl is gone or empty: nothing is known of its trials" in said
+    assert "journal.jsonl is missing or empty: its trials are unknown" in said
 
 
 @pytest.mark.parametrize("foreign", ["a folder of something else", "a file"])

@@ -155,4 +155,4 @@ def test_asha_gets_the_rungs_above(search, tmp_path):
 def test_brackets_are_not_extended(search):
     search("tiny.py", "--max-epochs", "4", "--num-samples", "3", "--scheduler", "hyperband", name="part")
     refused = search("", "--resume", "part", "--max-epochs", "8", name="part")
-    assert refused.code == 2 and "the brackets of --scheduler hyperband are laid out for 4" in refused.err
+    assert refused.code == 2 and "the brackets of --scheduler hyperband were built for 4" in refused.err

@@ -55,7 +55,7 @@ def curves(record):
 def test_ddp_finds_what_single_finds_prunes_as_it_does_and_leaves_nothing(search, nothing_left, capsys):
     ran = search("tiny.py", "--num-samples", "4", "--max-epochs", "4", *DDP, name="ddp")
     alone = search("tiny.py", "--num-samples", "4", "--max-epochs", "4", "--max-concurrent-trials", "1", name="single")
-    assert ran.code == 0 and "test        loss" in ran.out and "2 CPU a trial in 2 workers" in ran.out
+    assert ran.code == 0 and "test        loss" in ran.out and "2 CPU per trial in 2 workers" in ran.out
     assert "pruned" in {trial.status for trial in ran.record.trials}
     for (*told, losses), (*expected, others) in zip(curves(ran.record), curves(alone.record), strict=True):
         assert told == expected and losses == pytest.approx(others, rel=1e-4)

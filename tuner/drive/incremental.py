@@ -29,7 +29,7 @@ class Rung(dict[str, float]):
 
     def __setitem__(self, trial_id: str, reward: float) -> None:
         super().__setitem__(trial_id, reward)
-        insort(self.in_order, reward)  # 3 us with 10,000 trials
+        insort(self.in_order, reward)  # keeps the list sorted: 3 us with 10,000 trials
 
 
 class Bracket(_Bracket):
