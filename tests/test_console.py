@@ -28,7 +28,7 @@ def test_the_plan_says_what_will_be_done(tmp_path):
     )
     assert "width {2, 4, 8}, lr loguniform(0.0001, 0.1), batch_size {4, 8, 16}" in said
     assert "settings    6 by random" in said
-    rule = "asha: compares trials after epochs 1, 2, 4, the best 1/2 continue; a trial trains at most 8 epochs"
+    rule = "asha: compares trials after epochs 1, 2, 4 and continues the best 1/2; a trial trains at most 8 epochs"
     assert rule in said
     assert "at most 48 (8 per trial), and at most 30m" in said and "1 CPU per trial" in said
     assert f"results     {tmp_path}/mine" in said and "W&B         disabled" in said
@@ -95,6 +95,26 @@ def test_the_first_lines_name_the_data_and_its_notice(tmp_path):
     assert said.startswith("mine: 6 by random; asha: ")
     assert "data: made by a seed (160 train, 40 validation, 40 test)" in said
     assert "!!! a sample of the data !!!" in said
+
+
+@pytest.mark.parametrize(
+    ("before", "more", "line"),
+    [
+        (8, [], "resumed: 2 trials continue, 2 done, 2 still to come"),
+        (8, ["--num-samples", "9"], "resumed: 2 trials continue, 2 done, 5 still to come"),
+        (4, [], "resumed: 3 trials continue, 1 done, 2 still to come"),  # the completed one trains more epochs
+        (None, [], "resumed: 2 trials continue, 2 done, 2 still to come"),  # a journal of an older version
+    ],
+)
+def test_a_resumed_search_counts_its_trials(tmp_path, before, more, line):
+    from dataclasses import replace
+
+    begun = {"event": "experiment_started", **({"max_epochs": before} if before else {})}
+    suggested = [{"event": "trial_suggested", "trial": trial} for trial in ("00000", "00001", "00002", "00003")]
+    statuses = {"00000": "completed", "00001": "pruned", "00002": "interrupted"}
+    ended = [{"event": "trial_ended", "trial": trial, "status": status} for trial, status in statuses.items()]
+    request = replace(request_of(tmp_path, *more), history=[begun, *suggested, *ended])
+    assert console.heading(request)[-1] == line
 
 
 @pytest.mark.parametrize(("state", "more"), [("finished", "--num-samples 12"), ("interrupted", "resume")])

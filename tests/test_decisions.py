@@ -176,7 +176,8 @@ def test_a_pause_without_a_checkpoint_ends_the_search_with_what_to_do(tmp_path, 
     search = Search(tmp_path / "j", scheduler="hyperband")
     monkeypatch.setattr(search.inner, "on_trial_result", lambda *given: TrialScheduler.PAUSE)
     assert search.report("00000", 1, loss=1.0, **saved) == STOP
-    assert "--scheduler hyperband pauses trials, and this one saves no checkpoint to go on from" in search.halt.reason
+    reason = "--scheduler hyperband pauses trials, and this one saves no checkpoint to continue from"
+    assert reason in search.halt.reason
     assert search.scheduler.verdicts["00000"].status == "failed"
 
 

@@ -108,7 +108,7 @@ def test_a_winner_with_a_damaged_checkpoint_gives_way_to_the_next(search, stoppe
     trial, report = load(folder).best()
     altered(folder / report.checkpoint / "state.pt")
     resumed = search("", "--resume", "cut", name="cut")
-    assert resumed.code == 0 and "the answer is the best of the others" in caplog.text
+    assert resumed.code == 0 and "the answer is the best of the other checkpoints" in caplog.text
     assert json.loads((folder / "best" / "config.json").read_text())["epoch"] != report.epoch or (
         json.loads((folder / "best" / "config.json").read_text())["trial"] != trial.id
     )

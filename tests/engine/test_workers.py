@@ -95,7 +95,7 @@ def test_one_process_with_several_devices_finds_what_single_finds(search, strate
 
 def test_a_function_has_no_strategy(search):
     ran = search("numbers.py", *DDP)
-    assert ran.code == 2 and "--strategy ddp: strategies need a Task" in ran.err
+    assert ran.code == 2 and "--strategy ddp: needs a Space(task=...)" in ran.err
 
 
 COMMAND = [sys.executable, "-m", "tuner.run", "--wandb", "disabled"]

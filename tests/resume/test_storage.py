@@ -115,7 +115,7 @@ def test_a_search_leaves_all_of_it_in_the_store_and_goes_on_where_its_working_co
     known = read(there / JOURNAL)
     shutil.rmtree(local_root(uri))
     ran = search(None, "--resume", "latest", "--results", uri, "--num-samples", "5")
-    assert ran.code == 0 and "resumed: 0 trials continue, 3 are done" in ran.out
+    assert ran.code == 0 and "resumed: 0 trials continue, 3 done" in ran.out
     events = read(there / JOURNAL)
     assert events[: len(known)] == known
     assert sum(event["event"] == "trial_suggested" for event in events) == 5
