@@ -139,5 +139,5 @@ def test_memory_that_grew_is_told_of_the_trial_where_it_grew_fastest():
     assert console.growing([grown(0, 0, 0), TrialRecord("00001", {})]) == []
     (said,) = console.growing([grown(0, 0, 2 << 20), grown(1, 0, 5 << 20, 3 << 20), grown(2, 0)])
     assert said.startswith(
-        "NOTE: resident memory grew from epoch to epoch in 2 trials, by 5.0 MiB an epoch in trial 00001"
+        "NOTE: resident memory grew from epoch to epoch in 2 trials, by 5.0 MiB per epoch in trial 00001"
     )

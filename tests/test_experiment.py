@@ -176,7 +176,7 @@ def test_the_latest_experiment_is_the_one_last_written_to(tmp_path):
     ("given", "said"),
     [
         ({"workers_per_trial": 2}, "--workers-per-trial 2: --strategy single trains in one process"),
-        ({"strategy": "dp", "workers_per_trial": 2}, "--workers-per-trial 2 with --strategy dp"),
+        ({"strategy": "dp", "workers_per_trial": 2}, "--workers-per-trial 2: --strategy dp"),
         ({"strategy": "pipeline", "workers_per_trial": 3}, "give --strategy ddp, or leave out --workers-per-trial"),
         ({"strategy": "ddp", "workers_per_trial": 2, "cpus_per_trial": 3}, "--cpus-per-trial 3: each of --workers"),
         ({"strategy": "ddp", "workers_per_trial": 2, "gpus_per_trial": 1}, "give a multiple of 2, or auto"),
