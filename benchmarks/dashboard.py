@@ -84,7 +84,8 @@ def trial_events(trial: str, reports: int, draw: random.Random) -> list[dict]:
         events.append({"event": "report", **of, "epoch": epoch, "metrics": metrics})
         if epoch in (1, 2, 4, 8):
             held = {"rung": epoch, "bracket": 0, "value": loss, "cutoff": asymptote + 1 / epoch, "recorded": int(trial)}
-            why = f"loss {loss:.6g} is within the cutoff {held['cutoff']:.6g} of {trial} recorded at rung {epoch}"
+            cutoff = f"the cutoff {held['cutoff']:.6g} of the {trial} trials recorded at rung {epoch}"
+            why = f"loss {loss:.6g} is not worse than {cutoff}"
             events.append({"event": "decision", **of, "epoch": epoch, **held, "action": "continue", "reason": why})
     reason = f"trained its {reports} epochs"
     return [*events, {"event": "trial_ended", **of, "status": "completed", "reason": reason}]

@@ -28,8 +28,9 @@ def test_the_plan_says_what_will_be_done(tmp_path):
     )
     assert "width {2, 4, 8}, lr loguniform(0.0001, 0.1), batch_size {4, 8, 16}" in said
     assert "settings    6 by random" in said
-    assert "asha: at epochs 1, 2, 4, 8 the best 1/2 go on, to 8 at most" in said
-    assert "48 at most (8 a trial), and 30m at most" in said and "1 CPU a trial" in said
+    rule = "asha: compares trials after epochs 1, 2, 4 and continues the best 1/2; a trial trains at most 8 epochs"
+    assert rule in said
+    assert "at most 48 (8 per trial), and at most 30m" in said and "1 CPU per trial" in said
     assert f"results     {tmp_path}/mine" in said and "W&B         disabled" in said
 
 
@@ -53,7 +54,7 @@ def test_the_plan_names_every_searcher_and_scheduler(tmp_path, searcher):
         (["--searcher", "grid", "--num-samples", "45"], "all of a grid of 45"),
         (
             ["--searcher", "refine", "--num-samples", "7"],
-            "4 at random, then 3 neighbours of the best of them",
+            "4 random, then 3 neighbours of the best one",
         ),
         (["--searcher", "hyperopt"], "6 by hyperopt"),
     ],
@@ -96,6 +97,26 @@ def test_the_first_lines_name_the_data_and_its_notice(tmp_path):
     assert "!!! a sample of the data !!!" in said
 
 
+@pytest.mark.parametrize(
+    ("before", "more", "line"),
+    [
+        (8, [], "resumed: 2 trials continue, 2 done, 2 still to come"),
+        (8, ["--num-samples", "9"], "resumed: 2 trials continue, 2 done, 5 still to come"),
+        (4, [], "resumed: 3 trials continue, 1 done, 2 still to come"),  # the completed one trains more epochs
+        (None, [], "resumed: 2 trials continue, 2 done, 2 still to come"),  # a journal of an older version
+    ],
+)
+def test_a_resumed_search_counts_its_trials(tmp_path, before, more, line):
+    from dataclasses import replace
+
+    begun = {"event": "experiment_started", **({"max_epochs": before} if before else {})}
+    suggested = [{"event": "trial_suggested", "trial": trial} for trial in ("00000", "00001", "00002", "00003")]
+    statuses = {"00000": "completed", "00001": "pruned", "00002": "interrupted"}
+    ended = [{"event": "trial_ended", "trial": trial, "status": status} for trial, status in statuses.items()]
+    request = replace(request_of(tmp_path, *more), history=[begun, *suggested, *ended])
+    assert console.heading(request)[-1] == line
+
+
 @pytest.mark.parametrize(("state", "more"), [("finished", "--num-samples 12"), ("interrupted", "resume")])
 def test_the_last_lines_say_how_to_go_on(tmp_path, state, more):
     request = request_of(tmp_path)
@@ -118,5 +139,5 @@ def test_memory_that_grew_is_told_of_the_trial_where_it_grew_fastest():
     assert console.growing([grown(0, 0, 0), TrialRecord("00001", {})]) == []
     (said,) = console.growing([grown(0, 0, 2 << 20), grown(1, 0, 5 << 20, 3 << 20), grown(2, 0)])
     assert said.startswith(
-        "NOTE: resident memory grew from epoch to epoch in 2 trials, by 5.0 MiB an epoch in trial 00001"
+        "NOTE: resident memory grew from epoch to epoch in 2 trials, by 5.0 MiB per epoch in trial 00001"
     )

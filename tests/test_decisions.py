@@ -177,7 +177,8 @@ def test_a_pause_without_a_checkpoint_ends_the_search_with_what_to_do(tmp_path, 
     search = Search(tmp_path / "j", scheduler="hyperband")
     monkeypatch.setattr(search.inner, "on_trial_result", lambda *given: TrialScheduler.PAUSE)
     assert search.report("00000", 1, loss=1.0, **saved) == STOP
-    assert "--scheduler hyperband pauses trials, and this one saves no checkpoint to go on from" in search.halt.reason
+    reason = "--scheduler hyperband pauses trials, and this one saves no checkpoint to continue from"
+    assert reason in search.halt.reason
     assert search.scheduler.verdicts["00000"].status == "failed"
 
 
@@ -225,7 +226,7 @@ def test_a_later_report_without_the_metric_fails_its_trial_alone(tmp_path):
 def test_a_metric_that_is_no_number_is_refused(tmp_path, value):
     search = Search(tmp_path / "j")
     assert search.report("00000", 1, loss=value) == STOP
-    assert "which is no number" in str(search.halt.error)
+    assert "which is not a number" in str(search.halt.error)
     assert search.decisions()[0]["value"] is None
 
 
@@ -255,7 +256,8 @@ def test_value_and_cutoff_have_the_metrics_own_sign(tmp_path, mode, values):
     assert (second["cutoff"], second["recorded"], second["action"]) == (values[0], 1, "stop")
     assert (third["cutoff"], third["recorded"]) == ((values[0] + values[1]) / 2, 2)
     assert (third["rung"], third["bracket"]) == (1, 0)
-    assert f"loss {values[2]:g} is worse than the cutoff {third['cutoff']:g} of 2 recorded at rung 1" == third["reason"]
+    cutoff = f"the cutoff {third['cutoff']:g} of the 2 trials recorded at rung 1"
+    assert f"loss {values[2]:g} is worse than {cutoff}" == third["reason"]
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
@@ -339,14 +341,14 @@ def test_a_whole_number_is_explained_by_the_cutoff_too(tmp_path):
     search = Search(tmp_path / "j", max_epochs=8)
     search.report("00000", 1, loss=3)
     search.report("00001", 1, loss=9)
-    assert search.decisions()[-1]["reason"] == "loss 9 is worse than the cutoff 3 of 1 recorded at rung 1"
+    assert search.decisions()[-1]["reason"] == "loss 9 is worse than the cutoff 3 of the 1 trial recorded at rung 1"
 
 
 def test_rungs_of_a_factor_from_the_command_line_are_whole(tmp_path):
     search = Search(tmp_path / "j", max_epochs=8, reduction_factor=2.0)
     search.report("00000", 1, loss=3.0)
     search.report("00000", 2, loss=3.0)
-    assert search.decisions()[-1]["reason"] == "no other to compare with at rung 2"
+    assert search.decisions()[-1]["reason"] == "no other trial to compare with at rung 2"
 
 
 def test_what_population_based_training_changed_is_told_for_words_too():
@@ -404,5 +406,5 @@ def test_epochs_trained_again_from_an_earlier_checkpoint_are_not_judged_again(tm
 def test_pbt_needs_a_parameter_that_may_change():
     from tuner.errors import RequestError
 
-    with pytest.raises(RequestError, match="marks none as changeable"):
+    with pytest.raises(RequestError, match="has no mutable parameters"):
         build_scheduler(Experiment(scheduler="pbt"), Space(params=SPACE.params, train=print))

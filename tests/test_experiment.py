@@ -175,12 +175,12 @@ def test_the_latest_experiment_is_the_one_last_written_to(tmp_path):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"workers_per_trial": 2}, "--workers-per-trial 2 with --strategy single, which is one process"),
-        ({"strategy": "dp", "workers_per_trial": 2}, "--workers-per-trial 2 with --strategy dp"),
-        ({"strategy": "pipeline", "workers_per_trial": 3}, "give --strategy ddp, or leave the workers out"),
-        ({"strategy": "ddp", "workers_per_trial": 2, "cpus_per_trial": 3}, "--cpus-per-trial 3: is split evenly"),
+        ({"workers_per_trial": 2}, "--workers-per-trial 2: --strategy single trains in one process"),
+        ({"strategy": "dp", "workers_per_trial": 2}, "--workers-per-trial 2: --strategy dp"),
+        ({"strategy": "pipeline", "workers_per_trial": 3}, "give --strategy ddp, or leave out --workers-per-trial"),
+        ({"strategy": "ddp", "workers_per_trial": 2, "cpus_per_trial": 3}, "--cpus-per-trial 3: each of --workers"),
         ({"strategy": "ddp", "workers_per_trial": 2, "gpus_per_trial": 1}, "give a multiple of 2, or auto"),
-        ({"strategy": "ddp", "gpus_per_trial": 0.5}, "--gpus-per-trial 0.5: is split evenly"),
+        ({"strategy": "ddp", "gpus_per_trial": 0.5}, "--gpus-per-trial 0.5: each of --workers-per-trial"),
     ],
 )
 def test_workers_that_a_strategy_cannot_use_are_refused(given, said):

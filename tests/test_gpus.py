@@ -127,7 +127,7 @@ def test_an_experiment_that_cannot_be_read_is_left_out_and_its_neighbours_stay(m
     odd.close()
     lines = said(monkeypatch, capsys, Without(), "--results", str(results))
     assert [line.split()[:3] for line in lines[-2:]] == [["mine", "00000", str(os.getpid())], ["mine", "00003", "-"]]
-    assert caplog.text.count("left out: ") == 2
+    assert caplog.text.count("skipped: ") == 2
 
 
 def test_a_journal_that_costs_too_much_is_left_out_and_its_neighbours_stay(monkeypatch, results, caplog):

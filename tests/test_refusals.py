@@ -72,7 +72,7 @@ OPTIONS = [
     (["--reduction-factor", "1"], "--reduction-factor 1: must be above 1"),
     (["--reduction-factor", "nan"], "--reduction-factor nan: must be above 1"),
     (["--seed", "-1"], "--seed -1: must be 0..4294967295"),
-    (["--max-concurrent-trials", "-1"], "--max-concurrent-trials -1: must be 1 or more, or 0 = all"),
+    (["--max-concurrent-trials", "-1"], "--max-concurrent-trials -1: must be 1 or more, or 0 for"),
     (["--searcher", "baysian"], "baysian"),
     (["--searcher", "hyperot"], "hyperopt"),
     (["--scheduler", "ahsa"], "asha"),
@@ -85,7 +85,7 @@ OPTIONS = [
     (["--searcher", "refine", "--scheduler", "hyperband"], "refine works with asha, median, fifo"),
     (["--searcher", "hyperopt", "--scheduler", "pbt"], "pbt works with random, grid"),
     (["--scheduler", "bohb"], "bohb works with bohb"),
-    (["--strategy", "ddp", "--workers-per-trial", "2", "--cpus-per-trial", "3"], "--cpus-per-trial 3: is split"),
+    (["--strategy", "ddp", "--workers-per-trial", "2", "--cpus-per-trial", "3"], "--cpus-per-trial 3: each of"),
     (["--precision", "fp8"], "fp16"),
     (["--on-oom", "ignore"], "shrink"),
     (["--workers-per-trial", "2"], "--workers-per-trial 2"),
@@ -100,7 +100,7 @@ OPTIONS = [
     (["--cpus-per-trial", "-2"], "--cpus-per-trial -2"),
     (["--cpus-per-trial", "4096"], "--cpus-per-trial 4096: there "),
     (["--cpus-per-trial", "many"], "many"),
-    (["--gpus-per-trial", "1.5"], "--gpus-per-trial 1.5: must be whole above 1"),
+    (["--gpus-per-trial", "1.5"], "--gpus-per-trial 1.5: above 1 it must be a whole number"),
     (["--gpus-per-trial", "-1"], "--gpus-per-trial -1"),
     (["--gpus-per-trial", "64"], "--gpus-per-trial 64: there "),
     (["--gpus-per-trial", "inf"], "--gpus-per-trial inf"),
@@ -110,12 +110,12 @@ OPTIONS = [
     (["--name", "-x"], "--name"),
     (["--name", "x" * 101], "at most 100"),
     (["--results", ""], "--results '': give a folder, or an object store"),
-    (["--metric", ""], "--metric '': give a name that is in the reports"),
+    (["--metric", ""], "--metric '': give the name of a reported metric"),
     (["--wandb-project", "a/b"], "--wandb-project 'a/b': W&B takes 1 to 128 characters, none of / "),
     (["--wandb-project", ""], "--wandb-project '': W&B takes 1 to 128"),
     (["--time-budget", "\u0663m"], "write it as 90s, 30m or 2h"),
     (["--results", "nowhere://bucket/tuner"], "--results nowhere://bucket/tuner: Unrecognized filesystem type"),
-    (["--results", "s3://bucket/tuner", "--address", "auto"], "the nodes of a cluster share a folder"),
+    (["--results", "s3://bucket/tuner", "--address", "auto"], "where all nodes need a shared folder"),
     (["--metric", "accuray"], "--metric accuray: space"),
     (["--metric", "accuray"], "did you mean 'accuracy'?"),
     # what the command line does not know
@@ -162,7 +162,7 @@ SPACE_NAMES = [
     (["--space", "TMP"], "is a folder; give the .py file"),
     (["--space", "no.such.module"], "No module named"),
     (["--space", "search_spaces.cifar:other"], "has no other = Space(...)"),
-    (["--space", "search_spaces.quadratic", "--scheduler", "pbt"], "marks none as changeable"),
+    (["--space", "search_spaces.quadratic", "--scheduler", "pbt"], "has no mutable parameters"),
     (["--space", "search_spaces.cifar", "--data-dir", "TMP/empty"], "empty"),
     (["--space", "search_spaces.cifar", "--data-dir", "TMP/gone"], "gone"),
 ]
@@ -184,7 +184,7 @@ FILES = [
     ("", "has no space = Space(...)"),
     (
         "space = Space(params={'lr': 0.1}, train=train)",
-        "parameter 'lr': 0.1 is no search domain; use tune.choice",
+        "parameter 'lr': 0.1 is not a search domain; use tune.choice",
     ),
     (
         "space = Space(params={'l': tune.choice([])}, train=train)",
@@ -199,10 +199,10 @@ FILES = [
     ("space = Space(params={'a/b': tune.uniform(0, 1)}, train=train)", "parameter 'a/b': a name is a string"),
     ("space = Space(params={'x': tune.uniform(0, 1)}, train='mine')", "train='mine': must be a function"),
     ("space = Space(params={'x': tune.uniform(0, 1)}, train=lambda: 3)", "must be a function of one argument"),
-    ("space = Space(params={'x': tune.uniform(0, 1)}, train=train, metric='')", "--metric '': give a name"),
+    ("space = Space(params={'x': tune.uniform(0, 1)}, train=train, metric='')", "--metric '': give the name"),
     ("x = 1\0\n", "does not parse: source code string cannot contain null bytes"),
     ("space = Space(params={}, train=train)", "there is nothing to search"),
-    ("space = Space(params={'x': tune.uniform(0, 1)})", "either task= or train="),
+    ("space = Space(params={'x': tune.uniform(0, 1)})", "exactly one of task= and train="),
     ("space = Space(params={'x': tune.uniform(0, 1)}, train=train, mutable=('y',))", "mutable names 'y'"),
     ("space = Space(params={'x': tune.uniform(0, 1)}, train=train, mode='maximum')", "maximum"),
     ("space = Space(params={'x': tune.uniform(0, 1)}, train=train, max_epochs=0)", "0"),
@@ -300,7 +300,7 @@ def test_an_experiment_that_is_called_latest_is_the_one_that_is_meant(saved, cap
     [
         (
             ["--space", "space.py", "--name", "mine"],
-            "is there already; go on with it by --resume mine, or take another",
+            "already exists; continue it with --resume mine, or give another name",
         ),
         (
             ["--space", "space.py", "--name", "latest"],
@@ -311,11 +311,11 @@ def test_an_experiment_that_is_called_latest_is_the_one_that_is_meant(saved, cap
         (["--resume", "latest", "--results", "TMP/gone"], "no experiment in"),
         (["--resume", "mine", "--seed", "3"], "--seed was 0, now 3"),
         (["--resume", "mine", "--space", "quadratic"], "--space was 'space.py', now 'quadratic'"),
-        (["--resume", "mine", "--num-samples", "5"], "--num-samples 5 is below the 6 that were asked for"),
+        (["--resume", "mine", "--num-samples", "5"], "--num-samples 5 is below the previous 6"),
         (["--resume", "mine", "--searcher", "grid"], "--searcher was 'random', now 'grid'"),
         (["--resume", "mine", "--scheduler", "fifo", "--seed", "1"], "--scheduler was 'asha', now 'fifo'"),
         (["--resume", "mine", "--metric", "accuracy"], "--metric was 'loss', now 'accuracy'"),
-        (["--resume", "mine", "--max-epochs", "7"], "--max-epochs 7 is below the 8 of before"),
+        (["--resume", "mine", "--max-epochs", "7"], "--max-epochs 7 is below the previous 8"),
         (["--resume", "mine", "--max-epochs", "0"], "--max-epochs 0: must be 1 or more"),
         (["--resume", "mine", "--cpus-per-trial", "4096"], "--cpus-per-trial 4096"),
         (["--resume", "mine", "--name", "other"], "--name was 'mine', now 'other'"),
@@ -375,7 +375,7 @@ def test_a_journal_that_is_gone_is_refused_where_there_are_trials(refused, saved
     (saved / "ray" / "00000" / "checkpoint_000000").mkdir(parents=True)
     (saved / "journal.jsonl").unlink()
     said = refused("--resume", "mine")
-    assert "journal.jsonl is gone or empty: nothing is known of its trials" in said
+    assert "journal.jsonl is missing or empty: its trials are unknown" in said
 
 
 @pytest.mark.parametrize("foreign", ["a folder of something else", "a file"])

@@ -68,9 +68,9 @@ def test_more_than_there_is_is_refused_with_what_there_is(cpus, gpus, cluster, s
 @pytest.mark.parametrize(
     ("cpus", "gpus", "said"),
     [
-        (3, 0, "--cpus-per-trial 3: no node of the cluster has more than 2 CPUs; ask for that or less; where"),
-        (1, 2, "--gpus-per-trial 2: no node of the cluster has more than 1 GPU; ask for that or less; where"),
-        (2, 1, "--gpus-per-trial 1: no node of the cluster has 2 CPUs beside it; ask for fewer of either; where"),
+        (3, 0, "--cpus-per-trial 3: no node of the cluster has more than 2 CPUs; ask for that or less; if"),
+        (1, 2, "--gpus-per-trial 2: no node of the cluster has more than 1 GPU; ask for that or less; if"),
+        (2, 1, "--gpus-per-trial 1: no node of the cluster has 2 CPUs beside it; ask for fewer of either; if"),
     ],
 )
 def test_a_trial_spans_no_two_nodes(cpus, gpus, said):
@@ -137,7 +137,7 @@ def test_a_worker_spans_no_two_nodes():
     nodes = [{"CPU": 3}, {"CPU": 3}]
     with pytest.raises(RequestError) as refused:
         resources_of(Experiment(strategy="ddp", workers_per_trial=3, cpus_per_trial=6, address="auto"), nodes)
-    said = "3 workers x 2 CPU per trial, each on one node, there is room for 2; ask for fewer workers, or for less"
+    said = "each of the 3 workers of a trial needs 2 CPU on one node; only 2 fit; ask for fewer workers, or for less"
     assert said in str(refused.value) and "--max-concurrent-trials N" in str(refused.value)
 
 

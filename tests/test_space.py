@@ -95,7 +95,7 @@ def test_a_missing_file_is_told():
         (HEAD + "tune.nothing\n", "has no attribute 'nothing'", 9),
         (
             HEAD + "space = Space(\n    params={'lr': 0.1},\n    train=train)\n",
-            "parameter 'lr': 0.1 is no search domain",
+            "parameter 'lr': 0.1 is not a search domain",
             9,
         ),
         (
@@ -111,11 +111,11 @@ def test_a_missing_file_is_told():
         (HEAD + "space = Space(params={'x': tune.loguniform(0, 1)}, train=train)\n", "", 9),
         (
             HEAD + "space = Space(params={'a': {'b': 3}}, train=train)\n",
-            "parameter 'a/b': 3 is no search domain",
+            "parameter 'a/b': 3 is not a search domain",
             9,
         ),
         (HEAD + "space = Space(params={}, train=train)\n", "no params: there is nothing to search", 9),
-        (HEAD + "space = Space(params={'x': tune.uniform(0, 1)})\n", "either task= or train=", 9),
+        (HEAD + "space = Space(params={'x': tune.uniform(0, 1)})\n", "exactly one of task= and train=", 9),
         (HEAD + "space = Space(param={'x': tune.uniform(0, 1)})\n", "unexpected keyword argument 'param'", 9),
         (
             HEAD + "space = Space(params={'x': tune.choice([1])}, train=train, mutable=('y',))\n",
@@ -134,7 +134,7 @@ def test_a_file_that_does_not_import_is_told_with_its_file_and_line(tmp_path, te
 
 def test_a_file_without_a_space_is_told(tmp_path):
     path = file_with(tmp_path, '"""Nothing here."""\n')
-    assert f"{path} has no space = Space(...); it needs one at module level" in refusal(path)
+    assert f"{path} has no space = Space(...) at module level; add it" in refusal(path)
     path.write_text("space = 3\n")
     assert "has no space = Space(...)" in refusal(path)
 

@@ -160,7 +160,7 @@ def test_what_lies_in_the_folder_or_below_here_is_no_module_of_the_users(place, 
 def test_a_file_in_the_results_is_refused_with_its_own_hash_too(place, mark, capsys):
     shutil.copy("space.py", place / "space.py")
     rewritten(place, space="results/mine/space.py")
-    refused(COMMANDS["resume"](), capsys, mark, "lies among the results")
+    refused(COMMANDS["resume"](), capsys, mark, "lies in the folder of results")
 
 
 def test_a_file_beside_the_experiment_in_the_results_is_refused_too(command, place, mark, capsys):
@@ -170,7 +170,7 @@ def test_a_file_beside_the_experiment_in_the_results_is_refused_too(command, pla
     rewritten(place, space="results/other/space.py")
     config = json.loads((place / "best" / "config.json").read_text())
     (place / "best" / "config.json").write_text(json.dumps({**config, "space": "results/other/space.py"}))
-    refused(command(), capsys, mark, "results/other/space.py, which lies among the results", "--trust")
+    refused(command(), capsys, mark, "results/other/space.py, which lies in the folder of results", "--trust")
 
 
 def test_the_packages_that_run_before_a_module_are_named(tmp_path, monkeypatch, place):
@@ -218,7 +218,7 @@ def test_compiled_code_beside_a_space_is_not_run(place, mark, tmp_path):
 
 @pytest.mark.parametrize("space", [3, None, ["x"], {"a": 1}])
 def test_a_space_that_is_no_name_is_refused(place, space):
-    with pytest.raises(RequestError, match="names no space"):
+    with pytest.raises(RequestError, match="instead of the name of a space"):
         code_of(place, ["experiment.json"], space, "")
 
 

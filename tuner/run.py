@@ -42,8 +42,7 @@ class Command:
     dry_run: Annotated[bool, NO_HINT] = False
     """Print the plan of the search and exit."""
     trust: Annotated[bool, NO_HINT] = False
-    """With --resume: run the code that the folder names, even if it has changed or the folder belongs to another
-    user."""
+    """With --resume: run the folder's code even if it has changed or the folder belongs to another user."""
 
 
 def main(argv: list[str]) -> int:

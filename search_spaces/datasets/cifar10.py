@@ -20,8 +20,8 @@ from tuner.training.data import DataError, Splits
 
 # A copy of torchvision's `CIFAR10.url`, so that a machine without a network need not import torchvision.
 DOWNLOAD_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
-# The first is the timeout per address. The second is the timeout of the whole attempt, also if the look-up of the name
-# hangs or a name has several addresses. So a search without a network starts within 10 s.
+# CONNECT_SECONDS is the timeout per address. REACH_SECONDS limits the whole attempt, also if the look-up of the name
+# hangs or the name has several addresses. So a search without a network starts within 10 s.
 CONNECT_SECONDS = 5.0
 REACH_SECONDS = 8.0
 # A download fails if it receives no data for this time.

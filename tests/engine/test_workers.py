@@ -55,7 +55,7 @@ def curves(record):
 def test_ddp_finds_what_single_finds_prunes_as_it_does_and_leaves_nothing(search, nothing_left, capsys):
     ran = search("tiny.py", "--num-samples", "4", "--max-epochs", "4", *DDP, name="ddp")
     alone = search("tiny.py", "--num-samples", "4", "--max-epochs", "4", "--max-concurrent-trials", "1", name="single")
-    assert ran.code == 0 and "test        loss" in ran.out and "2 CPU a trial in 2 workers" in ran.out
+    assert ran.code == 0 and "test        loss" in ran.out and "2 CPU per trial in 2 workers" in ran.out
     assert "pruned" in {trial.status for trial in ran.record.trials}
     for (*told, losses), (*expected, others) in zip(curves(ran.record), curves(alone.record), strict=True):
         assert told == expected and losses == pytest.approx(others, rel=1e-4)
@@ -95,7 +95,7 @@ def test_one_process_with_several_devices_finds_what_single_finds(search, strate
 
 def test_a_function_has_no_strategy(search):
     ran = search("numbers.py", *DDP)
-    assert ran.code == 2 and "--strategy ddp: strategies need a Task" in ran.err
+    assert ran.code == 2 and "--strategy ddp: needs a Space(task=...)" in ran.err
 
 
 COMMAND = [sys.executable, "-m", "tuner.run", "--wandb", "disabled"]

@@ -115,12 +115,12 @@ def test_a_search_leaves_all_of_it_in_the_store_and_goes_on_where_its_working_co
     known = read(there / JOURNAL)
     shutil.rmtree(local_root(uri))
     ran = search(None, "--resume", "latest", "--results", uri, "--num-samples", "5")
-    assert ran.code == 0 and "resumed: 3 trials are done" in ran.out
+    assert ran.code == 0 and "resumed: 0 trials continue, 3 done" in ran.out
     events = read(there / JOURNAL)
     assert events[: len(known)] == known
     assert sum(event["event"] == "trial_suggested" for event in events) == 5
     again = search("tiny.py", "--results", uri)
-    assert again.code == 2 and "test is there already" in again.err
+    assert again.code == 2 and "test already exists" in again.err
 
 
 @pytest.fixture(scope="module")

@@ -150,7 +150,7 @@ def test_what_is_no_picture_by_its_content_is_not_given_to_a_program(tree, monke
         image_folder(tree, canvas=16)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(DataError, match="no regular file"):
+    with pytest.raises(DataError, match="not a regular file"):
         image_folder(tree, canvas=16)
 
 

@@ -127,7 +127,7 @@ def test_a_name_is_taken_once(service, where):
         assert "queued or running" in start(service, 409, name="a")["error"]
     else:
         service.begin("a").close()
-        assert "is there already" in start(service, 422, name="a")["error"]
+        assert "already exists" in start(service, 422, name="a")["error"]
 
 
 # --- the queue ------------------------------------------------------------------------------------------------------

@@ -189,7 +189,7 @@ def test_batch_norm_is_warned_about_once(caplog):
         training(4).run_epoch()
         said = [record.getMessage() for record in caplog.records]
     assert not any("batch norm" in line for line in said)
-    assert "training goes on with 4 examples at once" in said
+    assert "training continues with 4 examples at once" in said
 
 
 def live_tensors():

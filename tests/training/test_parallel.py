@@ -310,7 +310,7 @@ def test_wrong_stages_are_named():
         stages_of(model, task(stages=lambda model: [model.body]), 2)
     with pytest.raises(ValueError, match="in 2 stages"):
         stages_of(model, task(stages=lambda model: [model.body, model.body, model.head]), 2)
-    with pytest.raises(ValueError, match=r"Layers is not cut into stages: give Task\(stages=...\)"):
+    with pytest.raises(ValueError, match=r"Layers is no nn.Sequential of 2 or more layers: cut it"):
         stages_of(model, task(stages=None), 2)
 
 

@@ -32,7 +32,7 @@ def plan(request: Request) -> list[str]:
     if resources:
         lines += [f"resources   {per_trial(resources)}; {resources.concurrent} trials at once"]
     else:
-        lines += [f"resources   of the cluster at {e.address}"]
+        lines += [f"resources   those of the cluster at {e.address}"]
     lines += [f"seed        {e.seed}"]
     lines += [f"data        {e.data_dir or ('from the space' if space.task else 'none; the function loads its own')}"]
     lines += [f"results     {place(e)}", f"W&B         {request.wandb_mode}"]
@@ -89,7 +89,7 @@ def resumed(request: Request) -> str:
     unfinished = {"open", "interrupted", *(["completed"] if e.max_epochs > before else [])}
     going_on = sum(state in unfinished for state in states.values())
     to_come = max(0, num_settings(request) - len(states))
-    return f"resumed: {going_on} trials continue, {len(states) - going_on} are done, {to_come} are still to come"
+    return f"resumed: {going_on} trials continue, {len(states) - going_on} done, {to_come} still to come"
 
 
 def place(e: Experiment) -> str:
@@ -189,8 +189,8 @@ def schedule(e: Experiment) -> str:
         if not rungs:
             return f"asha: every trial trains {e.max_epochs} epochs, because no rung is before the last epoch"
         after = f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}"
-        kept = f"the best 1/{e.reduction_factor:g} continue"
-        return f"asha: compares trials {after}, {kept}; a trial trains at most {e.max_epochs} epochs"
+        kept = f"continues the best 1/{e.reduction_factor:g}"
+        return f"asha: compares trials {after} and {kept}; a trial trains at most {e.max_epochs} epochs"
     return {
         "fifo": f"fifo: every trial trains {e.max_epochs} epochs",
         "median": f"median: from epoch {e.grace_period} on, stops a trial that is worse than the other trials' median",

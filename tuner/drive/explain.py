@@ -130,5 +130,5 @@ def short(value: Any) -> str:
 
 
 def trials(count: int) -> str:
-    """`1 trial`, `2 trials`"""
+    """The number of trials in words: `1 trial`, `2 trials`."""
     return f"{count} trial" if count == 1 else f"{count} trials"

@@ -54,7 +54,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Done:
-    """The result of a session."""
+    """The result of a session: its request, the record of the search, the answer and how it ended."""
 
     request: Request
     record: ExperimentRecord

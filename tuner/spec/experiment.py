@@ -95,23 +95,19 @@ class Experiment:
     workers_per_trial: int = 1
     """Processes that train one trial; more than 1 only with --strategy ddp."""
     strategy: Literal["single", "dp", "ddp", "model", "pipeline"] = "single"
-    """How a trial uses several devices. ddp runs one process per device; model and pipeline put a part of the model on
-    each device."""
+    """How a trial uses its devices: ddp = one process per device; model, pipeline = a part of the model on each."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Number format of the forward and backward pass. A searched parameter named `precision` takes precedence."""
     on_oom: Literal["shrink", "fail"] = "shrink"
     """If memory runs out, shrink computes each batch in parts, halved until they fit; fail ends the trial."""
     max_concurrent_trials: int = 0
-    """How many trials may run at once. On an autoscaling cluster this is also how many are requested. 0 = as many as
-    fit."""
+    """How many trials may run at once; on an autoscaling cluster, also how many are requested. 0 = as many as fit."""
     priority: int = 0
-    """Rank among searches that share a cluster or wait in the service's queue, -100..100. The highest starts its trials
-    first."""
+    """Rank among searches on one cluster or in the service's queue, -100..100; the highest starts trials first."""
     time_budget: str = ""
     """Stop the search after this time: 90s, 30m, 2h. Empty = no limit."""
     trial_timeout: str = ""
-    """Fail a trial that sends no report for this time, also if it waits for a full disk: 90s, 30m, 2h. Empty = no
-    limit."""
+    """Fail a trial that sends no report for this time, even if it waits for a disk: 90s, 30m, 2h. Empty = no limit."""
     max_failures: int = 2
     """How often to retry a trial from its last checkpoint after its worker was lost (killed, node gone). 0 = never."""
     seed: int = 0

@@ -48,7 +48,7 @@ class Rule(Protocol):
 
 
 class Fifo:
-    """Stops nothing."""
+    """The rule of the fifo scheduler: every trial continues."""
 
     def added(self, trial: int) -> None:
         pass

@@ -1,1 +1,1 @@
-"""Trains one trial with torch, in one process or several. Nothing here knows Ray."""
+"""Trains one trial with torch, in one process or several; no module here imports Ray."""

@@ -99,7 +99,7 @@ class Decoder(Dataset[Decoded]):
         path = os.fsdecode(bytes(self.files.paths[row]))
         try:
             return self.files.decode(path)
-        except Exception as error:  # whatever a user's function raises
+        except Exception as error:  # a user's function may raise anything
             raise DataError(f"{path} cannot be decoded: {type(error).__name__}: {error}") from error
 
 

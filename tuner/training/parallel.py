@@ -1,8 +1,8 @@
 """Strategies: how a training uses several processes or devices. The code of a model stays single-device.
 
-`Training` calls its strategy at six points: to place the model on devices, to wrap it for training, to select the
-examples of this process, to weight a loss, to sum over processes, and to compute a loss on the right device. `Single`
-changes nothing and costs nothing.
+`Training` calls its strategy at six points. The strategy places the model on devices, wraps it for training, and
+selects the examples of this process. It weights a loss, sums over processes, and computes a loss on the right device.
+`Single` changes nothing and costs nothing.
 """
 
 from __future__ import annotations
