@@ -1,13 +1,16 @@
 """The one exception for a user's mistake: it becomes a line on stderr and exit code 2, never a traceback.
 
-Here too is what makes any text fit for a terminal, since an error names what it was given.
+Here too is what makes any text fit for a terminal, since an error names what it was given, and how a command ends.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import logging
+import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -68,6 +71,17 @@ def refused(error: Exception) -> str:
 def say(*lines: str) -> None:
     """Prints lines for a person: what they hold of an experiment's names, values and errors steers no terminal."""
     print("\n".join(map(printable, lines)), flush=True)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process without Python's own clean-up, of a command that has closed what it opened.
+
+    The clean-up takes 1.9 s after torch and Ray, and 19 s where records take 1.2 GB; and it waits for all threads.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads any more
+            stream.flush()
+    os._exit(code)
 
 
 class PrintableFormatter(logging.Formatter):
