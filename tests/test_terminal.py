@@ -27,7 +27,7 @@ def test_a_warning_about_a_folder_prints_none(tmp_path, capfd):
     (folder / "experiment.json").unlink()
     record = logging.makeLogRecord({"msg": "%s\n%s", "args": (folder, "\x9b")})
     assert PrintableFormatter().format(record) == f"{tmp_path}/x\\x1b[2J\n\\x9b"
-    logger = logging.getLogger("tuner.spec.experiment")
+    logger = logging.getLogger("tuner.record.saved_experiment")
     before, logger.propagate = logger.propagate, False  # without pytest's handlers, as in a terminal
     try:
         load_experiment(folder)

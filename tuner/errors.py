@@ -1,13 +1,16 @@
 """RequestError, the only exception for a user's mistake: it becomes one line on stderr and exit code 2, no traceback.
 
-The module also makes texts safe to print, because an error text may quote a user's file or name.
+The module also makes texts safe to print, because an error text may quote a user's file or name, and ends a command.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import logging
+import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -68,6 +71,17 @@ def refused(error: Exception) -> str:
 def say(*lines: str) -> None:
     """Prints lines, with unprintable characters escaped: an experiment's names and errors may contain any text."""
     print("\n".join(map(printable, lines)), flush=True)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process without Python's clean-up; the command has closed what it opened.
+
+    The clean-up takes 1.9 s after torch and Ray, and 19 s if records take 1.2 GB. It also waits for all threads.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # the reader of the pipe is gone
+            stream.flush()
+    os._exit(code)
 
 
 class PrintableFormatter(logging.Formatter):

@@ -2,11 +2,13 @@
 
 import itertools
 import json
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
 import httpx
@@ -467,3 +469,39 @@ def test_a_search_whose_process_was_killed_is_shown_as_interrupted(results, clie
     assert (shown()["counts"]["running"], shown()["counts"]["interrupted"]) == (0, 1)
     assert "--resume goes on" in shown()["notice"]
     assert [row["state"] for row in client.get("/api/experiments").json()["experiments"]].count("interrupted") == 1
+
+
+SLOW = """
+import sys, time
+from tuner.serve import __main__ as service
+
+class Records:
+    def __del__(self):
+        time.sleep(60)
+
+def create_app(*args, create=service.create_app, **named):
+    app = create(*args, **named)
+    app.state.records = Records()
+    app.get("/slow")(lambda: print("asked", flush=True) or time.sleep(60))
+    return app
+
+service.create_app = create_app
+service.main(sys.argv[1:])
+"""
+
+
+def test_it_ends_soon_whatever_a_thread_works_on_and_whatever_it_has_in_memory(results):
+    command = [sys.executable, "-c", SLOW, "--results", str(results), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        url = process.stdout.readline().split(" at ")[1].split()[0]
+        with ThreadPoolExecutor(1) as threads:
+            asked = threads.submit(httpx.get, f"{url}slow", trust_env=False, timeout=60)
+            while process.stdout.readline() != "asked\n":
+                pass
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+            assert isinstance(asked.exception(), httpx.HTTPError)
+    finally:
+        process.kill()
+        process.communicate()

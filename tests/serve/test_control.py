@@ -53,7 +53,7 @@ def test_a_search_is_queued_then_submitted_as_the_command_line_would_be(service)
 
 def test_what_has_not_begun_has_empty_parts_and_is_in_the_list(service):
     start(service, name="a")
-    assert service.owner.get(f"{ALL}/a/trials").json() == {"total": 0, "trials": []}
+    assert service.owner.get(f"{ALL}/a/trials").json() == {"total": 0, "trials": [], "left_out": 0}
     assert service.owner.get(f"{ALL}/a/figures").json() == {}
     (row,) = service.owner.get(ALL).json()["experiments"]
     assert (row["name"], row["state"], row["message"]) == ("a", "queued", "waits for room")

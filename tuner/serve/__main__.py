@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import gc
 import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import uvicorn
 
-from tuner.errors import Parser, RequestError
+from tuner.errors import Parser, RequestError, leave
 from tuner.serve.app import create_app
 from tuner.serve.connections import Connection
 from tuner.serve.guard import is_loopback
@@ -24,6 +27,7 @@ from tuner.serve.state import state_of
 from tuner.spec.experiment import CHOICES
 
 MOST_CLIENTS = 400  # connections at a time; streams are fewer (tuner.serve.app)
+GRACE_S = 3  # for answers that are being sent when the service is told to end
 REQUEST_S = 10  # from a connection's start, or its last answer, to the end of the next request's headers
 
 
@@ -71,6 +75,13 @@ def serve(args: argparse.Namespace, given_token: str) -> None:
     except RequestError as error:
         problem = problem or str(error)
     app = create_app(results, host=args.host, token=token, searches=searches, problem=problem)
+
+    def close() -> None:
+        app.state.costly.close()
+        left = searches.close() if searches else []
+        if left:
+            print(f"{', '.join(left)}: still running, and found by the next tuner.serve of this folder", flush=True)
+
     signal.signal(signal.SIGTERM, interrupt)  # uvicorn raises it again when it is done, which would end all here
     try:
         with listen(args.host, args.port) as listener:
@@ -81,12 +92,11 @@ def serve(args: argparse.Namespace, given_token: str) -> None:
                 log_level="error",  # warnings are of clients that send no HTTP
                 access_log=False,  # it would hold the code of the sign-in link
                 timeout_keep_alive=REQUEST_S,
-                timeout_graceful_shutdown=3,
                 limit_concurrency=MOST_CLIENTS,
                 # Else uvicorn believes any local program's X-Forwarded-For, and wrong tokens are counted by address.
                 proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
             )
-            server = uvicorn.Server(config)
+            server = Server(config, close)
             app.state.stopping = lambda: server.should_exit  # or an open page would keep the server from ending
             if searches:
                 searches.open()
@@ -95,9 +105,26 @@ def serve(args: argparse.Namespace, given_token: str) -> None:
             )
             server.run(sockets=[listener])
     finally:
-        left = searches.close() if searches else []
-        if left:
-            print(f"{', '.join(left)}: still running, and found by the next tuner.serve of this folder", flush=True)
+        close()
+
+
+class Server(uvicorn.Server):
+    """Ends the process when it is told to: no request that a thread still works on holds it up, nor do the records.
+
+    Args:
+        close: ends what was started; called once nobody is answered any more.
+    """
+
+    def __init__(self, config: uvicorn.Config, close: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._close = close
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Waits a little for answers that are being sent, and leaves."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(super().shutdown(sockets), GRACE_S)
+        self._close()
+        leave(0)
 
 
 def interrupt(number: int, frame: Any) -> NoReturn:
@@ -137,4 +164,4 @@ def greeting(results: Path, host: str, port: int, code: str, problem: str, kept:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

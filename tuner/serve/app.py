@@ -90,7 +90,7 @@ def create_app(
 
     `host` is the address it is bound to: on loopback anyone on this machine may read; beyond it every request needs
     the token, and every write needs it anywhere. `app.state.keys` has the code of the sign-in link;
-    `app.state.stopping` is asked by streams whether to end.
+    `app.state.stopping` is asked by streams whether to end; `app.state.costly` is to be closed.
 
     Args:
         searches: what starts searches; without it `problem` says why none can be started.

@@ -78,6 +78,10 @@ class Costly:
             watch.cancel()
         return Answer(content, status)
 
+    def close(self) -> None:
+        """Ends the process; whoever waits for it is told so."""
+        _end(self._processes)
+
     def _done(self, _: Any) -> None:
         with self._lock:
             self._waiting -= 1

@@ -35,7 +35,7 @@ class AuditAnswer:
 
 def add_insight(app: FastAPI, desk: Desk) -> None:
     """Adds the routes to the app."""
-    costly = Costly(MOST_JOURNAL_BYTES)
+    app.state.costly = costly = Costly(MOST_JOURNAL_BYTES)
 
     async def worked_out(request: Request, name: str, question: str, **choices: Any) -> Response:
         """The answer to a question that takes long; an experiment that has not begun has an empty one."""

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from tuner.errors import RequestError
 from tuner.record.reading import NotYet
 
-MOST_MEMORY = 2 << 30  # bytes by `files.weight`; 300,000 trials of three reports take 1.2 GiB
+MOST_MEMORY = 2 << 30  # bytes by `files.weight`: 230,000 trials of three reports and decisions: 1.5 GB in fact
 LEAST_WEIGHT = 100_000  # bytes, of an experiment whose files are small
 IDLE_S = 30.0  # after which records that are half read, and that nobody reads on, may be forgotten
 
