@@ -108,7 +108,7 @@ def test_every_device_is_told_with_its_trials(monkeypatch, capsys, results):
 
 def test_without_a_gpu_it_says_so_and_tells_of_the_machine(monkeypatch, capsys, results):
     lines = said(monkeypatch, capsys, Without(), "--results", str(results))
-    assert lines[0] == "no NVIDIA GPU was found (NVML tells of none)"
+    assert lines[0] == "no NVIDIA GPU was found (NVML reports none)"
     assert "CPU" in lines[1] and "load" in lines[1] and lines[1].endswith("GiB")
     assert lines[-1].startswith("mine")
 
@@ -143,7 +143,7 @@ def test_a_journal_that_costs_too_much_is_left_out_and_its_neighbours_stay(monke
     with open(results / "long" / "journal.jsonl", "ab") as file:
         file.write(b" ")
     assert [trial.trial for trial in gpus.running_in(results)] == ["00000"]
-    assert "crowded has more than 4 trials" in caplog.text and "long/journal.jsonl has more than" in caplog.text
+    assert "crowded has more than 4 running trials" in caplog.text and "long/journal.jsonl has more than" in caplog.text
     monkeypatch.setattr(gpus, "MOST_RUNNING", 10)
     assert {len(trial.node) for trial in gpus.running_in(results)} == {9, gpus.MOST_NODE}
 

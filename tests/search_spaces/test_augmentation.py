@@ -104,7 +104,7 @@ def test_a_missing_numba_is_told_once(monkeypatch, caplog):
             assert augment(pixels(2), 32, 45.0, (0.4, 0.4, 0.4, 0.1)).shape == (2, 3, 32, 32)
     finally:
         chain.has_numba.cache_clear()
-    assert caplog.text.count("give it the extra augment") == 1
+    assert caplog.text.count("install '.[augment]'") == 1
 
 
 def test_draws_have_the_distributions_of_torchvision():

@@ -184,7 +184,7 @@ def test_another_error_is_not_repeated():
 def test_batch_norm_is_warned_about_once(caplog):
     with caplog.at_level(logging.WARNING, logger="tuner.training.memory"):
         training(2, lambda: nn.BatchNorm1d(16), batch_size=10).run_epoch()
-        assert sum("batch norm normalises" in record.getMessage() for record in caplog.records) == 1
+        assert sum("batch norm normalizes" in record.getMessage() for record in caplog.records) == 1
         caplog.clear()
         training(4).run_epoch()
         said = [record.getMessage() for record in caplog.records]

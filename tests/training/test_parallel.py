@@ -120,7 +120,7 @@ def test_shards_of_each_batch_are_disjoint_and_whole(num_workers, batch_size):
 def test_a_batch_smaller_than_the_workers_is_refused():
     strategy = DistributedDataParallel(Worker("ddp", 0, 2), [CPU], task(), {})
     batches = strategy.batches(examples_of(blobs(), task(), CPU), torch.arange(9), 1, torch.contiguous_format)
-    with pytest.raises(ValueError, match="batch_size is 1"):
+    with pytest.raises(ValueError, match="batch_size 1 is split over 2 workers"):
         next(batches)
 
 
