@@ -14,7 +14,7 @@ from starlette.requests import HTTPConnection
 from tuner.errors import RequestError
 from tuner.serve.app import create_app
 from tuner.serve.bounds import MOST_BYTES, Bounds
-from tuner.serve.guard import MOST_SESSIONS, SESSION_S, Guard, Keys
+from tuner.serve.guard import KEY, MOST_SESSIONS, SESSION_S, Guard, Keys
 from tuner.serve.secret import LEAST_CHARS, TOKEN, TOKEN_FILE, given_token, keep_secret, kept_token, long_enough
 from tuner.serve.tries import Tries, Wait
 
@@ -32,6 +32,13 @@ def cookie(service, value=None):
     return {"Cookie": f"{keys.cookie}={keys.open_session() if value is None else value}"}
 
 
+def page(service):
+    """What our own page sends once it is signed in."""
+    keys = service.app.state.keys
+    secret = keys.open_session()
+    return {"Cookie": f"{keys.cookie}={secret}", KEY: keys.key_of(secret)}
+
+
 def bearer(token):
     return {"Authorization": f"Bearer {token}"}
 
@@ -47,7 +54,12 @@ WRITES = {
     "token in a cookie": (lambda s: {**cookie(s, "s3cret"), **OWN}, 401),
     "empty cookie": (lambda s: {**cookie(s, ""), **OWN}, 401),
     "forged cookie": (lambda s: {**cookie(s, "0" * 64), **OWN}, 401),
-    "cookie without an origin": (cookie, 401),
+    "cookie without its key": (lambda s: {**cookie(s), **OWN}, 401),
+    "cookie with an empty key": (lambda s: {**cookie(s), **OWN, KEY: ""}, 401),
+    "cookie with another session's key": (lambda s: {**page(s), **cookie(s), **OWN}, 401),
+    "key without a cookie": (lambda s: {**page(s), "Cookie": "", **OWN}, 401),
+    "key of no cookie": (lambda s: {KEY: s.app.state.keys.key_of(""), **OWN}, 401),
+    "cookie and key without an origin": (page, 401),
     "cookie from a page elsewhere (CSRF)": (lambda s: {**cookie(s), **FOREIGN}, 403),
     "cookie from a sandboxed page": (lambda s: {**cookie(s), "Origin": "null"}, 403),
     "cookie from another port": (lambda s: {**cookie(s), "Origin": "http://127.0.0.1:9999"}, 403),
@@ -74,6 +86,18 @@ def test_a_write_is_refused(service, attack, path):
     answer = service.anyone.post(path, json=BODY, headers=headers(service) if callable(headers) else headers)
     assert answer.status_code == status and list(answer.json()) == ["error"]
     assert "access-control-allow-origin" not in answer.headers and not service.searches.all()
+
+
+def test_a_cookie_that_another_port_got_starts_nothing(service, far):
+    """A browser sends it to whatever else listens on this host; it may read, and act nowhere."""
+    stolen = {**cookie(service), **OWN}
+    assert not service.anyone.get("/api/session", headers=stolen).json()["signed_in"]
+    assert service.anyone.post(ALL, json=BODY, headers=stolen).status_code == 401 and not service.searches.all()
+    own = {**page(service), **OWN}
+    assert service.anyone.get("/api/session", headers=own).json()["signed_in"]
+    assert service.anyone.post(ALL, json=BODY, headers=own).status_code == 202
+    kept = {"Cookie": f"{far.keys.cookie}={far.keys.open_session()}"}
+    assert far.client.get("/api/health", headers=kept).status_code == 200
 
 
 @pytest.mark.parametrize("given", [b"{", b"[]", b"null", b'"x"', b"\xff", b"[" * 10_000, b"", b'{"space": NaN}'])
@@ -214,10 +238,12 @@ def test_the_link_signs_in_once_and_its_code_is_spent(far):
     code = far.keys.code
     assert far.client.get("/api/health").status_code == 401
     answer = far.client.get("/signin", params={"code": code})
-    assert answer.status_code == 200 and "url=/" in answer.text
+    assert answer.status_code == 200
     kept = answer.headers["set-cookie"]
     assert "HttpOnly" in kept and "SameSite=strict" in kept and far.token not in kept and code not in kept
     assert far.client.get("/api/health").status_code == 200
+    (secret,) = far.client.cookies.values()
+    assert f'content="0;url=/#key={far.keys.key_of(secret)}"' in answer.text and secret not in answer.text
     far.client.cookies.clear()
     again = far.client.get("/signin", params={"code": code})
     assert again.status_code == 401 and "set-cookie" not in again.headers and "used already" in again.text
@@ -312,7 +338,8 @@ def test_pythons_reader_of_cookies_is_never_asked(service, far, monkeypatch, met
     monkeypatch.setattr("http.cookies._unquote", lambda text: pytest.fail("it was asked"))
     hostile = 'a="' + "\\" * 60_000 + '"; '
     for client, keys, own in ((service.anyone, service.app.state.keys, OWN), (far.client, far.keys, BOX)):
-        kept = {"Cookie": f"{hostile}{keys.cookie}={keys.open_session()}; b=2", **own}
+        secret = keys.open_session()
+        kept = {"Cookie": f"{hostile}{keys.cookie}={secret}; b=2", KEY: keys.key_of(secret), **own}
         assert client.request(method, path, headers=kept).status_code in (200, 204)
         assert client.request("GET", "/api/session", headers=kept).status_code in (200, 401)
 
@@ -324,10 +351,11 @@ def test_no_cookie_reaches_what_is_behind_the_guard():
         seen.append(scope["headers"])
 
     secret = keys.open_session()
-    headers = [(b"host", b"localhost"), (b"cookie", b"a=1;  %s=%s" % (keys.cookie.encode(), secret.encode()))]
+    headers = [(b"host", b"localhost"), (KEY.lower().encode(), keys.key_of(secret).encode())]
+    headers += [(b"cookie", b"a=1;  %s=%s" % (keys.cookie.encode(), secret.encode()))]
     scope = {"type": "http", "method": "POST", "path": "/x", "headers": [*headers, (b"origin", b"http://localhost")]}
     asyncio.run(Guard(app, keys, loopback=True)(scope, None, None))
-    assert [name for name, _ in seen[0]] == [b"host", b"origin"]
+    assert [name for name, _ in seen[0]] == [b"host", b"x-tuner-key", b"origin"]
 
 
 def test_a_session_ends_after_twelve_hours():
@@ -358,10 +386,12 @@ def test_signing_out_ends_the_session_and_no_other(far):
     own, secret = {"Origin": "http://box:8800"}, far.keys.open_session()
     assert far.client.post("/signin", data={"token": far.token}, headers=own).status_code == 200
     (value,) = far.client.cookies.values()
+    key = {KEY: far.keys.key_of(value)}
     kept = {"Cookie": f"{far.keys.cookie}={value}"}
     assert far.client.post("/signout", headers=FOREIGN).status_code == 403
     assert far.client.get("/api/health").status_code == 200
-    answer = far.client.post("/signout", headers=own)
+    assert far.client.post("/signout", headers=own).status_code == 401
+    answer = far.client.post("/signout", headers={**own, **key})
     assert answer.status_code == 204 and "Max-Age=0" in answer.headers["set-cookie"]
     assert not far.client.cookies and far.client.get("/api/health").status_code == 401
     assert far.client.get("/api/health", headers=kept).status_code == 401  # a copy of the cookie

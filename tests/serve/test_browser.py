@@ -6,6 +6,7 @@ import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
 import pytest
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -173,9 +174,12 @@ def test_signing_in_shows_what_acts_and_leaves_no_secret_in_the_address(page, re
 
 
 class Elsewhere(BaseHTTPRequestHandler):
-    """A page of another program on this machine."""
+    """A page of another program on this machine, which keeps the cookies that browsers send."""
+
+    cookies: list[str] = []
 
     def do_GET(self):
+        self.cookies.append(self.headers.get("Cookie", ""))
         self.send_response(200)
         self.send_header("Content-Type", "text/html")
         self.end_headers()
@@ -205,6 +209,17 @@ def test_a_page_elsewhere_cannot_act(page, real, elsewhere):
     assert "tuner" in went.value.request.all_headers()["cookie"]
     assert went.value.status == 403 and "the Origin header names another page" in page.content()
     assert real.client.experiments() == []
+
+
+def test_a_program_elsewhere_that_got_the_cookie_cannot_act(page, real, elsewhere):
+    """A cookie has no port, and the program behind a page sets what headers it likes."""
+    page.goto(real.link)
+    page.wait_for_url(real.url)
+    page.goto(elsewhere)
+    stolen = {"Cookie": next(filter(None, Elsewhere.cookies)), "Origin": real.url.rstrip("/")}
+    assert "tuner" in stolen["Cookie"]
+    answer = httpx.post(f"{real.url}api/experiments", json={"space": "quadratic"}, headers=stolen, trust_env=False)
+    assert answer.status_code == 401 and real.client.experiments() == []
 
 
 def test_a_search_is_started_watched_stopped_and_resumed(page, real):

@@ -5,9 +5,22 @@
 const FIRST = ["space", "num_samples", "max_epochs", "searcher", "scheduler", "name"]; // the rest is behind "more"
 const session = { signedIn: false, watching: null };
 
+// The cookie alone starts nothing: it goes to every port of this host. The key that signing in gives stays on this page.
+function key() {
+  try {
+    if (location.hash.startsWith("#key=")) {
+      localStorage.setItem("tuner-key", location.hash.slice(5));
+      history.replaceState(null, "", "/");
+    }
+    return { "X-Tuner-Key": localStorage.getItem("tuner-key") ?? "" };
+  } catch {
+    return {}; // the browser keeps nothing: its reader cannot sign in, and reads
+  }
+}
+
 async function post(path, body) {
   const answer = await fetch(path, { method: "POST", body: JSON.stringify(body),
-    headers: { "Content-Type": "application/json" } });
+    headers: { "Content-Type": "application/json", ...key() } });
   const said = await answer.json();
   if (!answer.ok) throw new Error(said.error);
   return said;
@@ -16,7 +29,7 @@ async function post(path, body) {
 // --- the session -----------------------------------------------------------------------------------------------------
 
 async function showSession() {
-  const { signed_in: signedIn, problem } = await get("/api/session");
+  const { signed_in: signedIn, problem } = await get("/api/session", key());
   session.signedIn = signedIn && !problem;
   at("signin").hidden = signedIn || Boolean(problem);
   at("signout").hidden = !signedIn;
@@ -137,6 +150,7 @@ at("control").addEventListener("submit", (event) => {
 });
 at("stop").addEventListener("click", () => control("stop", {}));
 at("signout").addEventListener("click", async () => {
-  await fetch("/signout", { method: "POST" });
+  await fetch("/signout", { method: "POST", headers: key() });
+  localStorage.removeItem("tuner-key");
   location.reload();
 });

@@ -3,6 +3,8 @@
 A page elsewhere on the web reaches loopback through its visitor's browser. It cannot read answers, since no CORS header
 is sent; with its own name rebound to 127.0.0.1 it could, but then its name is in the Host header, which is refused.
 What it sends is refused by its Origin, and by the session's cookie, which a browser sends from our own pages alone.
+A cookie has no port: the browser sends it to whatever else listens on this host. So it only reads; what acts needs the
+session's key too, which the page keeps in its own storage, and that has a port.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ NO_TOKEN = (
     "sign in at /signin, or send 'Authorization: Bearer TOKEN'; the token is TUNER_TOKEN, or in the file that "
     "tuner.serve named when it was started"
 )
+KEY = "X-Tuner-Key"  # the header with a session's key
 SESSION_S = 12 * 3600
 MOST_SESSIONS = 1000
 
@@ -55,6 +58,7 @@ class Keys:
         self._token, self._clock = token.encode(), clock
         self._tries = Tries(clock)
         self._code_tries = Tries(clock)  # of its own: a link elsewhere may lead here
+        self._sealing = secrets.token_bytes(32)  # makes a session's key from its secret
         self._sessions: dict[bytes, float] = {}  # the hash of a session's secret -> when it ends
         # Browsers keep cookies by host and not by port: two services on one machine must not take each other's.
         self.cookie = f"tuner_{secrets.token_hex(6)}"
@@ -78,6 +82,10 @@ class Keys:
         going_on = [(key, ends) for key, ends in self._sessions.items() if ends > now]
         self._sessions = dict(going_on[1 - MOST_SESSIONS :]) | {_hashed(secret): now + SESSION_S}
         return secret
+
+    def key_of(self, secret: str) -> str:
+        """The key that acts in a session, which its cookie does not tell."""
+        return hmac.new(self._sealing, secret.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
     def end_session(self, secret: str) -> None:
         """Ends the session of that secret."""
@@ -178,10 +186,10 @@ class Guard:
             if not public:
                 raise
             by_token = by_cookie = False  # a reader here needs no token; a program may bring an old one at each request
-        asked.state.signed_in = by_token or by_cookie
-        if public:
-            return None
-        if by_token or (by_cookie and (reads or "origin" in asked.headers)):
+        given, key = asked.headers.get(KEY, ""), self._keys.key_of(asked.state.session)
+        acts = by_cookie and hmac.compare_digest(given.encode("latin-1"), key.encode())
+        asked.state.signed_in = by_token or acts
+        if public or by_token or (by_cookie and reads) or (acts and "origin" in asked.headers):
             return None
         if scope["path"] == "/" and reads and "text/html" in asked.headers.get("accept", ""):
             return signin_page("", 401)
@@ -189,11 +197,13 @@ class Guard:
 
 
 def welcome(keys: Keys, secure: bool) -> Response:
-    """The session's cookie. A page that goes on by itself and no redirect: one that began elsewhere, by a link in a
-    chat, would not send a Strict cookie on."""
-    text = '<meta http-equiv="refresh" content="0;url=/"><p>Signed in. <a href="/">Go on</a></p>'
-    answer = HTMLResponse(_page(text))
+    """The session's cookie and key. A page that goes on by itself and no redirect: one that began elsewhere, by a link
+    in a chat, would not send a Strict cookie on."""
     session = keys.open_session()
+    page = f"/#key={keys.key_of(session)}"  # a browser sends no fragment; the page moves it to its storage
+    answer = HTMLResponse(
+        _page(f'<meta http-equiv="refresh" content="0;url={page}"><p>Signed in. <a href="{page}">Go on</a></p>')
+    )
     answer.set_cookie(keys.cookie, session, max_age=SESSION_S, httponly=True, samesite="strict", secure=secure)
     return answer
 

@@ -8,12 +8,12 @@ let open = null;
 // --- the list --------------------------------------------------------------------------------------------------------
 
 // Asks again where the service says when: of a long journal it reads a part for each question.
-async function get(path) {
-  const answer = await fetch(path);
+async function get(path, headers = {}) {
+  const answer = await fetch(path, { headers });
   const again = answer.status === 503 && Number(answer.headers.get("Retry-After"));
   if (again) {
     await new Promise((resolve) => setTimeout(resolve, 1000 * again));
-    return get(path);
+    return get(path, headers);
   }
   const body = await answer.json();
   if (!answer.ok) throw new Error(body.error);
