@@ -21,8 +21,8 @@ def test_a_larger_sample_holds_the_smaller():
     assert sampled(trials, 9, seed=3)[:4] == sampled(trials, 4, seed=3) != sampled(trials, 4, seed=4)
 
 
-def test_pruned_trials_are_trained_to_the_end_with_the_searchs_figures(search, capsys):
-    ran = search("tiny.py", "--num-samples", "8")
+def test_pruned_trials_are_trained_to_the_end_with_the_searchs_figures(search_here, capsys):
+    ran = search_here("tiny.py", "--num-samples", "8")
     given = [ran.folder.name, "--results", str(ran.folder.parent)]
     assert main([*given, "--trials", "1"]) == 0
     first = json.loads((ran.folder / "audit.json").read_text())["trials"]
