@@ -1,6 +1,14 @@
-"""One Ray for the whole test session; searches of the tests join it instead of starting their own."""
+"""How the suite runs: in two processes, with one Ray, which the searches of tests join instead of starting their own.
 
+* The tests that use this Ray (fixture `one_ray`) are one group, which pytest-xdist gives to one process. The other
+  process runs the other tests meanwhile.
+* A part of the suite runs in one process, as do the slow tests and those in a browser: two would only cost imports.
+* `--without-ray` runs the tests that never import Ray in their own process, and skips the others.
+"""
+
+import gc
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +16,52 @@ import pytest
 import tuner  # noqa: F401  (before any test imports ray: it sets what ray reads then)
 
 SPACES = Path(__file__).parent / "spaces"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--without-ray", action="store_true", help="skip each test that would import Ray")
+
+
+def pytest_configure(config):
+    gc.disable()  # until all is imported: what a collection makes stays
+    if config.option.without_ray:
+        sys.meta_path.insert(0, WithoutRay())
+
+
+class WithoutRay:
+    """Skips the test, or the file of tests, that imports Ray."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "ray":
+            pytest.skip("imports Ray", allow_module_level=True)
+
+
+def pytest_xdist_auto_num_workers(config):
+    """Two for the whole suite, none for a part of it, for the slow tests and for those in a browser."""
+    options = config.option
+    whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not (options.keyword or options.lf)
+    return min(2, len(os.sched_getaffinity(0))) if whole and options.markexpr == TIER else 0
+
+
+TIER = "not slow and not browser and not chaos"  # the default in pyproject.toml
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "one_ray" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("ray"))
+
+
+def pytest_collection_finish():
+    """A full garbage collection would walk the imported modules, 1 GB of objects, in 2 s."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_sessionfinish():
+    """pytest ends with five full collections."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +97,15 @@ def search(one_ray, tmp_path, capsys):
         return Ran(code, said.out, said.err, tmp_path / name, record)
 
     return command
+
+
+@pytest.fixture
+def search_here(search):
+    """As `search`, but its trials train in this process, one at a time (`workerless.InThisProcess`)."""
+    from workerless import in_this_process
+
+    with in_this_process():
+        yield search
 
 
 class Ran:

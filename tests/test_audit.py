@@ -46,8 +46,8 @@ def test_a_state_that_an_audit_did_not_write_is_refused_before_it_is_unpacked(tm
         next(epochs_of(record, trial))
 
 
-def test_pruned_trials_are_trained_to_the_end_with_the_searchs_figures(search, capsys):
-    ran = search("tiny.py", "--num-samples", "8")
+def test_pruned_trials_are_trained_to_the_end_with_the_searchs_figures(search_here, capsys):
+    ran = search_here("tiny.py", "--num-samples", "8")
     given = [ran.folder.name, "--results", str(ran.folder.parent)]
     assert main([*given, "--trials", "1"]) == 0
     first = json.loads((ran.folder / "audit.json").read_text())["trials"]

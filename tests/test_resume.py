@@ -1,4 +1,7 @@
-"""A journal that ends anywhere: `--resume` goes on from there to the end of the unbroken search."""
+"""A journal that ends anywhere: `--resume` goes on from there to the end of the unbroken search.
+
+The first test's trials train in worker processes, the others' in this one.
+"""
 
 import json
 import random
@@ -7,6 +10,7 @@ import shutil
 import pytest
 from killing import SPACES, assert_same, decided, told
 from ray.tune import CheckpointConfig
+from workerless import in_this_process
 
 from tuner import run
 from tuner.record.journal import read
@@ -17,7 +21,7 @@ PAIRS = [
     ("random", "asha"), ("hyperopt", "asha"), ("optuna", "asha"), ("refine", "median"), ("bohb", "bohb"),
     ("random", "hyperband"), ("random", "pbt"),
 ]  # fmt: skip
-# Every pair is cut in many places by `test_every_cut.py`, without training; here the workers are real.
+# Every pair is cut in many places by `test_every_cut.py`, without training; here it is real, in worker processes.
 CUTS = [("random", "asha", 1), *[pytest.param(*pair, 5, marks=pytest.mark.slow) for pair in PAIRS]]
 
 
@@ -47,7 +51,7 @@ def kept(one_ray, tmp_path_factory):
     """A search of one trial at a time that has ended, with all of its checkpoints."""
     results = tmp_path_factory.mktemp("kept")
     space = ["--space", str(SPACES / "tiny.py"), "--num-samples", "3", "--max-epochs", "5", "--scheduler", "fifo"]
-    with pytest.MonkeyPatch.context() as patch:
+    with in_this_process(), pytest.MonkeyPatch.context() as patch:
         patch.setattr("tuner.drive.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig())
         options = [*space, *ONE_AT_A_TIME, "--wandb", "disabled", "--results", str(results), "--name", "whole"]
         assert run.main(options) == 0
@@ -84,43 +88,43 @@ def half_copied(state):
 
 
 @pytest.mark.parametrize("harm", [truncated, altered, half_copied])
-def test_a_damaged_checkpoint_is_told_and_the_one_before_it_taken(search, stopped, caplog, harm):
+def test_a_damaged_checkpoint_is_told_and_the_one_before_it_taken(search_here, stopped, caplog, harm):
     whole, folder = stopped
     harm(latest_checkpoint(folder, "00001") / "state.pt")
-    resumed = search("", "--resume", "cut", name="cut")
+    resumed = search_here("", "--resume", "cut", name="cut")
     assert resumed.code == 0
     assert "trial 00001: its checkpoint" in caplog.text and "is damaged" in caplog.text
     assert [told(trial) for trial in resumed.record.trials] == [told(trial) for trial in load(whole).trials]
 
 
-def test_a_checkpoint_that_is_gone_is_made_again(search, stopped):
+def test_a_checkpoint_that_is_gone_is_made_again(search_here, stopped):
     whole, folder = stopped
     for path in (folder / "ray" / "00001").glob("checkpoint_*"):
         shutil.rmtree(path)
-    resumed = search("", "--resume", "cut", name="cut")
+    resumed = search_here("", "--resume", "cut", name="cut")
     assert resumed.code == 0
     assert [told(trial) for trial in resumed.record.trials] == [told(trial) for trial in load(whole).trials]
 
 
-def test_a_winner_with_a_damaged_checkpoint_gives_way_to_the_next(search, stopped, tmp_path, caplog):
+def test_a_winner_with_a_damaged_checkpoint_gives_way_to_the_next(search_here, stopped, tmp_path, caplog):
     whole, folder = stopped
     shutil.copy(whole / "journal.jsonl", folder)
     trial, report = load(folder).best()
     altered(folder / report.checkpoint / "state.pt")
-    resumed = search("", "--resume", "cut", name="cut")
+    resumed = search_here("", "--resume", "cut", name="cut")
     assert resumed.code == 0 and "the answer is the best of the other checkpoints" in caplog.text
     assert json.loads((folder / "best" / "config.json").read_text())["epoch"] != report.epoch or (
         json.loads((folder / "best" / "config.json").read_text())["trial"] != trial.id
     )
 
 
-def test_a_damaged_line_ends_the_journal_and_the_rest_is_kept_aside(search, stopped, caplog):
+def test_a_damaged_line_ends_the_journal_and_the_rest_is_kept_aside(search_here, stopped, caplog):
     whole, folder = stopped
     path = folder / "journal.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     lines[9] = lines[9].replace(b'"epoch": ', b'"epoch": 1', 1).replace(b'"time": 1', b'"time": 2', 1)
     path.write_bytes(b"".join(lines))
-    resumed = search("", "--resume", "cut", name="cut")
+    resumed = search_here("", "--resume", "cut", name="cut")
     assert resumed.code == 0
     assert "journal.jsonl is damaged at line 10" in caplog.text and "from the 9 events before it" in caplog.text
     assert [path.read_bytes() for path in folder.glob("journal.jsonl.damaged-*")] == [b"".join(lines)]
@@ -128,12 +132,12 @@ def test_a_damaged_line_ends_the_journal_and_the_rest_is_kept_aside(search, stop
 
 
 @pytest.mark.parametrize("space", [pytest.param("tiny.py", marks=pytest.mark.slow), "cosine.py"])
-def test_completed_trials_go_on_to_more_epochs(search, tmp_path, space):
+def test_completed_trials_go_on_to_more_epochs(search_here, tmp_path, space):
     options = ["--num-samples", "2", "--scheduler", "fifo", *ONE_AT_A_TIME]
-    whole = search(space, "--max-epochs", "8", *options, name="whole")
-    part = search(space, "--max-epochs", "5", *options, name="part")
+    whole = search_here(space, "--max-epochs", "8", *options, name="whole")
+    part = search_here(space, "--max-epochs", "5", *options, name="part")
     before = len(read(part.folder / "journal.jsonl"))
-    more = search("", "--resume", "part", "--max-epochs", "8", name="part")
+    more = search_here("", "--resume", "part", "--max-epochs", "8", name="part")
     assert more.code == 0
     assert {trial.status for trial in more.record.trials} == {"completed"}
     after = [event for event in read(part.folder / "journal.jsonl")[before:] if event["event"] == "report"]
@@ -142,17 +146,17 @@ def test_completed_trials_go_on_to_more_epochs(search, tmp_path, space):
         assert [told(trial) for trial in more.record.trials] == [told(trial) for trial in whole.record.trials]
 
 
-def test_asha_gets_the_rungs_above(search, tmp_path):
+def test_asha_gets_the_rungs_above(search_here, tmp_path):
     options = ["--num-samples", "4", "--reduction-factor", "2", *ONE_AT_A_TIME]
-    search("tiny.py", "--max-epochs", "4", *options, name="part")
-    more = search("", "--resume", "part", "--max-epochs", "12", name="part")
+    search_here("tiny.py", "--max-epochs", "4", *options, name="part")
+    more = search_here("", "--resume", "part", "--max-epochs", "12", name="part")
     assert more.code == 0
     assert {d.rung for trial in more.record.trials for d in trial.decisions} >= {1, 2, 8}
-    again = search("", "--resume", "part", name="part")
+    again = search_here("", "--resume", "part", name="part")
     assert decided(again.folder) == decided(more.folder)
 
 
-def test_brackets_are_not_extended(search):
-    search("tiny.py", "--max-epochs", "4", "--num-samples", "3", "--scheduler", "hyperband", name="part")
-    refused = search("", "--resume", "part", "--max-epochs", "8", name="part")
+def test_brackets_are_not_extended(search_here):
+    search_here("tiny.py", "--max-epochs", "4", "--num-samples", "3", "--scheduler", "hyperband", name="part")
+    refused = search_here("", "--resume", "part", "--max-epochs", "8", name="part")
     assert refused.code == 2 and "the brackets of --scheduler hyperband were built for 4" in refused.err

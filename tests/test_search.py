@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+from workerless import in_this_process
 
 from tuner import run
 from tuner.record.columns import USAGE
@@ -14,11 +15,24 @@ from tuner.spec.experiment import PAIRS
 
 SPACES = Path(__file__).parent / "spaces"
 PAIRED = [(searcher, scheduler) for searcher, schedulers in PAIRS.items() for scheduler in schedulers]
+IN_WORKERS = [("random", "hyperband"), ("grid", "pbt"), ("bohb", "bohb")]  # those that pause or change trials
+SMALL = ["--num-samples", "5", "--max-epochs", "4"]
 
 
 @pytest.mark.parametrize(("searcher", "scheduler"), PAIRED)
-def test_every_pair_finds_an_answer(search, searcher, scheduler):
-    ran = search("tiny.py", "--searcher", searcher, "--scheduler", scheduler, "--num-samples", "5", "--max-epochs", "4")
+def test_every_pair_finds_an_answer(search_here, searcher, scheduler):
+    assert_answered(search_here("tiny.py", "--searcher", searcher, "--scheduler", scheduler, *SMALL))
+
+
+@pytest.mark.parametrize(
+    ("searcher", "scheduler"),
+    [*IN_WORKERS, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRED if pair not in IN_WORKERS)],
+)
+def test_every_pair_finds_an_answer_with_two_workers(search, searcher, scheduler):
+    assert_answered(search("tiny.py", "--searcher", searcher, "--scheduler", scheduler, *SMALL))
+
+
+def assert_answered(ran):
     assert ran.code == 0
     assert len(ran.record.trials) == 5
     assert {trial.status for trial in ran.record.trials} <= {"completed", "pruned"}
@@ -60,7 +74,9 @@ def test_the_same_command_writes_the_same_journal(search, options):
     one_at_a_time = ["--max-concurrent-trials", "1", "--seed", "3", *options]
     first = search("tiny.py", *one_at_a_time, name="first")
     second = search("tiny.py", *one_at_a_time, name="second")
-    assert timeless(first.folder) == timeless(second.folder)
+    with in_this_process():
+        third = search("tiny.py", *one_at_a_time, name="third")
+    assert timeless(first.folder) == timeless(second.folder) == timeless(third.folder)
 
 
 def test_the_winner_is_trained_again_to_the_last_digit(search, capsys):
@@ -101,29 +117,29 @@ def test_workers_are_reused(search):
     assert len(pids) <= 2
 
 
-def test_a_metric_that_no_trial_reports_is_a_wrong_request(search):
-    ran = search("troubled.py", "--metric", "los")
+def test_a_metric_that_no_trial_reports_is_a_wrong_request(search_here):
+    ran = search_here("troubled.py", "--metric", "los")
     assert ran.code == 2
     assert "reports no 'los' at epoch 1; it reports loss" in ran.err
     assert "did you mean 'loss'?" in ran.err
 
 
-def test_all_diverged_is_exit_code_1(search, tmp_path):
+def test_all_diverged_is_exit_code_1(search_here, tmp_path):
     space = tmp_path / "diverges.py"
     space.write_text(
         '"""Always NaN."""\nfrom ray import tune\nfrom tuner.space import Space\n'
         "def train(config):\n    tune.report({'loss': float('nan')})\n"
         "space = Space(params={'x': tune.uniform(0, 1)}, train=train, num_samples=3)\n"
     )
-    ran = search(str(space))
+    ran = search_here(str(space))
     assert ran.code == 1
     assert "no answer: no trial has a finite loss" in ran.out
     assert all("loss is nan" in trial.reason for trial in ran.record.trials)
 
 
-def test_a_finished_search_is_extended(search, tmp_path, capsys):
-    whole = search("tiny.py", "--num-samples", "6", "--max-concurrent-trials", "1", name="whole")
-    part = search("tiny.py", "--num-samples", "4", "--max-concurrent-trials", "1", name="part")
+def test_a_finished_search_is_extended(search_here, tmp_path, capsys):
+    whole = search_here("tiny.py", "--num-samples", "6", "--max-concurrent-trials", "1", name="whole")
+    part = search_here("tiny.py", "--num-samples", "4", "--max-concurrent-trials", "1", name="part")
     before = (part.folder / "journal.jsonl").read_text()
     code = run.main(["--resume", "part", "--results", str(tmp_path), "--num-samples", "6"])
     assert code == 0
@@ -143,15 +159,15 @@ def test_a_function_without_checkpoints_is_never_begun_again(search):
     assert epochs == [list(range(1, len(seen) + 1)) for seen in epochs]
 
 
-def test_a_time_budget_ends_the_search_with_an_answer(search):
-    ran = search("endless.py", "--time-budget", "10s")
+def test_a_time_budget_ends_the_search_with_an_answer(search_here):
+    ran = search_here("endless.py", "--time-budget", "4s")
     assert ran.code == 0
-    assert "the time budget of 10s is over" in ran.out
+    assert "the time budget of 4s is over" in ran.out
     assert math.isfinite(ran.record.best()[1].metrics["loss"])
 
 
-def test_spaces_of_ray_tune_with_sample_from_and_nested_parameters(search):
-    ran = search("dependent.py")
+def test_spaces_of_ray_tune_with_sample_from_and_nested_parameters(search_here):
+    ran = search_here("dependent.py")
     assert ran.code == 0
     for trial in ran.record.trials:
         assert trial.config["half"] == trial.config["net"]["width"] // 2
@@ -174,8 +190,8 @@ def timeless(folder):
     return events
 
 
-def test_a_batch_that_does_not_fit_is_computed_in_parts(search):
-    ran = search("scarce.py", "--scheduler", "fifo")
+def test_a_batch_that_does_not_fit_is_computed_in_parts(search_here):
+    ran = search_here("scarce.py", "--scheduler", "fifo")
     assert ran.code == 0
     by_most = {trial.config["most"]: trial for trial in ran.record.trials}
     assert {most: trial.reports[-1].metrics["micro_batch_size"] for most, trial in by_most.items()} == {4: 4, 1000: 16}
@@ -197,18 +213,18 @@ def losses_where_it_fits(ran, trial):
     return [training.run_epoch()["loss"] for _ in trial.reports]
 
 
-def test_without_shrinking_the_trial_fails_as_out_of_memory(search):
-    ran = search("scarce.py", "--scheduler", "fifo", "--on-oom", "fail")
+def test_without_shrinking_the_trial_fails_as_out_of_memory(search_here):
+    ran = search_here("scarce.py", "--scheduler", "fifo", "--on-oom", "fail")
     assert ran.code == 0
     assert {trial.config["most"]: trial.status for trial in ran.record.trials} == {4: "failed", 1000: "completed"}
     failed = [event for event in read(ran.folder / "journal.jsonl") if event["event"] == "trial_failed"]
     assert [event["kind"] for event in failed] == ["oom"] and "2.00 GiB" in failed[0]["error"]
 
 
-def test_a_search_in_bf16_and_its_winner_trained_again(search, capsys):
+def test_a_search_in_bf16_and_its_winner_trained_again(search_here, capsys):
     from tuner import train
 
-    ran = search("tiny.py", "--precision", "bf16", "--num-samples", "3", "--max-epochs", "2")
+    ran = search_here("tiny.py", "--precision", "bf16", "--num-samples", "3", "--max-epochs", "2")
     assert ran.code == 0
     path = ran.folder / "best" / "config.json"
     assert json.loads(path.read_text())["precision"] == "bf16"
@@ -216,11 +232,11 @@ def test_a_search_in_bf16_and_its_winner_trained_again(search, capsys):
     assert f"loss {ran.record.best()[1].metrics['loss']:.4f}" in capsys.readouterr().out
 
 
-def test_a_space_searches_precision(search, tmp_path):
+def test_a_space_searches_precision(search_here, tmp_path):
     copy = tmp_path / "mixed.py"
     source = (SPACES / "scarce.py").read_text() + "\n\nspace = mixed\n"
     copy.write_text(source.replace("Path(__file__).with_name", f"Path({str(SPACES / 'x')!r}).with_name"))
-    ran = search(str(copy), "--scheduler", "fifo")
+    ran = search_here(str(copy), "--scheduler", "fifo")
     assert ran.code == 0
     assert {trial.config["precision"]: trial.status for trial in ran.record.trials} == dict.fromkeys(
         ["fp32", "bf16", "fp16"], "completed"

@@ -1,17 +1,23 @@
 """Searches by Ray's own controller whose workers train nothing: one takes 0.1 s, so that every cut can be tried."""
 
+import contextlib
 import json
 import math
+import traceback
 from collections import deque
+from functools import partial
 from pathlib import Path
 
+import pytest
 import ray
-import ray.exceptions
+import torch
 from killing import SPACES
+from ray import cloudpickle
 from ray.air.execution._internal.tracked_actor import TrackedActor
+from ray.exceptions import RayActorError, RayTaskError
 from ray.train._internal.session import _TrainingResult
 from ray.tune import Checkpoint
-from ray.tune.result import TRIAL_INFO
+from ray.tune.result import STDERR_FILE, STDOUT_FILE, TRIAL_INFO
 from recorded.spaces.function import learn
 
 from tuner.drive import driver
@@ -20,6 +26,8 @@ from tuner.record.journal import Journal, read
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import find_space
+
+MANAGER = "ray.tune.execution.tune_controller.RayActorManager"
 
 
 class Answer:
@@ -37,6 +45,12 @@ class Handle:
 
     get_current_ip_pid = Answer(("127.0.0.1", 1))
     get_auto_filled_metrics = Answer({})
+
+
+class HandleHere(Handle):
+    """Of an actor in this process: its node has Ray's own address."""
+
+    get_current_ip_pid = property(lambda self: Answer((ray.util.get_node_ip_address(), 1)))
 
 
 class Worker:
@@ -83,6 +97,7 @@ class Workerless:
 
     num_cpus = 1
     worker = Worker
+    handle = Handle()
 
     def __init__(self, resource_manager):
         self._pending, self._workers, self._num_made = {}, {}, 0
@@ -93,31 +108,46 @@ class Workerless:
     def add_actor(self, cls, resource_request, kwargs, on_start, on_stop, on_error):
         self._num_made += 1
         actor = TrackedActor(self._num_made, on_start, on_stop, on_error)
-        self._pending[actor] = kwargs
+        self._pending[actor] = partial(self.started, cls, kwargs)
         return actor
+
+    def started(self, cls, kwargs):
+        """What Ray would make in a worker process: an object of the actor class."""
+        return self.worker(**kwargs)
+
+    def answer_of(self, worker, method, args, kwargs):
+        """What the worker answers; RayActorError if it dies of the task, RayTaskError if only the task fails."""
+        return getattr(worker, method)(*args, **kwargs)
+
+    def saved_by(self, worker):
+        """The checkpoint of the worker's last report."""
+        return worker.saved_result()
 
     def schedule_actor_task(
         self, tracked_actor, method_name, args=(), kwargs=None, on_result=None, on_error=None, _return_future=False
     ):
         self._tasks.append((tracked_actor, method_name, args, kwargs or {}, on_result, on_error))
         if _return_future and method_name == "save":  # population based training waits for one that it takes over
-            return ray.put(self._workers[tracked_actor].saved_result())
+            return ray.put(self.saved_by(self._workers[tracked_actor]))
         return None
 
     def next(self, timeout=None):
         if self._pending and len(self._workers) < self.num_cpus:
             actor = next(iter(self._pending))
-            self._workers[actor] = self.worker(**self._pending.pop(actor))
-            self._live_actors_to_ray_actors_resources[actor] = (Handle(), None)
+            self._workers[actor] = self._pending.pop(actor)()
+            self._live_actors_to_ray_actors_resources[actor] = (self.handle, None)
             actor._on_start(actor)
             return True
         while self._tasks:
             actor, method, args, kwargs, on_result, on_error = self._tasks.popleft()
             if actor in self._workers:
                 try:
-                    answer = getattr(self._workers[actor], method)(*args, **kwargs)
-                except ray.exceptions.RayActorError as error:
+                    answer = self.answer_of(self._workers[actor], method, args, kwargs)
+                except RayActorError as error:
                     self._died(actor, error, on_error)
+                    return True
+                except RayTaskError as error:
+                    on_error(actor, error)
                     return True
                 if on_result:
                     on_result(actor, answer)
@@ -158,6 +188,58 @@ class Workerless:
     num_pending_actors = property(lambda self: len(self._pending))
     num_total_actors = property(lambda self: len(self._workers) + len(self._pending))
     num_actor_tasks = property(lambda self: len(self._tasks))
+
+
+class InThisProcess(Workerless):
+    """Runs the space's own trainable in this process, one trial at a time: no process starts, and none can be lost.
+
+    Ray keeps one session a process, so two trials cannot train at once.
+    """
+
+    handle = property(lambda self: HandleHere())
+
+    def started(self, cls, kwargs):
+        kwargs = sent(kwargs)
+        kwargs["config"] |= UNREDIRECTED
+        return cls.__ray_metadata__.modified_class(**kwargs)
+
+    def answer_of(self, worker, method, args, kwargs):
+        args, kwargs = sent((args, kwargs))
+        if method == "reset":
+            args[0].update(UNREDIRECTED)
+        try:
+            return sent(super().answer_of(worker, method, args, kwargs))
+        except Exception as error:  # as a worker process tells it
+            raise RayTaskError(method, traceback.format_exc(), error).as_instanceof_cause() from None
+
+    def saved_by(self, worker):
+        return worker.save()
+
+    def remove_actor(self, tracked_actor, kill=False, stop_future=None):
+        worker = self._workers.get(tracked_actor)
+        lived = super().remove_actor(tracked_actor, kill, stop_future)
+        if worker:
+            worker.stop()
+        return lived
+
+
+def sent(value):
+    """A copy, as a worker process gets: it and the driver share no object."""
+    return cloudpickle.loads(cloudpickle.dumps(value))
+
+
+@contextlib.contextmanager
+def in_this_process():
+    """Searches inside it train their trials in this process: 1 s of a CPU each instead of 6, mostly imports."""
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MANAGER, InThisProcess)
+        yield
+    torch.set_num_threads(threads)  # a trial sets its own number
+
+
+# A trial's output would be the test's too: Ray's trainable redirects that of its whole process.
+UNREDIRECTED = {STDOUT_FILE: None, STDERR_FILE: None}
 
 
 def run(folder, *, concurrent=1, **choices):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from workerless import in_this_process
 
 from tuner import train
 from tuner.record.results import load
@@ -54,7 +55,8 @@ def curves(record):
 
 def test_ddp_finds_what_single_finds_prunes_as_it_does_and_leaves_nothing(search, nothing_left, capsys):
     ran = search("tiny.py", "--num-samples", "4", "--max-epochs", "4", *DDP, name="ddp")
-    alone = search("tiny.py", "--num-samples", "4", "--max-epochs", "4", "--max-concurrent-trials", "1", name="single")
+    with in_this_process():
+        alone = search("tiny.py", "--num-samples", "4", "--max-epochs", "4", "--max-concurrent-trials", "1", name="one")
     assert ran.code == 0 and "test        loss" in ran.out and "2 CPU per trial in 2 workers" in ran.out
     assert "pruned" in {trial.status for trial in ran.record.trials}
     for (*told, losses), (*expected, others) in zip(curves(ran.record), curves(alone.record), strict=True):
@@ -85,7 +87,8 @@ def test_a_worker_in_trouble_is_its_trials_alone(search, nothing_left):
 def test_one_process_with_several_devices_finds_what_single_finds(search, strategy):
     small = ["--num-samples", "2", "--max-epochs", "2", "--max-concurrent-trials", "1"]
     ran = search("tiny.py", *small, "--strategy", strategy, name=strategy)
-    alone = search("tiny.py", *small, name="single")
+    with in_this_process():
+        alone = search("tiny.py", *small, name="single")
     assert ran.code == 0 and "test        loss" in ran.out
     assert ("NOTE: --strategy dp copies" in ran.out) == (strategy == "dp")
     for (*told, losses), (*expected, others) in zip(curves(ran.record), curves(alone.record), strict=True):
