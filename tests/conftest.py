@@ -6,6 +6,7 @@
 * `--without-ray` runs the tests that never import Ray in their own process, and skips the others.
 """
 
+import atexit
 import gc
 import os
 import sys
@@ -74,8 +75,9 @@ def pytest_collection_finish():
 
 
 def pytest_sessionfinish():
-    """pytest ends with five full collections."""
+    """pytest ends with five full collections, which leave out what is frozen; the interpreter's own does not."""
     gc.freeze()
+    atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(autouse=True)
