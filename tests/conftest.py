@@ -6,6 +6,7 @@
 * `--without-ray` runs the tests that never import Ray in their own process, and skips the others.
 """
 
+import atexit
 import gc
 import os
 import sys
@@ -31,9 +32,23 @@ def pytest_configure(config):
 class WithoutRay:
     """Skips the test, or the file of tests, that imports Ray."""
 
+    refused = False
+
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] == "ray":
+            WithoutRay.refused = True
             pytest.skip("imports Ray", allow_module_level=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A test whose import of Ray was refused in another thread, which answered with an error, is skipped too."""
+    report = yield
+    if WithoutRay.refused and report.failed:
+        report.outcome, report.longrepr = "skipped", (str(item.path), 0, "Skipped: imports Ray")
+    if call.when == "teardown":
+        WithoutRay.refused = False
+    return report
 
 
 def pytest_xdist_auto_num_workers(config):
@@ -60,8 +75,9 @@ def pytest_collection_finish():
 
 
 def pytest_sessionfinish():
-    """pytest ends with five full collections."""
+    """pytest ends with five full collections, which leave out what is frozen; the interpreter's own does not."""
     gc.freeze()
+    atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(autouse=True)
