@@ -173,6 +173,19 @@ def test_a_file_beside_the_experiment_in_the_results_is_refused_too(command, pla
     refused(command(), capsys, mark, "results/other/space.py, which lies in the folder of results", "--trust")
 
 
+def test_a_space_beside_the_experiments_is_the_users_own_where_the_user_works_there(place, mark, capsys, monkeypatch):
+    shutil.copy("space.py", "results/space.py")
+    rewritten(place, space="space.py", results=".")
+    monkeypatch.chdir("results")
+    assert run.main(["--resume", "mine", "--results", ".", "--dry-run"]) == 0 and mark.exists()
+    mark.unlink()
+    shutil.copy("space.py", "mine/space.py")
+    rewritten(Path("mine"), space="mine/space.py")
+    refused(
+        run.main(["--resume", "mine", "--results", ".", "--dry-run"]), capsys, mark, "lies in the folder of results"
+    )
+
+
 def test_the_packages_that_run_before_a_module_are_named(tmp_path, monkeypatch, place):
     package = tmp_path / "outer" / "inner"
     package.mkdir(parents=True)

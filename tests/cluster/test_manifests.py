@@ -74,9 +74,7 @@ def test_three_places_are_to_be_edited(path):
 
 
 def test_the_cluster_has_the_version_of_the_project():
-    import tomllib
-
-    wanted = [line for line in tomllib.loads(text("pyproject.toml"))["project"]["dependencies"] if "ray" in line][0]
+    (wanted,) = [line for line in text("constraints.txt").splitlines() if line.startswith("ray==")]
     assert yaml_documents("docker/kuberay.yaml")[1]["spec"]["rayClusterSpec"]["rayVersion"] == wanted.split("==")[1]
 
 

@@ -159,10 +159,11 @@ def test_errors_that_would_end_rays_search_are_one_trials(error, kind):
     assert failure.kind == kind and str(error) in failure.error
 
 
-def test_a_trial_that_failed_for_good_is_not_begun_again_by_resume(lossy):
+def test_a_trial_that_failed_for_good_is_not_begun_again_by_resume(lossy, monkeypatch):
     first = lossy("killed always", options=["--max-failures", "0"])
     assert [failed["will_retry"] for failed in first.failed] == [False]
-    again = run.main(["--resume", "test", "--results", str(first.folder.parent), "--max-failures", "5"])
+    monkeypatch.chdir(first.folder.parent)  # the space lies beside the experiment: it is the user's own there
+    again = run.main(["--resume", "test", "--results", ".", "--max-failures", "5"])
     failed = [event for event in read(first.folder / "journal.jsonl") if event["event"] == "trial_failed"]
     assert again == 0 and len(failed) == 1
 

@@ -6,10 +6,9 @@ import strategies
 import world as worlds
 from fuzzing import TIERS
 
-from tuner import report
 from tuner.record.results import Following
 from tuner.serve import stream
-from tuner.views import tables
+from tuner.views import report, tables
 from tuner.views.audit_record import result_of
 from tuner.views.one_trial import one_trial
 

@@ -61,6 +61,6 @@ def test_a_space_of_ones_own_package_is_searched_from_another_folder(project, tm
 def test_the_spaces_that_ship_are_in_the_wheel(project, tmp_path):
     assert "LeNet on CIFAR-10" in ran([project, "-m", "tuner.run", "--list"], tmp_path)
     planned = ran([project, "-m", "tuner.run", "--space", "cifar", "--dry-run"], tmp_path)
-    assert "asha: at epochs 1, 2, 4, 8" in planned
+    assert "asha: compares trials after epochs 1, 2, 4, 8 " in planned
     sample = "from search_spaces.datasets.cifar10_files import load_sample; print(len(load_sample('').train.targets))"
     assert ran([project, "-c", sample], tmp_path).strip() == "5000"

@@ -166,7 +166,7 @@ SEARCH = {"space": "quadratic", "results": "r"}
         ({"gpus_per_trial": 3.0}, [{"CPU": 4, "GPU": 2}] * 2, "no node of the cluster has more than 2 GPUs"),
         ({"cpus_per_trial": 5.0}, [{"CPU": 4}] * 2, "no node of the cluster has more than 4 CPUs"),
         ({"strategy": "ddp", "workers_per_trial": 4}, [{"CPU": 2}] * 2, "starts"),
-        ({}, [{}], "more than 0 CPUs; .* an autoscaler adds such nodes, say for how many"),
+        ({}, [{}], "more than 0 CPUs; .* if an autoscaler can add such nodes, give --max-concurrent-trials N"),
         ({"gpus_per_trial": 1.0, "max_concurrent_trials": 3}, [{}], "starts"),  # and asks an autoscaler for them
     ],
 )

@@ -69,7 +69,7 @@ def code_of(
         changed = hashlib.sha256(bytes_in(path.parent, path.name)).hexdigest() != sha256
     except (OSError, ValueError) as error:
         raise RequestError(f"{named_by} names {path}, which cannot be read: {error}") from None
-    inside = path.is_relative_to(results_of(folder))
+    inside = path.is_relative_to(no_code_below(folder))
     if (inside or changed) and not (willing or _is_installed(space, path)):
         why = "lies in the folder of results" if inside else "has changed since the search"
         raise RequestError(f"{named_by} names {path}, which {why}: its code is not run; {LOOK}")
@@ -77,10 +77,15 @@ def code_of(
     return [f"code: {', '.join(map(str, (path, *_packages(space, path))))}", *note]
 
 
-def results_of(folder: Path) -> Path:
-    """The folder of results that contains an experiment's folder, or its `best/`."""
+def no_code_below(folder: Path) -> Path:
+    """The folder below which code is not run for an experiment's folder, or its `best/`: the one with all results.
+
+    Whoever works in that folder (`--results .`) has code of their own there: then it is the experiment's folder.
+    """
     whole = folder.resolve()
-    return whole.parent.parent if whole.name == "best" else whole.parent
+    experiment = whole.parent if whole.name == "best" else whole
+    results = experiment.parent
+    return experiment if Path.cwd().is_relative_to(results) else results
 
 
 def _packages(space: str, path: Path) -> list[Path]:
