@@ -1,35 +1,40 @@
-"""Everything that touches Ray's private parts, behind public functions; no other folder of tuner/ uses them.
+"""Wraps Ray's private parts in public functions; no other folder of tuner/ uses private parts of Ray.
 
-`tests/engine/test_contract.py` names each private part with its expected signature, and fails with the list of what
-another Ray has otherwise. Its table passes with Ray 2.59 and 2.60. Ray 2.58 lacks one function,
-`maybe_enable_token_auth_if_token_available`, without which a search cannot join a cluster that asks for a token.
+`tests/engine/test_contract.py` names each private part with its expected signature. With a Ray that differs, it fails
+and lists the differences. It passes with Ray 2.59 and 2.60. Ray 2.58 lacks one function,
+`maybe_enable_token_auth_if_token_available`, without which a search cannot join a cluster that requires a token.
 
-What each change to Ray buys, and the figure without it (Ray 2.60, two cores; processes are those that a search of 16
-short ASHA trials starts, two at a time):
+The tables show the effect of each change to Ray, measured with and without the change (Ray 2.60, two cores). Unless
+a row says otherwise, processes are counted in a search of 16 short ASHA trials, two at a time.
 
-| overridden method | buys | with | without |
+| overridden method | effect | with | without |
 | --- | --- | --- | --- |
-| `Controller._process_trial_failure` | retries by kind of failure | a killed worker costs an epoch | the trial |
-| `Controller._process_trial_result` | no report twice after a restart at epoch 3 | 5 reports | 7 reports |
-| `Controller._maybe_reuse_cached_actor` | starting workers are not ended for free ones | 5 processes | 6 |
-| `Analysis._fetch_trial_dataframes` | no report is read again at the end | 0 ms a trial | 2 ms |
-| `Analysis._load_trials` | no pickle in the folder is executed | 0 | 1 |
-| `Bracket.cutoff` | ASHA's cutoff with 10,000 recorded trials | 0.8 us | 2,016 us |
-| `SearchTrial.handle_error` | a full disk at a failure | the search goes on | it ends |
-| `SearchTrial.should_recover` | `Retries` decides whether a trial goes on | as the first row | |
+| `Controller._process_trial_failure` | retries by kind of failure: a killed worker costs | one epoch | the trial |
+| `Controller._process_trial_result` | a restart at epoch 3 repeats no report | 5 reports | 7 reports |
+| `Controller._maybe_reuse_cached_actor` | idle workers do not replace starting ones | 5 processes | 6 |
+| `Analysis._fetch_trial_dataframes` | reports are not read again at the end | 0 ms per trial | 2 ms |
+| `Analysis._load_trials` | pickles in the folder are not executed | 0 executed | 1 |
+| `Bracket.cutoff` | computing ASHA's cutoff from 10,000 recorded trials | 0.8 us | 2,016 us |
+| `SearchTrial.handle_error` | a trial fails while the disk is full | the search continues | it ends |
+| `SearchTrial.should_recover` | `Retries` decides whether a trial is retried | as in the first row | |
 
-| replaced part | buys | with | without |
+| replaced part | effect | with | without |
 | --- | --- | --- | --- |
-| `_actor_cache` (`IdleWorkers`) | processes that train 12 `refine` trials, two at a time | 2 | 3 |
-| `_class_cache` (`ActorClasses`) | trials use the processes started ahead | 5 processes | 7 |
-| `_actor_force_cleanup_timeout` | end after Ctrl-C in a long epoch | 5 s | 10 s |
-| `_actor_manager._actor_task_failed` | a worker that the memory monitor kills | its trial fails | the search ends |
-| `Node.start_monitor` and two more | Ray's start and end without cluster services | 1.4 and 0.1 s | 2.2 and 1.4 s |
-| `ENABLE_RAY_CLUSTER` | where Ray listens | loopback | all interfaces |
-| `RAY_ENABLE_UV_RUN_RUNTIME_ENV` | an environment per session under `uv run` | 0 s | 60 s |
-| `PrestartWorkers` (a raylet call) | imports of torch before two workers' first epoch | 0 s | 5 s |
+| `_actor_cache` (`IdleWorkers`) | number of processes that train 12 `refine` trials, two at a time | 2 | 3 |
+| `_class_cache` (`ActorClasses`) | trials use the processes started in advance | 5 processes | 7 |
+| `_actor_force_cleanup_timeout` | time to exit after Ctrl-C in a long epoch | 5 s | 10 s |
+| `_actor_manager._actor_task_failed` | the memory monitor kills a worker | its trial fails | the search ends |
+| `Node.start_monitor` and two more | Ray starts and ends without cluster services | 1.4 s and 0.1 s | 2.2 s and 1.4 s |
+| `ENABLE_RAY_CLUSTER` | interfaces on which Ray listens | loopback | all |
+| `RAY_ENABLE_UV_RUN_RUNTIME_ENV` | time to build an environment per session under `uv run` | 0 s | 60 s |
+| `PrestartWorkers` (a raylet call) | time that two workers import torch before the first epoch | 0 s | 5 s |
 
-Done by Ray's public means instead of overriding: silent trials and draining nodes (`Watch`, a callback), the queue of
-unfinished trials (`decisions.py`, a scheduler), no snapshots on the way (`TUNE_GLOBAL_CHECKPOINT_S`), a failed reset
-(`trainable.py`, a trainable that raises). `is_finished` is Ray's again: it costs 0.8 us an event with 10,000 trials.
+Four things use Ray's public interfaces and override nothing:
+
+* `Watch`, a callback, handles trials that stop reporting and nodes that drain.
+* The scheduler in `decisions.py` keeps the queue of unfinished trials.
+* `TUNE_GLOBAL_CHECKPOINT_S` turns off Ray's snapshots during the search.
+* The trainable in `trainable.py` raises when it cannot be reset.
+
+`is_finished` is Ray's own method: it costs 0.8 us per event with 10,000 trials.
 """

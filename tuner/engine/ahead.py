@@ -1,8 +1,9 @@
-"""What is started before it is needed: imports of the driver, and worker processes that have torch imported.
+"""Starts the driver's imports, and worker processes that import torch, before the first trial needs them.
 
-By itself Ray starts a process a CPU, whatever is going to run: too many where trials are few (each imports torch), too
-few for ddp, where each trial has a process that waits beside its workers. And it ends idle ones as soon as a trial's
-placement group has taken all CPUs, to start the workers' processes anew: 5 s of imports, for two on two cores.
+By default Ray starts one process per CPU. Those are too many when few trials run at once, because each imports torch.
+They are too few for ddp, where each trial has one more process that waits beside its workers. Ray also ends idle
+processes as soon as a trial's placement group has taken all CPUs, and then starts the workers' processes anew. Those
+imports take 5 s for two processes on two cores.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ from ray.core.generated.node_manager_pb2 import PrestartWorkersRequest
 from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 
 logger = logging.getLogger(__name__)
-KEEP_S = 600  # how long an idle one is kept, taken CPUs or not: the driver has data to send before its first trial
+# Ray keeps an idle process this long, even if all CPUs are taken: the driver sends data before the first trial.
+KEEP_S = 600
 
 
 def private_options(folder: str, num_processes: int, imports: Sequence[str]) -> dict[str, Any]:
-    """Returns options for `ray.init`: the folder of Ray's files, no processes by Ray's own count, and their imports.
+    """Returns options for `ray.init` that prepare `start_ahead`; Ray then starts no worker processes on its own.
 
     Args:
-        num_processes: processes that `start_ahead` will ask for; Ray drops requests beyond this number.
+        folder: where Ray puts its sockets and logs.
+        num_processes: processes that `start_ahead` will request; Ray drops requests beyond this number.
+        imports: modules that each worker process imports when it starts.
     """
     config = {
         "prestart_worker_first_driver": False,
@@ -40,10 +44,10 @@ def private_options(folder: str, num_processes: int, imports: Sequence[str]) -> 
 
 @contextmanager
 def importing(modules: Sequence[str]) -> Iterator[None]:
-    """Imports modules in a second thread while the block runs, and waits for them at its end.
+    """Imports modules in a second thread while the `with` block runs, and waits for the thread at its end.
 
-    The driver has nothing to do while Ray's processes start. It must not import Ray Tune itself before the thread has:
-    Ray Tune's modules import each other in circles, and Python gives a half-imported one to the second thread.
+    The driver is idle while Ray's processes start, so the imports cost no time. The block must not import Ray Tune
+    itself: its modules import each other in circles, and two threads that import them would get half-imported modules.
     """
 
     def load() -> None:
@@ -53,21 +57,21 @@ def importing(modules: Sequence[str]) -> Iterator[None]:
     with ThreadPoolExecutor(1, "imports") as pool:
         pool.submit(load)
         yield
-    load()  # nothing to do where the thread succeeded; else its error is raised here, if it is one
+    load()  # returns at once if the thread succeeded; otherwise imports again, and raises the error here
 
 
 def start_ahead(num_processes: int) -> None:
-    """Has the Ray of this machine start that many worker processes, without waiting for them.
+    """Makes this machine's Ray start that many worker processes, without waiting for them.
 
-    Ray's own call for it has no Python function, only the raylet's end (ray 2.60, NodeManagerService.PrestartWorkers).
+    Ray has no Python function for this, so it calls the raylet directly (ray 2.60, NodeManagerService.PrestartWorkers).
     """
     context, (node,) = ray.get_runtime_context(), ray.nodes()
-    request = PrestartWorkersRequest(  # of the language 0, Python
+    request = PrestartWorkersRequest(  # its default language, 0, is Python
         job_id=bytes.fromhex(context.get_job_id()),
         num_workers=num_processes,
         keep_alive_duration_secs=KEEP_S,
     )
-    request.runtime_env_info.serialized_runtime_env = "{}"  # that of actors without one of their own
+    request.runtime_env_info.serialized_runtime_env = "{}"  # what actors without a runtime environment have
     raylet = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
     try:
         with init_grpc_channel(raylet, options=[("grpc.enable_http_proxy", 0)]) as channel:

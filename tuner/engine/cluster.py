@@ -1,4 +1,4 @@
-"""A cluster that runs already (`--address`): whether a driver here may join it."""
+"""Checks whether a driver on this machine may join a cluster that already runs (`--address`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ray._private.authentication.authentication_token_setup import (
     maybe_enable_token_auth_if_token_available,
 )
 from ray._private.services import canonicalize_bootstrap_address_or_die
-from ray._raylet import (  # type: ignore[attr-defined]  # its stub leaves the classes out
+from ray._raylet import (  # type: ignore[attr-defined]  # Ray's type stub lacks both classes
     Config,
     GcsClient,
 )
@@ -29,9 +29,9 @@ SUBMIT = "ray job submit --address http://HEAD:8265 -- python -m tuner.run --add
 
 
 def check_head(address: str) -> None:
-    """RequestError where a driver on this machine could not join the cluster; asks its head and starts nothing.
+    """Raises RequestError if a driver on this machine cannot join the cluster; queries its head and starts nothing.
 
-    Ray itself retries a wrong token for 20 s and an address without an answer for minutes, and ends the process where
+    Ray itself retries a wrong token for 20 s and an address that does not answer for minutes. It ends the process if
     the token's file is missing.
     """
     if address.startswith("ray://"):
@@ -55,10 +55,10 @@ def check_head(address: str) -> None:
 
 
 def _listening(address: str) -> str:
-    """The head's `host:port`; RequestError where nothing listens."""
+    """Returns the head's `host:port`; raises RequestError if nothing listens there."""
     try:
         head: str = canonicalize_bootstrap_address_or_die(address)
-    except ConnectionError as error:  # none, or more than one
+    except ConnectionError as error:  # no cluster runs here, or more than one
         raise RequestError(f"--address {address}: {' '.join(str(error).split())}") from None
     except (ValueError, OSError):
         raise RequestError(f"--address {address}: must be auto or host:port") from None
@@ -71,11 +71,11 @@ def _listening(address: str) -> str:
 
 
 def _asked(address: str, head: str) -> tuple[dict[str, Any], list[Any]]:
-    """The cluster's metadata and nodes; RequestError where the head does not answer to this token."""
-    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # "is enabled for this cluster": not yet
+    """Returns the cluster's metadata and nodes; raises RequestError if the head refuses this machine's token."""
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # hides a premature "is enabled"
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     try:
-        ensure_token_if_auth_enabled(create_token_if_missing=False)  # without one GcsClient ends the process
+        ensure_token_if_auth_enabled(create_token_if_missing=False)  # without a token GcsClient would end the process
     except AuthenticationError:
         path = os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")
         raise RequestError(
@@ -105,7 +105,10 @@ def _asked(address: str, head: str) -> tuple[dict[str, Any], list[Any]]:
 
 @contextmanager
 def _backend_silenced() -> Iterator[None]:
-    """Ray's C++ side writes a warning for each refusal, which is told here in one line; it knows no stderr but 2."""
+    """Hides what Ray's C++ code prints: a warning per refused call, which a one-line RequestError already reports.
+
+    The C++ code writes to file descriptor 2, so replacing `sys.stderr` would not hide it.
+    """
     kept = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)
@@ -117,10 +120,10 @@ def _backend_silenced() -> Iterator[None]:
 
 
 def _asks_for_no_token(head: str) -> bool:
-    """Whether the head answers without a token, in token mode; it then answers with one too, whatever that is."""
+    """Whether the cluster requires no token. Such a head also accepts any token, so this queries it without one."""
     try:
         os.environ["RAY_AUTH_MODE"] = "disabled"
-        Config.initialize("")  # Ray has read the mode already
+        Config.initialize("")  # makes Ray read the mode again
         get_cluster_metadata(GcsClient(address=head))
     except (RayError, RuntimeError):
         return False
@@ -131,7 +134,7 @@ def _asks_for_no_token(head: str) -> bool:
 
 
 def _is_here(host: str) -> bool:
-    """Whether an address is one of this machine's: only those can be bound."""
+    """Whether an address belongs to this machine: a socket can only be bound to such an address."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.bind((host, 0))

@@ -1,4 +1,4 @@
-"""Ray's module constants that are read from the environment when Ray is imported, and corrected afterwards."""
+"""Corrects constants that Ray reads from the environment when it is imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ray._private import ray_constants
 
 @contextmanager
 def without_clusters() -> Iterator[None]:
-    """Inside, Ray starts nodes with the address 127.0.0.1, as on systems for which it supports no clusters."""
+    """Makes Ray start nodes on 127.0.0.1, as it does on systems where it supports no clusters."""
     before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
     try:
         yield

@@ -1,4 +1,4 @@
-"""Reads and writes the cluster state that Ray's control service (GCS) keeps and that Ray offers no public call for."""
+"""Reads and writes the cluster state that Ray's control service (GCS) keeps without a public call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def draining_nodes() -> frozenset[str]:
 
 
 def launchable_groups() -> list[tuple[dict[str, float], int]]:
-    """Returns (resources of a node, most nodes or -1 = unlimited) for each node group that an autoscaler declared."""
+    """Returns (a node's resources, maximum number of nodes or -1 = unlimited) for each node group of an autoscaler."""
     config = state.get_cluster_config()
     return [(dict(group.resources), group.max_count) for group in config.node_group_configs] if config else []
 

@@ -1,8 +1,8 @@
-"""Ray Tune's controller, changed where a failure, a restart or an idle worker would cost a search time or trials.
+"""Changes Ray Tune's controller where a failure, a restart or an idle worker would cost a search time or trials.
 
-`ray.tune.Tuner` builds its controller by a name in `ray.tune.tune`; `installed` puts this one there for a search.
-`retries.py` decides whether a failed trial goes on. The trial then keeps its place at its rung and in its bracket, and
-every epoch is judged and journaled once.
+`ray.tune.Tuner` takes its controller's class from `ray.tune.tune`; `installed` puts this class there for a search.
+`retries.py` decides whether a failed trial is retried. A retried trial keeps its rung and its bracket. The scheduler
+and the journal get each epoch once.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from tuner.engine.warm import ActorClasses, IdleWorkers
 from tuner.engine.watch import TrialTimeoutError, Watch, epoch_of, saved_epoch
 from tuner.record.columns import WAITS
 
-STOP_S = 5  # that a worker has to end its epoch when the search ends, then it is killed; Ray gives it 10
+STOP_S = 5  # seconds for a worker to end its epoch when the search ends; Ray then kills it (Ray's default: 10)
 
 
 class Controller(TuneController):
-    """As Ray's, except for failures, idle workers and epochs that are trained again.
+    """Ray's controller with other rules for failures, idle workers and epochs that are trained again.
 
     Args:
-        nodes: give the number of trials for which workers are kept.
+        nodes: gives the number of idle workers to keep.
         on_this_machine: whether workers inherit the driver's environment.
-        retries: says whether a failed trial goes on.
+        retries: decides whether a failed trial is retried.
         watch: calls `fail` and `move`.
-        waiting: is told why a trial cannot go on for now.
+        waiting: called with the reason why a trial cannot continue for now.
     """
 
-    # Attributes of a subclass that `installed` makes: Ray's snapshot writes every attribute of the object as JSON.
+    # Class attributes, set by `installed` on a subclass: Ray's snapshot writes every instance attribute as JSON.
     nodes: Nodes
     on_this_machine: bool
     retries: Retries
@@ -56,44 +56,44 @@ class Controller(TuneController):
         if self.on_this_machine:
             self._class_cache = ActorClasses()
         self._actor_force_cleanup_timeout = STOP_S
-        self._judged_until: dict[str, int] = {}  # of trials that train epochs again
+        self._judged_until: dict[str, int] = {}  # retried trial -> its last epoch that the scheduler judged
         theirs = self._actor_manager._actor_task_failed
-        # Ray's actor manager ends the whole search for an error that is neither a worker's nor a task's, such as the
-        # one of a worker that the node's memory monitor has killed.
+        # Ray's actor manager ends the whole search for an error that is neither an actor's nor a task's. The error of
+        # a worker that the node's memory monitor has killed is such an error.
         self._actor_manager._actor_task_failed = lambda tracked_actor_task, exception: theirs(
             tracked_actor_task, as_a_worker_or_task_error(exception)
         )
 
     def _process_trial_failure(self, trial: SearchTrial, exception: Exception) -> None:
-        """Asks `retries` whether the trial goes on; Ray counts failures of all kinds together."""
+        """Retries the trial if `retries` allows it; Ray itself counts failures of all kinds together."""
         if trial in self._resetting_trials:
-            # The worker died while it was idle, or is not ready for this trial, which had no part in that.
+            # The worker died while it was idle, or its last trial still runs. This trial did not cause that.
             self._resetting_trials.remove(trial)
             self._kill_worker(trial)
             self._schedule_trial_actor(trial)
             return
         lost = isinstance(exception, RayActorError)
-        # A trial that is not running was put back already: Ray tells of a dead actor, then of the task that it had.
+        # Ray reports a dead actor first and its lost task next. At the second report the trial is no longer running.
         if trial.status != Trial.RUNNING or (lost and self._had_been_judged(trial)):
             return
         failure = self.retries.judge(trial.trial_id, exception, saved_epoch(trial))
         if lost or failure.kind == "cuda" or isinstance(exception, TrialTimeoutError):
-            self._kill_worker(trial)  # asked to end, it would finish its task first, or hang in CUDA's own exit
+            self._kill_worker(trial)  # a request to end would wait for its task, or hang while CUDA shuts down
         if failure.will_retry:
             until = max(self._judged_until.get(trial.trial_id, 0), epoch_of(trial))
             self._judged_until[trial.trial_id] = until
         trial.will_retry = failure.will_retry
         super()._process_trial_failure(trial, exception)
         if trial.is_finished():
-            self.get_live_trials().discard(trial)  # Ray keeps it there, and goes through all of them at each event
+            self.get_live_trials().discard(trial)  # Ray does not, and loops over this set at each event
 
     fail = _process_trial_failure
 
     def _had_been_judged(self, trial: SearchTrial) -> bool:
-        """Handles a worker that died between its report and Ray's note of its checkpoint; True if that is all.
+        """Handles a worker that died after its report but before Ray registered the report's checkpoint.
 
-        The checkpoint is whole, because `tune.report` copies it first; where the report was the trial's last, its
-        stop or pause stands, and the trial needs its worker no more.
+        The checkpoint is whole, because `tune.report` copies it before it reports. Returns True if the scheduler
+        stopped or paused the trial at that report: the trial then needs no worker and no retry.
         """
         decision = self._cached_trial_decisions.pop(trial.trial_id, None)
         name = (trial.last_result or {}).get(CHECKPOINT_DIR_NAME)
@@ -110,7 +110,7 @@ class Controller(TuneController):
         return decision in (TrialScheduler.STOP, TrialScheduler.PAUSE)
 
     def _kill_worker(self, trial: Trial) -> None:
-        """Ends a trial's worker now, without the callbacks of an actor that is asked to end."""
+        """Kills a trial's worker at once; Ray then calls none of the callbacks for an actor that ends."""
         actor = self._trial_to_actor.get(trial)
         if actor is None:
             return
@@ -121,20 +121,21 @@ class Controller(TuneController):
         self._actor_stopped(actor)
 
     def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
-        """A worker that is free does not take the place of one that starts for this very trial.
+        """Gives the trial an idle worker, unless a worker is already starting for this trial.
 
-        Ray ends the process that is half way through its imports: with trials shorter than a start, and they are where
-        many are stopped at the first rung, the first worker goes on alone while others are started and ended.
+        Ray would take the idle worker and end the starting process in the middle of its imports. Trials that are
+        pruned at the first rung are often shorter than a start. One worker would then run all of them, while Ray
+        starts and ends other processes.
         """
         own = self._trial_to_actor.get(trial)
         starts = own is not None and trial not in self._resetting_trials and self._actor_manager.is_actor_started(own)
-        if starts:  # it has its resources: Ray's "started"
+        if starts:  # Ray counts an actor as started when it has its resources
             return False
         return bool(super()._maybe_reuse_cached_actor(trial))
 
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> str | None:
-        """Neither scheduler, searcher nor journal gets an epoch twice, or a report that is none."""
-        if WAITS in result:  # no report: the trial stays silent
+        """Passes each epoch's report on once; scheduler, searcher and journal get no repeated epoch and no WAITS."""
+        if WAITS in result:  # this is no report, so the trial's silence continues
             self.waiting(result[WAITS])
             self.watch.waits(trial, result[WAITS])
             self._queue_decision(trial, TrialScheduler.CONTINUE)
@@ -148,31 +149,31 @@ class Controller(TuneController):
         return str(TrialScheduler.CONTINUE)
 
     def move(self, trial: SearchTrial) -> None:
-        """Takes a trial's worker away and puts the trial back into the queue, where it goes on from its checkpoint."""
+        """Kills a trial's worker and queues the trial again; it resumes from its checkpoint on another worker."""
         self._kill_worker(trial)
         trial.will_retry = True
         self._requeue_trial(trial)
 
     def nodes_of(self, trial: Trial) -> set[str]:
-        """Returns the ids of the nodes that a running trial occupies; its workers may be on others than its actor."""
+        """Returns the ids of all nodes that a running trial occupies; a ddp trial's workers may be on several nodes."""
         return self._nodes_of_worker(self._trial_to_actor[trial])
 
     def _nodes_of_worker(self, worker: Any) -> set[str]:
         alive = self._actor_manager._live_actors_to_ray_actors_resources
         if worker not in alive:
-            return set()  # it died, which is told next
+            return set()  # it died, and Ray has not reported that yet
         _, acquired = alive[worker]
         return control.nodes_of_group(acquired.placement_group)
 
 
 class Analysis(ExperimentAnalysis):
-    """As Ray's, without reading every report of every trial again, 2 ms a trial and a table of each: nobody asks."""
+    """Ray's analysis, which does not read every trial's reports again: 2 ms per trial, for tables that nobody uses."""
 
     def _fetch_trial_dataframes(self) -> dict[str, Any]:
         return {}
 
     def _load_trials(self) -> list[Trial]:
-        """None: where a session has no trial, Ray unpickles the newest snapshot in the folder, whoever made it."""
+        """Returns no trials; in a session without trials Ray would unpickle a snapshot that anybody may have made."""
         return []
 
 
@@ -184,7 +185,7 @@ def installed(
     trial_timeout_s: float | None,
     waiting: Callable[[str], None],
 ) -> Iterator[None]:
-    """Ray's Tuner uses `Controller` and `Analysis` inside."""
+    """Makes Ray's Tuner use `Controller` and `Analysis` while the `with` block runs."""
     theirs = ray.tune.tune.TuneController, ray.tune.tune.ExperimentAnalysis
     choices = {
         "nodes": nodes,

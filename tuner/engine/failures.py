@@ -1,4 +1,4 @@
-"""What kind of failure an exception is, and its one-line text."""
+"""Classifies a failed trial's exception and describes it in one line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tuner.errors import OUT_OF_MEMORY
 
-# What an error says that leaves its process without a usable CUDA context -> its usual cause; the first match counts.
+# Text in an error after which the process cannot use CUDA any more -> its usual cause. The first match counts.
 CUDA = {
     "device-side assert triggered": "a label or an index out of range: labels go from 0 to the model's outputs - 1",
     "illegal memory access": "an index out of range or a tensor of a wrong shape in a custom kernel",
@@ -20,7 +20,7 @@ CUDA = {
 
 
 def kind_of(error: Any) -> tuple[str, str]:
-    """(`oom` | `cuda` | `nan` | `user` | `worker_lost`, one line) of what Ray recorded for a failed trial.
+    """Returns the kind of a trial's failure (`oom`, `cuda`, `nan`, `user`, `worker_lost`) and a one-line text.
 
     Args:
         error: the exception that Ray pickled (RayTaskError, RayActorError), its text, or None.
@@ -29,8 +29,8 @@ def kind_of(error: Any) -> tuple[str, str]:
 
     if error is None:
         return "user", "unknown"
-    # The exception itself: the traceback's last line is, with a message of several lines as CUDA's, not its first.
-    # It lies two deep where a trial's own worker raised it, as in ddp, and a worker lost there is the trial's.
+    # Use the exception, not the traceback's last line: CUDA's messages have several lines, and the first one matters.
+    # An exception of a ddp worker is wrapped twice. A lost ddp worker counts as the trial's lost worker.
     cause = error
     while isinstance(cause, RayTaskError):
         cause = cause.cause
@@ -42,30 +42,30 @@ def kind_of(error: Any) -> tuple[str, str]:
 
 
 def recognised(error: Any) -> tuple[str, str]:
-    """The kind of a trial's own exception (or its text), and what usually causes it, where that is known."""
+    """Returns the kind of a trial's own exception (or of its text), and its usual cause if that is known."""
     said = str(error)
     if isinstance(error, MemoryError) or "OutOfMemoryError" in type(error).__name__:
         return "oom", ""
     if isinstance(error, Exception) and not isinstance(error, RuntimeError):
-        return "user", ""  # torch's are RuntimeErrors; a ValueError that mentions CUDA is the user's
+        return "user", ""  # torch raises RuntimeErrors; a ValueError that mentions CUDA is from the user's code
     if any(mark in said for mark in OUT_OF_MEMORY):
         return "oom", ""
     return next((("cuda", usual) for mark, usual in CUDA.items() if mark in said), ("user", ""))
 
 
 def how_it_died(error: Any) -> str:
-    """What the raylet knows of a dead worker's end, without the list of guesses behind it; else Ray's first line."""
+    """Returns why a worker died: the raylet's exit detail without Ray's guesses, or else the error's first line."""
     found = re.search(r"exit detail: *(.+)", str(error), re.IGNORECASE)
     return re.split(r" (?:Some common causes|There are some potential)", found[1])[0] if found else first_line(error)
 
 
 def first_line(error: Any) -> str:
-    """The first line that says something."""
+    """Returns the error's first line that is not blank, or its type's name."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def as_a_worker_or_task_error(error: Exception) -> Exception:
-    """Returns the error as one of the two kinds that Ray's actor manager knows: a lost worker, or a failed task."""
+    """Converts an error to one of the two types that Ray's actor manager handles: a lost actor or a failed task."""
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RaySystemError, RayTaskError
 
     known: Exception = error
@@ -74,6 +74,6 @@ def as_a_worker_or_task_error(error: Exception) -> Exception:
     elif isinstance(error, RayError) and not isinstance(error, (RayActorError, RayTaskError, RaySystemError)):
         known = RayActorError(error_msg=str(error))
     elif not isinstance(error, (RayActorError, RayTaskError)):
-        # A report that this process cannot read, of a class that it has not.
+        # The driver cannot unpickle a report, because it lacks the class of a reported object.
         known = RayTaskError("train", f"{type(error).__name__}: {error}", error)
     return known

@@ -1,4 +1,4 @@
-"""The one way in which a whole search ends early: a time budget, a request found to be wrong, a signal."""
+"""Ends a whole search early: after a time budget, a wrong request or a signal."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ TELL_S = 60.0
 
 
 class Halt(Stopper):
-    """Ray asks `stop_all` after each event; once a reason is there, every trial is stopped.
+    """Stops every trial as soon as it has a reason; Ray calls `stop_all` after each event.
 
     Args:
-        budget: what the user wrote ("30m"); `left_s` is what remains of it, None = no limit.
+        budget: the time budget as the user wrote it ("30m").
+        left_s: seconds of the budget that remain; None = no limit.
     """
 
     def __init__(self, budget: str = "", left_s: float | None = None) -> None:
@@ -31,29 +32,30 @@ class Halt(Stopper):
         self._deadline = None if left_s is None else time.monotonic() + left_s
 
     def refuse(self, error: RequestError) -> None:
-        """The request turned out to be wrong: stop, and let the driver raise the error."""
+        """Stops the search because the request is wrong; the driver then raises the error."""
         self.error = self.error or error
         self.reason = self.reason or str(error)
 
     def interrupt(self, reason: str) -> None:
-        """A person or the system asks to stop; what is there is kept for `--resume`."""
+        """Stops the search because of a signal; the experiment can be resumed with `--resume`."""
         self.reason, self.interrupted = self.reason or reason, True
 
     def left_s(self) -> float | None:
-        """Seconds of the budget left; None = no limit."""
+        """Returns how many seconds of the budget remain; None = no limit."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def blocked(self, error: OSError, path: Path) -> bool:
-        """The disk is full, read-only or gone: waits, and says whether to try again.
+        """Waits a second after the disk failed to take a write; returns whether to retry the write.
 
-        While it waits the search stands still; trials wait for the answers to their reports.
+        The disk may be full, read-only or gone. Meanwhile the search stands still, and trials wait for the answers to
+        their reports.
         """
         self.waiting(f"{path.parent}: {error.strerror or error}")
         time.sleep(1)
         return not self.interrupted
 
     def waiting(self, why: str) -> None:
-        """Tells, once a minute, that the search cannot go on."""
+        """Prints, at most once a minute, why the search cannot continue."""
         now = time.monotonic()
         if now - self._told > TELL_S:
             self._told = now

@@ -1,4 +1,4 @@
-"""What can still be corrected where Ray was imported before this package, as in a notebook's first cell."""
+"""Corrects Ray's settings if Ray was imported before this package, for example in a notebook's first cell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def correct() -> None:
-    """Corrects what Ray read while it was imported; warns, in one line, where its workers have already been set up."""
+    """Corrects what Ray read from the environment at import; warns in one line if Ray already has workers."""
     constants.no_environment_of_uv()
     if ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.SCRIPT_MODE:
         logger.warning(

@@ -1,4 +1,4 @@
-"""Keeps a Ray of this machine alone on loopback, and its token readable by its user alone."""
+"""Makes a Ray that serves only this machine listen on loopback, with a token that only its user can read."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tuner.engine import constants
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """Inside, `ray.init` starts a Ray whose node has the address 127.0.0.1, where all of its processes listen.
+    """Makes `ray.init` start a node on 127.0.0.1, so that all of Ray's processes listen there.
 
-    Ray has a switch for it, for systems without clusters, which it reads when it is imported; what is asked for is
-    not known by then. Without it Ray listens on all interfaces, whatever `_node_ip_address` says.
+    Ray has a switch for systems without clusters, but reads it at import, before the command's options are known.
+    Without the switch Ray listens on all interfaces, even if `_node_ip_address` is set.
     """
     keep_token_private()
     with constants.without_clusters():
@@ -25,17 +25,18 @@ def on_loopback() -> Iterator[None]:
 
 
 def keep_token_private() -> None:
-    """Makes the token that Ray would make, readable by this user alone; Ray leaves that to the umask.
+    """Creates Ray's authentication token so that only this user can read it; Ray itself applies only the umask.
 
-    A token that is there stays; one of ours that everybody can read is closed, as only an earlier Ray leaves it so.
+    An existing token is kept. If it is this user's and everybody can read it, as after an earlier Ray, its mode
+    becomes 0600.
     """
-    path = Path.home() / ".ray" / "auth_token"  # Ray's documented place
+    path = Path.home() / ".ray" / "auth_token"  # the path that Ray documents
     try:
         existing = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
         pass
     except OSError:
-        return  # a link, or another user's: not ours to change
+        return  # a link or another user's file, which must not be changed
     else:
         with open(existing, "rb"):
             found = os.fstat(existing)
@@ -50,4 +51,4 @@ def keep_token_private() -> None:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_hex(32))
     except FileExistsError:
-        return  # by another search that starts
+        return  # another search that starts now has created it

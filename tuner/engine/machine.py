@@ -6,14 +6,14 @@ import os
 
 
 def num_cpus() -> int:
-    """Number of CPUs by Ray's count, which respects a container's CPU quota."""
+    """Returns the number of CPUs as Ray counts them, which respects a container's CPU quota."""
     from ray._private.utils import get_num_cpus
 
     return int(get_num_cpus())
 
 
 def num_gpus() -> int:
-    """Number of GPUs that this process may use: those of the machine, or those that the environment makes visible."""
+    """Returns the number of GPUs that this process may use: all, or those that CUDA_VISIBLE_DEVICES allows."""
     from ray._private.accelerators import get_accelerator_manager_for_resource
 
     manager = get_accelerator_manager_for_resource("GPU")
@@ -25,6 +25,6 @@ def num_gpus() -> int:
 
 
 def local_cluster() -> dict[str, float]:
-    """This machine's CPUs (those this process may use) and GPUs (those visible), before Ray is started."""
-    # Ray's count respects a container's CPU quota; the affinity mask respects taskset and batch systems.
+    """Returns the CPUs and GPUs of this machine that this process may use, as Ray's resources; Ray need not run."""
+    # Ray's count respects a container's CPU quota. The affinity mask respects taskset and batch systems.
     return {"CPU": float(min(num_cpus(), len(os.sched_getaffinity(0)))), "GPU": float(num_gpus())}

@@ -1,4 +1,4 @@
-"""The nodes of Ray's cluster while they come and go: how many trials fit, what they wait for, which nodes leave."""
+"""Follows the nodes of Ray's cluster: how many trials fit, why trials wait, and which nodes are drained."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tuner.engine import control
 from tuner.engine.shares import Want, agreed
 from tuner.spec.resources import Resources
 
-LOOK_S = 2.0  # between two looks at the cluster: three calls to its head
-UNBOUNDED = 1000  # nodes of a type that an autoscaler may start without limit
+LOOK_S = 2.0  # seconds between two queries of the cluster, each three calls to its head
+UNBOUNDED = 1000  # number of nodes assumed for a node type that an autoscaler may start without limit
 
 
 class Nodes:
-    """What the cluster has for the trials of one search. On this machine alone, what it had at the start.
+    """Tells how many trials of one search the cluster can run; without a cluster, what this machine had at the start.
 
     Args:
-        resources: of one trial; `concurrent` trials at the start.
-        most: trials at a time that were asked for, 0 = as many as fit.
-        follow: whether nodes come and go (`--address`).
-        priority: among the searches that share the cluster.
+        resources: one trial's resources; its `concurrent` is the number of trials at the start.
+        most: the requested number of concurrent trials; 0 = as many as fit.
+        follow: whether to follow nodes that join and leave (`--address`).
+        priority: this search's priority among the searches that share the cluster.
     """
 
     def __init__(self, resources: Resources, most: int = 0, *, follow: bool = False, priority: int = 0) -> None:
@@ -35,12 +35,13 @@ class Nodes:
         self._present: list[dict[str, float]] = []
         self._leaving: frozenset[str] = frozenset()
         self._part: int | None = None
-        self.wanted = self._most or resources.concurrent  # trials that this search could run at a time
+        self.wanted = self._most or resources.concurrent  # trials that this search could run at once
 
     def concurrent(self) -> int:
-        """Trials that may be alive at a time, at least 1; those that find no place are what an autoscaler sees.
+        """Returns how many trials may be alive at once, at least 1.
 
-        A number that was asked for is kept to even where fewer fit: an autoscaler may not say how far it goes.
+        A requested number applies even if fewer trials fit. The trials without a node make the autoscaler add nodes,
+        and an autoscaler need not publish its limit.
         """
         if not self._follow:
             return self._resources.concurrent
@@ -49,18 +50,18 @@ class Nodes:
         return most if self._part is None else min(most, self._part)
 
     def too_many(self, num_workers: int) -> bool:
-        """Whether these are more than this search's part of a cluster that it shares with other searches."""
+        """Whether this many workers exceed this search's share of a cluster that it shares with other searches."""
         self._look()
         return self._part is not None and num_workers > self._part
 
     @property
     def leaving(self) -> frozenset[str]:
-        """The ids of nodes that are being drained: they take no new trials and will be gone."""
+        """The ids of nodes that are being drained: they take no new trials and will soon leave the cluster."""
         self._look()
         return self._leaving
 
     def notice(self, num_waiting: int, num_running: int) -> str:
-        """Why trials wait, where none runs; else nothing."""
+        """Returns why trials wait, if trials wait and none runs; otherwise an empty text."""
         if not self._follow or not num_waiting or num_running:
             return ""
         self._look()
@@ -87,23 +88,24 @@ class Nodes:
 
 
 def present() -> tuple[list[dict[str, float]], frozenset[str]]:
-    """Resources (name -> amount) of each node that takes trials, and the ids of those being drained."""
+    """Returns the resources (name -> amount) of each node that takes trials, and the ids of drained nodes."""
     drained = control.draining_nodes()
     alive = [node for node in ray.nodes() if node["Alive"]]
     return [node["Resources"] for node in alive if node["NodeID"] not in drained], drained
 
 
 def launchable() -> list[dict[str, float]]:
-    """Resources of each worker node that an autoscaler may have at most; empty where none says so.
+    """Returns the resources of every worker node that the autoscaler may start; empty if that is unknown.
 
-    An autoscaler may tell Ray's control service; `ray up` leaves its file on the head, where the driver is.
+    An autoscaler may publish this in Ray's control service. `ray up` writes it to a file on the head node, where the
+    driver runs.
     """
     groups = control.launchable_groups()
     return _each(groups) if groups else launchable_here()
 
 
 def launchable_here() -> list[dict[str, float]]:
-    """As `launchable`, by what `ray up` left on this machine."""
+    """Returns the same as `launchable`, read from the file that `ray up` wrote on this machine."""
     file = Path("~/ray_bootstrap_config.yaml").expanduser()
     if not file.is_file():
         return []

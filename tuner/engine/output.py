@@ -1,6 +1,6 @@
-"""What a trial prints, bounded: one that prints megabytes must not fill the disk of the others.
+"""Limits how much a trial's output takes on the disk, so that one trial cannot fill the disk for all others.
 
-And never a reason to fail: what it prints while the disk is full is lost, and the trial goes on.
+Printing never fails a trial: while the disk is full, its output is dropped and the trial continues.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-MOST_BYTES = 10 * 1024 * 1024  # a stream of a trial: 100,000 lines of 100 characters
+MOST_BYTES = 10 * 1024 * 1024  # per trial and stream: 100,000 lines of 100 characters
 
 
 class Bounded:
-    """Takes the place of a stream's `write`: passes text on up to a limit, then says so once and drops the rest.
+    """Replaces a stream's `write`: passes text on up to a limit, then writes one note and drops further text.
 
-    The beginning is kept and not the end: it says what the trial ran with, and how a trial ended is in the journal
-    and in error.txt.
+    It keeps the beginning because that shows what the trial ran with. The journal and error.txt show how the trial
+    ended.
     """
 
     def __init__(self, write: Callable[[str], Any], most_bytes: int = MOST_BYTES) -> None:
@@ -34,7 +34,7 @@ class Bounded:
 
 
 def flushed(flush: Callable[[], Any]) -> Callable[[], None]:
-    """Takes the place of a stream's `flush`: as it is, but where there is no room."""
+    """Replaces a stream's `flush` by one that ignores a full disk."""
 
     def flush_if_there_is_room() -> None:
         with contextlib.suppress(OSError):

@@ -1,6 +1,7 @@
-"""What a cluster's nodes are sent, and each asked before the first trial: does the space load, are the results shared?
+"""Sends the search's code to a cluster's nodes and checks each node before the first trial.
 
-The code travels: each node gets the packages `tuner` and `search_spaces` and the space's own, as the driver has them.
+Each node gets the driver's copies of the packages `tuner` and `search_spaces`, and of the space's own package. The
+check asks two things: does the space load there, and is the results folder the driver's?
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import Found
 
-PATIENCE_S = 60.0  # a node's first worker: the code is fetched, Ray and the space imported; 3 to 10 s where all is well
+# A node's first worker fetches the code and imports Ray and the space, which normally takes 3 to 10 s.
+PATIENCE_S = 60.0
 
 
 def code_of(found: Found) -> dict[str, Any]:
-    """The runtime environment of the search: its packages as this process has them."""
+    """Returns the search's runtime environment: the packages that this process has imported."""
     import search_spaces
     import tuner
 
@@ -35,19 +37,19 @@ def code_of(found: Found) -> dict[str, Any]:
     if not _is_file(found):
         own = found.module.partition(".")[0]
         modules[own] = sys.modules[own]
-    # As paths: Ray copies what a job already has together with this, and modules cannot be copied.
+    # Paths instead of modules: Ray deep-copies this together with a job's own environment, which modules do not allow.
     paths = [str(next(iter(getattr(module, "__path__", [])), module.__file__)) for module in modules.values()]
     return {"py_modules": paths, "excludes": ["**/__pycache__"]}
 
 
 def by_value(found: Found) -> None:
-    """A space given as a file is no module that a worker could import: its functions travel themselves."""
+    """Makes cloudpickle send the functions of a space file whole, since workers cannot import that file as a module."""
     if _is_file(found):
         cloudpickle.register_pickle_by_value(sys.modules[found.module])
 
 
 def check_nodes(experiment: Experiment, found: Found) -> None:
-    """A task on every node: the space loads there, and the results folder is the driver's. RequestError if not."""
+    """Runs a task on every node; raises RequestError if a node cannot load the space or has another results folder."""
     by_value(found)
     code = cloudpickle.dumps(found.space.task or found.space.train)
     with _mark(Path(experiment.results).absolute()) as mark:
@@ -70,7 +72,7 @@ def check_nodes(experiment: Experiment, found: Found) -> None:
 
 
 def visit(code: bytes, mark: str) -> str:
-    """On a node: what is wrong there and what to do, or nothing."""
+    """Runs on a node: returns what is wrong there and what to do, or an empty text."""
     try:
         cloudpickle.loads(code)
     except Exception as error:
@@ -92,7 +94,7 @@ def _is_file(found: Found) -> bool:
 
 @contextmanager
 def _mark(results: Path) -> Iterator[Path]:
-    """A folder in `results` that nobody else has, gone afterwards."""
+    """Creates a folder with a unique name in `results`, and removes it afterwards."""
     mark = results / f".tuner-{uuid.uuid4().hex}"
     mark.mkdir(parents=True)
     try:

@@ -1,4 +1,4 @@
-"""The joint between a trial's function and Ray, in the worker: what it reports, prints and exits with."""
+"""Connects a trial's function with Ray inside a worker: its reports, its output and its exit code."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tuner.training.usage import Usage
 
 
 class Reporter:
-    """Takes the place of the session's `report`: a tensor becomes its number, and the machine's figures are added.
+    """Replaces the session's `report`: converts one-element tensors to numbers and adds CPU, GPU and memory usage.
 
-    Ray's own refuses tensors, since the driver may have no device to read them on.
+    Ray's own `report` refuses tensors, since the driver may lack the device that they are on.
     """
 
     def __init__(self, report: Callable[..., None]) -> None:
@@ -29,9 +29,9 @@ class Reporter:
         self.told_to_stop = False
 
     def __call__(self, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        # RESULT_DUPLICATE is Ray's own note that the function has returned.
+        # Ray reports RESULT_DUPLICATE by itself when the function has returned.
         if RESULT_DUPLICATE not in metrics and WAITS not in metrics:
-            # The trial's own go first: where it trains in other processes, it may report theirs.
+            # The trial's own metrics take precedence: a ddp trial reports the usage of its worker processes.
             metrics = self._usage.read() | {name: as_number(name, value) for name, value in metrics.items()}
         try:
             self._report(metrics, *args, **kwargs)
@@ -41,21 +41,21 @@ class Reporter:
 
 
 def begin_reports() -> Reporter:
-    """Puts a new trial's `Reporter` into the session of this worker and bounds what the trial prints."""
-    logging.getLogger("ray.train._internal.storage").setLevel(logging.WARNING)  # else two lines a checkpoint
+    """Installs a `Reporter` in this worker's session for a new trial, and limits the trial's output."""
+    logging.getLogger("ray.train._internal.storage").setLevel(logging.WARNING)  # else two lines per checkpoint
     session = get_session()
     session.report = reporter = Reporter(type(session).report.__get__(session))
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, Tee):  # Ray's, a new one for each trial: into the worker's log and the trial's file
+        if isinstance(stream, Tee):  # Ray's, new for each trial; it writes to the worker's log and to the trial's file
             stream.write, stream.flush = Bounded(stream.write), flushed(stream.flush)
     return reporter
 
 
 @contextmanager
 def own_exits(reporter: Reporter) -> Iterator[None]:
-    """`sys.exit` in a trial's function ends the trial and not its worker: 0 as a return, anything else as an error.
+    """Makes `sys.exit` in a trial's function end the trial but not its worker; a code other than 0 fails the trial.
 
-    Ray ends a function that it has told to stop by SystemExit too, from within its report.
+    A SystemExit that Ray raises inside `report`, in order to stop the function, passes through.
     """
     try:
         yield
@@ -69,7 +69,7 @@ def own_exits(reporter: Reporter) -> Iterator[None]:
 
 
 def as_number(name: str, value: Any) -> Any:
-    """A tensor or a numpy scalar as its number, anything else as it is; ValueError for a tensor of more elements."""
+    """Converts a one-element tensor or a numpy scalar to a number; raises ValueError for a larger tensor."""
     torch = sys.modules.get("torch")
     if isinstance(value, np.generic):
         return value.item()

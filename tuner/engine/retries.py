@@ -1,4 +1,4 @@
-"""Decides which failed trials are tried again, and counts; `controller.py` puts those back into the queue."""
+"""Decides which failed trials are retried, and counts the retries; `controller.py` queues those trials again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tuner.record.events import Event
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure of a trial: its kind and one line, whether the trial goes on, and after which epoch (0 = anew)."""
+    """A trial's failure: kind, one-line text, whether the trial is retried, and from which epoch (0 = the start)."""
 
     kind: str
     error: str
@@ -21,17 +21,22 @@ class Failure:
 
 
 class Retries:
-    """Judges failures. A kind that is tried again has its own count in each trial, over all of its sessions:
+    """Decides by the kind of a failure whether its trial is retried.
 
-    * worker_lost, `max_failures` times: a killed process, a lost node or one reclaimed, a host out of memory. Not the
-      trial's fault, so its last checkpoint goes on elsewhere; bounded, because a trial may be what kills its worker.
-    * cuda, once, in a new process: the context is poisoned for good, and the cause may have been a neighbour.
-    * oom, user and nan, never: the same setting with the same seed fails again in the same place. What memory can be
-      saved has been saved inside (`--on-oom shrink`), and a hang costs its whole timeout each time.
+    Each trial has one count of retries per kind, over all sessions.
+
+    * worker_lost is retried `max_failures` times: a process was killed, a node was lost or reclaimed, or a host ran
+      out of memory. The trial resumes elsewhere from its last checkpoint. The number is limited because the trial
+      itself may kill its worker.
+    * cuda is retried once, in a new process: the old process cannot use CUDA any more, and another trial on the GPU
+      may be the cause.
+    * oom, user and nan are never retried: the same setting with the same seed fails again at the same place. Against
+      oom, the training loop has already saved memory (`--on-oom shrink`). A hang counts as user: each retry would
+      cost its whole timeout.
 
     Args:
-        max_failures: lost workers that a trial survives, at least 0.
-        history: the events of earlier sessions, whose retries count.
+        max_failures: how many lost workers a trial survives, at least 0.
+        history: the events of earlier sessions; their retries count too.
     """
 
     def __init__(self, max_failures: int, history: Iterable[Event] = ()) -> None:
@@ -41,11 +46,11 @@ class Retries:
         self.last: dict[str, Failure] = {}
 
     def judge(self, trial_id: str, error: object, from_epoch: int) -> Failure:
-        """Counts one failure and says whether the trial goes on after `from_epoch`; `last` keeps it.
+        """Counts one failure and returns whether the trial is retried; `last` keeps it under the trial's id.
 
         Args:
-            error: the exception that Ray gave.
-            from_epoch: the epoch of the trial's last checkpoint, 0 where it has none.
+            error: the exception that Ray caught.
+            from_epoch: the epoch of the trial's last checkpoint; 0 = it has none.
         """
         kind, text = kind_of(error)
         used, most = self._used[trial_id, kind], self._most.get(kind, 0)

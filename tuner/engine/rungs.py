@@ -1,4 +1,4 @@
-"""Reads, out of the state of Ray's ASHA and HyperBand schedulers, what they are about to compare a report with."""
+"""Reads from Ray's ASHA and HyperBand schedulers what they will compare the next report with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuner.spec.rules import percentile
 
 
 class Rung(dict[str, float]):
-    """The rewards recorded at a rung: trial id -> reward, as Ray keeps them, and the rewards in ascending order."""
+    """The rewards recorded at a rung: trial id -> reward, as in Ray, and also the rewards in ascending order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,11 +23,11 @@ class Rung(dict[str, float]):
 
     def __setitem__(self, trial_id: str, reward: float) -> None:
         super().__setitem__(trial_id, reward)
-        insort(self.in_order, reward)  # moves 8 bytes a trial: 3 us with 10,000
+        insort(self.in_order, reward)  # moves 8 bytes per trial: 3 us with 10,000 trials
 
 
 class Bracket(_Bracket):
-    """Ray's ASHA bracket; a cutoff costs the same however many trials were recorded."""
+    """Ray's ASHA bracket with a cutoff whose cost does not grow with the number of recorded trials."""
 
     _rungs: list[tuple[float, Rung]]
 
@@ -36,13 +36,13 @@ class Bracket(_Bracket):
         self._rungs = [(milestone, Rung()) for milestone, _ in self._rungs]
 
     def cutoff(self, recorded: Rung) -> float | None:
-        """Returns the reward that a trial must reach; None at an empty rung."""
+        """Returns the reward that a trial must reach to continue; None if the rung is empty."""
         return float(percentile(recorded.in_order, (1 - 1 / self.rf) * 100)) if recorded else None
 
 
 @dataclass(frozen=True)
 class AshaComparison:
-    """The rung at which ASHA will compare a report, its bracket, the cutoff reward, the number of recorded trials."""
+    """How ASHA will judge a report: the rung, its bracket, the cutoff reward and the number of recorded trials."""
 
     rung: int
     bracket: int
@@ -58,9 +58,9 @@ class Asha(AsyncHyperBandScheduler):
         self._brackets = [Bracket(grace_period, max_t, reduction_factor, 0)]
 
     def comparison(self, trial_id: str, epoch: int) -> AshaComparison | None:
-        """Returns the comparison that a report of this epoch leads to; None if it leads to none."""
+        """Returns how ASHA will judge a trial's report of this epoch; None if it compares that report with nothing."""
         bracket = self._trial_info[trial_id]
-        for rung, recorded in bracket._rungs:  # the highest first, as Ray goes through them
+        for rung, recorded in bracket._rungs:  # Ray checks the highest rung first
             if epoch >= rung and trial_id not in recorded:
                 return AshaComparison(rung, self._brackets.index(bracket), bracket.cutoff(recorded), len(recorded))
         return None
@@ -68,14 +68,14 @@ class Asha(AsyncHyperBandScheduler):
 
 @dataclass(frozen=True)
 class HyperBandPlace:
-    """Where a trial stands in HyperBand.
+    """A trial's bracket in HyperBand and the bracket's next rung.
 
     Args:
-        bracket: number of its bracket.
-        rung: epoch at which the bracket is next halved.
-        size: trials that the bracket holds, after its latest halving.
-        kept: trials that stay at the next halving.
-        halves: whether the bracket is halved there; at its last rung it ends instead.
+        bracket: the bracket's number.
+        rung: the epoch at which the bracket is next halved.
+        size: number of trials in the bracket after its latest halving.
+        kept: number of trials that the next halving keeps.
+        halves: whether the bracket is halved at `rung`; at its last rung it ends instead.
         live: ids of the trials in the bracket.
     """
 
@@ -88,7 +88,7 @@ class HyperBandPlace:
 
 
 def place_of(scheduler: HyperBandScheduler, trial: Trial) -> HyperBandPlace:
-    """Returns where a trial stands now."""
+    """Returns a trial's current bracket and the bracket's next rung."""
     bracket, _ = scheduler._trial_info[trial]
     band = next(band for band in scheduler._hyperbands if bracket in band)
     return HyperBandPlace(

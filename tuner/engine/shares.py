@@ -1,4 +1,4 @@
-"""Searches on one cluster divide it: each tells how many trials it could run, and all come to the same division."""
+"""Divides a cluster among searches: each publishes how many trials it could run, and all compute the same shares."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import ray
 
 from tuner.engine import control
 
-TABLE = b"tuner"  # in Ray's key-value store, which the cluster's head keeps: a driver's job -> what its search wants
+TABLE = b"tuner"  # in Ray's key-value store on the cluster's head: a driver's job id -> its search's `Want`
 
 
 @dataclass(frozen=True)
 class Want:
-    """What a search asks of the cluster.
+    """What a search requests from the cluster.
 
     Args:
-        num_trials: trials that it could run at a time, 0 or more.
-        fit: trials of its kind that the whole cluster holds at a time, 1 or more.
-        priority: the highest is served first.
+        num_trials: trials that the search could run at once, 0 or more.
+        fit: trials of this search that fit on the whole cluster at once, 1 or more.
+        priority: the search with the highest priority is served first.
     """
 
     num_trials: int
@@ -29,7 +29,7 @@ class Want:
 
 
 def agreed(mine: Want) -> int | None:
-    """Tells what this driver's search wants and gives the trials that are its part; None where it is alone."""
+    """Publishes this search's request and returns its share in trials; None if no other search runs on the cluster."""
     job = ray.get_runtime_context().get_job_id()
     control.publish(TABLE, job, json.dumps(astuple(mine)).encode())
     wants, running = {job: mine}, control.running_jobs()
@@ -40,10 +40,11 @@ def agreed(mine: Want) -> int | None:
 
 
 def division(wants: Mapping[str, Want]) -> dict[str, int]:
-    """Trials of each search, at least 1: one more at a time to whoever then has the smallest part of the cluster.
+    """Returns how many trials each search may run, at least 1.
 
-    What one search cannot use goes to the others (max-min fairness, Bertsekas and Gallager, Data Networks, 6.5.2).
-    After the one trial that every search has, a higher priority takes all that it can use before a lower one.
+    It hands out one trial at a time, to the search that then has the smallest part of the cluster. What one search
+    cannot use goes to the others (max-min fairness, Bertsekas and Gallager, Data Networks, 6.5.2). Every search gets
+    its first trial before any gets a second. Then a search with a higher priority takes all that it can use first.
     """
 
     def turn(name: str) -> tuple[bool, int, float, str]:

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first ends what runs in good order, the second ends it now, with all it has started."""
+"""Handles SIGINT and SIGTERM: the first stops the search cleanly, the second kills this process and its children."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ import ray  # noqa: F401  (brings psutil, and makes it importable)
 import psutil
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
-LATE_S = 14.0  # after the first signal; by 15 the process has ended
+LATE_S = 14.0  # seconds from the first signal until the process is killed; it has then ended within 15 s
 
 
 @contextmanager
 def signals_to(first: Callable[[str], None]) -> Iterator[None]:
-    """While inside, the first signal calls `first` with what it was, the second `end_now`.
+    """Makes the first signal call `first` with a text that names the signal, and the second call `end_now`.
 
-    May be nested: within, the inner `first` is called instead. Once a signal has come, the next one ends the process
-    wherever it stands, until the outermost of them is left, and so do `LATE_S` without an end: a SIGTERM to the whole
-    process group (`timeout`, systemd) ends Ray's processes too, and its driver would wait a minute for them (ray 2.60).
+    The `with` blocks may be nested: a signal inside the inner block calls the inner `first`. After the first signal,
+    the next one kills the process at once, until the outermost block ends. The process is also killed if it has not
+    ended after `LATE_S`. A SIGTERM to the whole process group (`timeout`, systemd) ends Ray's processes too, and Ray's
+    driver would then wait a minute for them (ray 2.60).
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # Python takes signals in the main thread alone
+        yield  # Python can set signal handlers only in the main thread
         return
 
     def take(number: int, frame: Any) -> None:
@@ -49,19 +50,21 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
             for number, handler in before.items():
                 signal.signal(number, handler)
         if outermost:
-            os.write(deadlines[-1], LEFT)  # its end alone may not be seen: a forked process holds the pipe open too
+            os.write(deadlines[-1], LEFT)  # closing alone may go unnoticed: a forked process keeps the pipe open
             os.close(deadlines.pop())
 
 
-SIGNALLED, LEFT = b"s", b"l"  # what a deadline is told
-deadlines: list[int] = []  # the pipe to the outermost one's deadline
+SIGNALLED, LEFT = b"s", b"l"  # sent to the deadline: a signal arrived; the outermost block ended
+deadlines: list[int] = []  # the pipe to the deadline of the outermost block; empty outside of all blocks
 
 
 def _deadline() -> int:
-    """A pipe; `LATE_S` after it was told `SIGNALLED`, and not `LEFT` by then, the process ends.
+    """Starts a thread that kills the process `LATE_S` after a signal, unless the block has ended; returns its pipe.
 
-    A thread waits at it from the beginning: a handler may have interrupted the start of another thread, and would wait
-    for its lock for ever if it started one itself; and a handler's own alarm would wait for the main thread.
+    The pipe gets `SIGNALLED` when a signal arrives, and `LEFT` when the outermost block ends.
+    The thread starts before any signal, because a handler must not start one. The handler may have interrupted the
+    start of another thread, and would then wait for that thread's lock forever. An alarm in the handler would not
+    help either, because its own handler would wait for the main thread.
     """
     told, teller = os.pipe()
 
@@ -75,28 +78,28 @@ def _deadline() -> int:
 
 
 def give_up(reason: str) -> None:
-    """What the first signal does where no search has begun, or it is over: the process ends through its `finally`s."""
+    """Ends the process through its `finally` blocks, if the first signal arrives before or after the search."""
     raise KeyboardInterrupt(reason)
 
 
 def end_now(number: int, frame: Any) -> None:
-    """Ends this process and all that it has started, Ray's and W&B's, without another word: exit code 130.
+    """Kills this process and all processes that it started, Ray's and W&B's, without a message; exit code 130.
 
-    Without their parent they notice by themselves, on a busy machine some only after more than 15 s (ray 2.60).
+    If only the parent ended, its children would end later: on a busy machine some take more than 15 s (ray 2.60).
     """
     end_family()
     os._exit(130)
 
 
 def end_late() -> None:
-    """What a search that does not end gets; its journal has all that was reported."""
+    """Prints a message and kills a search that did not end in time; its journal already has every report."""
     said = f"tuner: not ended {LATE_S:.0f} s after the signal, so ended now; --resume goes on"
     print(said, file=sys.stderr, flush=True)
     end_now(signal.SIGTERM, None)
 
 
 def end_family() -> None:
-    """Kills the processes that descend from this one. All are stopped first: none can start another meanwhile."""
+    """Kills all descendants of this process. It suspends all of them first, so that none can start another process."""
     family: set[psutil.Process] = set()
     while found := set(psutil.Process().children(recursive=True)) - family:
         for process in found:

@@ -1,4 +1,4 @@
-"""Stands in for Ray's controller while a scheduler is replayed: what schedulers ask of it, without workers."""
+"""Replaces Ray's controller while a scheduler is replayed: it has what schedulers call, but no workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ray.tune.experiment import Trial
 
 
 class KnownResult(_FutureTrainingResult):
-    """The answer of a worker that is asked to save: the checkpoint of its last report."""
+    """The answer to a request to save a trial: the checkpoint of the trial's last report, which already exists."""
 
     def __init__(self, result: Any) -> None:
         self._result = result
@@ -23,7 +23,7 @@ class BareStage:
     """Holds trials that have a status and no worker.
 
     Args:
-        search_alg: the search algorithm, which schedulers look at.
+        search_alg: the search algorithm, which schedulers read.
     """
 
     def __init__(self, search_alg: Any) -> None:

@@ -10,14 +10,14 @@ from ray.tune.trainable import wrap_function
 
 
 class StillTrainingError(Exception):
-    """The last trial's function has not ended, so its worker cannot run another one."""
+    """The worker's previous trial has not ended its function, so the worker cannot run another trial."""
 
 
 def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[str, float]]) -> type:
-    """Returns Ray's trainable of a function, with the resources of one trial.
+    """Returns a Ray trainable class for a function, with the resources of one trial.
 
-    A worker that cannot be reset raises. Ray's own trainable answers False, for which Ray's controller marks the next
-    trial, which has done nothing yet, as failed and never tells its searcher.
+    It raises if a worker cannot be reset for the next trial. Ray's own trainable returns False instead. Ray's
+    controller then marks the next trial as failed, although it has not started, and never informs the searcher.
     """
     base: Any = wrap_function(function)
 

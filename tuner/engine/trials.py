@@ -1,4 +1,4 @@
-"""Makes Ray's trials and hands them checkpoints of earlier sessions."""
+"""Creates Ray's trials and registers checkpoints of earlier sessions with them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from ray.tune.experiment import Trial
 
 
 class SearchTrial(Trial):
-    """A trial about whose retries the controller decides, not Ray's count of failures."""
+    """A trial whose retries the controller decides; Ray's own count of failures is ignored."""
 
-    will_retry = False  # whether the trial goes on after its latest failure
+    will_retry = False  # whether the trial is retried after its latest failure
 
     def should_recover(self) -> bool:
-        """Whether Ray's controller runs the trial again after the failure that it is handling."""
+        """Whether Ray's controller retries the trial after the current failure."""
         return self.will_retry
 
     def handle_error(self, exc: Any = None) -> None:
         """Writes the error into the trial's folder; a full disk does not end the search."""
         with contextlib.suppress(OSError):
             super().handle_error(exc)
-        # At the end Ray would read the pickled error back, which a full disk may have cut off. The journal has it.
+        # Ray would read the pickled error at the end of the search, and a full disk may have truncated it. The journal
+        # has the error.
         self.run_metadata.pickled_error_filename = None
 
 
@@ -36,7 +37,7 @@ def new_trial(
     keep: CheckpointConfig,
     log_files: tuple[str | None, str | None],
 ) -> SearchTrial:
-    """Returns a pending trial whose name, and whose folder's name, is its id."""
+    """Returns a pending trial; its id is also its name and the name of its folder."""
     spec = experiment.spec
     trial = SearchTrial(
         experiment.run_identifier,
@@ -50,13 +51,13 @@ def new_trial(
         trial_dirname_creator=_id_of,
         log_to_file=log_files,
     )
-    # Set here: Ray would give a resumed trial, whose folder exists, a new folder with a new name.
+    # A resumed trial's folder exists already; without this, Ray would create a new folder with another name.
     trial.relative_logdir = trial.storage.trial_dir_name = trial_id
     return trial
 
 
 def note_checkpoint(trial: Trial, checkpoint: Checkpoint, metrics: dict[str, Any]) -> None:
-    """Makes a checkpoint known to Ray as the trial's latest one."""
+    """Registers a checkpoint with Ray as the trial's latest one."""
     trial.run_metadata.checkpoint_manager.register_checkpoint(training_result(checkpoint, metrics))
 
 
@@ -66,7 +67,7 @@ def checkpoint_named(trial: Trial, name: str) -> Checkpoint:
 
 
 def training_result(checkpoint: Checkpoint, metrics: dict[str, Any]) -> Any:
-    """Returns a checkpoint with its report as Ray hands them on."""
+    """Returns a checkpoint and its report as the object that Ray uses for both."""
     return _TrainingResult(checkpoint, metrics)
 
 

@@ -1,4 +1,4 @@
-"""Watches running trials by Ray's public callbacks: trials that fall silent, nodes that leave, a shared cluster."""
+"""Watches running trials through Ray's public callbacks: trials that stop reporting, drained nodes, other searches."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ray.tune.result import TRAINING_ITERATION
 
 from tuner.engine.nodes import Nodes
 
-LOOK_S = 0.5  # between two looks for trials that report nothing
+LOOK_S = 0.5  # seconds between two checks for trials that do not report
 
 
 class TrialTimeoutError(Exception):
-    """A trial has reported nothing for longer than it may."""
+    """A trial has not reported for longer than `--trial-timeout` allows."""
 
 
 class Host(Protocol):
-    """What the watch needs of the controller."""
+    """The part of the controller that `Watch` uses."""
 
     search_alg: Any
 
@@ -33,11 +33,11 @@ class Host(Protocol):
 
 
 class Watch(Callback):
-    """Fails trials that report nothing; moves trials away from nodes that leave.
+    """Fails trials that stop reporting; moves trials away from drained nodes and out of other searches' shares.
 
     Args:
-        nodes: know which nodes are being drained and how much of the cluster is this search's share.
-        trial_timeout_s: seconds that a running trial may be without a report; None = no limit.
+        nodes: tells which nodes are being drained and how large this search's share of the cluster is.
+        trial_timeout_s: seconds that a running trial may go without a report; None = no limit.
     """
 
     host: Host  # set by the controller when Ray builds it
@@ -46,7 +46,7 @@ class Watch(Callback):
         self._nodes, self._timeout_s = nodes, trial_timeout_s
         self._heard: dict[Trial, float] = {}  # started trial -> when it last started, reported or was saved
         self._waits_for: dict[Trial, str] = {}  # trial -> why it cannot save its checkpoint
-        self._saved: set[Trial] = set()  # since the last step: nothing is lost if they leave their node now
+        self._saved: set[Trial] = set()  # started or saved since the last step: moving them now loses nothing
         self._looked = 0.0
 
     def num_running(self) -> int:
@@ -54,32 +54,32 @@ class Watch(Callback):
         return len(self._running())
 
     def heard(self, trial: Trial) -> None:
-        """Restarts the time that a trial may be silent."""
+        """Restarts a trial's timeout."""
         self._heard[trial] = time.monotonic()
         self._waits_for.pop(trial, None)
 
     def waits(self, trial: Trial, reason: str) -> None:
-        """Notes why a trial reports nothing for now; the time that it may be silent goes on."""
+        """Notes why a trial cannot report for now; its timeout keeps running."""
         self._waits_for[trial] = f"; {reason}"
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Notes a trial that gets a worker."""
+        """Notes that a trial got a worker."""
         self.heard(trial)
         self._saved.add(trial)
 
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        """Notes a report."""
+        """Notes that a trial reported."""
         self.heard(trial)
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Notes a checkpoint."""
+        """Notes that a trial saved a checkpoint."""
         self.heard(trial)
         self._saved.add(trial)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Does what became necessary during the last step."""
+        """Moves trials that must leave their node, updates the search's request, and fails trials that timed out."""
         saved, self._saved = self._saved, set()
         for trial in saved:
             if trial.status == Trial.RUNNING and self._has_to_move(trial):
@@ -104,7 +104,7 @@ class Watch(Callback):
         return list(self._heard)
 
     def _has_to_move(self, trial: Trial) -> bool:
-        """Whether the trial has to give up its place, and its last report is saved."""
+        """Whether the trial must leave its node and can: its last report has a checkpoint."""
         surplus = self._nodes.too_many(self.num_running())
         if not (surplus or self._nodes.leaving) or epoch_of(trial) != saved_epoch(trial):
             return False
@@ -112,13 +112,13 @@ class Watch(Callback):
 
 
 def epoch_of(trial: Trial) -> int:
-    """The epoch of a trial's last report, 0 before its first."""
+    """Returns the epoch of a trial's last report; 0 before the first report."""
     epoch: int = (trial.last_result or {}).get(TRAINING_ITERATION, 0)
     return epoch
 
 
 def saved_epoch(trial: Trial) -> int:
-    """The epoch of a trial's latest checkpoint, 0 without one."""
+    """Returns the epoch of a trial's latest checkpoint; 0 if it has none."""
     saved = trial.latest_checkpoint_result
     epoch: int = saved.metrics[TRAINING_ITERATION] if saved else 0
     return epoch

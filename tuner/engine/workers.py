@@ -1,12 +1,13 @@
-"""The worker processes of a ddp trial, as Ray actors inside the trial's placement group.
+"""Runs the worker processes of a ddp trial as Ray actors inside the trial's placement group.
 
-The trial's actor has no resources of its own: it tells its workers what to do, epoch by epoch, and reports. Ray
-reserves the workers' resources with the trial, so none starts before all of them fit, and Ray Tune counts them.
-They belong to the trial's actor, so that they end with it, however it ends, and with the placement group. A
-`TorchTrainer` inside a trial reserves a second placement group that Ray Tune knows nothing of, takes 14 s to its first
-report, and keeps the group when the trial is pruned (ray 2.60).
+The trial's actor has no resources of its own: it directs its workers epoch by epoch, and reports. Ray reserves the
+workers' resources together with the trial. So no worker starts before all of them fit, and Ray Tune counts their
+resources. The trial's actor owns the workers, so they end whenever it ends.
 
-A group stays for the next trial of the same actor, as the actor itself does: starting one takes seconds.
+A `TorchTrainer` inside a trial would reserve a second placement group, which Ray Tune does not count. It takes 14 s to
+its first report, and keeps that placement group when the trial is pruned (ray 2.60).
+
+The workers stay alive for the next trial of the same actor, because starting them takes seconds.
 """
 
 from __future__ import annotations
@@ -21,31 +22,31 @@ from tuner.training.group import Answer, Group, Member, addresses_among, gathere
 
 
 class WorkerActor:
-    """A member of a group in a process of Ray's."""
+    """A Ray actor that runs one member of a training group, which is one ddp process."""
 
     def __init__(self, rank: int, num_workers: int, num_threads: int, device: str) -> None:
         self.member = Member(rank, num_workers, num_threads, device)
 
     def address(self) -> str:
-        """Of the node that this process is on."""
+        """Returns the IP address of this process's node."""
         return str(ray.util.get_node_ip_address())
 
     def begin(self, shared: Any, *arguments: Any) -> int:
-        """`Member.begin` with a task and splits from the object store, whose arrays all processes of a node map."""
+        """Calls `Member.begin` with task and splits from the object store; processes on one node share its arrays."""
         task, splits = shared
         return self.member.begin(task, splits, *arguments)
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Any other method of the member."""
+        """Calls any other method of the member."""
         return getattr(self.member, method)(*arguments, **named)
 
 
 class Workers(Group):
-    """A group of Ray actors, one in each bundle of this actor's placement group.
+    """A training group of Ray actors, one in each bundle of the trial's placement group.
 
     Args:
         shared: a reference to (task, splits) in the object store.
-        cpus, gpus: of one worker.
+        cpus, gpus: one worker's CPUs and GPUs.
     """
 
     def __init__(self, shared: Any, num_workers: int, cpus: float, gpus: float) -> None:
@@ -55,10 +56,10 @@ class Workers(Group):
         self.start()
 
     def start(self) -> None:
-        # Without a runtime environment of their own, so that processes which Ray has started in advance are taken.
+        # The actors have no runtime environment of their own, so that Ray uses the processes started in advance.
         actor = ray.remote(WorkerActor)
         group = get_current_placement_group()
-        device = "cuda:0" if self.gpus else "cpu"  # the first of those that Ray shows the process
+        device = "cuda:0" if self.gpus else "cpu"  # Ray makes only the worker's own GPUs visible to it
         for rank in range(self.num_workers):
             place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=rank)
             options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "scheduling_strategy": place}
@@ -91,19 +92,19 @@ class Workers(Group):
         self.start()
 
     def release(self) -> None:
-        """Has the processes let go of their training, without waiting for it: a trial has to end at once."""
+        """Makes the workers free their training state; does not wait for them, since a trial must end at once."""
         for actor in self.actors:
             actor.call.remote("end")
 
     def close(self) -> None:
-        """Ends the processes now, wherever they stand."""
+        """Kills the workers at once."""
         for actor in self.actors:
             ray.kill(actor)
         self.actors = []
 
 
 def received(rank: int, call: Any) -> Answer:
-    """What a call gave or raised; of an error of the member's own, that error."""
+    """Returns a finished call's rank with its result or its error; a member's own error is unwrapped from Ray's."""
     try:
         return rank, ray.get(call), None
     except ray.exceptions.RayTaskError as error:
@@ -112,11 +113,11 @@ def received(rank: int, call: Any) -> Answer:
         return rank, None, error
 
 
-warm: Workers | None = None  # the group that this actor's last trial left in good order
+warm: Workers | None = None  # the workers of this actor's last trial, if that trial ended without an error
 
 
 def workers_for(shared: Any, num_workers: int, cpus: float, gpus: float) -> Workers:
-    """The group of this actor's last trial, or a new one. It is the caller's until `keep` is given it back."""
+    """Returns the workers of this actor's last trial, or new ones; the caller passes them to `keep` to reuse them."""
     global warm
     group, warm = warm, None
     if group is not None:
@@ -126,7 +127,7 @@ def workers_for(shared: Any, num_workers: int, cpus: float, gpus: float) -> Work
 
 
 def keep(group: Workers) -> None:
-    """Keeps a group that ended a trial in good order for this actor's next one."""
+    """Keeps the workers of a trial that ended without an error for this actor's next trial."""
     global warm
     group.release()
     warm = group
