@@ -1,7 +1,7 @@
-"""Every private part of Ray that is used, with its expected signature; nothing private is used outside engine/.
+"""Checks every private part of Ray that tuner/engine/ uses, and that no other folder uses private parts of Ray.
 
-Another version of Ray fails here with the list of what differs. Public parts whose exact form the engine relies on
-are in the table too.
+With another version of Ray these tests fail and list what differs. The table also has public parts of Ray if the
+engine relies on their exact form.
 """
 
 # ruff: noqa: E501
@@ -16,7 +16,7 @@ import pytest
 
 TUNER = Path(__file__).parents[2] / "tuner"
 ENGINE = TUNER / "engine"
-# module:name -> a function's parameters without annotations, an attribute's assigned value, an object's type.
+# module:name -> a function's parameters without annotations, the value assigned to an attribute, or an object's type.
 CONTRACT = {
     "ray._private.grpc_utils:init_grpc_channel": "(address, options=None, asynchronous=False, credentials=None)",
     "ray.core.generated.node_manager_pb2:PrestartWorkersRequest": "message job_id, keep_alive_duration_secs, language, num_workers, runtime_env_info",
@@ -131,7 +131,7 @@ NAMES = {re.split(r"[.:]", path.rstrip(":"))[-1] for path in CONTRACT}
 
 
 def actual(path):
-    """What the installed Ray has there, in one line; starts with `missing` where it has nothing."""
+    """Describes in one line what the installed Ray has at a path; starts with `missing` if it has nothing there."""
     module, _, name = path.partition(":")
     try:
         found = importlib.import_module(module)
@@ -168,7 +168,7 @@ def described(value):
 
 
 def assigned(owner, name):
-    """The value that `self.name` is given first in the class's own code, or its annotation."""
+    """Returns the first value that the class's code assigns to `self.name`, or the attribute's annotation."""
     for node in (node for each in inspect.getmro(owner)[:-1] for node in ast.walk(parsed(each))):
         if isinstance(node, ast.Assign | ast.AnnAssign):
             for target in targets_of(node):
@@ -204,7 +204,7 @@ def is_private_module(name):
 
 
 def private_uses(source):
-    """What the source uses of Ray's private parts, and what it assigns to Ray's trials: name -> line."""
+    """Returns the private parts of Ray that a source uses, and its assignments to Ray's trials: name -> line."""
     tree = ast.parse(source)
     uses, imported, own = {}, {}, set()
     for node in ast.walk(tree):
@@ -246,31 +246,31 @@ def private_uses(source):
 
 
 def inherited_from_ray(node, classes, imported):
-    """The private names that a class has from Ray's."""
+    """Returns the private names that a class inherits from Ray's classes."""
     names = set()
     for base in (ast.unparse(each) for each in node.bases):
         if base in classes:
             names |= inherited_from_ray(classes[base], classes, imported)
         elif base in imported and imported[base][0].split(".")[0] in ("ray", "tuner"):
             names |= names_of([":".join(imported[base])])
-        elif base in STANDING_IN:  # the tests' own sources import nothing
+        elif base in STANDING_IN:  # the sources in the tests below import nothing
             names |= names_of(CLASSES)
     return {name for name in names if is_private(name)}
 
 
 def is_own(node):
-    """Whether it is `self.name` or `cls.name`."""
+    """Whether a syntax node is `self.name` or `cls.name`."""
     return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
 
 
 def fields(node):
-    """The names that a class's body assigns or annotates."""
+    """Yields the names that a class's body assigns or annotates."""
     for statement in node.body:
         if isinstance(statement, ast.Assign | ast.AnnAssign):
             yield from (target for target in targets_of(statement) if isinstance(target, ast.Name))
 
 
-# Classes of Ray that tuner/ subclasses, replaces parts of, or is handed objects of.
+# CLASSES: Ray's classes that tuner/ subclasses or replaces parts of. HANDED: Ray passes objects of these to tuner/.
 CLASSES = """
     ray.tune.execution.tune_controller:TuneController ray.tune.analysis:ExperimentAnalysis ray._private.node:Node
     ray.tune.schedulers:AsyncHyperBandScheduler ray.tune.schedulers:HyperBandScheduler
@@ -285,11 +285,11 @@ HANDED = """
 
 
 def names_of(paths):
-    """Methods and attributes of Ray's classes, inherited ones too."""
+    """Returns the names of methods and attributes of Ray's classes, including inherited ones."""
     names = set()
     for path in paths:
         module, _, name = path.partition(":")
-        found = getattr(importlib.import_module(module), name, object)  # missing: the contract says so
+        found = getattr(importlib.import_module(module), name, object)  # a missing class fails test_ray_is_as_expected
         for each in inspect.getmro(found)[:-1]:
             if each.__module__.split(".")[0] == "ray":
                 names |= set(vars(each)) | {node.attr for node in ast.walk(parsed(each)) if is_own(node)}

@@ -1,1 +1,1 @@
-"""What a search leaves on disk: journal, experiment.json, checkpoints; how each is written and read back."""
+"""Writes and reads what a search stores on disk: the journal, experiment.json and checkpoints."""

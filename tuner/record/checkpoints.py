@@ -1,4 +1,4 @@
-"""Whether a checkpoint's folder is whole: a crash, a full disk or a copy that broke off may leave a part of one."""
+"""Checks that checkpoints are complete; a crash, a full disk or an aborted copy may leave only part of one."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from pathlib import Path
 from tuner.errors import RequestError
 from tuner.record.files import open_in
 
-MOST_LOOKS = 20_000  # of `Saved`, 5 us each: a trial's folder holds few checkpoints, and the best trials come first
-STATE = "state.pt"  # a Task's one file in a checkpoint: a torch.save, which is a zip with a CRC-32 of each record
+# Number of folders and entries that `Saved` lists, 5 us each. A trial has few checkpoints, and the best trials are
+# looked up first.
+MOST_LOOKS = 20_000
+STATE = "state.pt"  # the only file in a Task's checkpoint; torch.save writes a zip with a CRC-32 per record
 
 
 class Saved:
-    """The checkpoints of an experiment that are on the disk, asked for by the names that the journal has: `name in it`.
+    """The checkpoints of an experiment that exist on disk; `name in saved` takes a name from the journal.
 
-    Each folder of checkpoints is listed once. Listing one is a look, and so is each of its entries; what MOST_LOOKS
-    do not find counts as gone. A journal may name a million, and a list asks again after each line.
+    Each trial's folder is listed once. Every folder and every entry counts towards MOST_LOOKS; beyond that number a
+    checkpoint counts as missing. The limit is needed because a journal may name a million checkpoints, and the
+    dashboard's list repeats the lookup after each new line.
     """
 
     def __init__(self, experiment: Path) -> None:
@@ -48,9 +51,9 @@ class Saved:
 
 
 def within(experiment: Path, name: str) -> Path:
-    """The checkpoint that a journal names, below the experiment's folder; RequestError for one elsewhere.
+    """Returns the path of a checkpoint that a journal names; raises RequestError if it is not in the experiment.
 
-    Ray deletes a trial's older checkpoints: a journal that names another folder would have that deleted.
+    Ray deletes a trial's older checkpoints. If the journal could name any folder, Ray would delete that folder.
     """
     path = experiment / str(name)
     if not path.resolve().is_relative_to((experiment / "ray").resolve()):
@@ -59,7 +62,10 @@ def within(experiment: Path, name: str) -> Path:
 
 
 def damage(folder: Path) -> str:
-    """What is wrong with a checkpoint, or nothing; reads a Task's state once (1 GB/s), of others the names alone."""
+    """Returns what is wrong with a checkpoint, or an empty text; reads a Task's state file, but no other files.
+
+    Reading takes 1 s per GB.
+    """
     try:
         return damage_in(folder, STATE) if any(folder.iterdir()) else "it is empty"
     except FileNotFoundError:
@@ -69,17 +75,17 @@ def damage(folder: Path) -> str:
 
 
 def damage_in(folder: Path, name: str) -> str:
-    """What is wrong with a state that torch.save wrote, or nothing, also where it is not there; reads it once."""
+    """Returns what is wrong with a file of torch.save, or an empty text, also if it is missing; reads it once."""
     try:
         with open_in(folder, name) as file, zipfile.ZipFile(file) as archive:
             records = archive.infolist()
             size = os.fstat(file.fileno()).st_size
-            # torch.save packs nothing. What is packed could be a million times as long, and reading it has no end.
+            # torch.save compresses nothing. A compressed record could unpack to a million times its size.
             if any(r.compress_type for r in records) or sum(r.file_size for r in records) > size:
                 return "its records are longer than the file"
             bad = archive.testzip()
         return f"its record {bad} is not what was written" if bad else ""
     except FileNotFoundError:
-        return ""  # a function's own files
+        return ""  # a space with its own training function writes files of its own
     except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, ValueError, EOFError) as error:
         return str(error) or type(error).__name__

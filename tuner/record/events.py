@@ -1,4 +1,4 @@
-"""What each kind of event holds: checked once, where a line is read, so that whoever reads a journal may rely on it."""
+"""Checks the fields of each kind of event when its line is read, so that later code can rely on them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tuner.spec.experiment import MOST_EPOCHS
 
 Event = dict[str, Any]
 MOST_TIME = 1e11  # unix seconds: the year 5138
-MOST_ID = 200  # characters of a trial's id
+MOST_ID = 200  # maximum length of a trial's id, in characters
 MOST_INTEGER = 2**63
-# What Ray adds to a report. The journal and the views of Ray's own folders keep what the trial reported.
+# Ray adds these keys to every report. The journal and the views of Ray's own folders leave them out.
 RAY_KEYS = frozenset(
     "trial_id training_iteration time_total_s time_this_iter_s time_since_restore iterations_since_restore timestamp "
     "date pid hostname node_ip done config checkpoint_dir_name should_checkpoint experiment_tag timesteps_total "
     "episodes_total timesteps_since_restore hyperband_info __report_restored__".split()
 )
-STATES = ("finished", "interrupted", "failed")  # of a search that has ended
+STATES = ("finished", "interrupted", "failed")  # states of a search that has ended
 
 
 def check(event: Event) -> None:
-    """ValueError or KeyError where a field is not what events of that kind have."""
+    """Raises ValueError or KeyError if a field of the event is missing or has a wrong value."""
     kind, when, trial = event["event"], event["time"], event.get("trial")
     if not isinstance(kind, str) or not (isinstance(when, (int, float)) and 0 <= when <= MOST_TIME):
         raise ValueError("its event or its time is none")
@@ -39,13 +39,13 @@ def check(event: Event) -> None:
 
 
 def is_trial_id(value: Any) -> bool:
-    """Whether it may name a trial, and a folder of its own: a text without `/`."""
+    """Whether the value can be a trial's id, which is also the name of the trial's folder."""
     fits = isinstance(value, str) and 0 < len(value) <= MOST_ID
     return fits and "/" not in value and "\0" not in value and value not in (".", "..")
 
 
 def is_inside(path: Any) -> bool:
-    """Whether it is a path below a folder, as far as its words tell."""
+    """Whether the value is a relative path without `..`; does not check links."""
     return (
         isinstance(path, str)
         and 0 < len(path) < 1000
@@ -91,7 +91,7 @@ def _is_checkpoint(value: Any) -> bool:
 
 
 _Fields = tuple[tuple[str, Callable[[Any], bool]], ...]
-_FITS: dict[str, _Fields] = {  # event -> its fields, each of which a journal may have wrong
+_FITS: dict[str, _Fields] = {  # kind of event -> its fields and their checks
     "report": (("epoch", _is_epoch), ("metrics", _is_dict)),
     "decision": (
         ("epoch", _is_epoch), ("rung", _is_place), ("bracket", _is_place), ("value", _is_number),

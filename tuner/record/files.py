@@ -1,7 +1,7 @@
-"""Files: written so that a reader never meets half of one, and read as data that anybody may have put there.
+"""Writes files so that readers never see half of one, and reads files without trusting who wrote them.
 
-Every reader of an experiment's folder opens its files by `open_in`, and parses JSON by `parsed`. A file may be a pipe,
-a link to somewhere else, endless, nested too deeply, or no text: each of these is an OSError or a ValueError.
+Every reader of an experiment's folder opens files with `open_in` and parses JSON with `parsed`. A file may be a pipe,
+a link, endless, nested too deeply, or not text. Each of these raises an OSError or a ValueError.
 """
 
 from __future__ import annotations
@@ -18,37 +18,36 @@ from typing import Any, BinaryIO
 
 from pydantic_core import from_json
 
-MOST_BYTES = (
-    16 << 20
-)  # of a file that is read whole, and of a journal's line; experiment.json has 5 kB, a line 200 bytes
-CHUNK_BYTES = 1 << 20  # read at a time: 6,000 lines, 40 ms until other threads and a deadline are looked at
-SWELL = 8  # bytes of memory that a byte of text may take; a journal takes 4 to 6, `[],` takes 43
-MOST_DEPTH = 320  # levels of nesting; Python's own limit of 1,000 frames is met at 450 by what walks a value
-MOST_NUMBER = 10**300  # larger integers are no floats, which is what metrics are compared as
-_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY  # O_PATH: a folder that may be entered but not listed
+# The limit for a file that is read whole, and for a line of the journal. experiment.json has 5 kB, a line 200 bytes.
+MOST_BYTES = 16 << 20
+CHUNK_BYTES = 1 << 20  # bytes per read: 6,000 lines; other threads and deadlines wait 40 ms for them
+SWELL = 8  # allowed bytes of memory per byte of text; a journal takes 4 to 6, `[],` takes 43
+MOST_DEPTH = 320  # levels of nesting; code that recurses into a value meets Python's limit of 1,000 frames at 450
+MOST_NUMBER = 10**300  # larger integers cannot become floats, and metrics are compared as floats
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY  # O_PATH opens a folder that may not be listed, too
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY  # without O_NONBLOCK a pipe waits for its writer
 _LONG_NUMBER = re.compile(rb"\d{300}")
-_shared: set[Path] = set()  # folders in which others may rename
+_shared: set[Path] = set()  # folders in which other users may rename files
 
 
 def share(root: Path) -> None:
-    """From now on `open_in` follows no link at a folder directly below `root`.
+    """Makes `open_in` refuse any folder directly below `root` that is a link.
 
-    A look at the folder before opening its files is not enough: whoever may rename in `root` can put a link there
-    between the two.
+    Checking the folder before opening a file is not enough: another user who may rename in `root` can replace the
+    folder by a link in between.
     """
     _shared.add(root)
 
 
 def open_in(folder: Path, name: str) -> BinaryIO:
-    """Opens a regular file of a folder for reading, without waiting for anybody.
+    """Opens a regular file in a folder for reading; never blocks, as opening a pipe would.
 
-    The folder itself may be reached by links, unless its parent is one of `share`. Nothing below it is: whoever wrote
-    `name` chooses no file elsewhere.
+    The folder's own path may contain links, unless `share` was called for its parent. Below the folder no link is
+    followed, so a name from an untrusted journal cannot lead to a file elsewhere.
 
     Raises:
-        OSError: there is none, it cannot be read, or it is a link, a pipe, a device or a folder.
-        ValueError: the name holds a zero byte.
+        OSError: the file is missing, cannot be read, or is a link, a pipe, a device or a folder.
+        ValueError: the name contains a zero byte.
     """
     *folders, last = PurePosixPath(name).parts or ("",)
     if not last or {"..", "/"} & {*folders, last}:
@@ -80,7 +79,7 @@ def _not_regular(path: Path) -> OSError:
 
 
 def is_file_in(folder: Path, name: str) -> bool:
-    """Whether `open_in` opens it."""
+    """Whether `open_in` can open the file."""
     try:
         open_in(folder, name).close()
         return True
@@ -89,7 +88,7 @@ def is_file_in(folder: Path, name: str) -> bool:
 
 
 def bytes_in(folder: Path, name: str, most: int = MOST_BYTES) -> bytes:
-    """A file's content; OSError as `open_in`, ValueError where it is longer than `most`."""
+    """Returns a file's content; raises OSError as `open_in` does, ValueError if it has more than `most` bytes."""
     with open_in(folder, name) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -98,7 +97,7 @@ def bytes_in(folder: Path, name: str, most: int = MOST_BYTES) -> bytes:
 
 
 def json_in(folder: Path, name: str) -> Any:
-    """A file's JSON; OSError as `open_in`, ValueError where it is none, or more than memory or `parsed` takes."""
+    """Returns a file's JSON value; raises OSError as `open_in` does, ValueError if it is too large or not JSON."""
     content = bytes_in(folder, name)
     if weight(content) > SWELL * MOST_BYTES:
         raise ValueError("it holds too many values")
@@ -106,18 +105,19 @@ def json_in(folder: Path, name: str) -> Any:
 
 
 def weight(text: bytes) -> int:
-    """About how many bytes of memory the values of a JSON text take: each is an object, each dict a table."""
+    """Estimates the bytes of memory of a JSON text's values: the text's length, 64 per value and 200 per dict."""
     return len(text) + 64 * (text.count(b",") + text.count(b"[")) + 200 * text.count(b"{")
 
 
 def parsed(text: bytes) -> Any:
-    """JSON that anybody may have written, NaN and Infinity taken as the floats they name.
+    """Parses JSON from an untrusted file; NaN and Infinity become floats.
 
-    pydantic's reader takes 1 us a line of a journal where the standard library's takes 5. It refuses what the other
-    reads: halves of surrogate pairs, which a file's name may hold, and 200 levels of nesting.
+    pydantic's parser takes 1 us per line of a journal, the standard library's 5 us. The standard library's is the
+    fallback, because pydantic's refuses 200 levels of nesting and halves of surrogate pairs, which file names may
+    contain.
 
     Raises:
-        ValueError: it is no JSON, is nested more than MOST_DEPTH levels, or holds an integer beyond MOST_NUMBER.
+        ValueError: the text is not JSON, is nested more than MOST_DEPTH levels, or has an integer above MOST_NUMBER.
     """
     try:
         value = from_json(text, cache_strings="keys")
@@ -134,7 +134,7 @@ def parsed(text: bytes) -> Any:
 
 
 def _check(value: Any) -> None:
-    """Level by level: a value that is nested deeply is not walked by calls."""
+    """Raises ValueError for deep nesting or a large integer; walks level by level instead of recursing."""
     level, depth = [value], 0
     while level:
         if depth > MOST_DEPTH:
@@ -151,12 +151,14 @@ def _check(value: Any) -> None:
 
 
 def lines_of(file: BinaryIO) -> Iterator[list[bytes]]:
-    """The complete lines from where a file stands, a slice of CHUNK_BYTES at a time; a last one without its end is not.
+    """Yields the complete lines from a file's current position, as one list per CHUNK_BYTES.
+
+    A last line without a newline is left out.
 
     Raises:
-        ValueError: a line is longer than MOST_BYTES; those before it have been given.
+        ValueError: a line is longer than MOST_BYTES; the lines before it were already yielded.
     """
-    parts: list[bytes] = []  # of a line that several slices hold, joined once
+    parts: list[bytes] = []  # pieces of a line that spans several reads; they are joined only once
     length = 0
     while chunk := file.read(CHUNK_BYTES):
         whole, end, rest = chunk.rpartition(b"\n")
@@ -171,10 +173,11 @@ def lines_of(file: BinaryIO) -> Iterator[list[bytes]]:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Writes beside `path`, syncs, and renames: `path` holds the old content or the new, never a part.
+    """Replaces a file's content: at any time `path` has the old content or the new content, never a part.
 
-    The folder is synced too, or a lost machine could forget the new name. OSError leaves the old content.
-    A link at either name is replaced and not followed.
+    It writes another file in the same folder, syncs it, and renames it to `path`. It also syncs the folder, because
+    otherwise a power failure could undo the rename. After an OSError `path` has the old content. A link at either name
+    is replaced, not followed.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -185,7 +188,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             os.fsync(file.fileno())
         os.replace(aside, path)
     except OSError:
-        with contextlib.suppress(OSError):  # a read-only disk refuses that too
+        with contextlib.suppress(OSError):  # a read-only disk refuses this too
             aside.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)

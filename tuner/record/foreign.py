@@ -1,7 +1,7 @@
-"""A folder of Ray Tune that this project did not make, read from Ray's own files. No pickle of it is opened.
+"""Reads experiment folders that plain Ray Tune wrote, from Ray's own files; opens no pickle.
 
-Ray keeps each trial's setting (params.json) and reports (result.json, or progress.csv) and how trials stand
-(experiment_state-*.json), but neither what was optimised nor why a scheduler stopped a trial.
+Ray stores each trial's setting (params.json), its reports (result.json or progress.csv) and all trials' statuses
+(experiment_state-*.json). It does not store which metric was optimised, or why a scheduler stopped a trial.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tuner.record.reading import Hold, unbounded
 from tuner.record.records import Report, TrialRecord, finite
 from tuner.spec.experiment import MOST_EPOCHS, Experiment
 
-MOST_ENTRIES = 20_000  # trials: each costs four looks at the disk at each look at the folder
-MOST_SNAPSHOT, MOST_RESULTS, MOST_OF_ALL = 64 << 20, 64 << 20, 256 << 20  # bytes; a result has 1 kB
+MOST_ENTRIES = 20_000  # entries, about one per trial; listing the folder takes four file lookups for each
+MOST_SNAPSHOT, MOST_RESULTS, MOST_OF_ALL = 64 << 20, 64 << 20, 256 << 20  # bytes; a line of result.json has 1 kB
 OF_A_TRIAL = ("params.json", "result.json", "progress.csv", "error.txt")
 STATUS = {"TERMINATED": "completed", "ERROR": "failed", "RUNNING": "interrupted", "PAUSED": "interrupted"}
-RAY_COLUMNS = RAY_KEYS | {"warmup_time"}  # older versions of Ray wrote this one too
-UP = ("acc", "reward", "score", "auc", "f1", "precision", "recall", "r2")  # in a name: more is better
+RAY_COLUMNS = RAY_KEYS | {"warmup_time"}  # older versions of Ray also wrote warmup_time
+UP = ("acc", "reward", "score", "auc", "f1", "precision", "recall", "r2")  # parts of a metric's name: larger is better
 DOWN = ("loss", "error", "rmse", "mse", "mae", "perplexity")
 
 
 def is_ray_folder(folder: Path) -> bool:
-    """Whether Ray Tune wrote it as an experiment's folder; OSError where it cannot be read."""
+    """Whether Ray Tune wrote the folder as an experiment's; raises OSError if the folder cannot be read."""
     if is_file_in(folder, "tuner.pkl"):
         return True
     with os.scandir(folder) as entries:
@@ -47,7 +47,7 @@ def _is_state(name: str) -> bool:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files that `read_ray` reads, links left out; RequestError where there are more than it takes."""
+    """Lists the files that `read_ray` reads, without links; raises RequestError if the folder has too many entries."""
     found = []
     with os.scandir(folder) as entries:
         for number, entry in enumerate(entries):
@@ -68,10 +68,12 @@ def _mode(path: Path) -> int:
 
 
 def read_ray(folder: Path, hold: Hold = unbounded) -> tuple[Experiment, dict[str, Any], tuple[TrialRecord, ...], str]:
-    """The experiment as far as it can be told, its facts, trials and state; RequestError where nothing can be read.
+    """Returns the experiment, its facts, trials and state; raises RequestError if a file is too large or damaged.
+
+    The metric and mode of the experiment are guesses by name, since Ray does not store them.
 
     Args:
-        hold: told how many bytes of memory its values take, before each file is parsed.
+        hold: called before each file is parsed, with the bytes of memory that all values so far take.
     """
     files = files_of(folder)
     if sum(path.lstat().st_size for path in files) > MOST_OF_ALL:
@@ -110,7 +112,7 @@ def read_ray(folder: Path, hold: Hold = unbounded) -> tuple[Experiment, dict[str
 
 
 def guessed(trials: Iterable[TrialRecord]) -> tuple[str, str]:
-    """Metric and mode by the names of what most trials report."""
+    """Guesses metric and mode from the names of the metrics that most trials report."""
     names = Counter(
         name
         for trial in trials
@@ -125,7 +127,7 @@ def guessed(trials: Iterable[TrialRecord]) -> tuple[str, str]:
 
 
 def _states(folder: Path, paths: Iterable[Path], hold: Hold) -> dict[str, str]:
-    """Trial id -> its status in Ray's words, of the newest snapshot."""
+    """Returns trial id -> Ray's status from the newest snapshot; empty if that is damaged."""
     newest = max(paths, key=lambda path: path.lstat().st_mtime_ns, default=None)
     if newest is None:
         return {}
@@ -136,7 +138,7 @@ def _states(folder: Path, paths: Iterable[Path], hold: Hold) -> dict[str, str]:
         trials = [parsed(row[0].encode()) if isinstance(row[0], str) else row[0] for row in rows]
         return {str(trial["trial_id"]): str(trial["status"]) for trial in trials}
     except (OSError, ValueError, KeyError, TypeError, IndexError):
-        return {}  # a torn snapshot: the trials' own files still tell what they reported
+        return {}  # a damaged snapshot; the trials' own files still have their reports
 
 
 def _trial(place: Path, names: set[str], states: dict[str, str], read: _Reader) -> TrialRecord:
@@ -171,7 +173,7 @@ def _report(epoch: int, row: dict[str, Any]) -> Report:
 
 
 def _epoch(value: Any) -> int | None:
-    """A count of epochs; progress.csv has it as a float."""
+    """Converts a value to a number of epochs, which is a float in progress.csv; None if it is not one."""
     number = finite(value)
     return int(number) if number is not None and 0 <= number <= MOST_EPOCHS else None
 
@@ -182,7 +184,7 @@ def _seconds(value: Any) -> float:
 
 
 def _in_order(trials: list[TrialRecord]) -> list[TrialRecord]:
-    """The trials by their start, their reports numbered as they arrived, to the second that Ray keeps."""
+    """Sorts trials by start time and numbers all reports by arrival; Ray stores times in whole seconds."""
     trials = sorted(trials, key=lambda trial: trial.spans or ((math.inf, 0.0),))
     arrived = sorted((r.time, i, r.epoch) for i, trial in enumerate(trials) for r in trial.reports)
     order = {(i, epoch): number for number, (_, i, epoch) in enumerate(arrived, 1)}
@@ -193,13 +195,13 @@ def _in_order(trials: list[TrialRecord]) -> list[TrialRecord]:
 
 
 class _Reader:
-    """Reads the trials' files of one folder as long as all their values fit the memory that they may take."""
+    """Reads the trials' files of one folder, until their values exceed the memory limit."""
 
     def __init__(self, hold: Hold) -> None:
         self._weight, self._hold = 0, hold
 
     def __call__(self, place: Path, name: str, of: Callable[[bytes], Any]) -> Any:
-        """One file; RequestError where it is damaged, cannot be read, or is one too many."""
+        """Reads one file; raises RequestError if it is damaged, cannot be read, or exceeds the memory limit."""
         try:
             content = bytes_in(place.parent, f"{place.name}/{name}", MOST_RESULTS)
             self._weight += weight(content)
@@ -220,7 +222,7 @@ def _text(content: bytes) -> str:
 
 
 def _results(content: bytes) -> list[dict[str, Any]]:
-    """One result a line; a torn last line is left out."""
+    """Parses one result per line; ignores an incomplete last line."""
     rows = []
     lines = content.split(b"\n")
     for number, line in enumerate(lines, 1):

@@ -1,7 +1,7 @@
-"""The journal: one JSON event a line, append only. What is written here is the experiment; the rest is derived.
+"""Writes and reads the journal: one JSON event per line, append only. Everything else is derived from the journal.
 
-Each line ends with the CRC-32 of what is before it, so that an altered one is seen and not believed.
-Non-finite floats are written as the strings "nan", "inf" and "-inf", since JSON has none and browsers refuse Python's.
+Each line ends with the CRC-32 of the text before it, so that an altered line is detected. Non-finite floats are written
+as the strings "nan", "inf" and "-inf", since JSON has none and browsers refuse Python's spelling.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from tuner.errors import RequestError
 from tuner.record.events import Event, check
 from tuner.record.files import MOST_BYTES, lines_of, open_in, parsed, write_atomically
 
-BEGINNINGS = ("experiment_started", "experiment_resumed")  # of a session
+BEGINNINGS = ("experiment_started", "experiment_resumed")  # the first event of a session
 SEAL = b', "crc": "%08x"}'
 SEAL_BYTES = len(SEAL % 0)
-LONG = 10_000  # characters of a metric: the first to be left out of a report that is too long for a line
+LONG = 10_000  # characters; if a report is too long for a line, notes replace metrics of this length
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class Journal:
-    """Appends events; each is one write call of one line, so a crash can tear the last line only.
+    """Appends events, each as one line in one write call, so that a crash can damage only the last line.
 
-    Opening cuts off what `scan` cannot read: a torn last line, which no one has read, and everything from a damaged
-    line on, of which a copy is kept.
+    Opening the journal cuts off what `scan` cannot read: an incomplete last line, or everything from a damaged line
+    on. Before it cuts off damaged lines, it copies the whole journal to another file.
 
     Attributes:
-        blocked: asked when the disk is full, read-only or gone; waits and says whether to try again. Without it the
-            OSError goes to the caller.
-        lost: whether it said no; from then on nothing is written, so that what there is stays a beginning.
+        blocked: called when the disk is full, read-only or gone; waits and returns whether to retry the write.
+            Without it the caller gets the OSError.
+        lost: whether `blocked` returned False. Nothing is written afterwards, so that the journal has no gap.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,13 +58,13 @@ class Journal:
         self._size = found.size
 
     def write(self, event: str, trial: str | None = None, **fields: Any) -> None:
-        """Appends one event with the time; `trial` is the trial's id where one is meant."""
+        """Appends one event with the current time; `trial` is the id of the trial that the event concerns, if any."""
         line: Event = {"time": round(time.time(), 3), "event": event}
         if trial is not None:
             line["trial"] = trial
-        # Keys keep their order: a reader with `tail -f` sees time, event, trial first.
+        # The order of keys is fixed: `tail -f` shows time, event and trial first.
         text = _line({**line, **fields})
-        if len(text) > MOST_BYTES:  # no reader would take it
+        if len(text) > MOST_BYTES:  # readers refuse longer lines
             text = _line({**line, **_shortened(event, trial, fields, len(text))})
         while not self.lost:
             try:
@@ -76,27 +76,28 @@ class Journal:
                 self.lost = not self.blocked(error, self._path)
 
     def _append(self, line: bytes) -> None:
-        # An open file takes lines after its folder was moved or deleted: no `--resume` would find them. 2 us.
+        # An open file accepts lines even after its folder was moved or deleted, but `--resume` would not find them.
+        # The check takes 2 us.
         here, there = os.fstat(self._file.fileno()), os.stat(self._path)
         if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
             raise FileNotFoundError(errno.ENOENT, "another file lies there now", str(self._path))
         if self._file.write(line) != len(line):
-            self._file.truncate(self._size)  # a full disk took a part
+            self._file.truncate(self._size)  # a full disk took only part of the line
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         self._size += len(line)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # Ray pickles its Tuner when built, callbacks and all; that file is never read here
+        return {}  # Ray pickles its Tuner with all callbacks, but tuner never reads that file
 
     def close(self) -> None:
-        """Syncs to disk and closes."""
-        with contextlib.suppress(OSError):  # what can be kept is
+        """Syncs the journal to disk and closes it."""
+        with contextlib.suppress(OSError):  # a failed sync must not keep the file open
             os.fsync(self._file.fileno())
         self._file.close()
 
 
 def _appended(path: Path) -> io.FileIO:
-    """The file opened to append to; OSError where it is a pipe, which would wait for a reader, or a link."""
+    """Opens a file for appending; raises OSError for a link, or for a pipe, which would wait for a reader."""
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -109,7 +110,7 @@ def _line(fields: Event) -> bytes:
 
 
 def _shortened(event: str, trial: str | None, fields: dict[str, Any], size: int) -> dict[str, Any]:
-    """A report without the metrics that are too long; RequestError for a setting, which a resumed search needs."""
+    """Replaces a report's long metrics by notes; raises RequestError for other events, which a resume needs whole."""
     if event != "report":
         raise RequestError(
             f"trial {trial}: {event} takes {size:,} bytes in the journal, at most {MOST_BYTES:,}; give large values a "
@@ -121,17 +122,17 @@ def _shortened(event: str, trial: str | None, fields: dict[str, Any], size: int)
 
 
 def content_of(path: Path) -> bytes:
-    """The whole of a journal; FileNotFoundError, or another OSError where it is no regular file."""
+    """Returns a journal's bytes; raises FileNotFoundError, or another OSError if it is not a regular file."""
     with open_in(path.parent, path.name) as file:
         return file.read()
 
 
 @dataclass(frozen=True)
 class Scan:
-    """What can be read of a journal: its events up to the first damaged line.
+    """The readable part of a journal: its events before the first damaged line.
 
-    `size` is their bytes; `damage` says where and why the reading ended, and is empty for a whole journal and one
-    whose last line is torn.
+    `size` is the number of bytes of these events. `damage` names the damaged line and what is wrong with it. It is
+    empty if no line is damaged, or if only the last line is incomplete.
     """
 
     events: list[Event]
@@ -140,7 +141,7 @@ class Scan:
 
 
 def scan(content: bytes) -> Scan:
-    """Reads a journal's bytes as far as they are what was written."""
+    """Parses a journal's bytes up to the first damaged line."""
     events: list[Event] = []
     size = 0
     is_sealed = False
@@ -155,18 +156,18 @@ def scan(content: bytes) -> Scan:
 
 
 def read(path: Path) -> list[Event]:
-    """All complete events; a torn last line is left out, a missing file has none."""
+    """Returns all complete events; ignores an incomplete last line, and returns none for a missing file."""
     return list(follow(path, once=True))
 
 
 def follow(
     path: Path, *, once: bool = False, pause_s: float = 0.5, gone: Callable[[], bool] = lambda: False
 ) -> Iterator[Event]:
-    """Events as they are appended, until the last is `experiment_finished` (or the end of the file, with `once`).
+    """Yields events as they are appended, until the last one is `experiment_finished`.
 
-    Whoever writes it may be killed: when `gone` says so, what there is then is the rest.
-    A line without its end is left for the next look. Polling, because inotify does not see what another host
-    writes to a shared file system.
+    With `once` it stops at the end of the file. If the search's process may be killed, pass `gone`: once it returns
+    True, the file is read to its end a last time. An incomplete last line is read again at the next poll. It polls
+    every `pause_s`, because inotify does not see what another host writes to a shared file system.
     """
     offset, number, is_sealed = 0, 0, False
     if once and not path.exists():
@@ -187,7 +188,7 @@ def follow(
             except (ValueError, KeyError, TypeError) as error:
                 raise damaged(path, number + 1, error) from None
             if once or event.get("event") == "experiment_finished":
-                return  # one with events behind it ended an earlier session
+                return  # an experiment_finished that is not the last event ended an earlier session
             time.sleep(pause_s)
 
 
@@ -201,25 +202,25 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def damaged(path: Path, line: int, error: Exception) -> RequestError:
-    """What is said of a journal that cannot be read from that line on."""
+    """Returns the error for a journal that cannot be read from that line on."""
     return RequestError(f"{path} is damaged at line {line} ({error}); --resume goes on from the lines before it")
 
 
 def sealed(text: bytes) -> bytes:
-    """A JSON object as a journal's line: with the CRC-32 of itself as its last field."""
+    """Returns a JSON object as a line of the journal: adds the CRC-32 of its text as the last field."""
     return text[:-1] + SEAL % zlib.crc32(text) + b"\n"
 
 
 def has_seal(line: bytes) -> bool:
-    """Whether a line ends as `sealed` ends one, its newline left out."""
+    """Whether a line, without its newline, ends with a CRC-32 as `sealed` writes it."""
     return line[-SEAL_BYTES:-10] == SEAL[:10] and line[-2:] == SEAL[-2:]
 
 
 def opened(line: bytes, is_sealed: bool) -> Event:
-    """The event of a line without its CRC; ValueError, KeyError or TypeError where it is none that was written.
+    """Returns a line's event without its CRC; raises ValueError, KeyError or TypeError if the line is damaged.
 
     Args:
-        is_sealed: whether a line must have one, as all have in a journal whose first line has.
+        is_sealed: whether the line must have a CRC. If a journal's first line has one, all its lines must.
     """
     if len(line) > MOST_BYTES:
         raise ValueError(f"longer than {MOST_BYTES:,} bytes")
@@ -239,13 +240,13 @@ def opened(line: bytes, is_sealed: bool) -> Event:
 
 
 def plain(value: Any) -> Any:
-    """The value in JSON's types: numpy and torch scalars as Python numbers, anything else unknown as its repr."""
+    """Converts a value to JSON's types: numpy and torch scalars to Python numbers, unknown types to their repr."""
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, str):
-        return str(value)  # numpy.str_ is one too
+        return str(value)  # numpy.str_ is a subclass of str
     if isinstance(value, float):
-        return float(value)  # numpy.float64 is one too
+        return float(value)  # numpy.float64 is a subclass of float
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -256,7 +257,7 @@ def plain(value: Any) -> Any:
 
 
 def strict(value: Any) -> Any:
-    """Plain values with non-finite floats as strings, since JSON has none."""
+    """Converts non-finite floats to strings, since JSON has none."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -267,7 +268,7 @@ def strict(value: Any) -> Any:
 
 
 def _replace_words(fields: dict[str, Any], names: tuple[str, ...]) -> None:
-    """Numbers in the place of the words for those that JSON has not."""
+    """Replaces the strings "nan", "inf" and "-inf" by floats in the named fields."""
     for name in names:
         if isinstance(fields.get(name), str):
             fields[name] = _NON_FINITE.get(fields[name], fields[name])

@@ -1,4 +1,4 @@
-"""What is worked out of a frozen record once, and kept in it: an update makes new only the records that had news."""
+"""Caches results of functions inside frozen records. An update rebuilds only the records that changed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ Result = TypeVar("Result")
 
 
 def kept(function: Callable[Concatenate[Record, Rest], Result]) -> Callable[Concatenate[Record, Rest], Result]:
-    """A pure function of a record, whose result nobody alters; arguments beside it are hashable.
+    """Caches a pure function's result inside the record that is its first argument.
 
-    10,000 trials cost 1.2 s to draw, and a page asks again at each event. The result goes when its record does. Two
-    threads may both work it out; either's result is right.
+    Callers must not change the result. All other arguments must be hashable. Without the cache the dashboard takes
+    1.2 s to draw 10,000 trials, and it does so after each event. The result is freed with its record. Two threads may
+    both compute a result; both results are equal.
     """
 
     @wraps(function)

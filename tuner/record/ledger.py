@@ -1,4 +1,4 @@
-"""The journal as those see it who write to it while it is replayed."""
+"""Suppresses events that a replay of the journal would write to the journal a second time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tuner.record.journal import Journal
 
 
 class Ledger:
-    """Writes to the journal, but for what it has already."""
+    """Writes events to a journal, except those that the journal already has."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -18,16 +18,20 @@ class Ledger:
         self._has: Counter[tuple[str, str | None, Any]] = Counter()
 
     def mute(self) -> None:
-        """Nothing is written: all of it was."""
+        """Drops all events from now on, because the journal already has them."""
         self._muted = True
 
     def unmute(self, recorded: list[Event]) -> None:
-        """Writes again, but not what is `recorded`: the events that follow the last report."""
+        """Writes events again, except one repetition of each event in `recorded`.
+
+        Args:
+            recorded: the journal's events from its last report on.
+        """
         self._muted = False
         self._has = Counter((e["event"], e.get("trial"), e.get("epoch")) for e in recorded)
 
     def write(self, event: str, trial: str | None = None, **fields: Any) -> None:
-        """As `Journal.write`."""
+        """Writes an event as `Journal.write` does, unless the journal already has it."""
         if self._muted:
             return
         key = (event, trial, fields.get("epoch"))
@@ -37,4 +41,4 @@ class Ledger:
         self._journal.write(event, trial, **fields)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # as the journal's own
+        return {}  # for the same reason as in `Journal`

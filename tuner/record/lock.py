@@ -1,4 +1,4 @@
-"""One driver an experiment: two would write one journal and train every trial twice."""
+"""Allows only one driver per experiment; two would write to one journal and train every trial twice."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from filelock import FileLock, Timeout
 from tuner.errors import RequestError
 from tuner.record.files import bytes_in, open_in, write_atomically
 
-LOCK, HOLDER = ".lock", ".driver"  # two, because whoever tries the lock empties its file
-MOST_HOLDER = 1000  # bytes
-LOOK_S = 0.5  # `driver_of` holds it as well, for a moment
+LOCK, HOLDER = ".lock", ".driver"  # two files, because FileLock empties the file that it locks
+MOST_HOLDER = 1000  # maximum bytes that are read of HOLDER
+LOOK_S = 0.5  # seconds to wait for the lock, because `driver_of` takes it for a moment too
 
 
 @contextmanager
 def only_driver(folder: Path) -> Iterator[None]:
-    """Holds the experiment's folder, which must exist, for as long as this process lives.
+    """Locks the experiment's existing folder for this driver while the `with` block runs.
 
-    The lock is the operating system's (flock): it ends with its process, however that dies. On a shared file system
-    it holds between hosts as far as that one's flock does (NFS 4 and Lustre mounted with flock do).
+    The operating system's lock (flock) is released when the process ends, even if it is killed. On a shared file
+    system the lock works between hosts if the file system's flock does (NFS 4 does, and Lustre mounted with flock).
 
     Raises:
-        RequestError: another driver holds it; the message says which, and where.
+        RequestError: another driver has the lock, or the folder cannot be written to.
     """
     lock = FileLock(folder / LOCK)
     try:
@@ -39,7 +39,7 @@ def only_driver(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise RequestError(f"{folder}: cannot be written to ({error.strerror}); give another --results") from None
     try:
-        # By another file that takes its place: what lies there may be a link to what is not to be written to.
+        # This replaces the file instead of opening it, because it may be a link to a file that must not change.
         write_atomically(folder / HOLDER, f"process {os.getpid()} on {socket.gethostname()}\n")
         yield
     finally:
@@ -47,14 +47,14 @@ def only_driver(folder: Path) -> Iterator[None]:
 
 
 def driver_of(folder: Path) -> str:
-    """The process that holds an experiment's folder, as words; empty where none does. Writes nothing.
+    """Returns a text that names the process which runs an experiment; empty if none does. Writes nothing.
 
     Raises:
-        RequestError: its lock cannot be read, or is no file.
+        RequestError: the lock cannot be read, or is not a regular file.
     """
     try:
         with open_in(folder, LOCK) as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two readers are no drivers to each other
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: a reader must not look like a driver
             return ""
     except FileNotFoundError:
         return ""
@@ -65,10 +65,10 @@ def driver_of(folder: Path) -> str:
 
 
 def abandoned(folder: Path) -> bool:
-    """Whether the experiment's last driver was on this host and is no more; of another host's it cannot be told."""
+    """Whether the experiment's last driver ran on this host and has ended; False for a driver on another host."""
     try:
         return _holder(folder).endswith(f" on {socket.gethostname()}") and not driver_of(folder)
-    except RequestError:  # another user's folder, say
+    except RequestError:  # for example another user's folder
         return False
 
 

@@ -1,4 +1,4 @@
-"""A journal folded into records as it grows: what has been read once is not read again."""
+"""Reads a growing journal into records; reads each line only once."""
 
 from __future__ import annotations
 
@@ -13,27 +13,31 @@ from tuner.record.files import lines_of, open_in, weight
 from tuner.record.journal import BEGINNINGS, damaged, has_seal, opened
 from tuner.record.records import Folding, TrialRecord
 
-Hold = Callable[[int], None]  # told how many bytes of memory a reader takes before it takes them; raises to forbid it
+# Called with the bytes of memory that a reader will use, before it uses them; raises an error to forbid it.
+Hold = Callable[[int], None]
 
 
 class NotYet(RequestError):
-    """The time for reading was over before the journal was; the next reading goes on from there."""
+    """Reading took too long and stopped inside the journal; the next reading continues from there."""
 
 
 def unbounded(weight: int) -> None:
-    """Forbids nothing."""
+    """Allows any amount of memory."""
 
 
 class Reading:
-    """One journal.
+    """Reads one journal as it grows.
 
-    `lines` have been read; `state` is the search's, `reason` why it ended before its last trial, if so; `took_s` its
-    sessions without the time between; `beginnings` is how often it was read from its first line; `weight` is about how
-    many bytes of memory its events take.
+    Attributes:
+        lines: number of lines read so far.
+        state, reason: the search's state, and why it ended before its last trial, if it did.
+        took_s: total seconds of all sessions, without the time between sessions.
+        beginnings: how often the journal was read from its first line.
+        weight: estimated bytes of memory that its events take.
 
     Args:
-        most_bytes: of a journal; None = any, for a command that its user gave.
-        hold: what each new `weight` is told to.
+        most_bytes: the maximum size of the journal; None = no limit, for commands that a user runs.
+        hold: called with each new `weight`.
     """
 
     def __init__(self, path: Path, most_bytes: int | None = None, hold: Hold = unbounded) -> None:
@@ -50,16 +54,17 @@ class Reading:
         self.weight = 0
 
     def read_on(self, until: float | None = None) -> list[TrialRecord]:
-        """Takes in what was appended since, a torn last line left out; gives the records of all trials.
+        """Reads the lines appended since the last call and returns the records of all trials.
 
-        A journal that has shrunk, or is another file by now, is read from its beginning.
+        An incomplete last line is left for the next call. A journal that has shrunk or was replaced is read from its
+        first line.
 
         Args:
-            until: the time (`time.monotonic`) at which to stop between two slices; None = read all.
+            until: the time (`time.monotonic`) after which to stop at the next chunk; None = read all.
 
         Raises:
-            NotYet: `until` came first, or `hold` raises it; the next reading goes on from there.
-            RequestError: a line is none that this project wrote, or the journal is too long or no regular file.
+            NotYet: the time was over, or `hold` raised it; the next call continues from there.
+            RequestError: a line is damaged, or the journal is too long or not a regular file.
         """
         try:
             with open_in(self._path.parent, self._path.name) as file:
@@ -85,7 +90,7 @@ class Reading:
             self._begin_anew()
         except ValueError as error:
             number = self.lines + 1
-            self._begin_anew()  # half of an event may have been taken in
+            self._begin_anew()  # the records may contain half of an event
             raise damaged(self._path, number, error) from None
         except OSError as error:
             raise RequestError(f"{self._path} cannot be read: {error.strerror}") from None
@@ -97,7 +102,7 @@ class Reading:
         number, is_sealed, add, note = self.lines, self._is_sealed, self._folding.add, self._note
         size = 0
         try:
-            for line in lines:  # 6 us each, and 10,000 trials have 170,000
+            for line in lines:  # 6 us per line; 10,000 trials have 170,000 lines
                 event = opened(line, is_sealed)
                 add(event)
                 note(event)
@@ -110,7 +115,7 @@ class Reading:
         self._offset += size
 
     def _note(self, event: Event) -> None:
-        """The state of the search and how long it has run."""
+        """Updates the search's state and running time."""
         kind, time = event["event"], event["time"]
         if kind in BEGINNINGS:
             self.state, self.reason = "running", ""

@@ -1,4 +1,4 @@
-"""Events folded into frozen records: what the journal says of each trial. Pure: no files, no clock."""
+"""Builds one frozen record per trial from the journal's events. Reads no files and no clock."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 from tuner.record.events import MOST_INTEGER, Event
 from tuner.record.kept import kept
 
-# The figures in a report that tell of a training's pace.
+# Metrics in a report that describe the training's speed.
 PACE = frozenset({"train_s", "validate_s", "images_per_s", "micro_batch_size"})
 
 
 class Report(NamedTuple):
-    """One line of metrics: after `epoch` epochs; `checkpoint` is relative to the experiment's folder.
+    """A trial's metrics after `epoch` epochs; `checkpoint` is a path relative to the experiment's folder.
 
-    `order` is its place among the events: the order in which reports arrived, where `time` is too coarse to tell.
+    `order` is the number of its event in the journal. It gives the order of reports with the same `time`.
     """
 
     epoch: int
@@ -29,7 +29,7 @@ class Report(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What the scheduler said of a report, and why; `value` and `cutoff` in the metric's own units and sign."""
+    """The scheduler's decision after a report, and its reason; `value` and `cutoff` have the metric's unit and sign."""
 
     epoch: int
     rung: int | None
@@ -43,11 +43,15 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """One trial as the journal has it.
+    """One trial, built from its events in the journal.
 
-    `status` is suggested, running, completed, pruned, failed or interrupted; `reason` says why it ended; `order` is
-    the place of its first event among all and `news` that of its last; `spans` are its sessions on a worker, in unix
-    seconds; `repeated` are reports of epochs that a restart trained again.
+    Attributes:
+        status: suggested, running, completed, pruned, failed or interrupted.
+        reason: why the trial ended.
+        order: the number of the trial's first event in the journal.
+        news: the number of its last event.
+        spans: start and end of each session on a worker, in unix seconds.
+        repeated: earlier reports of epochs that a restart trained again.
     """
 
     id: str
@@ -59,7 +63,7 @@ class TrialRecord:
     errors: tuple[str, ...] = ()
     resources: dict[str, Any] = field(default_factory=dict)
     node: str = ""
-    seconds: float = 0.0  # from its start, or its last restart, to its last event; all restarts added
+    seconds: float = 0.0  # on a worker: sum over sessions, each from its start to its last event
     order: int = 0
     news: int = 0
     spans: tuple[tuple[float, float], ...] = ()
@@ -67,16 +71,16 @@ class TrialRecord:
 
     @kept
     def best(self, metric: str, mode: str) -> Report | None:
-        """The report with the best finite value, the earlier of equal ones; None where there is none."""
+        """Returns the report with the best finite value, the earlier of equal ones; None if there is none."""
         return best_of(self.reports, metric, mode)
 
     def best_saved(self, metric: str, mode: str, saved: Container[str]) -> Report | None:
-        """As `best`, of the reports whose checkpoint is among the saved."""
+        """Returns the best report among those whose checkpoint is in `saved`."""
         return best_of((r for r in self.reports if r.checkpoint and r.checkpoint in saved), metric, mode)
 
 
 def best_of(reports: Iterable[Report], metric: str, mode: str) -> Report | None:
-    """The report with the best finite value, the earlier of equal ones; None where there is none."""
+    """Returns the report with the best finite value, the earlier of equal ones; None if there is none."""
     best, least, sign = None, math.inf, sign_of(mode)
     for report in reports:
         value = finite(report.metrics.get(metric))
@@ -86,12 +90,12 @@ def best_of(reports: Iterable[Report], metric: str, mode: str) -> Report | None:
 
 
 def sign_of(mode: str) -> int:
-    """1 or -1: the factor that makes a smaller value of the metric a better one, whatever the mode."""
+    """Returns the factor, 1 or -1, that turns the metric into a loss, so that smaller is always better."""
     return 1 if mode == "min" else -1
 
 
 def finite(value: Any) -> float | None:
-    """The number, or None for anything that is none, not finite, or an integer that no array of numbers holds."""
+    """Returns the value if it is a finite number, else None; integers of 2**63 and more count as not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return (
@@ -102,7 +106,7 @@ def finite(value: Any) -> float | None:
 
 
 def records_of(events: Iterable[Event]) -> list[TrialRecord]:
-    """Folds events into one record a trial, in the order in which the trials were first seen."""
+    """Returns one record per trial, in the order of the trials' first events."""
     folding = Folding()
     for event in events:
         folding.add(event)
@@ -110,16 +114,16 @@ def records_of(events: Iterable[Event]) -> list[TrialRecord]:
 
 
 class Folding:
-    """Trials' records while their events come in; a record is made anew only for a trial that had one since."""
+    """Builds trials' records event by event; rebuilds only the records of trials with new events."""
 
     def __init__(self) -> None:
         self._building: dict[str, _Building] = {}
-        self._made: dict[str, TrialRecord] = {}  # in the order in which trials were first seen
+        self._made: dict[str, TrialRecord] = {}  # in the order of the trials' first events
         self._news: dict[str, _Building] = {}
         self._count = 0
 
     def add(self, event: Event) -> None:
-        """Takes in the next event."""
+        """Adds the next event."""
         self._count += 1
         trial = event.get("trial")
         if trial is None:
@@ -131,14 +135,14 @@ class Folding:
         self._news[trial] = building
 
     def records(self) -> list[TrialRecord]:
-        """One a trial, in the order in which they were first seen."""
+        """Returns one record per trial, in the order of the trials' first events."""
         self._made |= {trial: building.record() for trial, building in self._news.items()}
         self._news.clear()
         return list(self._made.values())
 
 
 class _Building:
-    """A trial's record while its events are read; lists here, so that n reports cost n and not n squared."""
+    """Collects a trial's events in lists; extending a record's tuples instead would take quadratic time."""
 
     def __init__(self, trial_id: str, order: int) -> None:
         self.fields: dict[str, Any] = {"id": trial_id, "config": {}, "order": order}
@@ -151,7 +155,7 @@ class _Building:
         self.news = order
 
     def add(self, event: Event, order: int) -> None:
-        """Takes in an event of the trial."""
+        """Adds an event of the trial."""
         kind, time = event["event"], event["time"]
         self.news = order
         if kind == "report":
@@ -175,7 +179,7 @@ class _Building:
 
     def _report(self, event: Event, order: int) -> None:
         epoch = event["epoch"]
-        # By epoch: a restart that had no checkpoint reports the same epochs again, and the later one counts.
+        # A restart without a checkpoint reports the same epochs again; the later report of an epoch counts.
         if epoch in self.reports:
             self.repeated.append(self.reports[epoch])
         self.reports[epoch] = Report(epoch, event["metrics"], event.get("checkpoint"), event["time"], order)

@@ -1,4 +1,4 @@
-"""Reads an experiment's folder into frozen records; writes nothing."""
+"""Reads an experiment's folder into frozen records, and writes nothing."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ KILLED = "the search's process was ended; what was reported is kept, and --resum
 
 @dataclass(frozen=True)
 class ExperimentRecord:
-    """An experiment as its folder has it; `state` is running, finished, interrupted or failed.
+    """An experiment, read from its folder.
 
-    `reason` says why it ended before its last trial, if so.
-    `followed` is how its trials stand where a journal that is followed has told; it is left aside for other trials.
+    Attributes:
+        state: running, finished, interrupted or failed.
+        reason: why the search ended before its last trial, if it did.
+        followed: the standing that `Following` updated for exactly these trials; ignored for other trials.
     """
 
     experiment: Experiment
@@ -39,29 +41,29 @@ class ExperimentRecord:
 
     @cached_property
     def standing(self) -> Standing:
-        """How its trials stand together."""
+        """The counts, ranking, rungs and history of all trials."""
         if self.followed and self.followed.trials is self.trials:
             return self.followed
         return Tally(self.experiment).update(self.trials)
 
     @kept
     def best(self) -> tuple[TrialRecord, Report] | None:
-        """The winner by `experiment.BEST_RULE` and its best report."""
+        """Returns the best trial by `experiment.BEST_RULE` and its best report."""
         asked = self.experiment.metric, self.experiment.mode
         return self.standing.best_saved(*asked, Saved(self.experiment.folder)) or self.standing.best(*asked)
 
 
 def load(folder: Path) -> ExperimentRecord:
-    """Reads one experiment's folder, also one that plain Ray Tune wrote; RequestError where it is none."""
+    """Reads an experiment's folder, also one that plain Ray Tune wrote; raises RequestError if it is neither."""
     return Following(folder).load()
 
 
 class Following:
-    """One experiment's folder, read again and again: of its journal only what is new.
+    """Reads one experiment's folder repeatedly; each time it reads only the new lines of the journal.
 
     Args:
-        most_bytes: of a journal, as `Reading` has it.
-        hold: what each new `weight` is told to.
+        most_bytes: the maximum size of the journal; None = no limit.
+        hold: called with each new `weight`.
     """
 
     def __init__(self, folder: Path, most_bytes: int | None = None, hold: Hold = unbounded) -> None:
@@ -74,15 +76,18 @@ class Following:
 
     @property
     def weight(self) -> int:
-        """About how many bytes of memory take what has been read."""
+        """Estimated bytes of memory that the experiment's data take."""
         return self._facts + self._foreign + self.reading.weight
 
     def load(self, until: float | None = None) -> ExperimentRecord:
-        """The folder as it is now.
+        """Returns the experiment as the folder now has it.
+
+        Args:
+            until: the time (`time.monotonic`) after which to stop reading the journal; None = read all.
 
         Raises:
-            NotYet: the journal is longer than could be read until then.
-            RequestError: it is no experiment's, damaged, or cannot be read.
+            NotYet: the time was over before the journal was read.
+            RequestError: the folder has no experiment, is damaged, or cannot be read.
         """
         try:
             return self._load(until)
@@ -97,7 +102,7 @@ class Following:
         experiment, facts = load_experiment(folder)
         experiment = replace(experiment, results=str(folder.parent), name=folder.name)
         trials, state, reason = reading.read_on(until), reading.state, reading.reason
-        if state == "running" and abandoned(folder):  # a driver that is killed writes no end
+        if state == "running" and abandoned(folder):  # a killed driver writes no final event
             state, reason = "interrupted", KILLED
             trials = [replace(t, status=state, reason=reason) if t.status == "running" else t for t in trials]
         if self._tally is None or reading.beginnings != self._beginnings:
@@ -109,7 +114,7 @@ class Following:
         try:
             return ExperimentRecord(*read_ray(self.folder, self._hold_foreign))
         except RequestError:
-            self._foreign = 0  # nothing of it is kept
+            self._foreign = 0  # the values that were read are freed
             raise
 
     def _hold_foreign(self, weight: int) -> None:
@@ -121,6 +126,6 @@ class Following:
             size = (self.folder / FILE).lstat().st_size
         except OSError:
             size = 0
-        weight = SWELL * min(size, MOST_BYTES)  # a longer one is not read
+        weight = SWELL * min(size, MOST_BYTES)  # a longer file is refused
         self._hold(weight + self.reading.weight)
         self._facts = weight

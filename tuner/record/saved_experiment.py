@@ -1,4 +1,4 @@
-"""experiment.json: an experiment and the facts of its start, written with a checksum and a copy, and read back."""
+"""Writes and reads experiment.json: an experiment's options and facts, with a checksum and a second copy."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tuner.record.files import is_file_in, json_in, write_atomically
 from tuner.spec.experiment import Experiment
 
 logger = logging.getLogger(__name__)
-FILE, COPY = "experiment.json", ".experiment.json.copy"  # the same; the copy is read where the first is damaged
+FILE, COPY = "experiment.json", ".experiment.json.copy"  # same content; the copy is read if the first is damaged
 UNREADABLE = (OSError, ValueError, ArithmeticError, KeyError, TypeError, AttributeError, RequestError)
 
 
 def save_experiment(experiment: Experiment, folder: Path, facts: dict[str, Any]) -> None:
-    """Writes experiment.json, and a copy: every option, and the facts that the caller knows (space, data)."""
+    """Writes experiment.json and its copy: all options, and the facts that the caller passes (space, data)."""
     document = {"options": dataclasses.asdict(experiment), **facts}
     text = json.dumps({**document, "sha256": digest(document)}, indent=2) + "\n"
     for name in (FILE, COPY):
@@ -28,15 +28,15 @@ def save_experiment(experiment: Experiment, folder: Path, facts: dict[str, Any])
 
 
 def damaged(folder: Path, error: Exception) -> RequestError:
-    """What is said of an experiment.json whose facts are not there."""
+    """Returns the error for an experiment.json whose facts are missing."""
     return RequestError(f"{folder}/{FILE} is damaged ({error!r}); restore it from a copy")
 
 
 def load_experiment(folder: Path) -> tuple[Experiment, dict[str, Any]]:
-    """Reads experiment.json: the experiment and the facts saved beside its options.
+    """Reads experiment.json and returns the experiment and its facts; falls back to the copy.
 
     Raises:
-        RequestError: there is none, or it is not one that this version wrote.
+        RequestError: there is no experiment, or both the file and its copy are damaged.
     """
     path, copy = folder / FILE, folder / COPY
     try:
@@ -57,14 +57,14 @@ def load_experiment(folder: Path) -> tuple[Experiment, dict[str, Any]]:
 
 
 def digest(document: dict[str, Any]) -> str:
-    """sha256 of a document's content, whatever its layout."""
+    """Returns the SHA-256 of a document's content, which does not depend on layout or key order."""
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def _read(folder: Path, name: str) -> tuple[Experiment, dict[str, Any]]:
     document = json_in(folder, name)
     written = document.pop("sha256", None)
-    if written != digest(document) and (written or (folder / COPY).exists()):  # older ones have neither
+    if written != digest(document) and (written or (folder / COPY).exists()):  # older versions lack both
         raise ValueError("its content is not what was written")
     options = document.pop("options")
     known = {field.name for field in dataclasses.fields(Experiment)}
@@ -73,7 +73,7 @@ def _read(folder: Path, name: str) -> tuple[Experiment, dict[str, Any]]:
 
 
 def _check_facts(facts: dict[str, Any]) -> None:
-    """Those that a view reads are what `tuner.spec.facts` writes; ValueError."""
+    """Raises ValueError if a fact that a view reads does not have the type that `tuner.spec.facts` writes."""
     created = facts.get("created", 0.0)
     if type(created) not in (int, float) or not 0 <= created <= 1e11:
         raise ValueError("`created` is no time")
@@ -92,7 +92,7 @@ def _no_experiment(folder: Path) -> str:
 
 
 def latest_experiment(results: Path) -> str:
-    """The name of the experiment whose journal was written to last; RequestError where there is none."""
+    """Returns the name of the experiment whose journal was written to last; raises RequestError if there is none."""
     journals = sorted(results.glob("*/journal.jsonl"), key=lambda path: path.lstat().st_mtime)
     if not journals:
         raise RequestError(f"no experiment in {results}; start one with --space")

@@ -1,7 +1,7 @@
-"""How all trials of a search stand together: counts, ranking, rungs, close calls, history. Pure: no files, no clock.
+"""Summarises all trials of a search: counts, ranking, rungs, close decisions, history. Reads no files and no clock.
 
-A `Tally` is brought up to date by the trials that had news: of 10,000 trials an update costs a millisecond, where
-adding up all of them takes a third of a second.
+A `Tally` updates the summary from the trials that changed. With 10,000 trials an update takes a millisecond; computing
+the summary anew takes a third of a second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Item = TypeVar("Item", bound=Any)
 
 
 class Rank(NamedTuple):
-    """A trial's best value as one to be made small, when it came, and the trial's place among all."""
+    """A trial's best value as a loss (smaller is better), the time of its report, and the trial's index."""
 
     loss: float
     time: float
@@ -29,7 +29,7 @@ class Rank(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A decision: how far its value was from the cutoff (infinite: compared with nothing), whose, and its number."""
+    """A decision: its margin to the cutoff (infinite without a cutoff), its trial's index, its number in the trial."""
 
     margin: float
     place: int
@@ -37,7 +37,7 @@ class Call(NamedTuple):
 
 
 class Improvement(NamedTuple):
-    """The best value of all so far, after so many epochs trained by all trials together, and by whom."""
+    """A new best value of the search: the epochs that all trials had trained by then, the value, the trial's index."""
 
     epochs: int
     value: float
@@ -45,7 +45,7 @@ class Improvement(NamedTuple):
 
 
 class Session(NamedTuple):
-    """When a trial got a worker, its place among all, and which of its spans that began."""
+    """A trial's session on a worker: when it started, the trial's index, and the session's number in the trial."""
 
     start: float
     place: int
@@ -53,8 +53,14 @@ class Session(NamedTuple):
 
 
 class Rung(NamedTuple):
-    """Who came to a rung of a bracket; `scores` are their finite values with the sign by which more is better, in
-    ascending order; `cutoff_then` is the last that a trial was held against."""
+    """The trials that reached a rung of a bracket.
+
+    Attributes:
+        came: number of trials that reached the rung.
+        went_on, stopped, waiting: how many of them continued, were pruned, or are paused there.
+        scores: their finite values in ascending order, with the sign that makes larger values better.
+        cutoff_then: the cutoff of the rung's latest decision.
+    """
 
     rung: int
     bracket: int | None
@@ -68,10 +74,15 @@ class Rung(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Standing:
-    """How trials stand; places are those in `trials`.
+    """The summary of all trials of a search. A trial's index (`place`) is its position in `trials`.
 
-    `epochs` is what they have trained together; `ranked` has those with a finite value, the best first; `calls` are
-    all decisions, the closest first; `arrived` is how many reports came, repeated epochs among them.
+    Attributes:
+        counts: status -> number of trials.
+        epochs: total number of epochs that all trials have trained.
+        ranked: the trials with a finite value, the best first.
+        calls: all decisions, those with the smallest margin first.
+        arrived: number of reports, including repeated epochs.
+        any_saved: whether any report names a checkpoint.
     """
 
     trials: tuple[TrialRecord, ...]
@@ -86,17 +97,17 @@ class Standing:
     any_saved: bool
 
     def best(self, metric: str, mode: str) -> tuple[TrialRecord, Report] | None:
-        """The best report of all trials with its trial, the earlier of equal ones; None where none is finite."""
+        """Returns the trial with the best finite value and that report, the earlier of equal ones; None without any."""
         trial = self.trials[self.ranked[0].place] if self.ranked else None
         report = trial.best(metric, mode) if trial else None
         return (trial, report) if trial and report else None
 
     def best_saved(self, metric: str, mode: str, saved: Container[str]) -> tuple[TrialRecord, Report] | None:
-        """As `best`, of the reports whose checkpoint is among the saved."""
+        """Returns the same as `best` among the reports whose checkpoint is in `saved`."""
         found: tuple[Rank, Report] | None = None
         for rank in self.ranked if self.any_saved else []:
             if found and rank[:2] > found[0][:2]:
-                break  # no later one can be better, so their checkpoints are not looked for on the disk
+                break  # no later trial can be better, so their checkpoints need not be looked up on disk
             report = self.trials[rank.place].best_saved(metric, mode, saved)
             if report:
                 own = _rank(rank.place, report, metric, mode)
@@ -109,10 +120,10 @@ def _rank(place: int, report: Report, metric: str, mode: str) -> Rank:
 
 
 class Tally:
-    """Adds trials up as they come.
+    """Keeps the summary of a search's trials up to date.
 
     Args:
-        experiment: what is measured: its metric and mode do not change in a folder.
+        experiment: its metric and mode define which trial is best; they never change in a folder.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -130,7 +141,7 @@ class Tally:
         self._any_saved = False
 
     def update(self, trials: Sequence[TrialRecord]) -> Standing:
-        """How trials stand now: those of the last update, some made anew since, and others behind them."""
+        """Returns the current summary; `trials` has the trials of the last update in the same order, then new ones."""
         pairs = enumerate(zip_longest(self._trials, trials))
         news = [(place, old, new) for place, (old, new) in pairs if old is not new]
         self._trials = tuple(trials)
@@ -181,7 +192,7 @@ class Tally:
         return [self._rungs[place].seen(*place) for place in places]
 
     def _listen(self, news: list[_News]) -> None:
-        """The new reports in the order in which they came."""
+        """Processes new reports in the order in which they arrived."""
         known, best = self._last_order, self._improvements[-1].value * self._sign if self._improvements else math.inf
         reports = ((place, report) for place, _, new in news for report in (*new.repeated, *new.reports))
         arrivals = [(report.order, place, report) for place, report in reports if report.order > known]
@@ -196,11 +207,11 @@ class Tally:
         self._any_saved = self._any_saved or any(report.checkpoint for _, _, report in arrivals)
 
 
-_News = tuple[int, TrialRecord | None, TrialRecord]  # a trial's place, its record so far, its record now
+_News = tuple[int, TrialRecord | None, TrialRecord]  # a trial's index, its old record, its new record
 
 
 class _Rung:
-    """Who came to one rung of one bracket, by place: what became of each, and its finite score."""
+    """Collects the trials that reached one rung of one bracket: the action for each, and its finite score."""
 
     def __init__(self) -> None:
         self._came: dict[int, tuple[str, float | None]] = {}
@@ -211,8 +222,12 @@ class _Rung:
         self._held: tuple[int, int, float | None] = (-1, -1, None)
 
     def put(self, place: int, decision: Decision, reached: int, sign: int, *, is_new: bool) -> None:
-        """A trial's decision here; of several, after restarts, the last counts. `reached` is the trial's last epoch."""
-        # A trial that was paused goes on without another decision: its reports say that it did.
+        """Adds a trial's decision at this rung; after restarts the last decision counts.
+
+        Args:
+            reached: the trial's last epoch.
+        """
+        # A paused trial that continues gets no second decision; its later reports show that it continued.
         waits = decision.action == "pause" and reached <= decision.epoch
         value = finite(decision.value)
         now = ("wait" if waits else decision.action, None if value is None else sign * value)
@@ -229,7 +244,7 @@ class _Rung:
             self._gone += [] if before[1] is None else [before[1]]
 
     def seen(self, bracket: int | None, rung: int) -> Rung:
-        """The rung as it is now."""
+        """Returns the rung's current state."""
         self._scores += self._come
         self._scores.sort()
         _renew(self._scores, self._gone, [])
@@ -242,7 +257,7 @@ class _Rung:
 
 
 def margin_of(decision: Decision) -> float:
-    """|value - cutoff|, infinite where either is missing or not finite."""
+    """Returns |value - cutoff|; infinite if either is missing or not finite."""
     value, cutoff = finite(decision.value), finite(decision.cutoff)
     return math.inf if value is None or cutoff is None else abs(value - cutoff)
 
@@ -252,11 +267,11 @@ def _epochs(trial: TrialRecord | None) -> int:
 
 
 def _renew(ordered: list[Item], gone: Iterable[Item], come: Iterable[Item]) -> None:
-    """Takes some out of a sorted list, and others in."""
+    """Removes items from a sorted list and inserts others; the list stays sorted."""
     for item in gone:
         del ordered[bisect_left(ordered, item)]
     new = list(come)
-    if len(new) > 100:  # few are put in their places by halving, many sorted with the rest
+    if len(new) > 100:  # sorting once is faster than many insertions
         ordered += new
         ordered.sort()
     else:

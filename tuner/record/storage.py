@@ -1,9 +1,10 @@
-"""Results in an object store: `--results s3://bucket/folder`, or any other URI that pyarrow opens.
+"""Keeps results in an object store: `--results s3://bucket/folder`, or any other URI that pyarrow opens.
 
-A store has no appending and no renaming, so a search works in a folder of this machine, its working copy, and a thread
-keeps the store equal to it: the journal within about a second, checkpoints as they come and go. A killed search leaves
-its last second here alone: a resume on this machine uploads it, and one on another machine goes on from what the store
-has.
+A store cannot append to files or rename them. So a search works in a folder on this machine, its working copy, and a
+thread uploads the changes. The journal follows within about a second, checkpoints when they are saved or deleted.
+
+After a search is killed, the store may lack its last second. A resume on this machine uploads that second. A resume on
+another machine continues from what is in the store.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from tuner.errors import RequestError
 from tuner.record.files import write_atomically
 
 logger = logging.getLogger(__name__)
-LEAST_PAUSE_S = 1.0  # between two looks for what has changed
-LAST_TRIES_S = 30.0  # a store that fails is tried again for this long when a search ends
+LEAST_PAUSE_S = 1.0  # minimum seconds between two checks for changed files
+LAST_TRIES_S = 30.0  # how long failed uploads are retried when a search ends
 JOURNAL = "journal.jsonl"
-OF_THIS_MACHINE = (".lock", ".driver")  # who runs it here
+OF_THIS_MACHINE = (".lock", ".driver")  # not uploaded: they lock the experiment on this machine
 
 
 class Store:
-    """An object store's folder of experiments.
+    """A folder of experiments in an object store.
 
     Raises:
-        RequestError: there is no such kind of store, or it does not answer, or refuses.
+        RequestError: pyarrow cannot open the URI, or the store does not answer or refuses access.
     """
 
     def __init__(self, uri: str) -> None:
@@ -44,11 +45,11 @@ class Store:
             raise RequestError(f"--results {uri}: {_first_line(error)}; give a folder, s3://… or gs://…") from None
 
     def path(self, *parts: str) -> str:
-        """As the store's file system names it."""
+        """Returns a path in the form that the store's file system takes."""
         return str(PurePosixPath(self.root, *parts))
 
     def check(self) -> None:
-        """RequestError where nothing can be written."""
+        """Raises RequestError if the store cannot be written to."""
         probe = self.path(f".tuner-{os.getpid()}")
         try:
             self._write(probe, b"")
@@ -58,17 +59,17 @@ class Store:
             raise RequestError(f"--results {self.uri}: {what}") from None
 
     def names(self) -> list[str]:
-        """The experiments there, the one whose journal was written to last at the end."""
+        """Returns the names of the experiments, sorted by the last write to their journals, the newest last."""
         found = [entry for entry in self._entries(self.root, recursive=False) if entry.type.name == "Directory"]
         journals = self.filesystem.get_file_info([self.path(entry.base_name, JOURNAL) for entry in found])
         there = [journal for journal in journals if journal.type.name == "File"]
         return [PurePosixPath(journal.path).parent.name for journal in sorted(there, key=lambda info: info.mtime_ns)]
 
     def bring(self, name: str, folder: Path) -> None:
-        """Makes `folder` the newest copy of the experiment; where it is ahead of the store, it stays.
+        """Downloads an experiment into `folder`, unless the journal there is as long as the store's or longer.
 
         Raises:
-            RequestError: both have events that the other has not, or the store fails.
+            RequestError: the folder and the store each have events that the other lacks, or the store fails.
         """
         try:
             remote, local = self.read(name, JOURNAL), _content(folder / JOURNAL)
@@ -92,7 +93,7 @@ class Store:
                 write_atomically(target, self.read(name, str(relative)))
 
     def read(self, name: str, relative: str) -> bytes:
-        """A file of the experiment; empty where there is none."""
+        """Returns the content of an experiment's file; empty if the file does not exist."""
         try:
             with self.filesystem.open_input_stream(self.path(name, relative)) as stream:
                 return bytes(stream.read())
@@ -100,18 +101,18 @@ class Store:
             return b""
 
     def upload(self, name: str, relative: str, content: bytes) -> None:
-        """Writes a file of the experiment whole: a reader of the store meets the old content or the new."""
+        """Writes a file of the experiment in one piece: readers see the old content or the new, never a part."""
         self._write(self.path(name, relative), content)
 
     def remove(self, name: str, relative: str) -> None:
-        """Removes a file of the experiment, if it is there."""
+        """Removes a file of the experiment if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.filesystem.delete_file(self.path(name, relative))
 
     def _write(self, path: str, content: bytes) -> None:
         try:
             stream = self.filesystem.open_output_stream(path)
-        except FileNotFoundError:  # a store with real folders, as HDFS
+        except FileNotFoundError:  # a store with real folders, such as HDFS
             self.filesystem.create_dir(str(PurePosixPath(path).parent), recursive=True)
             stream = self.filesystem.open_output_stream(path)
         with stream:
@@ -124,7 +125,7 @@ class Store:
 
 
 class Uploads(Protocol):
-    """Where a mirror puts files."""
+    """The part of `Store` that `Mirror` uses."""
 
     uri: str
 
@@ -134,11 +135,11 @@ class Uploads(Protocol):
 
 
 class Mirror:
-    """Keeps the store equal to an experiment's folder, from a thread of its own, until it is left.
+    """Uploads an experiment's changed files from a thread while the `with` block runs.
 
-    A look costs a `stat` a file. A file is uploaded whole, so the pause grows with the time an upload takes: a journal
-    of 10,000 trials, some 10 MB, goes up less often than one of ten. A store that fails is tried again: the search
-    goes on with its working copy.
+    Each check takes one `stat` per file. Files are uploaded whole, so the pause between uploads grows with the time
+    that an upload takes. A journal of 10,000 trials, some 10 MB, is uploaded less often than one of ten trials.
+    If the store fails, the upload is retried, and the search continues in its working copy.
     """
 
     def __init__(self, store: Uploads, name: str, folder: Path) -> None:
@@ -176,7 +177,7 @@ class Mirror:
             pause = max(LEAST_PAUSE_S, 10 * (time.monotonic() - started))
 
     def pushed(self) -> bool:
-        """Uploads what has changed since the last time, removes what is gone; whether all of it could be."""
+        """Uploads changed files and removes deleted ones from the store; returns whether all of that succeeded."""
         try:
             there = files_of(self._folder)
             for relative, mark in there.items():
@@ -185,7 +186,7 @@ class Mirror:
                 try:
                     content = (self._folder / relative).read_bytes()
                 except FileNotFoundError:
-                    continue  # a checkpoint that Ray has just removed
+                    continue  # Ray has just removed this checkpoint
                 self._store.upload(self._name, relative, content)
                 self._uploaded[relative] = mark
             for relative in self._uploaded.keys() - there.keys():
@@ -201,7 +202,10 @@ class Mirror:
 
 
 def files_of(folder: Path) -> dict[str, tuple[int, int]]:
-    """Every file below the folder, with its size and time; the journal last, so that what it names is there before."""
+    """Returns each file below the folder with its size and time.
+
+    The journal is last, so that the checkpoints which it names are uploaded before it.
+    """
     found: dict[str, tuple[int, int]] = {}
     for path in sorted(folder.rglob("*"), key=lambda each: (each.name == JOURNAL, each)):
         relative = path.relative_to(folder).as_posix()
