@@ -43,7 +43,7 @@ def no_cluster_services() -> Iterator[None]:
 def session_folder() -> Iterator[str]:
     """Creates a folder for Ray's sockets and logs that only this user may enter, and removes it afterwards.
 
-    Ray makes every folder that it creates writable for all users of the machine, as in /tmp/ray/session_*. A private
+    Ray makes every folder that it creates writable for all users of the machine, such as /tmp/ray/session_*. A private
     folder around Ray's own keeps other users out.
     """
     base = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")  # the order in which Ray looks

@@ -35,6 +35,6 @@ def publish(table: bytes, key: str, value: bytes) -> None:
 
 
 def published(table: bytes) -> dict[str, bytes]:
-    """Returns every key of that table with its value."""
+    """Returns all keys and values of a table in the control service's key-value store."""
     keys = _internal_kv_list(b"", namespace=table)
     return {key.decode(): _internal_kv_get(key, namespace=table) for key in keys}

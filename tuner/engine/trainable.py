@@ -10,7 +10,7 @@ from ray.tune.trainable import wrap_function
 
 
 class StillTrainingError(Exception):
-    """The worker's previous trial has not ended its function, so the worker cannot run another trial."""
+    """The function of the worker's previous trial still runs, so the worker cannot start another trial."""
 
 
 def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[str, float]]) -> type:

@@ -33,7 +33,7 @@ class Host(Protocol):
 
 
 class Watch(Callback):
-    """Fails trials that stop reporting; moves trials away from drained nodes and out of other searches' shares.
+    """Fails trials that stop reporting; requeues trials on drained nodes and trials beyond this search's share.
 
     Args:
         nodes: tells which nodes are being drained and how large this search's share of the cluster is.

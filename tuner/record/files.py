@@ -24,7 +24,7 @@ CHUNK_BYTES = 1 << 20  # bytes per read: 6,000 lines; other threads and deadline
 SWELL = 8  # allowed bytes of memory per byte of text; a journal takes 4 to 6, `[],` takes 43
 MOST_DEPTH = 320  # levels of nesting; code that recurses into a value meets Python's limit of 1,000 frames at 450
 MOST_NUMBER = 10**300  # larger integers cannot become floats, and metrics are compared as floats
-_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY  # O_PATH opens a folder that may not be listed, too
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY  # O_PATH also opens folders without read permission
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY  # without O_NONBLOCK a pipe waits for its writer
 _LONG_NUMBER = re.compile(rb"\d{300}")
 _shared: set[Path] = set()  # folders in which other users may rename files
@@ -40,7 +40,7 @@ def share(root: Path) -> None:
 
 
 def open_in(folder: Path, name: str) -> BinaryIO:
-    """Opens a regular file in a folder for reading; never blocks, as opening a pipe would.
+    """Opens a regular file in a folder for reading; never waits for another process, even if the file is a pipe.
 
     The folder's own path may contain links, unless `share` was called for its parent. Below the folder no link is
     followed, so a name from an untrusted journal cannot lead to a file elsewhere.
