@@ -19,7 +19,7 @@ from tuner.serve.bounds import READER_S
 # The kernel's send buffer for one connection. The default of 4 MB hides a client that does not read: 400 such clients
 # were detected after 7 s, with this size after 2 s. It still sends 5 MB/s to a client 100 ms away.
 SEND_BYTES = 256 << 10
-# At shutdown, how long a client may read nothing before its connection is closed. After 3 s uvicorn cancels the remaining
+# At shutdown, a connection whose client reads nothing for this time is closed. After 3 s uvicorn cancels the remaining
 # responses, each with a traceback.
 ENDS_S = 0.5
 HEAD_BYTES = 64 << 10  # of a request's head

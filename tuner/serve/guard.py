@@ -264,7 +264,7 @@ def refusal(status: int, message: str, more: Mapping[str, str] | None = None) ->
 
 
 def _netloc(origin: str) -> str | None:
-    """Returns the host and port of an Origin header: `http://box:8800` -> `box:8800`; None if it is not a web origin."""
+    """Returns host and port of an Origin header: `http://box:8800` -> `box:8800`; None if it is not a web origin."""
     try:
         parts = urlsplit(origin.lower())
     except ValueError:

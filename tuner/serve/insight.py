@@ -57,7 +57,7 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
         reduction_factor: Annotated[float, Query(gt=1, le=1000, description="1 in so many goes on")] = 2,
         brackets: Annotated[int, Query(ge=1, le=MOST_BRACKETS, description="of asha")] = 1,
     ) -> Response:
-        """Replays the recorded curves under other rules: where each trial would stop, epochs saved, winner lost or not."""
+        """Replays the recorded curves under other rules: where trials would stop, epochs saved, winner lost or not."""
         choices = {"scheduler": scheduler, "grace_period": grace_period, "reduction_factor": reduction_factor}
         return await worked_out(request, name, "what-if", **choices, brackets=brackets)
 

@@ -1,4 +1,4 @@
-"""Runs searches as Ray jobs, on the cluster of `--address` or on the service's own cluster, which is started on demand."""
+"""Runs searches as Ray jobs, on the cluster of `--address` or on the service's own cluster, started on demand."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class RayJobs:
             try:
                 client.submit_job(entrypoint=f"exec {command}", submission_id=job, runtime_env={"env_vars": wait})
             except RuntimeError as error:
-                if "already exists" not in str(error):  # if it exists, the first try succeeded but its response was lost
+                if "already exists" not in str(error):  # a first try succeeded, but its response was lost
                     raise
 
     def fate(self, job: str) -> Fate:
@@ -161,7 +161,7 @@ class RayJobs:
             yield
         except kinds as error:
             where = f"the cluster of --address {self.address}" if self.address else "Ray on this machine"
-            said = " ".join(str(error).split()).partition(" Please ")[0][:300]  # cuts off Ray's advice, which is longer than the error
+            said = " ".join(str(error).split()).partition(" Please ")[0][:300]  # without Ray's long advice
             raise RequestError(f"{where} does not say {what}: {said}") from error
 
 

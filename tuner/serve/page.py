@@ -59,7 +59,7 @@ def add_page(app: FastAPI) -> None:
 
 
 def docs_page(openapi: dict[str, Any]) -> str:
-    """Returns an HTML page that lists the routes of an OpenAPI document; it loads nothing but the page's style sheet."""
+    """Returns an HTML page that lists the routes of an OpenAPI document; it loads only the page's style sheet."""
     rows = [
         f"<tr><td>{method.upper()}</td><td><code>{html.escape(path)}</code></td>"
         f"<td>{html.escape(operation.get('description', ''))}</td></tr>"

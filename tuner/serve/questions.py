@@ -67,7 +67,8 @@ def smoothed(record: ExperimentRecord, x: str, y: str) -> FigureAnswer:
     return FigureAnswer(draw_contour(contour_of(record, x, y), experiment.metric, experiment.mode))
 
 
-_forests: WeakKeyDictionary[Standing, FigureAnswer] = WeakKeyDictionary()  # cached: a forest takes seconds, and a page requests it again
+# A cache: the forests take seconds, and a page requests the figure again.
+_forests: WeakKeyDictionary[Standing, FigureAnswer] = WeakKeyDictionary()
 
 
 def weighed(record: ExperimentRecord) -> FigureAnswer:
