@@ -12,7 +12,8 @@ from typing import NamedTuple, Protocol
 from tuner.errors import RequestError
 from tuner.record.reading import NotYet
 
-MOST_MEMORY = 2 << 30  # bytes by the estimate of `files.weight`: 230,000 trials of three reports and decisions (measured 1.5 GB)
+# Bytes, as `files.weight` estimates them. 230,000 trials of three reports and decisions reach it; measured 1.5 GB.
+MOST_MEMORY = 2 << 30
 LEAST_WEIGHT = 100_000  # bytes counted for an experiment with small files
 IDLE_S = 30.0  # partly read records that nobody reads on may be dropped after this time
 
