@@ -140,7 +140,7 @@ def _api(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/api/experiments/{name}", responses={200: {"model": Shown}})
     def experiment(name: str) -> Response:
-        """One experiment in a line."""
+        """The summary of one experiment."""
         return answer(desk.one(name))
 
     @app.get("/api/experiments/{name}/trials", responses={200: {"model": Trials}})

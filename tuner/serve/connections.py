@@ -22,7 +22,7 @@ SEND_BYTES = 256 << 10
 # At shutdown, a connection whose client reads nothing for this time is closed. After 3 s uvicorn cancels the remaining
 # responses, each with a traceback.
 ENDS_S = 0.5
-HEAD_BYTES = 64 << 10  # of a request's head
+HEAD_BYTES = 64 << 10  # the largest request line and headers together
 # Chunks of one body. uvicorn parses all 256 kB that it has read before it serves another client. A chunk takes 40 us,
 # and 600 kB in chunks of one byte took 5 s. A normal body of 16 kB has one or two chunks.
 MOST_PARTS = 500

@@ -2,8 +2,9 @@
 
 A foreign web page can send requests to loopback through its visitor's browser. It cannot read the responses, because
 the service sends no CORS header. By DNS rebinding (its own name resolved to 127.0.0.1) it could, but then the Host
-header has its name, and the guard refuses that. Its requests that change something are refused by their Origin header,
-and they lack the session's cookie, which a browser sends only with requests from our own pages.
+header has its name, and the guard refuses that. If it sends a request that changes something, the guard refuses the
+Origin header. Such a request also lacks the session's cookie, which a browser sends only with requests from our own
+pages.
 
 Cookies ignore ports: the browser sends the cookie to every other service on this host too. The cookie alone therefore
 only allows reading. Requests that change something also need the session's key. The page keeps the key in the browser's

@@ -40,7 +40,7 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
     async def worked_out(request: Request, name: str, question: str, **choices: Any) -> Response:
         """Computes an expensive response in the child process.
 
-        An experiment without a folder has an empty record, so its response is computed here.
+        An experiment without a folder has an empty record, so the service itself computes its response.
         """
         try:
             folder = await asyncio.to_thread(desk.store.folder, name)

@@ -71,7 +71,7 @@ class RayJobs:
         self._client: JobSubmissionClient | None = None
 
     def nodes(self) -> list[dict[str, float]]:
-        """As `Jobs` says."""
+        """Implements `Jobs.nodes`."""
         if not self.address:
             from tuner.engine.machine import local_cluster
 
@@ -86,7 +86,7 @@ class RayJobs:
         return max([node.resources_total for node in alive], launchable_here(), key=_size)
 
     def submit(self, job: str, arguments: list[str]) -> None:
-        """As `Jobs` says."""
+        """Implements `Jobs.submit`."""
         client = self._connected(start=True)
         assert client
         # Python is named by its path, because Ray's PATH may lead to a Python without ray. `exec` replaces the shell,
@@ -101,7 +101,7 @@ class RayJobs:
                     raise
 
     def fate(self, job: str) -> Fate:
-        """As `Jobs` says."""
+        """Implements `Jobs.fate`."""
         client = self._connected(start=False)
         if client is None:
             return Fate("lost")
@@ -120,14 +120,14 @@ class RayJobs:
         return Fate("ended", details.driver_exit_code, lines[-1] if lines else "")
 
     def stop(self, job: str) -> None:
-        """As `Jobs` says."""
+        """Implements `Jobs.stop`."""
         client = self._connected(start=False)
         if client is not None:
             with self._answering(f"whether {job} stops"):
                 client.stop_job(job)
 
     def close(self) -> None:
-        """As `Jobs` says; a cluster of `--address` is not ended, because the service did not start it."""
+        """Implements `Jobs.close`; a cluster of `--address` is not ended, because the service did not start it."""
         own = self._own or clusters.find(self._state)
         if own and not self.address:
             own.end()

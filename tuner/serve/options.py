@@ -1,9 +1,9 @@
 """The options of a search that a request may set, generated from the fields of `Experiment`.
 
 The command line, the API and the page thus share one declaration. A request may set what a search does: its space by
-name, its budget, searcher, scheduler and resources. The user who starts the service sets, for all requests, where
-searches read and write (`results`, `data_dir`), where they run (`address`), and what they send to other services
-(`wandb`, `wandb_project`).
+name, its budget, searcher, scheduler and resources. Other options are the same for all requests; the user
+who starts the service sets them. These say where searches read and write (`results`, `data_dir`), where they run
+(`address`), and what they send to other services (`wandb`, `wandb_project`).
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def _refused(message: str) -> str:
 def serve(asked: BinaryIO, told: BinaryIO, answers: Answers, most_s: float, most_memory: int) -> int:
     """Answers requests until the input ends; returns the exit code: 0, or 1 if the memory is used up."""
     for line in asked:
-        signal.setitimer(signal.ITIMER_REAL, 2 * most_s)  # SIGALRM ends the process if the service cannot
+        signal.setitimer(signal.ITIMER_REAL, 2 * most_s)  # SIGALRM ends this process if the service is gone
         try:
             status, text = answers.answer(*json.loads(line))
         except MemoryError:

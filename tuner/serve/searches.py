@@ -33,7 +33,7 @@ from tuner.serve.secret import child_environment
 
 PAUSE_S = 1.0  # between two checks of the jobs that run or wait
 AFTER_ERROR_S = 3.0  # before the retry if the cluster did not answer
-IDLE_S = 300.0  # after the last job the service ends its own Ray cluster, which uses about 1 GB of memory
+IDLE_S = 300.0  # without a search, until the service ends its own Ray cluster, which uses about 1 GB
 MOST_WAITING = 1000
 MOST_CHECKS = 4  # concurrent checks; each is a process that imports ray and torch
 CHECK_S = 120.0

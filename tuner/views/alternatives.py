@@ -1,6 +1,6 @@
-"""Replays a search under several common stopping rules: the what-if table of report.html, which cannot ask the service.
+"""Replays a search under several common stopping rules, for the what-if table of report.html.
 
-Pure: no files, no clock.
+The dashboard computes what-if on request, but a file cannot send requests. Pure: no files, no clock.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from tuner.views.labels import BEST_COLOR, escaped, label_of
 
 
 class History(NamedTuple):
-    """The improvements of the search: `values[i]` was the best value when all trials had trained `epochs[i]` epochs.
+    """The improvements of the search.
 
-    The epochs of all trials are added up.
+    `values[i]` was the best value when all trials together had trained `epochs[i]` epochs.
     """
 
     metric: str

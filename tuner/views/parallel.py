@@ -118,5 +118,5 @@ def _dimension(axis: Axis) -> dict[str, Any]:
         low, high = min(*axis.values, *axis.ticks), max(*axis.values, *axis.ticks)
     else:
         low, high = min(axis.values), max(axis.values)
-    # An axis with a single value still needs a range above 0.
+    # If all values are equal, Plotly still needs a range whose ends differ.
     return drawn | {"range": [low, high] if high > low else [low - 0.5, high + 0.5]}

@@ -30,9 +30,9 @@ Outcome = Literal["stopped", "ended", "unknown"]
 class Fate:
     """The outcome of one trial in a replay under the requested rules.
 
-    `outcome` is "stopped" (the rules stop it after `epochs` epochs because of `cutoff`), "ended" (it ends as in the
-    search) or "unknown" (it would train beyond the end of its record). `recorded` is the number of epochs trained in
-    the search, `epochs` the number trained in the replay.
+    `outcome` has three values. "stopped": the rules stop the trial after `epochs` epochs because of `cutoff`. "ended":
+    it ends as in the search. "unknown": it would train beyond the end of its record. `recorded` is the number of epochs
+    trained in the search, `epochs` the number trained in the replay.
     """
 
     trial: str
