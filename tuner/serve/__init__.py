@@ -1,1 +1,1 @@
-"""The dashboard and its API, as a service of its own."""
+"""The dashboard and its HTTP API: a service that runs apart from the searches and outlives them."""

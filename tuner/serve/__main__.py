@@ -26,13 +26,13 @@ from tuner.serve.secret import given_token, kept_token, long_enough
 from tuner.serve.state import state_of
 from tuner.spec.experiment import CHOICES
 
-MOST_CLIENTS = 400  # connections at a time; streams are fewer (tuner.serve.app)
-GRACE_S = 3  # for answers that are being sent when the service is told to end
-REQUEST_S = 10  # from a connection's start, or its last answer, to the end of the next request's headers
+MOST_CLIENTS = 400  # open connections; tuner.serve.stream allows fewer event streams
+GRACE_S = 3  # for responses that are being sent when the service shuts down
+REQUEST_S = 10  # from the start of a connection, or its last response, to the end of the next request's headers
 
 
 def main(argv: list[str]) -> int:
-    """Serves until interrupted; returns 0, or 2 for a request that is wrong."""
+    """Serves until interrupted; returns the exit code: 0, or 2 for a wrong option."""
     try:
         serve(parse(argv), given_token())
         return 0
@@ -40,11 +40,11 @@ def main(argv: list[str]) -> int:
         print(f"tuner: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return 0  # uvicorn has closed what was open, and raises the signal again
+        return 0  # uvicorn closes all connections and then raises the signal again
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """The options; RequestError in one line."""
+    """Parses the options; raises RequestError with a one-line message for a wrong one."""
     parser = Parser(prog="python -m tuner.serve", description=__doc__)
     parser.add_argument("--results", default="results", help="the folder that searches write to (default: results)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at; beyond loopback needs TUNER_TOKEN")
@@ -58,8 +58,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def serve(args: argparse.Namespace, given_token: str) -> None:
-    """Blocks until a signal ends it; RequestError for a folder that is missing, or an address that cannot be had."""
-    # Records hold no circles, and a collection of all looks at each: a third of what it takes to read 10,000 trials.
+    """Serves until a signal arrives.
+
+    Raises:
+        RequestError: the results folder is missing, or the address cannot be bound.
+    """
+    # Records contain no reference cycles, but a full garbage collection visits each of them. With Python's default
+    # thresholds, this is a third of the time for reading 10,000 trials.
     gc.set_threshold(50_000, 20, 100)
     results = Path(args.results)
     if not results.is_dir():
@@ -82,22 +87,23 @@ def serve(args: argparse.Namespace, given_token: str) -> None:
         if left:
             print(f"{', '.join(left)}: still running, and found by the next tuner.serve of this folder", flush=True)
 
-    signal.signal(signal.SIGTERM, interrupt)  # uvicorn raises it again when it is done, which would end all here
+    signal.signal(signal.SIGTERM, interrupt)  # uvicorn raises it again after shutdown: `close` still runs
     try:
         with listen(args.host, args.port) as listener:
             config = uvicorn.Config(
                 app,
                 http=Connection,
                 ws="none",
-                log_level="error",  # warnings are of clients that send no HTTP
-                access_log=False,  # it would hold the code of the sign-in link
+                log_level="error",  # warnings are about clients that do not speak HTTP
+                access_log=False,  # it would record the code of the sign-in link
                 timeout_keep_alive=REQUEST_S,
                 limit_concurrency=MOST_CLIENTS,
-                # Else uvicorn believes any local program's X-Forwarded-For, and wrong tokens are counted by address.
+                # By default uvicorn trusts the X-Forwarded-For header of any local program. Wrong tokens are counted
+                # by address, so a forged address would get around that limit.
                 proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
             )
             server = Server(config, close)
-            app.state.stopping = lambda: server.should_exit  # or an open page would keep the server from ending
+            app.state.stopping = lambda: server.should_exit  # else an open event stream would block shutdown
             if searches:
                 searches.open()
             print(
@@ -109,10 +115,12 @@ def serve(args: argparse.Namespace, given_token: str) -> None:
 
 
 class Server(uvicorn.Server):
-    """Ends the process when it is told to: no request that a thread still works on holds it up, nor do the records.
+    """A uvicorn server whose shutdown ends the process at once.
+
+    It waits neither for requests that a thread still works on nor for the records in memory to be freed.
 
     Args:
-        close: ends what was started; called once nobody is answered any more.
+        close: ends the child processes; called after the last response.
     """
 
     def __init__(self, config: uvicorn.Config, close: Callable[[], None]) -> None:
@@ -120,7 +128,7 @@ class Server(uvicorn.Server):
         self._close = close
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Waits a little for answers that are being sent, and leaves."""
+        """Waits up to GRACE_S for responses that are being sent, then ends the process."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(super().shutdown(sockets), GRACE_S)
         self._close()
@@ -128,19 +136,26 @@ class Server(uvicorn.Server):
 
 
 def interrupt(number: int, frame: Any) -> NoReturn:
-    """SIGTERM ends the service as Ctrl-C does."""
+    """Signal handler for SIGTERM: ends the service as Ctrl-C does."""
     raise KeyboardInterrupt
 
 
 def starter(args: argparse.Namespace, state: Path) -> Searches:
-    """What starts searches; RequestError where another service does for this folder, or it cannot be written to."""
+    """Creates the object that starts searches for this service.
+
+    Raises:
+        RequestError: another service starts the searches of this folder, or the state folder is not writable.
+    """
     data_dir = NO_DATA_DIR + (str(Path(args.data_dir).absolute()) if args.data_dir else "")
     chosen = [f"--wandb={args.wandb}", data_dir]
     return Searches(Path(args.results), state, RayJobs(args.address, state), chosen)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket bound here and not by uvicorn, which prints a log line and exits with 1 where it cannot."""
+    """Returns a socket that listens at the address; raises RequestError if the address cannot be bound.
+
+    uvicorn would print a log line and exit with code 1 instead.
+    """
     if not 0 <= port <= 65535:
         raise RequestError(f"--port {port}: must be 0..65535")
     try:
@@ -149,13 +164,16 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         what = getattr(error, "strerror", None) or error
         raise RequestError(f"--host {host} --port {port}: {what}; give another --port, or end what uses it") from None
-    # asyncio does so only for sockets that it made itself; without it each answer waits 40 ms for the reader's ACK.
+    # asyncio sets this only on sockets that it creates itself. Without it, each response waits 40 ms for an ACK.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 def greeting(results: Path, host: str, port: int, code: str, problem: str, kept: Path | None) -> str:
-    """Where the page is, and the token's file. The code works once: what is kept of this output lets nobody in."""
+    """Returns the text printed at the start: the page's address, the sign-in link and the file with the token.
+
+    The code in the link works once, so a saved copy of this output lets nobody sign in.
+    """
     name = f"[{host}]" if ":" in host else host
     where = f"{results.absolute()} at http://{name}:{port}/"
     sign_in = f"to start and stop searches, sign in once by http://{name}:{port}/signin?code={code}"

@@ -1,7 +1,7 @@
-"""Answers of the API as JSON, none longer than MOST_BYTES, and few of them in memory at a time.
+"""Writes the API's responses as JSON of at most MOST_BYTES each, and limits how many are in memory at once.
 
-What does not fit is left out and the answer says so: of a list the last rows, which `left_out` counts; of a row the
-ends of its longest values; a figure is drawn empty, with the reason.
+A response that is too long is shortened and says so. A list loses its last rows, and `left_out` counts them. A row
+loses the ends of its longest values. A figure is replaced by an empty one that shows the reason.
 """
 
 from __future__ import annotations
@@ -20,18 +20,22 @@ from starlette.types import Receive, Scope, Send
 from tuner.record.journal import strict
 from tuner.record.reading import NotYet
 
-MOST_BYTES = 32 << 20  # of an answer; 10,000 trials of ten parameters take 5 MB, the figures of 12 parameters 8 MB
-MOST_ROW = 64 << 10  # of a row of a list
-MOST_SENT = 256 << 20  # of all answers that have not been sent to their ends
-MOST_WRITTEN = 4  # answers at a time: Python writes one at a time anyway, and each is there twice meanwhile
-LEAST_ITEM, LONGEST_NAME = 100, 1000  # bytes of what is shortened
-PIECE_BYTES = 64 << 10  # sent at a time: no more is copied for a client that does not read
+MOST_BYTES = 32 << 20  # of a response; 10,000 trials of ten parameters take 5 MB, the figures of 12 parameters 8 MB
+MOST_ROW = 64 << 10  # bytes of one row of a list
+MOST_SENT = 256 << 20  # bytes of all responses that are not completely sent
+MOST_WRITTEN = 4  # responses encoded at once; the GIL encodes one at a time, and each is in memory twice meanwhile
+LEAST_ITEM, LONGEST_NAME = 100, 1000  # bytes, when a value is shortened
+PIECE_BYTES = 64 << 10  # bytes sent at once, so that a client that does not read costs no larger copy
 _encode = json.JSONEncoder(default=vars, allow_nan=False).encode
 _writing = threading.Semaphore(MOST_WRITTEN)
 
 
 class Answer(Response):
-    """JSON that is sent piece by piece and counted until it has been sent; NotYet where there is no room for it."""
+    """A JSON response that is sent in pieces and counts against MOST_SENT until it is sent completely.
+
+    Raises:
+        NotYet: the unsent responses together would exceed MOST_SENT.
+    """
 
     _lock = threading.Lock()
     _sent = 0
@@ -43,7 +47,7 @@ class Answer(Response):
             if size and Answer._sent and Answer._sent + size > MOST_SENT:
                 raise NotYet(f"answers of {Answer._sent >> 20} MiB are being sent; ask again")
             Answer._sent += size
-        self._end = weakref.finalize(self, Answer._forget, size)  # also where it is never sent
+        self._end = weakref.finalize(self, Answer._forget, size)  # runs even if the response is never sent
 
     @staticmethod
     def _forget(size: int) -> None:
@@ -62,16 +66,16 @@ class Answer(Response):
 
 
 def answer(row: Any, status: int = 200, **rows: Iterable[Any]) -> Answer:
-    """The answer that `text_of` writes."""
+    """Returns a response with the JSON that `text_of` writes."""
     return Answer(text_of(row, **rows), status)
 
 
 def text_of(row: Any, **rows: Iterable[Any]) -> str:
-    """A dataclass as JSON, floats that JSON has not as the strings that the journal writes.
+    """Encodes a dataclass as JSON; nan and infinity become the strings that the journal uses.
 
     Args:
-        rows: the rows of fields that are lists, which may be made as they are asked for. Where some are left out, the
-            dataclass must have a field `left_out`.
+        rows: iterables, possibly lazy, with the rows of the fields that are lists. The dataclass must have a field
+            `left_out` if rows may be left out.
     """
     with _writing:
         fields = {name: "" if name in rows else _text(_fitted(value)) for name, value in vars(row).items()}
@@ -88,7 +92,10 @@ def text_of(row: Any, **rows: Iterable[Any]) -> str:
 
 
 def figures_text(figures: Mapping[str, dict[str, Any]]) -> bytes:
-    """Figures by name as JSON; those that do not fit behind the ones before them are empty, with the reason."""
+    """Encodes figures by name as JSON.
+
+    A figure that would make the text longer than MOST_BYTES is replaced by an empty one that shows the reason.
+    """
     left, texts = MOST_BYTES, []
     with _writing:
         for name, figure in figures.items():
@@ -100,7 +107,7 @@ def figures_text(figures: Mapping[str, dict[str, Any]]) -> bytes:
 
 
 def _texts(rows: Iterable[Any], most: int) -> tuple[list[str], int]:
-    """The first rows as JSON, of so many bytes together; and how many others there are."""
+    """Encodes the first rows, at most `most` bytes in all; returns their texts and the number of rows left out."""
     texts: list[str] = []
     rows = iter(rows)
     for row in rows:
@@ -114,14 +121,14 @@ def _texts(rows: Iterable[Any], most: int) -> tuple[list[str], int]:
 
 def _text(value: Any) -> str:
     try:
-        # Straight to text: copying 10,000 rows by `asdict` and again by `strict` takes four times as long.
+        # Encoded without a copy: copying 10,000 rows by `asdict` and then by `strict` takes four times as long.
         return _encode(value)
     except ValueError:
         return _encode(strict(dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value))  # type: ignore[arg-type]
 
 
 def _fitted(value: Any) -> Any:
-    """A field of an answer, as it is where it fits."""
+    """Returns a field's value, shortened if it is too large; a figure that is too large is replaced by an empty one."""
     if isinstance(value, dict) and "data" in value and "layout" in value:
         size = len(to_json(value))
         return value if size <= MOST_BYTES // 2 else _empty(size)
@@ -129,7 +136,7 @@ def _fitted(value: Any) -> Any:
 
 
 def _empty(size: int) -> dict[str, Any]:
-    """A figure of Plotly's schema that says why it shows nothing."""
+    """Returns a Plotly figure without data whose text says why it is empty."""
     text = f"left out: this figure has {size:,} bytes, and an answer {MOST_BYTES:,} at most"
     note = {"text": text, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
     axis = {"visible": False}
@@ -137,15 +144,15 @@ def _empty(size: int) -> dict[str, Any]:
 
 
 def shortened(value: Any, most: int) -> Any:
-    """The value, where its JSON has about `most` bytes at most; else a copy whose long texts and lists are cut off.
+    """Returns the value if its JSON has at most about `most` bytes, otherwise a copy with long texts and lists cut.
 
-    A copy says where something is missing: a text ends with its length, a list or a dict with how much more it has.
+    The copy marks each cut: a text ends with its full length, a list or dict with the number of missing items.
     """
     return value if _measured(value, most) >= 0 else _cut(value, most)[0]
 
 
 def _measured(value: Any, left: int) -> int:
-    """What is left of so many bytes behind the value; below 0 where it has more, and then nothing more is looked at."""
+    """Returns `left` minus the value's approximate size in JSON; stops measuring as soon as the result is below 0."""
     if isinstance(value, str):
         return left - 2 - (len(value) if value.isascii() else 6 * len(value))
     if isinstance(value, dict):
@@ -166,7 +173,10 @@ def _measured(value: Any, left: int) -> int:
 
 
 def _cut(value: Any, left: int) -> tuple[Any, int]:
-    """A copy of at most about `left` bytes, and how many of them are left. No item takes more than half of them."""
+    """Returns a copy of at most about `left` bytes, and the number of bytes that remain.
+
+    No item takes more than half of the bytes that remain before it.
+    """
     if isinstance(value, str):
         after = _measured(value, left)
         if after >= 0:

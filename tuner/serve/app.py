@@ -1,4 +1,7 @@
-"""The service over a results folder: what reads. Every route is a call of what the other files know."""
+"""Creates the service for a results folder and adds the routes that read experiments.
+
+Each route only calls functions of the other modules.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="rows to send at mo
 
 @dataclasses.dataclass(frozen=True)
 class Health:
-    """The service answers, and reads this folder."""
+    """The service's status and the results folder that it reads."""
 
     status: str
     results: str
@@ -45,9 +48,10 @@ class Health:
 
 @dataclasses.dataclass(frozen=True)
 class Experiments:
-    """All experiments of the results folder, the newest first; `total` there are, of which these were asked for.
+    """The requested experiments of the results folder, the newest first; `total` counts all experiments there.
 
-    `left_out` of these are missing, because an answer has a largest size: ask for them with another offset.
+    `left_out` counts requested ones that are missing, because a response has a maximum size: request them with a
+    larger offset.
     """
 
     results: str
@@ -58,7 +62,7 @@ class Experiments:
 
 @dataclasses.dataclass(frozen=True)
 class Trials:
-    """`total` trials there are, of which these rows were asked for; `left_out` as in `Experiments`."""
+    """The requested rows; `total` counts all trials of the experiment; `left_out` as in `Experiments`."""
 
     total: int
     trials: list[tables.TrialRow] = dataclasses.field(default_factory=list)
@@ -67,9 +71,9 @@ class Trials:
 
 @dataclasses.dataclass(frozen=True)
 class Rungs:
-    """The rungs, and the decisions taken there and elsewhere, close calls first; `total` decisions there are.
+    """The rungs, and the requested decisions, the smallest margin first; `total` counts all decisions.
 
-    `left_out` as in `Experiments`, of rungs and decisions together.
+    `left_out` counts the missing rungs and decisions together, as in `Experiments`.
     """
 
     rungs: list[tables.RungRow]
@@ -86,17 +90,19 @@ def create_app(
     searches: Searches | None = None,
     problem: str = "this service only reads",
 ) -> FastAPI:
-    """The service over a results folder.
+    """Creates the service for a results folder.
 
-    `host` is the address it is bound to: on loopback anyone on this machine may read; beyond it every request needs
-    the token, and every write needs it anywhere. `app.state.keys` has the code of the sign-in link;
-    `app.state.stopping` is asked by streams whether to end; `app.state.costly` is to be closed.
+    `app.state.keys` has the code of the sign-in link. Event streams end once `app.state.stopping()` returns True.
+    The caller must close `app.state.costly`.
 
     Args:
-        searches: what starts searches; without it `problem` says why none can be started.
+        host: the address that the service is bound to. On loopback, every user of this machine may read without the
+            token. On any other address every request needs it. A request that writes needs it on every address.
+        searches: starts the searches; None if none can be started.
+        problem: why no search can be started, if `searches` is None.
 
     Raises:
-        RequestError: a host beyond loopback without a token.
+        RequestError: `host` is not loopback and there is no token.
     """
     if not is_loopback(host) and not token:
         raise RequestError(f"--host {host} is reached from elsewhere: set TUNER_TOKEN to a secret, or use 127.0.0.1")
@@ -123,18 +129,18 @@ def create_app(
 def _api(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/health", responses={200: {"model": Health}})
     async def health() -> Response:
-        """Whether the service answers, however many others wait for a thread."""
+        """Reports that the service answers, even while all its threads are busy."""
         return answer(Health("ok", str(desk.store.root)))
 
     @app.get("/api/experiments", responses={200: {"model": Experiments}})
     def experiments(offset: Offset = 0, limit: Limit = MOST_ROWS) -> Response:
-        """All experiments, those that wait for their start first, then the newest."""
+        """All experiments: first those that wait to be started, then the others from newest to oldest."""
         total, rows = desk.rows(offset, limit)
         return answer(Experiments(str(desk.store.root), total), experiments=rows)
 
     @app.get("/api/experiments/{name}", responses={200: {"model": Shown}})
     def experiment(name: str) -> Response:
-        """One experiment in a line."""
+        """The summary of one experiment."""
         return answer(desk.one(name))
 
     @app.get("/api/experiments/{name}/trials", responses={200: {"model": Trials}})
@@ -146,9 +152,9 @@ def _api(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/api/experiments/{name}/rungs", responses={200: {"model": Rungs}})
     def rungs(name: str, offset: Offset = 0, limit: Limit = MOST_ROWS, since: Since = 0) -> Response:
-        """Its rungs, and its decisions with their margins, close calls first; offset, limit and since are of decisions.
+        """Its rungs, and its decisions with their margins, the smallest margin first.
 
-        With since, the decisions come in the order of the trials.
+        offset, limit and since apply to the decisions. With since, decisions are in the order of the trials.
         """
         record = desk.view(name).record
         there, calls = record.standing.rungs, record.standing.calls
@@ -157,7 +163,7 @@ def _api(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/api/experiments/{name}/figures", responses={200: {"model": dict[str, dict[str, Any]]}})
     def figures(name: str) -> Response:
-        """Figures of Plotly's schema by name, those that there is something to draw for."""
+        """Figures of Plotly's schema by name; figures without data are left out."""
         return Answer(desk.view(name).figures)
 
 
@@ -187,11 +193,11 @@ def _errors_as_json(app: FastAPI) -> None:
             return refusal(error.status, str(error))
         if isinstance(error, NotYet):
             return later(str(error))
-        # A damaged folder too: 500 is for what the service itself does wrong.
+        # A damaged folder gets 422 too; 500 is for faults of the service itself.
         return refusal(404 if isinstance(error, NotThere) else 422, str(error))
 
     def unforeseen(_: Request, error: Exception) -> Response:
-        # The outermost: this answer does not pass the guard.
+        # This handler runs outside the guard middleware, so it sets the guard's headers itself.
         return JSONResponse({"error": f"the service failed ({type(error).__name__}); see its output"}, 500, HEADERS)
 
     for kind, handler in {HTTPException: http, RequestValidationError: invalid, RequestError: wrong}.items():

@@ -1,4 +1,4 @@
-"""Bounds on what one client may take: a body's size and time, and how long an answer waits for a reader."""
+"""Limits for one client: the size and duration of a request body, and how long a response waits for its reader."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tuner.serve.guard import READS, refusal
 
-MOST_BYTES = 16 << 10  # of a body; a search's options take 1 kB
-BODY_S = 10.0  # for the whole of it
+MOST_BYTES = 16 << 10  # of a request body; a search's options take 1 kB
+BODY_S = 10.0  # for the whole body
 RETRY_S = 1
-READER_S = 30.0  # for a reader to take what was sent, before its connection is closed
+READER_S = 30.0  # for a client to read what was sent, before the service closes the connection
 
 
 def later(message: str) -> Response:
-    """503: not now; a client that asks again after RETRY_S is answered sooner or later."""
+    """Returns a 503 response that asks the client to retry after RETRY_S."""
     answer = refusal(503, message)
     answer.headers["Retry-After"] = str(RETRY_S)
     return answer
 
 
 class Bounds:
-    """Middleware: reads a body whole before anything looks at it, and gives up on readers that do not read."""
+    """Middleware that reads the whole request body before the app runs, and drops clients that do not read."""
 
     def __init__(self, app: ASGIApp, body_s: float = BODY_S, reader_s: float = READER_S) -> None:
         self._app, self._body_s, self._reader_s = app, body_s, reader_s
@@ -59,7 +59,7 @@ class Bounds:
 
 
 async def _whole(receive: Receive) -> bytes | None:
-    """The body, or None where it is too long or its sender went away."""
+    """Reads the whole body; returns None if it is too long or the client disconnected."""
     body = b""
     while len(body) <= MOST_BYTES:
         message = await receive()

@@ -1,9 +1,9 @@
 """Checks a search without starting it: `python -m tuner.serve.check OPTIONS` takes the options of `tuner.run`.
 
-The service asks it by a process of its own, so that ray, torch and what a space's file does stay out of the service. It
-prints the experiment with every choice made as JSON; what is wrong is the command line's own one line and exit code 2.
-With ELSEWHERE as the last word the search is for a cluster, whose nodes the service knows: this machine need not hold
-its trials.
+The service runs it in a process of its own, so that the service imports neither ray nor torch and executes no space's
+file. It prints the experiment as JSON, with all defaults filled in. For a wrong option it prints the same line as
+`tuner.run` and exits with code 2. With ELSEWHERE as the last argument, the search is for a cluster: the check then does
+not require that a trial fits this machine, because the service itself checks the cluster's nodes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ ELSEWHERE = "--elsewhere"
 
 
 def experiment_of(argv: list[str]) -> Experiment:
-    """What these words ask for, every choice made; RequestError in the command line's words."""
+    """Returns the experiment that these arguments request, with all defaults filled in.
+
+    Raises:
+        RequestError: an argument is wrong; the text is that of `tuner.run`.
+    """
     here = argv[-1:] != [ELSEWHERE]
     argv = argv if here else argv[:-1]
     command = run.parse(argv, Experiment())
@@ -28,7 +32,7 @@ def experiment_of(argv: list[str]) -> Experiment:
 
 
 def main(argv: list[str]) -> int:
-    """0 with the experiment on stdout, or 2 with one line on stderr."""
+    """Prints the experiment to stdout and returns 0, or prints one line to stderr and returns 2."""
     try:
         experiment = experiment_of(argv)
     except RequestError as error:

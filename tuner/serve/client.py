@@ -1,4 +1,7 @@
-"""A client of the service: `Client("http://127.0.0.1:8800").start("cifar", num_samples=20)`; standard library alone."""
+"""A client of the service, which needs only the standard library.
+
+Example: `Client("http://127.0.0.1:8800").start("cifar", num_samples=20)`.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ Row = dict[str, Any]
 BUSY = ("queued", "starting", "running", "stopping")
 
 
-MOST_TRIES = 60  # of a question that the service puts off, a second each
+MOST_TRIES = 60  # retries of a request that the service answers with "try again", one second apart
 
 
 class ServiceError(Exception):
-    """The service refused; `status` is HTTP's, the text is its own, which says what to do.
+    """The service refused a request. The text is the service's own and says what to do.
 
-    `again_s` is after how long to ask again, 0 where the service does not say.
+    `status` is the HTTP status. `again_s` is the number of seconds after which to retry, 0 if a retry does not help.
     """
 
     def __init__(self, status: int, message: str, again_s: float = 0.0) -> None:
@@ -29,13 +32,14 @@ class ServiceError(Exception):
 
 
 class Client:
-    """Talks to one service.
+    """Sends requests to one service.
 
     Args:
-        url: as `tuner.serve` prints it.
-        token: needed to start, stop and resume, and for everything beyond loopback; TUNER_TOKEN when left out. A
-            service that was given none keeps one in the file that it names when it starts.
-        timeout_s: of one request; starting a search checks it first, which imports torch.
+        url: the address that `tuner.serve` prints.
+        token: needed to start, stop and resume searches, and for every request to an address beyond loopback; by
+            default TUNER_TOKEN. A service started without a token generates one and prints the path of its file.
+        timeout_s: timeout of one request. It is long because the service checks a search before it starts it, and
+            the check imports torch.
     """
 
     def __init__(self, url: str, token: str | None = None, timeout_s: float = 180.0) -> None:
@@ -47,16 +51,16 @@ class Client:
         self._timeout_s = timeout_s
 
     def experiments(self) -> list[Row]:
-        """Every experiment in a line, the newest first."""
+        """Returns the summaries of all experiments, the newest first."""
         found: list[Row] = self._get("/api/experiments")["experiments"]
         return found
 
     def get(self, name: str) -> Row:
-        """One experiment in a line."""
+        """Returns the summary of one experiment."""
         return self._get(_path(name))
 
     def trials(self, name: str) -> list[Row]:
-        """Its trials in the order in which they were suggested, fetched page by page."""
+        """Returns an experiment's trials in the order in which they were suggested; fetches them page by page."""
         rows: list[Row] = []
         while True:
             page = self._get(_path(name, "/trials?") + urlencode({"offset": len(rows)}))
@@ -65,13 +69,14 @@ class Client:
                 return rows
 
     def rungs(self, name: str) -> Row:
-        """Its rungs and decisions."""
+        """Returns an experiment's rungs and decisions."""
         return self._get(_path(name, "/rungs"))
 
     def events(self, name: str, after: int = 0) -> Iterator[Row]:
-        """The journal's events behind the first `after`, then new ones as they are written, until the caller ends it.
+        """Yields the journal's events except the first `after`, then new ones as they are written.
 
-        It ends by itself when the service ends the stream; `after` = events seen so far goes on.
+        The iterator ends when the service closes the stream. To continue, call it again with `after` = the number of
+        events seen so far.
         """
         connection, answer = self._ask("GET", _path(name, f"/events?after={int(after)}"), None)
         try:
@@ -82,19 +87,26 @@ class Client:
             connection.close()
 
     def start(self, space: str, **options: Any) -> Row:
-        """Starts a search; options as of the command line: `num_samples=20`, `searcher="optuna"`. Gives its line."""
+        """Starts a search and returns its summary.
+
+        The options are those of the command line: `num_samples=20`, `searcher="optuna"`.
+        """
         return self._post("/api/experiments", {"space": space, **options})
 
     def stop(self, name: str) -> Row:
-        """Stops a search as Ctrl-C does; returns at once, `wait` waits for its end."""
+        """Stops a search as Ctrl-C does; returns at once. Call `wait` to wait for its end."""
         return self._post(_path(name, "/stop"), {})
 
     def resume(self, name: str, **extended: Any) -> Row:
-        """Goes on with a search, or extends it: `num_samples`, `time_budget`."""
+        """Resumes a search; `num_samples` and `time_budget` may be raised to extend it."""
         return self._post(_path(name, "/resume"), extended)
 
     def wait(self, name: str, timeout_s: float = float("inf"), pause_s: float = 0.5) -> Row:
-        """Its line once it neither waits nor runs; TimeoutError after `timeout_s`."""
+        """Waits until a search is neither queued nor running; returns its summary.
+
+        Raises:
+            TimeoutError: the search is still queued or running after `timeout_s` seconds.
+        """
         until = time.monotonic() + timeout_s
         while (row := self.get(name))["state"] in BUSY:
             if time.monotonic() > until:
@@ -103,7 +115,7 @@ class Client:
         return row
 
     def _get(self, path: str) -> Row:
-        """Asks again where the service says when: a long journal is read in parts."""
+        """Sends a GET request; retries it if the service asks for that, which it does while it reads a long journal."""
         for _ in range(MOST_TRIES):
             try:
                 return self._json("GET", path, None)
@@ -127,7 +139,10 @@ class Client:
     def _ask(
         self, method: str, path: str, body: str | None
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """The open answer. http.client follows no redirect, so the token goes nowhere else."""
+        """Sends a request and returns the connection and the response, whose body is not read yet.
+
+        http.client follows no redirects, so the token reaches no other server.
+        """
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         connection = kind(self._host, self._port, timeout=self._timeout_s)
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}

@@ -1,7 +1,8 @@
-"""The Ray cluster that the service starts on this machine: loopback ports alone, a token of its own, ended by its id.
+"""Starts and ends the service's own Ray cluster on this machine. It listens on loopback only and has its own token.
 
-It outlives the service while a search runs there, and the next service finds it by its file. The file names a process;
-the service ends that process only where the kernel says that it is the head which the service started.
+The cluster outlives the service while a search runs there. The next service finds it through the file `cluster.json`,
+which names the process id of its head. Before the service ends that process, it checks by `/proc` that the process is
+the head which a service started.
 """
 
 from __future__ import annotations
@@ -37,29 +38,32 @@ MODULE, PREFIX = "tuner.serve.head", "tuner-"
 
 @dataclass(frozen=True)
 class Cluster:
-    """A head that runs: its process, told apart from a later one of the same id by `born`, and its Jobs API."""
+    """A cluster that was started: the process of its head, and the port of its Jobs API.
+
+    `born` is the start time of the process; it differs if the kernel reuses the process id.
+    """
 
     pid: int
     born: str
     port: int
-    folder: str  # Ray's own files, removed with it
-    token: str  # a file
+    folder: str  # Ray's temporary files, deleted when the cluster ends
+    token: str  # path of the file with the token
 
     @property
     def url(self) -> str:
-        """Of its Jobs API."""
+        """Address of the cluster's Jobs API."""
         return f"http://127.0.0.1:{self.port}"
 
     def headers(self) -> dict[str, str]:
-        """What a request to the Jobs API needs."""
+        """Returns the headers that authorise a request to the Jobs API."""
         return {"Authorization": f"Bearer {Path(self.token).read_text()}"}
 
     def alive(self) -> bool:
-        """Whether that very process still runs: by its start, its user and its command line."""
+        """Checks that the head's process still runs, by its start time, user and command line."""
         return _born(self.pid) == self.born != "" and _is_head(self.pid, self.folder)
 
     def end(self) -> None:
-        """Ends the head, which ends what it started, and removes its files; waits for it."""
+        """Ends the head and all processes that it started, waits for that, and deletes the cluster's files."""
         if self.alive():
             os.kill(self.pid, signal.SIGTERM)
             until = time.monotonic() + END_S
@@ -71,7 +75,10 @@ class Cluster:
 
 
 def find(state: Path) -> Cluster | None:
-    """The cluster that a service of this state folder started, if it still runs; says where its file is damaged."""
+    """Returns the running cluster that a service with this state folder started; None if there is none.
+
+    Prints a line if the cluster's file is damaged.
+    """
     path = state / "cluster.json"
     try:
         cluster = TypeAdapter(Cluster).validate_json(bytes_in(state, path.name), strict=True)
@@ -84,24 +91,28 @@ def find(state: Path) -> Cluster | None:
 
 
 def start(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
-    """Starts a cluster with these resources and waits until it takes jobs; RequestError where it does not."""
+    """Starts a cluster with these resources and waits until it accepts jobs.
+
+    Raises:
+        RequestError: the cluster did not start within START_S.
+    """
     token = keep_secret(state / "ray_token", secrets.token_hex(32))
-    folder = tempfile.mkdtemp(prefix=PREFIX)  # short: the path of a socket has 107 characters at most
+    folder = tempfile.mkdtemp(prefix=PREFIX)  # short, because the path of a Unix socket has at most 107 characters
     port, client, agent = _free_ports(3)
     command = [sys.executable, "-m", MODULE, "--port=0", "--node-ip-address=127.0.0.1"]
     command += [f"--dashboard-port={port}", "--dashboard-host=127.0.0.1", f"--ray-client-server-port={client}"]
-    # Without a port of its own the agent, which starts jobs, takes 52365: beside another Ray it never answers.
+    # The dashboard agent starts jobs. On its default port, 52365, it would never answer beside another Ray cluster.
     command += [f"--dashboard-agent-listen-port={agent}"]
     command += ["--include-dashboard=true", f"--num-cpus={num_cpus:g}", f"--num-gpus={num_gpus:g}"]
     env = child_environment()
-    for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):  # another cluster's; Ray prefers this token to the file's
+    for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):  # these name another cluster; Ray prefers RAY_AUTH_TOKEN to the file
         env.pop(name, None)
     env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-    # Ray's own switch for machines without clusters: the node's address is 127.0.0.1, and every port is bound there.
-    # Without it `ray start` listens on all interfaces, whatever --node-ip-address says.
+    # With 0, Ray uses 127.0.0.1 as the node's address and binds every port there. Without it `ray start` listens on all
+    # interfaces, whatever --node-ip-address says.
     env |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     with open(state / "cluster.log", "wb") as log:
-        # A session of its own: Ctrl-C in the service's terminal must not end the searches.
+        # A new session, so that Ctrl-C in the service's terminal does not end the searches.
         process = subprocess.Popen(
             [*command, _temp_dir(folder)],
             env=env,
@@ -132,7 +143,7 @@ def _answers(cluster: Cluster) -> bool:
 
 
 def _born(pid: int) -> str:
-    """When the process began, in the kernel's ticks; empty where there is none, or a dead one that is not collected."""
+    """Returns the start time of a process in kernel ticks; empty if there is no such process or it is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -141,7 +152,7 @@ def _born(pid: int) -> str:
 
 
 def _is_head(pid: int, folder: str) -> bool:
-    """Whether the process is this user's, and the head that the service started with that folder."""
+    """Checks that the process belongs to this user and is the head that a service started with that folder."""
     process = Path(f"/proc/{pid}")
     try:
         words = os.fsdecode((process / "cmdline").read_bytes()).split("\0")
@@ -155,18 +166,18 @@ def _temp_dir(folder: str) -> str:
 
 
 def _is_own_folder(folder: Path) -> bool:
-    """Whether it is one that `start` made: by name and place, this user's, and no link."""
+    """Checks by name, parent, owner and type that `start` created the folder; a link is refused."""
     if folder.parent != Path(tempfile.gettempdir()) or not folder.name.startswith(PREFIX):
         return False
     try:
         found = folder.lstat()
-    except (OSError, ValueError):  # a zero byte
+    except (OSError, ValueError):  # ValueError: the path contains a zero byte
         return False
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _reap(pid: int) -> None:
-    """Collects the process where it is a child of this one."""
+    """Reaps the process if it is an ended child of this one."""
     try:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:

@@ -1,6 +1,7 @@
-"""Connections to the service: a time to ask and a time to read, and room for the next where all are taken.
+"""Limits on connections: a time for sending a request, a time for reading the response, and a maximum number.
 
-Without them a client that opens sockets and sends nothing, or takes no answer, keeps everybody else out.
+Without these limits, a client that opens connections and sends nothing, or reads no response, would block all other
+clients. When all connections are in use, a new one closes an idle or stalled one.
 """
 
 from __future__ import annotations
@@ -15,19 +16,21 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tuner.serve.bounds import READER_S
 
-# Of an answer that the kernel takes before its reader does. Its own 4 MB hide a reader that does not read: 400 of them
-# were found out after 7 s, and after 2 s with this. It sends 5 MB/s to a reader 100 ms away.
+# The kernel's send buffer for one connection. The default of 4 MB hides a client that does not read: 400 such clients
+# were detected after 7 s, with this size after 2 s. It still sends 5 MB/s to a client 100 ms away.
 SEND_BYTES = 256 << 10
-ENDS_S = 0.5  # without a byte read, where the service ends; uvicorn cancels what is left after 3, with a traceback each
-HEAD_BYTES = 64 << 10  # of a request's head
-# Of a body. uvicorn parses all that it has read, 256 kB, before anybody else is answered: 40 us for each chunk, and
-# 600 kB of chunks of one byte took 5 s. A body of 16 kB has one or two parts.
+# At shutdown, a connection whose client reads nothing for this time is closed. After 3 s uvicorn cancels the remaining
+# responses, each with a traceback.
+ENDS_S = 0.5
+HEAD_BYTES = 64 << 10  # the largest request line and headers together
+# Chunks of one body. uvicorn parses all 256 kB that it has read before it serves another client. A chunk takes 40 us,
+# and 600 kB in chunks of one byte took 5 s. A normal body of 16 kB has one or two chunks.
 MOST_PARTS = 500
 CLOSED, UNASKED, IDLE, UNREAD, OWED = range(5)
 
 
 class Requests(h11.Connection):
-    """h11's reader of requests, which refuses a body in more than MOST_PARTS parts."""
+    """h11's parser of requests, which also refuses a body in more than MOST_PARTS chunks."""
 
     _parts = 0
 
@@ -42,10 +45,11 @@ class Requests(h11.Connection):
 
 
 class Connection(H11Protocol):
-    """uvicorn's HTTP connection, whose client must ask in time, read in time, and make room while it does neither.
+    """uvicorn's HTTP connection, with a time limit for sending a request and for reading the response.
 
-    `timeout_keep_alive` seconds are for a whole request head, from the connection's start or its last answer on;
-    uvicorn's own clock stops at any byte. At `limit_concurrency` connections a new one closes an older one.
+    A client has `timeout_keep_alive` seconds for a whole request head, from the start of the connection or from its
+    last response; uvicorn itself stops that timer at the first byte. At `limit_concurrency` connections, a new
+    connection closes an older one whose client neither sends a request nor reads a response.
     """
 
     reader_s = READER_S
@@ -71,15 +75,16 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             self.conn.receive_data(data)
-            self.handle_events()  # stops the clock once a head is whole
-        except h11.LocalProtocolError:  # what follows a refused body is no HTTP, and there is an answer already
+            self.handle_events()  # stops the timer once a request head is complete
+        except h11.LocalProtocolError:  # bytes after a refused body are not HTTP, and the refusal is already sent
             self.transport.abort()
 
     def handle_events(self) -> None:
-        """Makes room for a request where there is none, and lets uvicorn answer it with 503 where none can be made.
+        """Makes room for a request if all connections are in use; if that fails, uvicorn answers it with 503.
 
-        uvicorn refuses all at a limit of 0. Its own rule counts tasks too: that of a connection which was just closed
-        runs on for a moment, and its place was refused to whoever it was made for.
+        A `limit_concurrency` of 0 makes uvicorn refuse every request. uvicorn's own rule also counts tasks, and the
+        task of a connection that was just closed runs on for a moment. The request for which the connection was closed
+        would then be refused.
         """
         if not self._has_room():
             self._make_room()
@@ -87,13 +92,16 @@ class Connection(H11Protocol):
         super().handle_events()
 
     def send_400_response(self, msg: str) -> None:
-        """Answers instead of the app, whose own answer would be a traceback now."""
+        """Sends status 400 in place of the app's response, which would now fail with a traceback."""
         if self.cycle is not None:
             self.cycle.disconnected = True
         super().send_400_response(msg)
 
     def shutdown(self) -> None:
-        """Closes at once where the answer is not being read, and else after ENDS_S in which nothing was read."""
+        """Closes the connection at shutdown.
+
+        It closes at once if its client is not reading the response, otherwise once nothing was read for ENDS_S.
+        """
         self.reader_s = ENDS_S
         if self._stalled is not None:
             self.transport.abort()
@@ -117,11 +125,14 @@ class Connection(H11Protocol):
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def _has_room(self) -> bool:
-        """Whether a request is answered now. Twice the tasks: a thread that works for a closed connection runs on."""
+        """Checks whether there is room for this request.
+
+        Twice as many tasks as connections are allowed, because a thread that works for a closed connection runs on.
+        """
         return len(self.connections) < self._most and len(self.tasks) < 2 * self._most
 
     def _make_room(self) -> None:
-        """Closes the other connection that comes first by `_claim`; none where each waits for an answer."""
+        """Closes the other connection that is lowest by `_claim`; none if every client waits for its response."""
         others: set[Any] = self.connections - {self}
         oldest = min(others, key=Connection._claim, default=self)
         if oldest is not self and oldest._claim() < (OWED,):
@@ -129,8 +140,11 @@ class Connection(H11Protocol):
             self.connections.discard(oldest)
 
     def _claim(self) -> tuple[int, float]:
-        """What is closed first, the oldest of each: closed already but not read to its end, no whole request yet, idle,
-        an answer that is not read."""
+        """Returns the sort key by which connections are closed; the oldest of the lowest state is closed first.
+
+        The states in order: already closing, no complete request yet, idle, with a response that the client does not
+        read, and waiting for its response.
+        """
         asks = self.cycle is not None and not self.cycle.response_complete
         if self.transport.is_closing():
             return CLOSED, self._since
@@ -145,7 +159,10 @@ class Connection(H11Protocol):
         self._stalled = self.loop.call_later(self.reader_s, self._give_up, left)
 
     def _give_up(self, left: int) -> None:
-        """Ends the connection if nothing was read since the last look: closing it would wait for its reader."""
+        """Aborts the connection if its client has read nothing since the last check.
+
+        It aborts, because a normal close would wait for the client to read.
+        """
         if self.transport.get_write_buffer_size() < left:
             self._look_again()
         else:

@@ -1,11 +1,12 @@
 "use strict";
-// What acts: starting, stopping and resuming a search. The form is made from the API's own schema, which is made from
-// the command line's options. All of it is hidden until the reader has signed in; the service asks for that anyway.
+// Starts, stops and resumes searches. The form is generated from the API's schema, which is generated from the command
+// line's options. All controls are hidden until the user has signed in; the service checks each request anyway.
 
-const FIRST = ["space", "num_samples", "max_epochs", "searcher", "scheduler", "name"]; // the rest is behind "more"
+const FIRST = ["space", "num_samples", "max_epochs", "searcher", "scheduler", "name"]; // others: behind "more"
 const session = { signedIn: false, watching: null };
 
-// The cookie alone starts nothing: it goes to every port of this host. The key that signing in gives stays on this page.
+// The cookie alone may not start a search, because the browser sends it to every port of this host. The key from the
+// sign-in page stays in this page's storage.
 function key() {
   try {
     if (location.hash.startsWith("#key=")) {
@@ -14,7 +15,7 @@ function key() {
     }
     return { "X-Tuner-Key": localStorage.getItem("tuner-key") ?? "" };
   } catch {
-    return {}; // the browser keeps nothing: its reader cannot sign in, and reads
+    return {}; // the browser blocks storage: the user cannot sign in and may only read
   }
 }
 
@@ -69,7 +70,7 @@ function field(name, schema) {
   input.id = `start-${name}`;
   input.name = name;
   input.title = schema.description ?? "";
-  // A number where the schema wants one; what is no number goes as it is, for the service to refuse in its words.
+  // Converts the text to a number if the schema requires one; other text is sent unchanged, and the service refuses it.
   input.dataset.number = String(types.includes("integer") || types.includes("number"));
   const label = document.createElement("label");
   label.append(name.replaceAll("_", " "), input);
@@ -113,7 +114,7 @@ function showControl(summary) {
   at("extend").hidden = !actions.includes("resume");
   at("more-samples").placeholder = summary.num_samples;
   clearTimeout(session.watching);
-  // A job begins and ends beside the journal: while something is under way its state is asked for, too.
+  // The start and end of a job are not in the journal, so the page polls its state while the search is under way.
   if (BUSY.includes(summary.state)) session.watching = setTimeout(() => watch(summary), 1500);
 }
 

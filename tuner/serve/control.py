@@ -1,4 +1,4 @@
-"""The routes that act: start a search, stop it, resume it, sign in and out. The guard asks each for the token."""
+"""Routes that change something: start, stop and resume a search, sign in and out. The guard checks the token."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ from tuner.serve.watched import View
 from tuner.spec.spaces import list_spaces
 
 
-# 29 routes list it for ten codes each. pydantic builds the schema of its own dataclass once, of a plain one each time.
+# 29 routes list this model for ten status codes each. pydantic builds the schema of a pydantic dataclass once, but that
+# of a standard dataclass at every use.
 @pydantic_dataclass(frozen=True)
 class Refusal:
-    """Every error: what was given, what is allowed, what to do."""
+    """The body of every error response; its text says what was requested, what is allowed and what to do."""
 
     error: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """A space that a search can be started over, with the first line of its file."""
+    """A search space that a search can use, with the first line of its file."""
 
     name: str
     about: str
@@ -45,14 +46,17 @@ class Space:
 
 @dataclasses.dataclass(frozen=True)
 class Spaces:
-    """Every space of `search_spaces/`."""
+    """All search spaces of `search_spaces/`."""
 
     spaces: list[Space]
 
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """Whether this request may act, and what keeps the service from starting searches, if anything does."""
+    """Whether this client may start, stop and resume searches.
+
+    `problem` says why the service cannot start searches; it is empty if it can.
+    """
 
     signed_in: bool
     problem: str
@@ -60,10 +64,10 @@ class Session:
 
 @dataclasses.dataclass(frozen=True)
 class Shown(Summary):
-    """An experiment in a line, with what the service knows of it.
+    """An experiment's summary, with what the service knows about its job.
 
-    `state` is queued, starting or stopping too; `message` says why it waits or failed; `actions` what may be asked of
-    it: stop, resume.
+    Further values of `state` are queued, starting and stopping. `message` says why the search waits or failed.
+    `actions` lists the allowed requests: stop, resume.
     """
 
     message: str = ""
@@ -81,10 +85,11 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 class Desk:
-    """What is known of every experiment: its files, and what was asked of the service.
+    """Combines, for each experiment, its files with the searches that this service was asked to run.
 
     Args:
-        searches: None where none can be started, and `problem` says why.
+        searches: starts the searches; None if none can be started.
+        problem: why no search can be started, if `searches` is None.
     """
 
     def __init__(self, store: Store, searches: Searches | None, problem: str = "") -> None:
@@ -92,15 +97,15 @@ class Desk:
 
     @property
     def searches(self) -> Searches:
-        """What starts searches; Refused where nothing does."""
+        """The object that starts searches; Refused if the service cannot start any."""
         if self._searches is None:
             raise Refused(503, self.problem)
         return self._searches
 
     def rows(self, offset: int, limit: int) -> tuple[int, Iterable[Shown]]:
-        """How many experiments there are, and `limit` of them from `offset` on.
+        """Returns the number of experiments, and lazily the rows of `limit` of them from `offset` on.
 
-        Those that wait for their start come first, then the newest. A row is made when it is asked for.
+        Experiments that wait to be started come first, then the others from newest to oldest.
         """
         asked = {search.name: search for search in (self._searches.all() if self._searches else [])}
         there = self.store.summaries()
@@ -110,7 +115,11 @@ class Desk:
         return len(waiting) + len(there), (shown(row, asked.get(row.name)) for row in self.store.unless_stopping(rows))
 
     def view(self, name: str) -> View:
-        """An experiment's record; an empty one where it was asked for and has not begun. NotThere."""
+        """Returns an experiment's record; the record is empty if the search is queued and has not begun.
+
+        Raises:
+            NotThere: there is no experiment of that name.
+        """
         try:
             return self.store.view(name)
         except NotThere:
@@ -121,11 +130,19 @@ class Desk:
             return View(ExperimentRecord(search.experiment, {}, (), summary.state), summary)
 
     def one(self, name: str) -> Shown:
-        """One experiment in a line; NotThere."""
+        """Returns an experiment's summary.
+
+        Raises:
+            NotThere: there is no experiment of that name.
+        """
         return shown(self.view(name).summary, self._searches.get(name) if self._searches else None)
 
     def journal(self, name: str) -> Path:
-        """Its journal, which may not have been begun; NotThere."""
+        """Returns the path of an experiment's journal; the file may not exist yet.
+
+        Raises:
+            NotThere: there is no experiment of that name.
+        """
         try:
             return self.store.journal(name)
         except NotThere:
@@ -133,24 +150,25 @@ class Desk:
             return self.store.root / name / "journal.jsonl"
 
     def resume(self, name: str, asked: Any) -> None:
-        """Queues the rest of a search; Refused while it runs elsewhere."""
+        """Queues a search to be resumed; Refused while another process runs it."""
         if driver := driver_of(self.store.journal(name).parent):
             raise Refused(409, f"{name} is run by {driver}; stop it first")
         self.searches.resume(name, asked)
 
 
 def shown(summary: Summary, search: Search | None) -> Shown:
-    """The summary by its files, corrected by what the service knows of its job."""
+    """Returns the summary from the experiment's files, with its state corrected by the state of its job."""
     state, message = summary.state, ""
     if search and search.phase == "queued":
         state, message = "queued", search.message or "waits for room"
     elif search and search.phase == "stopping":
         state = "stopping"
     elif search and search.phase == "submitted":
-        # Its journal is of this session once it was written to since; the answer comes after the journal's end.
+        # The search has started once its journal was written after the request. It stays "running" until its job
+        # ends, because the driver prints the answer after the end of the journal.
         state = "running" if (summary.updated or 0) > search.since else "starting"
     elif search and search.phase in ("stopped", "failed"):
-        # The job is gone: what its journal says of an end that it did not come to write is out of date.
+        # The job ended without writing an end to its journal, so the state in the journal is out of date.
         if state in ("running", "queued") or summary.killed:
             state = "interrupted" if search.phase == "stopped" else "failed"
         message = search.message if search.phase == "failed" else ""
@@ -162,12 +180,12 @@ def shown(summary: Summary, search: Search | None) -> Shown:
 
 
 def _pending(search: Search) -> Summary:
-    """A search that has no folder yet."""
+    """Returns the summary of a search that has no folder yet."""
     return dataclasses.replace(requested(search.experiment), name=search.name, state="queued")
 
 
 def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
-    """Adds the routes that act to the app."""
+    """Adds the routes that change something to the app."""
 
     @app.get("/api/session", responses={200: {"model": Session}})
     def session(request: Request) -> Response:
@@ -176,7 +194,7 @@ def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
 
     @app.get("/api/spaces", responses={200: {"model": Spaces}})
     def spaces() -> Response:
-        """What can be searched."""
+        """The search spaces that a search can use."""
         return answer(Spaces([Space(*pair) for pair in list_spaces().items()]))
 
     @app.post("/api/experiments", status_code=202, responses={202: {"model": Shown}})
@@ -186,20 +204,20 @@ def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
 
     @app.post("/api/experiments/{name}/stop", status_code=202, responses={202: {"model": Shown}})
     def stop(name: str) -> Response:
-        """Stops a search as Ctrl-C does: with everything kept, to be resumed. One that waits leaves the queue."""
+        """Stops a search as Ctrl-C does: it keeps its files and can be resumed. A queued search leaves the queue."""
         view = desk.view(name)
         search = desk.searches.stop(name)
         return answer(shown(view.summary, search), 202)
 
     @app.post("/api/experiments/{name}/resume", status_code=202, responses={202: {"model": Shown}})
     def resume(name: str, asked: Resume = Body(default=Resume())) -> Response:  # type: ignore[valid-type]  # noqa: B008
-        """Goes on with a search that was interrupted, or extends one that has ended; by --resume."""
+        """Resumes a search that was interrupted, or extends one that has ended, as --resume does."""
         desk.resume(name, asked)
         return answer(desk.one(name), 202)
 
     @app.post("/signin", include_in_schema=False)
     async def signin(request: Request) -> Response:
-        """The sign-in page's form."""
+        """Checks the token that the sign-in page's form sends, and opens a session."""
         given = parse_qs((await request.body()).decode("utf-8", "replace")).get("token", [""])[0]
         try:
             if not keys.is_token(given.encode("utf-8", "replace"), client_of(request)):
@@ -210,7 +228,7 @@ def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
 
     @app.post("/signout", include_in_schema=False)
     def signout(request: Request) -> Response:
-        """Ends the session of the browser that asks; its cookie is worth nothing from then on."""
+        """Ends the browser's session; its cookie is refused from then on."""
         keys.end_session(request.state.session)
         gone = Response(status_code=204)
         gone.delete_cookie(keys.cookie, httponly=True, samesite="strict", secure=request.url.scheme == "https")

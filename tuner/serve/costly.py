@@ -1,7 +1,7 @@
-"""Costly questions, answered by one process beside the service: one at a time, within bounds, ended when nobody waits.
+"""Runs expensive requests in one child process: one at a time, with limits on time and memory.
 
-A thread cannot be ended, and what it allocates is the service's own memory; a process can, with all that it holds.
-The first question starts it; it stays, with the records that it has read, until a question exceeds its bounds.
+A child process can be killed together with its memory; a thread cannot. The first request starts the process. It keeps
+the records that it has read until a request exceeds the limits or its client disconnects; then the service kills it.
 """
 
 from __future__ import annotations
@@ -28,38 +28,43 @@ from tuner.serve.bounds import later
 from tuner.serve.guard import refusal
 from tuner.serve.secret import child_environment
 
-MOST_S = 30.0  # an answer; a replay of 10,000 trials takes 3
+MOST_S = 30.0  # for one request; a replay of 10,000 trials takes 3 s
 MOST_MEMORY = 2 << 30  # bytes of address space; 10,000 trials take 300 MB
 MOST_ANSWER = 64 << 20  # bytes
-MOST_WAITING = 8  # questions, the one that is being answered among them
-LOOK_S = 0.1  # between two looks whether anybody waits
-ALONE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # each thread's stack counts as memory
+MOST_WAITING = 8  # requests, including the one that is being computed
+LOOK_S = 0.1  # between two checks whether the client still waits
+ALONE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # each thread's stack counts against MOST_MEMORY
 
 
 class Ended(Exception):
-    """The process was ended, or ended itself, before its answer; the text says why."""
+    """The child process was killed or exited before it answered; the text says why."""
 
 
 class Costly:
-    """The process and its queue.
+    """The child process for expensive requests, and their queue.
 
     Args:
-        most_journal: bytes of a journal that it reads.
+        most_journal: the largest journal, in bytes, that the process reads.
+        most_s: seconds that one request may take.
+        most_memory: bytes of address space that the process may use.
     """
 
     def __init__(self, most_journal: int, most_s: float = MOST_S, most_memory: int = MOST_MEMORY) -> None:
         self._bounds = [str(most_s), str(most_memory), str(most_journal)]
         self._most_s = most_s
-        self._processes: list[subprocess.Popen[bytes]] = []  # none or one
-        self._threads = ThreadPoolExecutor(1, "costly")  # its queue is the questions'
+        self._processes: list[subprocess.Popen[bytes]] = []  # empty, or the one child process
+        self._threads = ThreadPoolExecutor(1, "costly")  # one thread; waiting requests are in its queue
         self._waiting = 0
         self._lock = threading.Lock()
-        weakref.finalize(self, _end, self._processes)  # at the latest when the service ends
+        weakref.finalize(self, _end, self._processes)  # kills the process at the latest when the service exits
 
     async def ask(
         self, request: Request, folder: Path, question: str, choices: dict[str, Any], stopping: Callable[[], bool]
     ) -> Response:
-        """The answer; 503 where it exceeds its bounds, where many wait already, or where the service is ending."""
+        """Computes a response in the child process.
+
+        The status is 503 if the request exceeds a limit, if MOST_WAITING requests wait already, or at shutdown.
+        """
         with self._lock:
             if self._waiting >= MOST_WAITING:
                 return later(f"{MOST_WAITING} questions wait for their answers already; ask again")
@@ -74,12 +79,12 @@ class Costly:
         except Ended as error:
             return refusal(503, str(error))
         finally:
-            gone.set()  # cancelled too: when the service ends
+            gone.set()  # also if this task is cancelled, which happens at shutdown
             watch.cancel()
         return Answer(content, status)
 
     def close(self) -> None:
-        """Ends the process; whoever waits for it is told so."""
+        """Kills the process; requests that wait for it get an error."""
         _end(self._processes)
 
     def _done(self, _: Any) -> None:
@@ -87,7 +92,11 @@ class Costly:
             self._waiting -= 1
 
     def _answered(self, line: bytes, is_gone: Callable[[], bool]) -> tuple[int, bytes]:
-        """The status and the content; Ended, after which the next question starts a process anew."""
+        """Sends a request to the process and returns the status and content of its response.
+
+        Raises:
+            Ended: there is no response. The process is killed, and the next request starts a new one.
+        """
         until = time.monotonic() + self._most_s
         if is_gone():
             raise Ended("nobody waits for the answer any more")
@@ -123,7 +132,7 @@ class Costly:
         except (Ended, OSError, ValueError) as error:
             _end(self._processes)
             raise Ended(str(error)) from None
-        if status == 503:  # its memory is used up, and it ends
+        if status == 503:  # the process has used up its memory and exits
             _end(self._processes)
         return status, b"".join(parts)
 
@@ -133,7 +142,7 @@ class Costly:
         _end(self._processes)
         env = child_environment() | ALONE
         command = [sys.executable, "-m", "tuner.serve.questions", *self._bounds]
-        # A session of its own: Ctrl-C is for the service, at whose end its stdin ends.
+        # A new session, so that Ctrl-C reaches only the service. The process exits when the service closes its stdin.
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, start_new_session=True, bufsize=0
         )
@@ -142,7 +151,7 @@ class Costly:
 
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Ends the process, whatever it does, and forgets it."""
+    """Kills the process, waits for it, and removes it from the list."""
     while processes:
         process = processes.pop()
         process.kill()

@@ -1,10 +1,14 @@
-"""Who may ask: on loopback this machine's own pages and programs may read; all else needs the token.
+"""Access control: on loopback, this machine's own pages and programs may read; every other request needs the token.
 
-A page elsewhere on the web reaches loopback through its visitor's browser. It cannot read answers, since no CORS header
-is sent; with its own name rebound to 127.0.0.1 it could, but then its name is in the Host header, which is refused.
-What it sends is refused by its Origin, and by the session's cookie, which a browser sends from our own pages alone.
-A cookie has no port: the browser sends it to whatever else listens on this host. So it only reads; what acts needs the
-session's key too, which the page keeps in its own storage, and that has a port.
+A foreign web page can send requests to loopback through its visitor's browser. It cannot read the responses, because
+the service sends no CORS header. By DNS rebinding (its own name resolved to 127.0.0.1) it could, but then the Host
+header has its name, and the guard refuses that. If it sends a request that changes something, the guard refuses the
+Origin header. Such a request also lacks the session's cookie, which a browser sends only with requests from our own
+pages.
+
+Cookies ignore ports: the browser sends the cookie to every other service on this host too. The cookie alone therefore
+only allows reading. Requests that change something also need the session's key. The page keeps the key in the browser's
+storage, which is separate for each port.
 """
 
 from __future__ import annotations
@@ -33,18 +37,18 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 READS = ("GET", "HEAD")
-PUBLIC = ("/signin", "/page.css", "/control.css")  # asked for before there is a session; they tell nothing
+PUBLIC = ("/signin", "/page.css", "/control.css")  # needed before there is a session; they contain no data
 NO_TOKEN = (
     "sign in at /signin, or send 'Authorization: Bearer TOKEN'; the token is TUNER_TOKEN, or in the file that "
     "tuner.serve named when it was started"
 )
-KEY = "X-Tuner-Key"  # the header with a session's key
+KEY = "X-Tuner-Key"  # the header that carries a session's key
 SESSION_S = 12 * 3600
 MOST_SESSIONS = 1000
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address is this machine's own and reached from nowhere else."""
+    """Checks whether a host name or address is loopback, which other machines cannot reach."""
     try:
         return host.lower() == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -52,24 +56,32 @@ def is_loopback(host: str) -> bool:
 
 
 class Keys:
-    """What lets in: the token, a code that works once, and the sessions that they open in browsers."""
+    """Holds the credentials: the token, a code that works once, and the browser sessions opened with either."""
 
     def __init__(self, token: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._token, self._clock = token.encode(), clock
         self._tries = Tries(clock)
-        self._code_tries = Tries(clock)  # of its own: a link elsewhere may lead here
-        self._sealing = secrets.token_bytes(32)  # makes a session's key from its secret
+        self._code_tries = Tries(clock)  # counted separately, because a link on a foreign page may send wrong codes
+        self._sealing = secrets.token_bytes(32)  # HMAC key: derives a session's key from its secret
         self._sessions: dict[bytes, float] = {}  # the hash of a session's secret -> when it ends
-        # Browsers keep cookies by host and not by port: two services on one machine must not take each other's.
+        # Browsers store cookies by host, not by port, so each service on a machine needs its own cookie name.
         self.cookie = f"tuner_{secrets.token_hex(6)}"
         self.code = secrets.token_urlsafe(24)
 
     def is_token(self, given: bytes, client: str) -> bool:
-        """Compares in constant time; Wait for a wrong one where this client had too many."""
+        """Checks a token in constant time.
+
+        Raises:
+            Wait: the token is wrong, and too many wrong ones were tried before.
+        """
         return self._tries.check(client, hmac.compare_digest(given, self._token))
 
     def spend(self, code: str, client: str) -> bool:
-        """Whether this is the code; from then on it is not. Wait for a wrong one where this client had too many."""
+        """Checks the sign-in code; a right code is replaced, so it works once.
+
+        Raises:
+            Wait: the code is wrong, and too many wrong ones were tried before.
+        """
         given = code.encode("utf-8", "replace")
         right = self._code_tries.check(client, hmac.compare_digest(given, self.code.encode()))
         if right:
@@ -77,46 +89,53 @@ class Keys:
         return right
 
     def open_session(self) -> str:
-        """The secret of a new session, for a cookie; it ends after 12 hours, with the service, or by signing out."""
+        """Opens a session and returns its secret for a cookie.
+
+        The session ends after 12 hours, when the service ends, or when its user signs out.
+        """
         secret, now = secrets.token_urlsafe(32), self._clock()
         going_on = [(key, ends) for key, ends in self._sessions.items() if ends > now]
         self._sessions = dict(going_on[1 - MOST_SESSIONS :]) | {_hashed(secret): now + SESSION_S}
         return secret
 
     def key_of(self, secret: str) -> str:
-        """The key that acts in a session, which its cookie does not tell."""
+        """Returns the session's key, which requests that change something need; the cookie does not reveal it."""
         return hmac.new(self._sealing, secret.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
     def end_session(self, secret: str) -> None:
-        """Ends the session of that secret."""
+        """Ends the session with that secret."""
         self._sessions.pop(_hashed(secret), None)
 
     def take_cookie(self, scope: Scope) -> str:
-        """Returns the session's secret that a request brings, or an empty text, and removes all cookies from it.
+        """Removes all cookies from a request and returns the session's secret among them, or an empty text.
 
-        Whatever reads `request.cookies`, as FastAPI does for each route, calls Python's parser. Its time grows with
-        the square of the header's length: 60 kB of backslashes take 10 s, in which nobody else is answered.
+        FastAPI reads `request.cookies` for each route, which calls Python's cookie parser. That parser's time grows
+        with the square of the header's length: 60 kB of backslashes take 10 s, during which no request is answered.
         """
         name, found = self.cookie.encode(), ""
         for header, value in scope["headers"]:
             for pair in value.split(b";") if header == b"cookie" else ():
                 given, _, secret = pair.strip().partition(b"=")
                 if given == name:
-                    found = secret.decode("latin-1")  # of url-safe characters: never quoted
+                    found = secret.decode("latin-1")  # the secret is URL-safe, so it is never quoted
         scope["headers"] = [header for header in scope["headers"] if header[0] != b"cookie"]
         return found
 
     def holds(self, asked: HTTPConnection, secret: str) -> tuple[bool, bool]:
-        """Whether a request brings the token, and whether it brings a session's secret; Wait as `is_token`."""
+        """Checks whether a request has the right token, and whether it has the secret of an open session.
+
+        Raises:
+            Wait: as `is_token`.
+        """
         kind, _, bearer = asked.headers.get("authorization", "").partition(" ")
-        # Headers are latin-1, the token may be more.
+        # Starlette decodes headers as latin-1, but the token may contain other characters.
         by_token = kind.lower() == "bearer" and self.is_token(bearer.strip().encode("latin-1"), client_of(asked))
         ends = self._sessions.get(_hashed(secret), 0.0)
         return by_token, self._clock() < ends
 
 
 def client_of(asked: HTTPConnection) -> str:
-    """The address that a request comes from. No header is asked, since whoever sends it may write what he likes."""
+    """Returns the address that a request comes from; ignores all headers, because a client can forge them."""
     return asked.client.host if asked.client else ""
 
 
@@ -125,10 +144,11 @@ def _hashed(secret: str) -> bytes:
 
 
 class Guard:
-    """Middleware: refuses what may not ask, signs in, and sets those of HEADERS that an answer has not set itself.
+    """Middleware that refuses requests without access, signs in, and adds HEADERS unless the response sets them itself.
 
     Args:
-        loopback: the service is reached from this machine alone: reading needs no token, but a Host that is loopback.
+        loopback: only this machine can reach the service. Reading then needs no token, but the Host header must name
+            loopback.
     """
 
     def __init__(self, app: ASGIApp, keys: Keys, loopback: bool) -> None:
@@ -153,7 +173,7 @@ class Guard:
             await (answer or self._app)(scope, receive, send_guarded)
 
     def _foreign(self, scope: Scope) -> Response | None:
-        """By Host, Origin and what the browser says of where a request comes from."""
+        """Refuses requests of foreign pages, by the Host, Origin and Sec-Fetch-Site headers; None if allowed."""
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or (self._loopback and not is_loopback(_without_port(hosts[0]))):
             what = "open this page as http://127.0.0.1 or localhost" if self._loopback else "send one"
@@ -167,7 +187,7 @@ class Guard:
         return None
 
     def _signed_in(self, scope: Scope) -> Response | None:
-        """`GET /signin?code=` of the link printed at the start."""
+        """Handles `GET /signin?code=`, the link printed at the start; None for every other request."""
         if scope["path"] != "/signin" or scope["method"] != "GET":
             return None
         codes = parse_qs(scope["query_string"].decode("latin-1")).get("code", [])
@@ -185,7 +205,7 @@ class Guard:
         except Wait:
             if not public:
                 raise
-            by_token = by_cookie = False  # a reader here needs no token; a program may bring an old one at each request
+            by_token = by_cookie = False  # reading needs no token here, and a program may send an outdated one
         given, key = asked.headers.get(KEY, ""), self._keys.key_of(asked.state.session)
         acts = by_cookie and hmac.compare_digest(given.encode("latin-1"), key.encode())
         asked.state.signed_in = by_token or acts
@@ -197,10 +217,13 @@ class Guard:
 
 
 def welcome(keys: Keys, secure: bool) -> Response:
-    """The session's cookie and key. A page that goes on by itself and no redirect: one that began elsewhere, by a link
-    in a chat, would not send a Strict cookie on."""
+    """Opens a session and returns a page that sets its cookie and forwards the browser to the dashboard with its key.
+
+    A redirect would not work: if the sign-in link was opened from another site, such as a chat, the browser would not
+    send the SameSite=Strict cookie with the redirected request.
+    """
     session = keys.open_session()
-    page = f"/#key={keys.key_of(session)}"  # a browser sends no fragment; the page moves it to its storage
+    page = f"/#key={keys.key_of(session)}"  # browsers never send the fragment; the page moves it to its storage
     answer = HTMLResponse(
         _page(f'<meta http-equiv="refresh" content="0;url={page}"><p>Signed in. <a href="{page}">Go on</a></p>')
     )
@@ -209,7 +232,12 @@ def welcome(keys: Keys, secure: bool) -> Response:
 
 
 def signin_page(problem: str = "", status: int = 200, more: Mapping[str, str] | None = None) -> Response:
-    """A form for the token, without a script; `problem` is a text of the service's own, `more` are headers."""
+    """Returns the sign-in page, a form for the token without a script.
+
+    Args:
+        problem: a text shown above the form. It is not escaped, so it must never contain text from a request.
+        more: additional headers.
+    """
     form = (
         f'<h1>Sign in</h1><p role="alert">{problem}</p><form method="post" action="/signin"><p><label>Token '
         '<input type="password" name="token" autocomplete="current-password" required autofocus></label> '
@@ -217,7 +245,7 @@ def signin_page(problem: str = "", status: int = 200, more: Mapping[str, str] | 
         "it named then.</p>"
     )
     policy = HEADERS["Content-Security-Policy"].replace("form-action 'none'", "form-action 'self'")
-    # Under no-referrer a browser sends a form with `Origin: null`, even to its own page.
+    # With the policy no-referrer, a browser sends a form with `Origin: null`, even to its own site.
     headers = {"Content-Security-Policy": policy, "Referrer-Policy": "same-origin"}
     headers |= {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     return HTMLResponse(_page(form), status, headers | dict(more or {}))
@@ -231,13 +259,13 @@ def _page(body: str) -> str:
 
 
 def refusal(status: int, message: str, more: Mapping[str, str] | None = None) -> Response:
-    """An error as every error of the API is: `{"error": message}`; `more` are headers."""
+    """Returns an error response of the API, `{"error": message}`; `more` are additional headers."""
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     return JSONResponse({"error": message}, status, headers | dict(more or {}))
 
 
 def _netloc(origin: str) -> str | None:
-    """`http://box:8800` -> `box:8800`; None for `null` and what is no origin of the web."""
+    """Returns host and port of an Origin header: `http://box:8800` -> `box:8800`; None if it is not a web origin."""
     try:
         parts = urlsplit(origin.lower())
     except ValueError:
@@ -247,6 +275,6 @@ def _netloc(origin: str) -> str | None:
 
 
 def _without_port(host: str) -> str:
-    """`[::1]:8800` -> `[::1]`; what is no host and port stays what no name equals."""
+    """Removes the port of a Host header: `[::1]:8800` -> `[::1]`; returns any other text unchanged."""
     name, colon, port = host.rpartition(":")
     return name if colon and port.isdigit() and not host.endswith("]") else host

@@ -1,6 +1,6 @@
-"""The head of the service's own Ray cluster, as a process that a signal ends with all that it started.
+"""Runs the head of the service's own Ray cluster. SIGTERM ends this process and all processes that it started.
 
-Its workers inherit the environment that `tuner/__init__.py` sets.
+The cluster's workers inherit the environment that `tuner/__init__.py` sets.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 "use strict";
-// What the page asks when it is asked: what if, two parameters, importance, the audit, one trial.
+// The sections that are loaded on request: what if, two parameters, importance, the audit, one trial.
 
 const FATES = [
   ["trial", (f) => f.trial, "link", (f) => trialLink(f.trial)], ["would be", (f) => FATE[f.outcome], ""],
@@ -20,7 +20,7 @@ const trialLink = (trial) => `#${encodeURIComponent(open.name)}/${encodeURICompo
 const path = () => `/api/experiments/${encodeURIComponent(open.name)}`;
 const span = ({ least, most }) => (least === most ? String(least) : `${least} to ${most}`);
 
-// Asks, and draws the answer unless another experiment was opened or another question asked meanwhile.
+// Sends a request and draws the response, unless the user opened another experiment or sent another request meanwhile.
 async function ask(id, url, draw) {
   const said = at(`${id}-said`);
   const asking = (ask[id] = Symbol(id));
@@ -36,7 +36,7 @@ async function ask(id, url, draw) {
       if (id === "whatif") at("fates").parentElement.hidden = true;
     }
   }
-  // News ask again, but an answer that takes seconds is not all that the service is for: a tenth of its time at most.
+  // New events repeat the request, but a request that takes seconds may use at most a tenth of the service's time.
   if (ask[id] === asking) at(id).dataset.again = began + 11 * (performance.now() - began);
 }
 
@@ -101,7 +101,7 @@ function prepareContour(figures) {
   }
 }
 
-// In the order of the settings, those that differ between trials.
+// The parameters that differ between trials, in the order in which a trial's parameters are recorded.
 function parameters() {
   const seen = new Map();
   for (const trial of open.trials.trials) {
@@ -186,7 +186,7 @@ async function showTrial(id) {
 
 // --- when ------------------------------------------------------------------------------------------------------------
 
-// Called at each update: what is folded away is asked for when it is opened.
+// Called at each update. A closed section sends no request until the user opens it.
 function drawInsight(summary, figures) {
   prepareWhatIf(summary);
   prepareContour(figures);

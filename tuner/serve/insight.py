@@ -1,4 +1,4 @@
-"""The API's answers to a question: what if, one trial, two parameters, importance, false prunes. They read only."""
+"""Read-only routes for analysing one experiment: what if, one trial, contour, importance, and the audit."""
 
 from __future__ import annotations
 
@@ -27,18 +27,21 @@ Parameter = Annotated[str, Query(max_length=500, description="a parameter that d
 
 @dataclass(frozen=True)
 class AuditAnswer:
-    """What the audit found so far, None where there was none; `command` runs it, or goes on with it."""
+    """The result of the audit so far, None if there is no audit; `command` starts or continues it."""
 
     result: AuditResult | None
     command: str
 
 
 def add_insight(app: FastAPI, desk: Desk) -> None:
-    """Adds the routes to the app."""
+    """Adds the analysis routes to the app."""
     app.state.costly = costly = Costly(MOST_JOURNAL_BYTES)
 
     async def worked_out(request: Request, name: str, question: str, **choices: Any) -> Response:
-        """The answer to a question that takes long; an experiment that has not begun has an empty one."""
+        """Computes an expensive response in the child process.
+
+        An experiment without a folder has an empty record, so the service itself computes its response.
+        """
         try:
             folder = await asyncio.to_thread(desk.store.folder, name)
         except NotThere:
@@ -54,7 +57,7 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
         reduction_factor: Annotated[float, Query(gt=1, le=1000, description="1 in so many goes on")] = 2,
         brackets: Annotated[int, Query(ge=1, le=MOST_BRACKETS, description="of asha")] = 1,
     ) -> Response:
-        """The recorded curves judged by other rules: who would have been stopped where, epochs saved, the best lost."""
+        """Replays the recorded curves under other rules: where trials would stop, epochs saved, winner lost or not."""
         choices = {"scheduler": scheduler, "grace_period": grace_period, "reduction_factor": reduction_factor}
         return await worked_out(request, name, "what-if", **choices, brackets=brackets)
 
@@ -93,10 +96,13 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
 
 
 def asked(desk: Desk, name: str, work: Callable[[ExperimentRecord], Any], *lists: str) -> Response:
-    """The answer to a question about an experiment; RequestError where it cannot be answered, whatever its files hold.
+    """Applies `work` to an experiment's record and returns the response.
 
     Args:
-        lists: fields of the answer that may be cut off.
+        lists: fields of the result that are lists and may be cut off.
+
+    Raises:
+        RequestError: the response cannot be computed, for example because the experiment's files are damaged.
     """
     record = desk.view(name).record
     with blamed(name):

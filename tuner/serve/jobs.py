@@ -1,4 +1,4 @@
-"""Searches as Ray jobs: on the cluster of `--address`, or on one of the service's own, started when needed."""
+"""Runs searches as Ray jobs, on the cluster of `--address` or on the service's own cluster, started on demand."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tuner.serve import cluster as clusters
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
-STOP_WAIT_S = 120  # Ray kills a job 3 s after its SIGTERM unless told otherwise; the answer and W&B take longer
+STOP_WAIT_S = 120  # by default Ray kills a job 3 s after its SIGTERM; writing the answer and W&B takes longer
 
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of a job: `exit_code` and the last line it printed, where it ended by itself."""
+    """The state of a job. If it ended by itself, `exit_code` and `said`, the last line that it printed."""
 
     state: Literal["active", "stopped", "ended", "lost"]
     exit_code: int | None = None
@@ -30,37 +30,39 @@ class Fate:
 
 
 class Jobs(Protocol):
-    """Where searches run. Every call may take seconds; RequestError where the cluster does not answer.
+    """The interface to the cluster that runs searches. Every call may take seconds.
+
+    Every call raises RequestError if the cluster does not answer.
 
     Attributes:
-        address: of a cluster elsewhere; empty = one of this machine alone.
+        address: the address of a running cluster; empty = this machine only.
     """
 
     address: str
 
     def nodes(self) -> list[dict[str, float]]:
-        """Resource -> amount of each node that the cluster has or may get, whether it is started yet or not."""
+        """Returns the resources (name -> amount) of each node that the cluster has or that an autoscaler may add."""
 
     def submit(self, job: str, arguments: list[str]) -> None:
-        """Starts `tuner.run` with these arguments as the job of that id."""
+        """Starts `tuner.run` with these arguments as a job with the id `job`."""
 
     def fate(self, job: str) -> Fate:
-        """What became of it."""
+        """Returns the state of the job."""
 
     def stop(self, job: str) -> None:
-        """Ends it as Ctrl-C does, with its state kept; returns at once."""
+        """Stops the job as Ctrl-C does, so that the search can be resumed; returns at once."""
 
     def close(self) -> None:
-        """Ends what was started for searches; none runs any more."""
+        """Ends the cluster that the service started; the caller ensures that no search runs."""
 
 
 class RayJobs:
-    """Ray's Jobs API.
+    """Implements `Jobs` with Ray's Jobs API.
 
     Args:
-        address: of a running cluster's dashboard (`http://host:8265`) or what else `ray job submit --address` takes;
-            empty = this machine, on a cluster of the service's own.
-        state: the folder where the own cluster's files lie.
+        address: the dashboard of a running cluster (`http://host:8265`), or any other address that
+            `ray job submit --address` accepts; empty = the service's own cluster on this machine.
+        state: the folder for the files of the service's own cluster.
     """
 
     def __init__(self, address: str, state: Path) -> None:
@@ -69,7 +71,7 @@ class RayJobs:
         self._client: JobSubmissionClient | None = None
 
     def nodes(self) -> list[dict[str, float]]:
-        """As `Jobs` says."""
+        """Implements `Jobs.nodes`."""
         if not self.address:
             from tuner.engine.machine import local_cluster
 
@@ -84,21 +86,22 @@ class RayJobs:
         return max([node.resources_total for node in alive], launchable_here(), key=_size)
 
     def submit(self, job: str, arguments: list[str]) -> None:
-        """As `Jobs` says."""
+        """Implements `Jobs.submit`."""
         client = self._connected(start=True)
         assert client
-        # Python by its path: Ray's own PATH may lead to one without ray. `exec`: no shell between Ray's signal and it.
+        # Python is named by its path, because Ray's PATH may lead to a Python without ray. `exec` replaces the shell,
+        # so that Ray's signal reaches the search.
         command = shlex.join([sys.executable, "-m", "tuner.run", *arguments, "--address=auto"])
         wait = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S)}
         with self._answering(f"whether it takes {job}"):
             try:
                 client.submit_job(entrypoint=f"exec {command}", submission_id=job, runtime_env={"env_vars": wait})
             except RuntimeError as error:
-                if "already exists" not in str(error):  # an answer got lost, and this is the second try
+                if "already exists" not in str(error):  # a first try succeeded, but its response was lost
                     raise
 
     def fate(self, job: str) -> Fate:
-        """As `Jobs` says."""
+        """Implements `Jobs.fate`."""
         client = self._connected(start=False)
         if client is None:
             return Fate("lost")
@@ -117,21 +120,21 @@ class RayJobs:
         return Fate("ended", details.driver_exit_code, lines[-1] if lines else "")
 
     def stop(self, job: str) -> None:
-        """As `Jobs` says."""
+        """Implements `Jobs.stop`."""
         client = self._connected(start=False)
         if client is not None:
             with self._answering(f"whether {job} stops"):
                 client.stop_job(job)
 
     def close(self) -> None:
-        """As `Jobs` says; a cluster of `--address` is not the service's to end."""
+        """Implements `Jobs.close`; a cluster of `--address` is not ended, because the service did not start it."""
         own = self._own or clusters.find(self._state)
         if own and not self.address:
             own.end()
         self._own = self._client = None
 
     def _connected(self, start: bool) -> JobSubmissionClient | None:
-        """The client; None where the own cluster is not there and is not to be started."""
+        """Returns the Jobs API's client; None if the service's own cluster does not run and `start` is False."""
         if self._client and (self.address or (self._own and self._own.alive())):
             return self._client
         with self._answering("that it takes jobs"):
@@ -149,13 +152,16 @@ class RayJobs:
 
     @contextmanager
     def _answering(self, what: str, *more: type[Exception]) -> Iterator[None]:
-        """Ray's errors as one line, of these kinds too; requests' are OSErrors."""
+        """Context manager that turns Ray's errors, and those of the types `more`, into RequestErrors of one line.
+
+        Errors of the library requests are OSErrors, so they are caught too.
+        """
         kinds: tuple[type[Exception], ...] = (RuntimeError, ValueError, OSError, *more)
         try:
             yield
         except kinds as error:
             where = f"the cluster of --address {self.address}" if self.address else "Ray on this machine"
-            said = " ".join(str(error).split()).partition(" Please ")[0][:300]  # Ray's advice is longer than its error
+            said = " ".join(str(error).split()).partition(" Please ")[0][:300]  # without Ray's long advice
             raise RequestError(f"{where} does not say {what}: {said}") from error
 
 
@@ -164,8 +170,8 @@ def _size(nodes: list[dict[str, float]]) -> float:
 
 
 def missing() -> str:
-    """What keeps this installation from running jobs; empty where nothing does."""
-    # Ray's dashboard, which is its Jobs API, needs these; without them it starts a stub that takes no job.
+    """Returns why this installation cannot run jobs; an empty text if it can."""
+    # Ray's dashboard contains the Jobs API and needs these packages; without them it starts a stub that accepts no job.
     lacking = [name for name in ("aiohttp", "aiohttp_cors", "opencensus", "prometheus_client") if not _installed(name)]
     if not lacking:
         return ""

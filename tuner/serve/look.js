@@ -1,7 +1,7 @@
 "use strict";
-// How a figure looks on a light and on a dark page; used by the dashboard and by report.html.
+// The style of figures on a light and on a dark page; the dashboard and report.html both use it.
 
-// Plotly's own button that uploads a chart is left out: nothing of an experiment leaves the page.
+// Plotly's button that uploads a chart is removed, so that no data of an experiment leaves the page.
 const MODE_BAR = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
   modeBarButtonsToRemove: ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"] };
 
@@ -10,7 +10,8 @@ function webgl() {
   return webgl.known;
 }
 
-// Draws a figure into a node. `change(layout, data)` may alter both before that; zoom stays while `revision` does.
+// Draws a figure into a node. `change(layout, data)` may change both first. The user's zoom is kept while `revision`
+// stays the same.
 function drawInto(node, figure, revision, change = () => {}) {
   const style = getComputedStyle(document.documentElement);
   const [text, line, muted, back] = ["--text", "--line", "--muted", "--back"].map((name) => style.getPropertyValue(name));

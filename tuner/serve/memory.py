@@ -1,4 +1,4 @@
-"""One budget of memory for the records of all experiments, those that are being read among them."""
+"""One memory budget for the records of all experiments, including those that are still being read."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from typing import NamedTuple, Protocol
 from tuner.errors import RequestError
 from tuner.record.reading import NotYet
 
-MOST_MEMORY = 2 << 30  # bytes by `files.weight`: 230,000 trials of three reports and decisions: 1.5 GB in fact
-LEAST_WEIGHT = 100_000  # bytes, of an experiment whose files are small
-IDLE_S = 30.0  # after which records that are half read, and that nobody reads on, may be forgotten
+# Bytes, as `files.weight` estimates them. 230,000 trials of three reports and decisions reach it; measured 1.5 GB.
+MOST_MEMORY = 2 << 30
+LEAST_WEIGHT = 100_000  # bytes counted for an experiment with small files
+IDLE_S = 30.0  # partly read records that nobody reads on may be dropped after this time
 
 
 class Crowded(NotYet):
-    """The memory is needed for others that are read; what has been read of this one is to be forgotten."""
+    """Another experiment that is being read needs the memory; the caller must drop what it has read."""
 
 
 class Holder(Protocol):
-    """Whoever keeps one experiment's records in memory."""
+    """An object that keeps one experiment's records in memory."""
 
     folder: Path
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the experiment has been read."""
+        """Whether the experiment has been read completely."""
 
     def forget(self) -> bool:
-        """Gives up its records and says so; False where they are being read."""
+        """Drops its records and returns True; returns False if they are being read."""
 
 
 class _Held(NamedTuple):
@@ -40,32 +41,32 @@ class _Held(NamedTuple):
 
 
 class Memory:
-    """Counts what all holders have in memory; safe to use from several threads.
+    """Counts the memory of all holders and drops records to stay below MOST_MEMORY; thread-safe.
 
     Args:
-        stopping: whether the service ends: then nothing more is read.
+        stopping: returns True once the service shuts down; nothing more is read then.
     """
 
     def __init__(self, stopping: Callable[[], bool] = lambda: False) -> None:
         self._stopping = stopping
         self._lock = threading.Lock()
-        self._held: OrderedDict[Holder, _Held] = OrderedDict()  # the one used last at the end
+        self._held: OrderedDict[Holder, _Held] = OrderedDict()  # the most recently used one is last
         self._total = 0
 
     @property
     def total(self) -> int:
-        """Bytes that all holders have."""
+        """Bytes that all holders use."""
         return self._total
 
     def hold(self, holder: Holder, weight: int) -> None:
-        """Makes room for `weight` bytes of a holder, of which it may have some already; others forget theirs.
+        """Reserves `weight` bytes in all for a holder; other holders drop their records if necessary.
 
-        Whole records go first, those used longest ago before others. Of several that are half read, the one that has
-        been read furthest stays: one of them is always read to its end.
+        Completely read records are dropped first, the least recently used one before the others. Among partly read
+        records, the one that has been read furthest is kept, so that one of them is always read to its end.
 
         Raises:
-            RequestError: it alone would take more than there is for all.
-            NotYet: the service ends, or others that are being read have the memory.
+            RequestError: this holder alone would exceed MOST_MEMORY.
+            NotYet: the service shuts down, or other experiments that are being read use the memory.
         """
         if self._stopping():
             raise NotYet("the service is ending")
@@ -79,7 +80,7 @@ class Memory:
             if self._total <= MOST_MEMORY:
                 return
             for other in self._forgettable(holder):
-                if self._total <= MOST_MEMORY - MOST_MEMORY // 8:  # room for some time
+                if self._total <= MOST_MEMORY - MOST_MEMORY // 8:  # frees an eighth, so that the next calls need not
                     break
                 if other.forget():
                     self._set(other, 0)
@@ -89,12 +90,12 @@ class Memory:
                 raise kind("the memory is taken by others that are being read; ask again")
 
     def settle(self, holder: Holder, weight: int) -> None:
-        """Notes what a holder has by now; 0 = nothing."""
+        """Records how many bytes a holder uses now; 0 = none."""
         with self._lock:
             self._set(holder, weight)
 
     def touch(self, holder: Holder) -> None:
-        """Notes that the holder's records have been asked for."""
+        """Marks the holder's records as the most recently used ones."""
         with self._lock:
             if holder in self._held:
                 self._held.move_to_end(holder)
@@ -107,7 +108,7 @@ class Memory:
             self._total += self._held[holder].weight
 
     def _forgettable(self, holder: Holder) -> list[Holder]:
-        """Those that may forget their records for this one, in that order."""
+        """Returns the holders that may drop their records for this one, the first to drop first."""
         whole = [other for other in self._held if other is not holder and other.is_whole]
         half = [other for other in self._held if other is not holder and not other.is_whole]
         long_ago = time.monotonic() - IDLE_S

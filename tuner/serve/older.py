@@ -1,7 +1,7 @@
-"""What an older version of the service left among the results, in `<results>/.service`: its queue, brought over once.
+"""Imports, once, the queue that an older version of the service kept in `<results>/.service`.
 
-Whoever made the results folder may have written these files, whoever owns them now. So nothing there is trusted: a
-search that waited is listed and not started, and token, cluster and command lines are never taken over.
+The creator of the results folder may have written these files, whoever owns them now, so they are not trusted. A search
+that waited there is listed but not started. The token, cluster and command lines in these files are never used.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionErro
 
 
 def bring(results: Path, queue: Path) -> None:
-    """Lists in a new queue the searches that an older service had not begun; once, when that queue is first made.
+    """Creates a new queue and lists in it the searches that an older service had not begun.
 
-    The owner starts them again. Prints a line where there is such a folder.
+    It does nothing if the queue exists. The user must start the listed searches again. It prints a line if the older
+    service left a folder.
     """
     if queue.exists():
         return
@@ -49,7 +50,7 @@ def bring(results: Path, queue: Path) -> None:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The queue's files, where this user alone may write to their folders."""
+    """Returns the files of the older queue; none if anybody but this user may write to their folders."""
     if not (_is_own(folder, stat.S_ISDIR) and _is_own(folder.parent, stat.S_ISDIR)):
         return []
     try:
@@ -75,12 +76,12 @@ def _json(path: Path) -> Any:
 
 
 def _search(path: Path, results: Path) -> Search | None:
-    """A search that waited and has no folder yet, by its options as far as a request may set them; None for all else.
+    """Reads a search that waited in the older queue; None if the file is something else or the search has a folder.
 
-    Its command line is not read.
+    Only the options that a request may set are read, and not its command line.
     """
     try:
-        document = dict(_json(path))  # else a TypeError, as for all that it is not
+        document = dict(_json(path))  # raises TypeError or ValueError unless it is an object
         given = {name: value for name, value in document["options"].items() if name in (*SETTABLE, "space")}
         asked = Start.model_validate(given).model_dump(exclude_none=True)
         options = dataclasses.asdict(Experiment(**asked, results=str(results)))
@@ -93,7 +94,10 @@ def _search(path: Path, results: Path) -> Search | None:
 
 
 def _head(folder: Path) -> str:
-    """A hint at the Ray that the older service left, where the kernel says that it was started for this folder."""
+    """Returns a hint at the older service's Ray cluster if it still runs; an empty text otherwise.
+
+    /proc must show that the process was started for this folder.
+    """
     try:
         process = Path(f"/proc/{dict(_json(folder / 'cluster.json'))['pid']:d}")
         words, variables = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))

@@ -1,8 +1,9 @@
-"""What a request may set of a search, made from Experiment's fields: one declaration for command line, API and page.
+"""The options of a search that a request may set, generated from the fields of `Experiment`.
 
-What a search is may be set: its space by name, its budget, searcher, scheduler and resources. Where it reads and writes
-(`results`, `data_dir`), where it runs (`address`) and what it sends elsewhere (`wandb`, `wandb_project`) is chosen by
-whoever starts the service, and the same for every request.
+The command line, the API and the page thus share one declaration. A request may set what a search does: its space by
+name, its budget, searcher, scheduler and resources. Other options are the same for all requests; the user
+who starts the service sets them. These say where searches read and write (`results`, `data_dir`), where they run
+(`address`), and what they send to other services (`wandb`, `wandb_project`).
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ SETTABLE = (
 )  # fmt: skip
 WITHHELD = ("results", "data_dir", "address", "wandb", "wandb_project")
 ON_RESUME = ("num_samples", "time_budget")
-MOST_CHARS = 200  # of a text; none that is right is longer
+MOST_CHARS = 200  # of a text; no valid value is longer
 
 
 def helps() -> dict[str, str]:
-    """Field of Experiment -> the line written below it."""
+    """Returns the help text of each field of `Experiment`: the string literal below the field in its source."""
     (body,) = (node.body for node in ast.parse(inspect.getsource(Experiment)).body if isinstance(node, ast.ClassDef))
     pairs = zip(body, body[1:], strict=False)
     return {
@@ -43,7 +44,7 @@ def _model(name: str, doc: str, fields: tuple[str, ...], **more: Any) -> type[Ba
     kinds, about = get_type_hints(Experiment), helps()
     given: dict[str, Any] = dict(more)
     for field in fields:
-        # Null is "not given": the space's own choice, or what is resumed has.
+        # Null means "not set": the space's own default, or for a resume the value that the search has.
         limit = MOST_CHARS if kinds[field] is str else None
         given[field] = (kinds[field] | None, Field(None, description=about[field], max_length=limit))
     config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -60,7 +61,10 @@ Resume: type[BaseModel] = _model("Resume", "What a resumed search may extend; no
 
 
 def ships(space: object) -> bool:
-    """Whether a space is of `search_spaces/`: `name`, or `name:attribute` as an experiment's file may have it."""
+    """Checks whether a space is one of `search_spaces/`.
+
+    It may be `name`, or `name:attribute` as in an experiment's file.
+    """
     if not isinstance(space, str):
         return False
     name, colon, attribute = space.partition(":")
@@ -68,20 +72,30 @@ def ships(space: object) -> bool:
 
 
 def start_arguments(asked: BaseModel) -> list[str]:
-    """The command line of a new search; RequestError for a space that is no name of `search_spaces/`."""
+    """Returns the command line of a new search.
+
+    Raises:
+        RequestError: the space is not a name of `search_spaces/`.
+    """
     given = asked.model_dump(exclude_none=True)
     space, known = given.pop("space"), list_spaces()
-    if space not in known:  # a path or a module would be code of the request's choosing
+    if space not in known:  # a path or a module would let a request run any code
         raise RequestError(f"space {space!r}: must be one of {', '.join(known)}{nearest(space, known)}")
     return [f"--space={space}", *_arguments(given)]
 
 
 def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
-    """The command line that resumes a search over this space, its own; RequestError where it does not ship.
+    """Returns the command line that resumes a search.
 
-    `tuner.run` imports the space that is named here. It refuses, before any import, a folder that names another one.
+    `tuner.run` imports the space that is named here. Before any import, it refuses a folder that names another space.
+
+    Args:
+        space: the search's own space.
+
+    Raises:
+        RequestError: the space is not one of `search_spaces/`.
     """
-    if name == LATEST:  # of a folder made by hand
+    if name == LATEST:  # possible only if a user named the folder by hand
         raise RequestError(f"--resume={name} goes on with the newest experiment; rename the folder {name} to resume it")
     if not ships(space):
         raise RequestError(
@@ -92,9 +106,13 @@ def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
 
 
 def _arguments(given: dict[str, Any]) -> list[str]:
-    """`--name=value`, in one word: a value that begins with a dash stays a value. A switch is given or left out.
+    """Returns the options as `--name=value`; a boolean option is a bare `--name` if True and left out if False.
 
-    RequestError for a text that no command line can hold, or that steers a terminal.
+    Each option is one word, so that a value with a leading dash is not read as another option.
+
+    Raises:
+        RequestError: a text contains characters that are not printable. A command line cannot contain a zero byte,
+            and control characters could steer a terminal.
     """
     for name, value in given.items():
         if not str(value).isprintable():

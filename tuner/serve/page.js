@@ -2,12 +2,12 @@
 // One page, two views: the list of experiments (#) and one experiment (#name), kept up to date by its journal.
 
 const at = (id) => document.getElementById(id);
-// The experiment shown: {name, stream, summary, trials, rungs, figures, limit}: of many rows the first `limit` are here.
+// The experiment on display: {name, stream, summary, trials, rungs, figures, limit}. At most `limit` rows are loaded.
 let open = null;
 
 // --- the list --------------------------------------------------------------------------------------------------------
 
-// Asks again where the service says when: of a long journal it reads a part for each question.
+// Retries a request when the service asks for that, because it reads a long journal in parts, one for each request.
 async function get(path, headers = {}) {
   const answer = await fetch(path, { headers });
   const again = answer.status === 503 && Number(answer.headers.get("Retry-After"));
@@ -22,7 +22,7 @@ async function get(path, headers = {}) {
 
 async function showList() {
   const { results, experiments } = await get("/api/experiments");
-  if (open) return; // another page was opened meanwhile
+  if (open) return; // the user opened an experiment meanwhile
   set(at("where"), results);
   fill(at("experiments"), EXPERIMENTS, experiments);
   at("experiments").parentElement.hidden = !experiments.length;
@@ -36,17 +36,17 @@ async function showList() {
 async function load(shown) {
   const path = `/api/experiments/${encodeURIComponent(shown.name)}`;
   const began = performance.now();
-  // The summary first: its number of lines is what the stream goes on after.
+  // The summary is loaded first, because the event stream starts after its number of lines.
   const summary = await get(path);
   const limit = shown.whole ? ALL_ROWS : MOST_ROWS;
-  // Rows that have come and had no news since are not asked for again.
+  // Loaded rows that have not changed since are not requested again.
   const since = shown.limit === limit && shown.summary.lines <= summary.lines ? shown.summary.lines : 0;
   const rows = since ? `?since=${since}` : `?limit=${limit}`;
   const parts = [`trials${rows}`, `rungs${rows}`, "figures"].map((part) => get(`${path}/${part}`));
   const [trials, rungs, figures] = await Promise.all(parts);
   const isCut = trials.left_out || rungs.left_out;
   if (since && (isCut || Math.max(trials.trials.length, rungs.decisions.length) >= ALL_ROWS)) {
-    shown.limit = 0; // more news than come at once: all anew
+    shown.limit = 0; // more changed rows than one response has: load all again
     return load(shown);
   }
   if (since) {
@@ -57,14 +57,15 @@ async function load(shown) {
   if (open === shown) draw();
 }
 
-// The first rows in the order of the trials, those with news in the place of what they were.
+// Returns the first rows in the order of the trials; changed rows replace their earlier versions.
 function merged(rows, news, limit) {
   const known = new Map(rows.map((row) => [row.trial, row]));
   for (const row of news) if (known.has(row.trial) || known.size < limit) known.set(row.trial, row);
   return [...known.values()];
 }
 
-// The closest calls: those of trials with news in the place of what these had. Decisions are added, never taken back.
+// Returns the decisions with the smallest margins; those of changed trials replace the earlier ones of these trials.
+// A journal only adds decisions.
 function withNews(decisions, news, limit) {
   const renewed = new Set(news.map((decision) => decision.trial));
   const all = [...decisions.filter((decision) => !renewed.has(decision.trial)), ...news];
@@ -76,10 +77,10 @@ function follow(shown) {
   shown.stream = new EventSource(`/api/experiments/${encodeURIComponent(shown.name)}/events?after=${after}`);
   shown.stream.onopen = () => set(at("live"), "live");
   shown.stream.onmessage = () => {
-    shown.timer ??= setTimeout(async () => { // many events a second are one update
+    shown.timer ??= setTimeout(async () => { // many events within a second cause one update
       await attempt(() => load(shown));
       shown.timer = null;
-    }, Math.min(5000, Math.max(800, 20 * shown.took))); // asked for a twentieth of the time: a search beside it goes on
+    }, Math.min(5000, Math.max(800, 20 * shown.took))); // 1/20 of the time, to spare the search
   };
   shown.stream.onerror = () => {
     set(at("live"), "reconnecting");
@@ -91,7 +92,7 @@ function draw() {
   const { summary, trials, rungs, figures } = open;
   const said = Object.entries(summary.counts).filter(([, n]) => n).map(([status, n]) => `${n} ${status}`);
   set(at("name"), summary.name);
-  const rules = [...new Set([summary.searcher, summary.scheduler])].join(" + "); // of a plain Ray folder: not recorded
+  const rules = [...new Set([summary.searcher, summary.scheduler])].join(" + "); // a plain Ray folder: "not recorded"
   set(at("summary"), [summary.space, rules, state(summary),
     `${trials.total} of ${summary.num_samples} trials: ${said.join(", ") || "none yet"}`,
     `${summary.epochs} of ${summary.num_samples * summary.max_epochs} epochs trained`,
@@ -135,7 +136,7 @@ function drawTables() {
   filtered(at("trials"), TRIALS, trials.trials, trials.total, at("trial-filter"), at("trial-count"));
 }
 
-// The first rows come by themselves; a filter or an order is over all of them.
+// The first rows are loaded automatically; filtering or sorting loads all rows first.
 function needAll() {
   const { rungs, trials } = open;
   const missing = rungs.decisions.length < rungs.total || trials.trials.length < trials.total;
@@ -154,7 +155,7 @@ function drawFigure(name, figure) {
       if (logs[side]) Object.assign(layout[side], { type: "log", uirevision: "log", rangemode: "normal" });
     }
     if (logs.xaxis) {
-      layout.annotations = layout.annotations.map((a) => ({ ...a, x: Math.log10(a.x) })); // Plotly's way with annotations
+      layout.annotations = layout.annotations.map((a) => ({ ...a, x: Math.log10(a.x) })); // Plotly needs the logarithm
     }
     for (const trace of data) trace.visible = at("show-pruned").checked || trace.meta !== "pruned";
   });
@@ -213,4 +214,4 @@ for (const id of ["decision-filter", "trial-filter"]) at(id).addEventListener("i
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 window.addEventListener("hashchange", route);
 setInterval(() => open || document.hidden || attempt(showList), 3000);
-window.addEventListener("DOMContentLoaded", () => attempt(showSession).then(route)); // control.js is there by then
+window.addEventListener("DOMContentLoaded", () => attempt(showSession).then(route)); // by then control.js is loaded

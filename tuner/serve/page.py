@@ -1,4 +1,4 @@
-"""The page's files, Plotly's script from its Python package, and a page that lists the API: all served from here."""
+"""Serves the page's files, Plotly's script from its Python package, and a page that lists the API."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fastapi.responses import FileResponse, HTMLResponse
 
 HERE = Path(__file__).parent
 SCRIPTS = ("page.js", "tables.js", "look.js", "insight.js", "control.js")
-# Only this page runs scripts, none but its own files, none inline. Plotly compiles its WebGL drawing by `new Function`,
-# from texts of its own; without 'unsafe-eval' it draws neither scattergl nor parcoords. The hash is that of an empty
-# text: Plotly adds an empty <style> and fills it through the DOM.
+# The policy of the one page that runs scripts: only the service's own files, no inline scripts. Plotly compiles its
+# WebGL drawing by `new Function` from its own texts; without 'unsafe-eval' it draws neither scattergl nor parcoords.
+# The hash is that of an empty text, because Plotly adds an empty <style> and fills it through the DOM.
 POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-eval'; connect-src 'self'; img-src 'self' data: blob:; "
     "style-src 'self' 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='; "
@@ -24,7 +24,7 @@ POLICY = (
 
 def add_page(app: FastAPI) -> None:
     """Adds the page's routes to the app."""
-    plotly = importlib.util.find_spec("plotly")  # found and not imported: its JavaScript alone is needed
+    plotly = importlib.util.find_spec("plotly")  # located, not imported: only its JavaScript is needed
     assert plotly and plotly.submodule_search_locations
     script = Path(plotly.submodule_search_locations[0]) / "package_data" / "plotly.min.js"
     again = {"Cache-Control": "no-cache"}
@@ -59,7 +59,7 @@ def add_page(app: FastAPI) -> None:
 
 
 def docs_page(openapi: dict[str, Any]) -> str:
-    """The routes of an OpenAPI document as HTML that loads nothing but the page's own style."""
+    """Returns an HTML page that lists the routes of an OpenAPI document; it loads only the page's style sheet."""
     rows = [
         f"<tr><td>{method.upper()}</td><td><code>{html.escape(path)}</code></td>"
         f"<td>{html.escape(operation.get('description', ''))}</td></tr>"

@@ -1,8 +1,8 @@
-"""Questions that take long to answer, and the process that answers them: `python -m tuner.serve.questions`.
+"""The child process that computes expensive responses: `python -m tuner.serve.questions`.
 
-It reads a question a line from its stdin. It writes each answer to its stdout: a line `STATUS LENGTH`, and as many
-bytes of JSON. The service (`tuner.serve.costly`) ends it where an answer takes too long or nobody waits for it any
-more. It ends itself with the service, when its memory is used up, or when an answer takes twice its time.
+It reads requests from stdin, one JSON line each. For each it writes to stdout a line `STATUS LENGTH` and then LENGTH
+bytes of JSON. The service (`tuner.serve.costly`) kills it if a response takes too long or its client disconnects. It
+exits by itself if the service ends, if its memory is used up, or if a response takes twice the time limit.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tuner.views.importance import draw_importance, importance_of
 from tuner.views.whatif import WhatIf, what_if
 from tuner.views.whatif_figure import cuts_of, draw_whatif
 
-MOST_FATES = 20_000  # trials whose fates are told one by one: 3 MB
-MOST_FOLLOWED = 2  # experiments whose records stay in memory; a page asks about one
+MOST_FATES = 20_000  # trials whose outcomes are listed one by one: 3 MB
+MOST_FOLLOWED = 2  # experiments whose records stay in memory; a page requests only one
 
 
 @dataclass(frozen=True)
 class WhatIfAnswer:
-    """A replay, and its figure of Plotly's schema."""
+    """The result of a replay, and its figure in Plotly's schema."""
 
     outcome: WhatIf
     figure: dict[str, Any]
@@ -43,7 +43,7 @@ class WhatIfAnswer:
 
 @dataclass(frozen=True)
 class FigureAnswer:
-    """A figure of Plotly's schema."""
+    """A figure in Plotly's schema."""
 
     figure: dict[str, Any]
 
@@ -51,7 +51,7 @@ class FigureAnswer:
 def replayed(
     record: ExperimentRecord, scheduler: str, grace_period: int, reduction_factor: float, brackets: int
 ) -> WhatIfAnswer:
-    """The curves judged by other rules; an empty scheduler is the search's own."""
+    """Replays a search under other rules; an empty `scheduler` means the search's own scheduler."""
     rules = scheduler or record.experiment.scheduler
     outcome = what_if(record, rules, grace_period, reduction_factor, brackets)
     figure = draw_whatif(cuts_of(record, outcome), outcome, record.experiment.metric)
@@ -62,16 +62,17 @@ def replayed(
 
 
 def smoothed(record: ExperimentRecord, x: str, y: str) -> FigureAnswer:
-    """The metric over two parameters."""
+    """Draws the metric over two parameters, smoothed between the trials."""
     experiment = record.experiment
     return FigureAnswer(draw_contour(contour_of(record, x, y), experiment.metric, experiment.mode))
 
 
-_forests: WeakKeyDictionary[Standing, FigureAnswer] = WeakKeyDictionary()  # they take seconds, and a page asks again
+# A cache: the forests take seconds, and a page requests the figure again.
+_forests: WeakKeyDictionary[Standing, FigureAnswer] = WeakKeyDictionary()
 
 
 def weighed(record: ExperimentRecord) -> FigureAnswer:
-    """How much each parameter matters."""
+    """Draws the importance of each parameter; reuses the figure until the record changes."""
     if record.standing not in _forests:
         _forests[record.standing] = FigureAnswer(draw_importance(importance_of(record)))
     return _forests[record.standing]
@@ -81,10 +82,10 @@ QUESTIONS: dict[str, Callable[..., Any]] = {"what-if": replayed, "contour": smoo
 
 
 class Answers:
-    """Answers questions about experiments' folders.
+    """Computes responses about experiments' folders and keeps the records of the last MOST_FOLLOWED experiments.
 
     Args:
-        most_bytes: of a journal.
+        most_bytes: the largest journal, in bytes, that is read.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -93,18 +94,18 @@ class Answers:
         self._records: dict[str, ExperimentRecord] = {}
 
     def answer(self, folder: str, question: str, choices: dict[str, Any]) -> tuple[int, str]:
-        """The status and the JSON: 200 with the answer, or 422 with why there is none."""
+        """Computes one response; returns its HTTP status and JSON: 200 with the result, or 422 with an error."""
         try:
             return 200, text_of(QUESTIONS[question](self._record(folder), **choices))
         except RequestError as error:
             return 422, _refused(str(error))
         except MemoryError:
             raise
-        except Exception as error:  # whatever a folder holds: it is the folder that is wrong
+        except Exception as error:  # any other error is caused by the folder's content
             return 422, _refused(f"{Path(folder).name}: this cannot be answered ({type(error).__name__}: {error})")
 
     def _record(self, folder: str) -> ExperimentRecord:
-        """The folder as it is now; if nothing changed, the record of before with all that was worked out of it."""
+        """Reads the folder's record; returns the previous object, with its cached results, if nothing changed."""
         share(Path(folder).parent)
         followed = self._followed.setdefault(folder, Following(Path(folder), self._most_bytes))
         self._followed.move_to_end(folder)
@@ -120,9 +121,9 @@ def _refused(message: str) -> str:
 
 
 def serve(asked: BinaryIO, told: BinaryIO, answers: Answers, most_s: float, most_memory: int) -> int:
-    """Answers until nobody asks any more: 0; 1 where the memory is used up."""
+    """Answers requests until the input ends; returns the exit code: 0, or 1 if the memory is used up."""
     for line in asked:
-        signal.setitimer(signal.ITIMER_REAL, 2 * most_s)  # SIGALRM ends the process: the service may be gone
+        signal.setitimer(signal.ITIMER_REAL, 2 * most_s)  # SIGALRM ends this process if the service is gone
         try:
             status, text = answers.answer(*json.loads(line))
         except MemoryError:
@@ -139,11 +140,11 @@ def serve(asked: BinaryIO, told: BinaryIO, answers: Answers, most_s: float, most
 
 
 def main(argv: list[str]) -> int:
-    """Serves stdin with bounds: seconds an answer, bytes of memory, bytes of a journal."""
+    """Answers the requests on stdin. The arguments are limits: seconds per response, bytes of memory, journal bytes."""
     most_s, most_memory, most_journal = float(argv[0]), int(argv[1]), int(argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (most_memory, most_memory))
     told = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # a library's prints go to stderr, so that they do not mix with responses
     return serve(sys.stdin.buffer, told, Answers(most_journal), most_s, most_memory)
 
 

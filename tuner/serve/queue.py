@@ -1,4 +1,4 @@
-"""The searches that were asked of the service: in files, so that a restart forgets none; and who may start next."""
+"""The service's queue of searches, kept in files so that it survives a restart, and the rule for who starts next."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ACTIVE: tuple[Phase, ...] = ("submitted", "stopping")
 
 @dataclass(frozen=True)
 class Search:
-    """One search as the service knows it.
+    """One search that the service was asked to run.
 
     Args:
-        options: the experiment with every choice made.
-        asked: what was asked for, the fields of a `Start`; of a `Resume` where `resumed`.
-        since: when it was asked for, unix seconds; the queue's order among those of one priority.
-        job: the Ray job's id, once it is submitted.
-        message: why it waits, or how it failed.
+        options: all fields of the experiment, with defaults filled in.
+        asked: the fields of the request: a `Start`, or a `Resume` if `resumed`.
+        since: the time of the request in unix seconds; searches of equal priority start in this order.
+        job: the id of the Ray job, once it is submitted.
+        message: why the search waits or failed.
     """
 
     name: str
@@ -44,7 +44,11 @@ class Search:
     resumed: bool = False
 
     def arguments(self) -> list[str]:
-        """Of `tuner.run`, made anew from what was asked for; RequestError where that cannot be asked for."""
+        """Returns the arguments for `tuner.run`, built from the fields of the request.
+
+        Raises:
+            RequestError: a request may not set these fields or values.
+        """
         try:
             if self.resumed:
                 return resume_arguments(self.name, self.experiment.space, Resume.model_validate(self.asked))
@@ -55,12 +59,12 @@ class Search:
 
     @property
     def experiment(self) -> Experiment:
-        """What was asked for."""
+        """The requested experiment."""
         return Experiment(**self.options)
 
     @property
     def priority(self) -> int:
-        """Of what was asked for, without checking all of it again."""
+        """The experiment's priority; read directly, because building the experiment checks all its fields again."""
         return int(self.options.get("priority", 0))
 
 
@@ -68,7 +72,7 @@ SEARCH = TypeAdapter(Search)
 
 
 class Queue:
-    """Search by name, one file each; safe for one writer."""
+    """The searches by name, each in a file of its own; only one process may write."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -79,42 +83,45 @@ class Queue:
         return iter(sorted(self._searches.values(), key=lambda search: search.since))
 
     def get(self, name: str) -> Search | None:
-        """The search of that name, if the service was asked for it."""
+        """Returns the search of that name; None if the queue has none."""
         return self._searches.get(name)
 
     def put(self, search: Search) -> Search:
-        """Keeps the search, in the place of one of that name."""
+        """Saves the search; replaces one of the same name."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(self._folder / f"{search.name}.json", json.dumps(dataclasses.asdict(search), indent=1) + "\n")
         self._searches[search.name] = search
         return search
 
     def remove(self, name: str) -> None:
-        """Forgets the search."""
+        """Deletes the search from the queue."""
         (self._folder / f"{name}.json").unlink(missing_ok=True)
         self._searches.pop(name, None)
 
     def phase(self, *phases: Phase) -> list[Search]:
-        """Those in one of these phases, the first asked for first."""
+        """Returns the searches in one of these phases, the earliest request first."""
         return [search for search in self if search.phase in phases]
 
 
 def startable(
     waiting: Sequence[Search], running: Sequence[Search], nodes: Sequence[Mapping[str, float]], address: str = ""
 ) -> list[Search]:
-    """Who may start now: as long as there is room for one trial beside what the others may use.
+    """Chooses the waiting searches that may start now.
 
-    The highest priority first, and then in the order asked for. A search may use as many trials at a time as its
-    `max_concurrent_trials`, all that fit without it: that is the cap by which several share a cluster. Those of a lower
-    priority give their places up (`tuner.engine.shares`), so they hold none against a higher one. Nobody overtakes the
-    first in the queue, so a large one does not wait for ever.
+    A search may start if one of its trials fits beside the resources that the other searches may use. A search may use
+    the resources of `max_concurrent_trials` trials; without that limit, of as many trials as fit. The limit is how
+    several searches share a cluster. Running searches of lower priority are not counted, because they release their
+    resources to a search of higher priority (`tuner.engine.shares`).
+
+    The highest priority comes first, then the order of the requests. No search overtakes the first one in this order,
+    so that a large search does not wait for ever.
 
     Args:
-        nodes: of each node that there is or that an autoscaler may add, resource -> amount.
-        address: of a cluster that may have more nodes than are known; empty = this machine.
+        nodes: the resources (name -> amount) of each node that exists or that an autoscaler may add.
+        address: address of a cluster that may have more nodes than `nodes`; empty = this machine.
 
     Raises:
-        TooLarge: the first does not fit the empty cluster either.
+        TooLarge: a trial of the next search does not fit even the empty cluster.
     """
     there = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
     chosen: list[Search] = []
@@ -126,7 +133,8 @@ def startable(
         holders = [*(other for other in running if other.priority >= search.priority), *chosen]
         used = [_most_of(holder, nodes) for holder in holders]
         free = {name: amount - sum(most[name] for most in used) for name, amount in there.items()}
-        # What fits no node that is known is an autoscaler's: the search asks it, and says so where it gets none.
+        # A trial that fits no known node starts anyway: the search requests a node from the autoscaler, and reports it
+        # if it gets none.
         if needed.fit(nodes) and any(free[name] + 1e-9 < amount for name, amount in _of_a_trial(needed).items()):
             break
         chosen.append(search)
@@ -134,7 +142,7 @@ def startable(
 
 
 class TooLarge(Exception):
-    """A search whose trials fit nowhere, and why."""
+    """A search whose trials fit no node; `reason` says why."""
 
     def __init__(self, search: Search, reason: str) -> None:
         super().__init__(reason)
@@ -142,7 +150,7 @@ class TooLarge(Exception):
 
 
 def _most_of(search: Search, nodes: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """What a search may use of the nodes; nothing where they cannot hold one of its trials any more."""
+    """Returns the resources that a search may use; 0 if none of its trials fits the nodes any more."""
     try:
         needed = resources_of(search.experiment, nodes)
     except RequestError:
@@ -155,7 +163,10 @@ def _of_a_trial(needed: Resources) -> dict[str, float]:
 
 
 def _read(path: Path) -> Search | None:
-    """The search of a file; None where the file is damaged or holds what cannot be asked for, with a line."""
+    """Reads a search from its file.
+
+    Prints a line and returns None if the file is damaged or contains what a request may not set.
+    """
     try:
         search = SEARCH.validate_json(bytes_in(path.parent, path.name), strict=True)
         search.arguments(), search.experiment

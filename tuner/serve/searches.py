@@ -1,7 +1,7 @@
-"""Searches on request: checked by the command line's own code, queued, started as jobs, stopped, resumed.
+"""Starts, stops and resumes searches on request: checks them with the command line's code, queues them, submits jobs.
 
-One thread does what takes long; a request only checks and leaves word. Everything that is known is in files, so a
-service that ends forgets nothing and the next one goes on with the searches that still run.
+A request only checks a search and writes it to the queue; one background thread submits and stops jobs. The whole state
+is in files, so the next service continues with the queue and with the searches that still run.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from tuner.serve.options import resume_arguments, start_arguments
 from tuner.serve.queue import ACTIVE, Queue, Search, TooLarge, startable
 from tuner.serve.secret import child_environment
 
-PAUSE_S = 1.0  # between two looks at jobs that run or wait
-AFTER_ERROR_S = 3.0  # until a cluster that did not answer is asked again
-IDLE_S = 300.0  # until a cluster of the service's own is ended when nothing runs or waits: it holds about 1 GB
+PAUSE_S = 1.0  # between two checks of the jobs that run or wait
+AFTER_ERROR_S = 3.0  # before the retry if the cluster did not answer
+IDLE_S = 300.0  # without a search, until the service ends its own Ray cluster, which uses about 1 GB
 MOST_WAITING = 1000
-MOST_CHECKS = 4  # at a time: each is a process that imports ray and torch
+MOST_CHECKS = 4  # concurrent checks; each is a process that imports ray and torch
 CHECK_S = 120.0
-NO_DATA_DIR = "--data-dir="  # each space's own way: given too, or a resume would read what its folder names
+NO_DATA_DIR = "--data-dir="  # empty = each space's default; always passed, or a resume would use the path in its folder
 
 Check = Callable[[list[str]], dict[str, Any]]
 
 
 class Refused(RequestError):
-    """A request that cannot be met now; `status` is HTTP's."""
+    """A request that the service cannot fulfil now; `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -51,7 +51,12 @@ class Refused(RequestError):
 
 
 def checked(arguments: list[str]) -> dict[str, Any]:
-    """The experiment that these arguments of `tuner.run` ask for, every choice made; RequestError in its own words."""
+    """Checks arguments of `tuner.run` in a child process; returns the experiment's fields with defaults filled in.
+
+    Raises:
+        RequestError: an argument is wrong; the text is that of `tuner.run`.
+        Refused: the check failed or took more than CHECK_S.
+    """
     command = [sys.executable, "-m", "tuner.serve.check", *arguments]
     try:
         done = subprocess.run(
@@ -75,14 +80,14 @@ def checked(arguments: list[str]) -> dict[str, Any]:
 
 
 class Searches:
-    """The searches that were asked of this service.
+    """The searches that this service was asked to run.
 
     Args:
-        results: the folder that they write to.
+        results: the folder that searches write to.
         state: the service's own folder (`tuner.serve.state`).
-        jobs: where they run.
-        chosen: arguments of `tuner.run` that every search gets: what the service's owner chose.
-        check: arguments -> the experiment.
+        jobs: the cluster that runs the searches.
+        chosen: arguments of `tuner.run` for every search, set by the user who started the service.
+        check: checks arguments and returns the experiment's fields.
     """
 
     def __init__(self, results: Path, state: Path, jobs: Jobs, chosen: list[str], check: Check = checked) -> None:
@@ -99,17 +104,17 @@ class Searches:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def get(self, name: str) -> Search | None:
-        """The search, if it was asked of this service."""
+        """Returns the search of that name; None if this service was not asked to run it."""
         with self._lock:
             return self._queue.get(name)
 
     def all(self) -> list[Search]:
-        """Every search asked of this service, the first asked for first."""
+        """Returns every search that this service was asked to run, the earliest request first."""
         with self._lock:
             return list(self._queue)
 
     def start(self, asked: BaseModel) -> Search:
-        """Queues a new search (a `Start`); RequestError where it is wrong."""
+        """Queues a new search; raises RequestError if the request, a `Start`, is wrong."""
         given = asked.model_dump()
         name = given["name"] or self._free_name(given["space"])
         with self._reserved(name):
@@ -117,9 +122,10 @@ class Searches:
             return self._ask(name, start_arguments(asked), asked, resumed=False)
 
     def resume(self, name: str, asked: BaseModel) -> Search:
-        """Queues the rest of a search (a `Resume`), or more of it; RequestError where it is wrong."""
+        """Queues a search to be resumed or extended; raises RequestError if the request, a `Resume`, is wrong."""
         with self._reserved(name):
-            # Of its file's text alone: the space is refused, or named to the check, before anything imports it.
+            # This reads only the text of the experiment's file. The space is refused, or passed to the check by name,
+            # before any code of it is imported.
             saved = load_experiment(self._results / name)[0]
             if saved.data_dir and NO_DATA_DIR in self._chosen:
                 raise RequestError(
@@ -129,7 +135,7 @@ class Searches:
             return self._ask(name, resume_arguments(name, saved.space, asked), asked, resumed=True)
 
     def stop(self, name: str) -> Search:
-        """Takes a search from the queue, or ends it as Ctrl-C does; returns at once."""
+        """Removes a search from the queue, or stops it as Ctrl-C does if it runs; returns at once."""
         with self._lock:
             search = self._queue.get(name)
             if search and search.phase == "queued":
@@ -163,7 +169,7 @@ class Searches:
 
     @contextmanager
     def _reserved(self, name: str) -> Iterator[None]:
-        """The name is this request's alone while it is checked."""
+        """Reserves a name for one request while it is checked; Refused if a search of that name is queued or runs."""
         with self._lock:
             search = self._queue.get(name)
             if name in self._checking or (search and search.phase in ("queued", *ACTIVE)):
@@ -187,11 +193,14 @@ class Searches:
     # --- what runs ---------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Goes on with what an earlier service left, and starts what waits."""
+        """Starts the background thread, which watches the jobs of an earlier service and starts the queued searches."""
         self._thread.start()
 
     def close(self) -> list[str]:
-        """Leaves the searches that run to themselves; gives their names. With none, the cluster is ended."""
+        """Stops the background thread and returns the names of the searches that still run.
+
+        These searches continue without the service. If there are none, the service's own cluster is ended.
+        """
         self._ending.set()
         self._wake.set()
         if self._thread.ident:
@@ -211,7 +220,7 @@ class Searches:
             except RequestError as error:
                 self._say(str(error))
                 pause_s = AFTER_ERROR_S
-            except Exception as error:  # whatever it is, the other searches are still looked after
+            except Exception as error:  # an unforeseen error must not stop the thread for the other searches
                 traceback.print_exc()
                 self._say(f"the service failed ({type(error).__name__}); see its output")
                 pause_s = AFTER_ERROR_S
@@ -219,12 +228,12 @@ class Searches:
                 busy = time.monotonic()
             elif time.monotonic() - busy > IDLE_S:
                 self._jobs.close()
-                busy = float("inf")  # once, until there is work again
+                busy = float("inf")  # close once, until there is work again
             self._wake.wait(PAUSE_S * 10 if pause_s is None else pause_s)
             self._wake.clear()
 
     def step(self) -> bool:
-        """One look: what became of the jobs, who is to stop, who may start. Whether anything runs or waits."""
+        """Checks the jobs once: records which ended, stops and starts searches; returns whether any runs or waits."""
         with self._lock:
             active = self._queue.phase(*ACTIVE)
         for search in active:
@@ -268,13 +277,13 @@ class Searches:
                 self._queue.put(replace(error.search, phase="failed", message=error.reason))
             return
         for search in chosen:
-            job = f"{search.name}-{int(search.since * 1000)}"  # the same at a second try: Ray takes an id once
+            job = f"{search.name}-{int(search.since * 1000)}"  # the same at a retry, so that Ray refuses a second job
             with self._lock:
                 if self._queue.get(search.name) != search:
-                    continue  # stopped meanwhile
+                    continue  # the search was stopped in the meantime
                 try:
                     arguments = self._whole(search.arguments())
-                except RequestError as error:  # its space is gone, say
+                except RequestError as error:  # for example, its space was deleted
                     self._queue.put(replace(search, phase="failed", message=str(error)))
                     continue
                 self._queue.put(replace(search, phase="submitted", job=job, message=""))
@@ -287,7 +296,7 @@ class Searches:
                 raise
 
     def _say(self, message: str) -> None:
-        """Why nothing goes on, beside each search that waits."""
+        """Shows at each queued search why no search can start."""
         with self._lock:
             for search in self._queue.phase("queued"):
                 if search.message != message:
@@ -295,7 +304,11 @@ class Searches:
 
 
 def _own(state: Path) -> int:
-    """A lock on the state folder for as long as this process lives: two services would start each search twice."""
+    """Locks the state folder until this process ends, because two services would start each search twice.
+
+    Raises:
+        RequestError: another service has the lock, or the lock file cannot be opened.
+    """
     try:
         file = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Secrets of the service: made once, kept in files that their owner alone may read, and in no child's environment."""
+"""Creates and reads the service's secrets: files that only their owner may read, never a child's environment."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 from tuner.errors import RequestError
 
-TOKEN, TOKEN_FILE = "TUNER_TOKEN", "TUNER_TOKEN_FILE"  # environment variables: the token, or a file that holds it
-LEAST_CHARS = 32  # a shorter token may be a phrase that is found by trying: the right one is never refused
+TOKEN, TOKEN_FILE = "TUNER_TOKEN", "TUNER_TOKEN_FILE"  # environment variables: the token, or the path of a file with it
+LEAST_CHARS = 32  # a shorter token could be guessed, because the service never refuses the right one
 
 
 def child_environment() -> dict[str, str]:
-    """The environment of every process that the service starts: its own, without the service's token.
+    """Returns the environment for child processes: the service's own, without its token.
 
     Jobs inherit it from the cluster's head. A space's code could read the token there, and a log could keep it.
     """
@@ -22,10 +22,12 @@ def child_environment() -> dict[str, str]:
 
 
 def keep_secret(path: Path, new: str) -> Path:
-    """The file with a secret, made with `new` where there is none. A disk that is full leaves no file.
+    """Returns the file with a secret; creates it with the text `new` if it does not exist.
+
+    No file remains if the disk is full.
 
     Raises:
-        RequestError: it cannot be made, is a link, others may read it, or it was cut off when it was written.
+        RequestError: the file cannot be created, is a link, is readable by other users, or is incomplete.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -51,9 +53,9 @@ def keep_secret(path: Path, new: str) -> Path:
 
 
 def given_token() -> str:
-    """Returns the token that the environment gives, or names the file of; empty where it does neither.
+    """Returns the token from TUNER_TOKEN, or from the file that TUNER_TOKEN_FILE names; empty if neither is set.
 
-    A process's environment can be read as long as it runs: a container's secret is better given as a file.
+    The environment of a running process can be read, so a file is the safer way to pass a secret to a container.
     """
     given, path = os.environ.get(TOKEN, ""), os.environ.get(TOKEN_FILE, "")
     if given or not path:
@@ -68,7 +70,7 @@ def given_token() -> str:
 
 
 def long_enough(given: str) -> str:
-    """Returns TUNER_TOKEN as it was given; RequestError for one that is too short."""
+    """Returns the token unchanged; raises RequestError if it is shorter than LEAST_CHARS."""
     if given and len(given.strip()) < LEAST_CHARS:
         raise RequestError(
             f"{TOKEN} has {len(given.strip())} characters, give {LEAST_CHARS} or more (openssl rand -hex 16 prints as "
@@ -78,7 +80,9 @@ def long_enough(given: str) -> str:
 
 
 def kept_token(state: Path) -> tuple[Path, str]:
-    """The file with the token that is made once and kept, for a service that was given none, and what it holds.
+    """Returns the file with the generated token, and the token, for a service that is started without one.
+
+    The token is generated once and kept.
 
     Raises:
         RequestError: as `keep_secret`.

@@ -1,4 +1,4 @@
-"""Where the service keeps its own files: in the user's state folder, never among the results, which are only data."""
+"""The folder for the service's own files. It is in the user's state folder, never among the results, which are data."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import platformdirs
 
 from tuner.errors import RequestError
 
-BASE = "TUNER_STATE"  # the environment variable that names another folder than the user's state folder
+BASE = "TUNER_STATE"  # environment variable: a folder to use in place of the user's state folder
 
 
 def state_of(results: Path) -> Path:
-    """Makes and checks the folder that holds the service's files for these results: token, queue, cluster.
+    """Creates and checks the folder for the service's files about these results: token, queue, cluster.
 
-    Whatever lies there is trusted, so the folder must be this user's alone. Nothing under `results` is.
+    The service trusts the files in this folder, so only this user may have access to it. It trusts no file under
+    `results`.
 
     Raises:
-        RequestError: the folder cannot be made, is a link, or another user owns it or may open it.
+        RequestError: the folder cannot be created, is a link, belongs to another user, or other users may open it.
     """
     base = Path(os.environ.get(BASE) or platformdirs.user_state_path("tuner")).expanduser().absolute()
     whole = results.resolve()

@@ -1,4 +1,4 @@
-"""The experiments of a results folder: which there are, and each as its files have it now."""
+"""Reads the experiments of a results folder: the list of them, and the current record of each."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tuner.serve.watched import Last, View, Watched
 from tuner.spec.experiment import NAMES
 
 Item = TypeVar("Item")
-MOST_READERS = 12  # requests that read or wait for it, of the 40 that are answered at a time; each has 100 MB at most
-VIEW_S = 10.0  # for reading what one request asks for, before it is told to ask again
-LIST_S, EACH_S = 2.0, 0.5  # for all that the list has to read, and for each experiment of it
+MOST_READERS = 12  # requests that read a folder or wait for it, of 40 that run at once; each uses at most 100 MB
+VIEW_S = 10.0  # for reading one experiment, before the request gets "try again"
+LIST_S, EACH_S = 2.0, 0.5  # for reading all experiments of the list, and for each of them
 
 
 class NotThere(RequestError):
@@ -33,29 +33,30 @@ class NotThere(RequestError):
 
 
 class Store:
-    """Reads experiments under one folder; safe to use from several threads.
+    """Reads experiments under one folder; thread-safe.
 
     Args:
-        stopping: whether the service ends: then whatever takes long is given up, by NotYet.
+        stopping: returns True once the service shuts down; long operations then raise NotYet.
     """
 
     def __init__(self, folder: Path, stopping: Callable[[], bool] = lambda: False) -> None:
         self.root = folder.absolute()
         share(self.root)
         self._stopping = stopping
-        self._lock = threading.Lock()  # of the map; never held while a file is read
+        self._lock = threading.Lock()  # for the dictionary; never held while a file is read
         self._watched: dict[str, Watched] = {}
         self._memory = Memory(stopping)
         self._readers = threading.Semaphore(MOST_READERS)
         self._listing = threading.Lock()
-        self._listed: tuple[float, list[Summary]] = -1.0, []  # when the last list was begun, and that
-        self._first = ""  # the name that the next list begins with
+        self._listed: tuple[float, list[Summary]] = -1.0, []  # start time of the last list, and the list
+        self._first = ""  # the experiment that the next list reads first
 
     def summaries(self) -> list[Summary]:
-        """Every experiment, the one that was started last first.
+        """Returns the summaries of all experiments, the most recently started one first.
 
-        One that cannot be read has its `error`. One that takes long to read is as it was, or `reading`: the next look
-        goes on from there. Whoever asks while a list is made gets the next one, which is made once for all of them.
+        An experiment that cannot be read has an `error`. One that takes long to read keeps its previous summary or has
+        the state `reading`; the next call continues to read it. Requests that arrive while a list is built all share
+        the next list.
         """
         asked = time.monotonic()
         with self._listing:
@@ -81,13 +82,13 @@ class Store:
         return sorted((s for s in found if s), key=lambda s: (s.started or 0, s.name), reverse=True)
 
     def _drop_gone(self, names: list[str]) -> None:
-        """Forgets all of the experiments that are there no more."""
+        """Frees the records of experiments whose folders were deleted."""
         with self._lock:
             for gone in self._watched.keys() - set(names):
                 self._memory.settle(self._watched.pop(gone), 0)
 
     def _unread(self, name: str) -> Summary | None:
-        """What is known of an experiment without a look at its files."""
+        """Returns the last summary of an experiment without reading its files; None if it is no experiment."""
         watched = self._watched.get(name)
         if watched and watched.last:
             return watched.last.summary
@@ -95,27 +96,40 @@ class Store:
         return Summary(name, state="reading", notice="others are being read; ask again") if there else None
 
     def unless_stopping(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items one by one; NotYet as soon as the service ends."""
+        """Yields the items one by one; raises NotYet once the service shuts down."""
         for item in items:
             if self._stopping():
                 raise NotYet("the service is ending")
             yield item
 
     def view(self, name: str) -> View:
-        """The experiment as its files have it now; NotThere, NotYet, or RequestError where they are damaged."""
+        """Returns the current record and summary of an experiment.
+
+        Raises:
+            NotThere: there is no experiment of that name.
+            NotYet: reading takes longer than VIEW_S, or the memory is in use.
+            RequestError: the experiment's files are damaged.
+        """
         last = self._look(name, time.monotonic() + VIEW_S)
         if last.view is None:
             raise RequestError(last.summary.error)
         return last.view
 
     def journal(self, name: str) -> Path:
-        """The experiment's journal, which may not have been begun; NotThere."""
+        """Returns the path of the experiment's journal; the file may not exist yet.
+
+        Raises:
+            NotThere: there is no experiment of that name.
+        """
         return self.folder(name) / "journal.jsonl"
 
     def folder(self, name: str) -> Path:
-        """The experiment's folder: its name is one, and nothing there is a link. NotThere.
+        """Returns the experiment's folder after it has checked the name and that the folder contains no link.
 
-        What is a link only later is not followed by whoever opens files there (`files.share`).
+        A link that is created later is not followed either, because `files.share` makes readers refuse links.
+
+        Raises:
+            NotThere: the name is not valid, there is no such experiment, or it is a link.
         """
         folder = self.root / name if _is_name(name) else None
         if folder is None or not _is_experiment(folder):
@@ -157,7 +171,7 @@ def _is_name(name: str) -> bool:
 
 
 def _is_experiment(folder: Path) -> bool:
-    """Whether it is to be shown: an experiment, or a folder that nobody here may look into."""
+    """Checks whether the list shows a folder: it is an experiment, or this user may not open it."""
     try:
         if not stat.S_ISDIR(os.lstat(folder).st_mode):
             return False

@@ -1,4 +1,7 @@
-"""A journal as server-sent events: each line is one event whose id is its number, so a reconnect goes on after it."""
+"""Sends a journal as server-sent events. Each line is one event.
+
+The event's id is the line's number, so a client that reconnects continues after the last line that it received.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,18 @@ from starlette.types import Receive, Scope, Send
 from tuner.record.files import open_in
 from tuner.serve.guard import refusal
 
-MOST_STREAMS = 100  # followed at a time: each is a look at a file twice a second
-PAUSE_S = 0.5  # between two looks; polling, because inotify does not see what another host writes
-HEARTBEAT_S = 10.0  # a comment now and then: a connection whose reader has gone is noticed
-CHUNK_BYTES = 4 << 20  # read at a time, and the longest line that is sent
-MOST_LINES = 20_000  # at a time: 10 ms for whoever else is answered; a journal may be nothing but line ends
+MOST_STREAMS = 100  # open at once; each checks a file twice a second
+PAUSE_S = 0.5  # between two checks; polling, because inotify does not report what another host writes
+HEARTBEAT_S = 10.0  # between two comments in a quiet stream, which detect clients that have disconnected
+CHUNK_BYTES = 4 << 20  # bytes read at once, and the longest line that is sent
+MOST_LINES = 20_000  # sent at once: they block other requests for 10 ms; a damaged journal may have only empty lines
 
 
 class Stream(StreamingResponse):
-    """Server-sent events; refused where MOST_STREAMS are `running`, to which it belongs until it ends, however that be.
+    """A response of server-sent events; it is refused with 503 if MOST_STREAMS streams are in `running`.
 
-    It joins them in the step that looks: answers are sent in one thread, while routes are called in many.
+    The stream stays in `running` until it ends for any reason. The count is checked when the response is sent, because
+    responses are sent in one thread; routes run in many threads, and two of them could pass the check at once.
     """
 
     def __init__(self, frames: AsyncIterator[bytes], running: set[Stream]) -> None:
@@ -42,7 +46,7 @@ class Stream(StreamingResponse):
 
 
 class Place(NamedTuple):
-    """How far a journal has been read: `offset` bytes, which are `number` complete lines."""
+    """The position up to which a journal has been read: `offset` bytes, which are `number` complete lines."""
 
     offset: int
     number: int
@@ -51,10 +55,10 @@ class Place(NamedTuple):
 async def follow(
     journal: Path, after: int, stopping: Callable[[], bool], pause_s: float = PAUSE_S
 ) -> AsyncIterator[bytes]:
-    """Frames of the lines behind the first `after`, then of new ones until `stopping()`.
+    """Yields events for the journal's lines except the first `after`, then for new lines until `stopping()` is True.
 
-    It goes on after `experiment_finished`, since a search may be resumed; it ends where the journal shrinks or a
-    line is longer than CHUNK_BYTES, so that the reader connects anew.
+    It continues after `experiment_finished`, because a search may be resumed. It ends if the journal shrinks or a line
+    is longer than CHUNK_BYTES; the client then reconnects.
     """
     yield b"retry: 2000\n\n"
     place, quiet_s = Place(0, 0), 0.0
@@ -72,7 +76,10 @@ async def follow(
 
 
 def read_on(journal: Path, place: Place) -> list[bytes] | None:
-    """The next complete lines behind `place`, of CHUNK_BYTES at most; None where going on there makes no sense."""
+    """Reads the next complete lines after `place`, at most CHUNK_BYTES.
+
+    Returns None if the stream must end: the journal shrank, a line is too long, or the file cannot be read.
+    """
     try:
         with open_in(journal.parent, journal.name) as file:
             if file.seek(0, 2) < place.offset:
@@ -81,20 +88,23 @@ def read_on(journal: Path, place: Place) -> list[bytes] | None:
             data = file.read(CHUNK_BYTES)
     except FileNotFoundError:
         return [] if place.offset == 0 else None
-    except OSError:  # no regular file, or not to be read
+    except OSError:  # not a regular file, or not readable
         return None
-    # What follows the last line's end stays for the next look: it may be half of a line.
+    # Bytes after the last line end are read again at the next check, because they may be half of a line.
     *lines, rest = data.split(b"\n", MOST_LINES)
     return None if len(rest) == CHUNK_BYTES else lines
 
 
 def framed(lines: list[bytes], place: Place, after: int) -> tuple[bytes, Place]:
-    """The frames of those lines from `place` on that are behind the first `after`, and the place behind them all."""
+    """Returns the events for lines read at `place`, without the journal's first `after` lines, and the next place."""
     frames = b"".join(frame(number, line) for number, line in enumerate(lines, place.number + 1) if number > after)
     return frames, Place(place.offset + sum(len(line) + 1 for line in lines), place.number + len(lines))
 
 
 def frame(number: int, line: bytes) -> bytes:
-    """One event. A carriage return would end its line early; JSON has none, a damaged journal may."""
+    """Formats one server-sent event.
+
+    Carriage returns become spaces, because they would end the event's line. Only a damaged journal contains them.
+    """
     text = line.decode(errors="replace").replace("\r", " ")
     return f"id: {number}\ndata: {text}\n\n".encode()

@@ -1,4 +1,4 @@
-"""An experiment in a line: what the list shows of it."""
+"""The summary of an experiment, which is one row of the dashboard's list."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from tuner.spec.experiment import Experiment
 from tuner.views import tables
 from tuner.views.tables import BestRow
 
-MOST_SUMMARY = 64 << 10  # bytes as JSON: a row of the list, which has thousands
+MOST_SUMMARY = 64 << 10  # bytes of one summary as JSON; the list may have thousands
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One experiment in a line. Times are unix seconds, `took_s` leaves out the time between two sessions.
+    """The summary of one experiment. Times are unix seconds; `took_s` leaves out the time between two sessions.
 
-    `epochs` is how many all trials have trained together, `lines` how many events had been journaled: what `events`
-    can be followed after; `killed` that its process ended without a word. Where its files cannot be read, `error` says
-    why, `state` is damaged and the rest is empty; `reading` is the state of one whose journal takes long to read.
+    `epochs` counts the epochs of all trials together. `lines` counts the journal's lines at that time; an event stream
+    can start after them. `killed`: its process ended without recording why. If its files cannot be read, `error` says
+    why, `state` is damaged, and the other fields are empty. The state `reading` means that its journal takes long to
+    read.
     """
 
     name: str
@@ -61,13 +62,17 @@ UNRECORDED: dict[str, Any] = {
 
 
 def requested(experiment: Experiment) -> Summary:
-    """What an experiment is to do, in a line; what it has done is not in it."""
+    """Returns a summary with an experiment's options only, without its progress or results."""
     shared = {each.name for each in fields(Experiment)} & {each.name for each in fields(Summary)}
     return Summary(**{name: getattr(experiment, name) for name in shared})
 
 
 def summarised(record: ExperimentRecord, reading: Reading) -> Summary:
-    """The summary of a record; RequestError where the folder's names and values would make it too long for a list."""
+    """Returns the summary of a record.
+
+    Raises:
+        RequestError: names or values in the folder make the summary longer than MOST_SUMMARY.
+    """
     summary = _summary_of(record, reading)
     if len(text_of(summary)) > MOST_SUMMARY:
         folder = record.experiment.folder
@@ -99,6 +104,6 @@ def _summary_of(record: ExperimentRecord, reading: Reading) -> Summary:
 
 
 def _took_s(record: ExperimentRecord) -> float:
-    """From the first start to the last report of a folder that has no journal."""
+    """Returns the seconds from the first start to the last report, for a folder without a journal."""
     spans = [span for trial in record.trials for span in trial.spans]
     return max(end for _, end in spans) - min(start for start, _ in spans) if spans else 0.0

@@ -1,9 +1,9 @@
 "use strict";
-// The page's tables: which columns, in which words, and how rows get into them. Whatever comes from an experiment is
-// written through textContent, never as HTML; what has not changed is not touched, so that selection and scroll stay.
+// The page's tables: their columns, headings and rows. Text from an experiment is set by textContent, never as HTML.
+// Cells that have not changed are not replaced, so that selection and scroll position stay.
 
-const MOST_ROWS = 500; // drawn at a time; the filter searches all
-const ALL_ROWS = 10000; // as many as the service sends at once
+const MOST_ROWS = 500; // shown at once; the filter searches all rows
+const ALL_ROWS = 10000; // the most that the service sends in one response
 
 // --- words -----------------------------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ function fill(table, columns, rows) {
   });
 }
 
-// A head that sorts: up, down, and back to the order in which rows come.
+// A column heading that sorts on click: ascending, descending, then the original order.
 function sorter(table, name) {
   const button = document.createElement("button");
   button.textContent = name;
@@ -117,10 +117,10 @@ function set(node, text) {
   if (node.textContent !== wanted) node.textContent = wanted;
 }
 
-// `total` rows there are, of which `rows` have come.
+// `rows` are the loaded rows; `total` is the number of all rows.
 function filtered(table, columns, rows, total, box, count) {
   const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
-  // Heads are part of what is searched: "rung 4" finds the rows whose rung is 4.
+  // The searched text includes the headings: "rung 4" matches the rows whose rung is 4.
   const text = (row) => columns.map(([name, of]) => `${name} ${of(row) ?? ""}`).join(" ").toLowerCase();
   const whole = words.join(" ");
   const fits = (row) => text(row).includes(whole) || words.every((word) => text(row).includes(word));

@@ -1,4 +1,4 @@
-"""How often a wrong token may be tried: by one client, and by all of them together."""
+"""Limits how many wrong tokens one client, and all clients together, may try per minute."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable
 
 WINDOW_S = 60.0
-MOST = 10  # wrong tries of a client in the window
+MOST = 10  # wrong tries of one client within WINDOW_S
 MOST_IN_ALL = 100
 
 
 class Wait(Exception):
-    """Too many tries were wrong; the next wrong one is answered as such in `seconds`."""
+    """Raised for a wrong try after too many others; the client should wait `seconds` before it tries again."""
 
     def __init__(self, seconds: int) -> None:
         super().__init__(f"too many wrong tries; wait {seconds} s")
@@ -22,10 +22,10 @@ class Wait(Exception):
 
 
 class Tries:
-    """The wrong tries of the last minute.
+    """Counts the wrong tries of the last minute.
 
-    The right secret is never refused, so wrong tries of one client keep nobody else out. What keeps it from being found
-    by trying is its length.
+    The right secret is never refused, so one client's wrong tries lock no other client out. The secret's length, not
+    this limit, protects it from being guessed.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,7 +33,11 @@ class Tries:
         self._wrong: deque[tuple[float, str]] = deque()
 
     def check(self, client: str, is_right: bool) -> bool:
-        """Returns whether a try is right; Wait for a wrong one after too many of this client, or of all clients."""
+        """Counts a try and returns `is_right`.
+
+        Raises:
+            Wait: the try is wrong, and this client or all clients together had too many wrong tries before it.
+        """
         if is_right:
             return True
         client = _network(client)
@@ -43,7 +47,7 @@ class Tries:
         return False
 
     def _wait_s(self, client: str) -> int:
-        """Whole seconds until there is a try again; 0 where there is one now."""
+        """Returns the whole seconds until the client may try again; 0 if it may now."""
         now = self._clock()
         while self._wrong and self._wrong[0][0] <= now - WINDOW_S:
             self._wrong.popleft()
@@ -54,7 +58,10 @@ class Tries:
 
 
 def _network(client: str) -> str:
-    """An IPv4 address as it is; of an IPv6 address the 64 bits that its owner cannot choose."""
+    """Returns the key by which tries are counted: an IPv4 address, or the /64 network of an IPv6 address.
+
+    The owner of an IPv6 address can choose its lower 64 bits freely.
+    """
     try:
         address = ipaddress.ip_address(client.partition("%")[0])
     except ValueError:

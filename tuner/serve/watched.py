@@ -1,4 +1,4 @@
-"""One experiment's folder, read anew only when its files have changed."""
+"""Reads one experiment's folder, and reads it again only when its files have changed."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tuner.serve.memory import Crowded, Memory
 from tuner.serve.summary import Summary, summarised
 from tuner.views.figures import all_figures
 
-MOST_JOURNAL_BYTES = 512 << 20  # of one journal: a million trials of three reports
-AGAIN_S = 5.0  # until what could not be read is tried again
-LONG_LOOK_S, LOOK_SHARE = 0.05, 20  # a look that takes longer is taken for 1 / LOOK_SHARE of the time
+MOST_JOURNAL_BYTES = 512 << 20  # of one journal; enough for a million trials of three reports
+AGAIN_S = 5.0  # before the retry if a folder could not be read
+LONG_LOOK_S, LOOK_SHARE = 0.05, 20  # checks that take longer than 0.05 s may use 1/20 of the time
 
 
 @dataclass(frozen=True)
 class View:
-    """An experiment's record with its summary, and what is worked out of it once for all who ask until it has news.
+    """An experiment's record and summary. Its figures are drawn once and reused until the record changes.
 
-    `keeps` is told the size of that.
+    `keeps` is called with the size of the figures in bytes, for the memory budget.
     """
 
     record: ExperimentRecord
@@ -38,7 +38,7 @@ class View:
 
     @cached_property
     def figures(self) -> bytes:
-        """`all_figures` as JSON."""
+        """The figures of `all_figures` as JSON."""
         with blamed(self.summary.name):
             text = figures_text(all_figures(self.record))
         self.keeps(len(text))
@@ -47,8 +47,11 @@ class View:
 
 @dataclass(frozen=True)
 class Last:
-    """What was read last: at `stamp`, in `took_s`, at `time`; `view` is None where the summary has an error, or where
-    the memory was needed for others."""
+    """The result of the last read.
+
+    `stamp` identifies the state of the files, `took_s` is the duration of the read and `time` its end. `view` is None
+    if the summary has an error, or if the record was dropped because others needed the memory.
+    """
 
     stamp: object
     summary: Summary
@@ -58,17 +61,17 @@ class Last:
 
     @property
     def is_current(self) -> bool:
-        """Whether the folder need not be looked at: an error that may pass is looked at again."""
+        """Whether the result may be reused; after an error the folder is read again, because the error may be gone."""
         return not self.summary.error or time.monotonic() < self.time + max(AGAIN_S, 20 * self.took_s)
 
     @property
     def is_enough(self) -> bool:
-        """Whether it answers every question."""
+        """Whether the result suffices for every request: it has the record, or an error."""
         return self.view is not None or bool(self.summary.error)
 
 
 class Watched:
-    """One experiment's folder as it is read. Its lock is its own: whoever reads another one does not wait."""
+    """Reads one experiment's folder. Each object has its own lock, so reading one experiment does not block others."""
 
     def __init__(self, folder: Path, memory: Memory) -> None:
         self.folder = folder
@@ -83,11 +86,14 @@ class Watched:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of its records are in memory."""
+        """Whether all of the experiment's records are in memory."""
         return self.last is not None and self.last.view is not None
 
     def known(self) -> Last | None:
-        """What was read last, if nothing has changed since, as far as the folder has been looked at."""
+        """Returns the last result if the files have not changed since; None otherwise.
+
+        If checking the files takes long, it skips checks, so that they use at most 1 / LOOK_SHARE of the time.
+        """
         last, began = self.last, time.monotonic()
         if last is None or not last.is_current:
             return None
@@ -98,7 +104,11 @@ class Watched:
         return None if has_news else last
 
     def read(self, until: float) -> Last:
-        """The folder as it is now; NotYet where that takes longer, or takes memory that others have."""
+        """Reads the folder's current state.
+
+        Raises:
+            NotYet: reading takes until after `until`, or other experiments use the memory.
+        """
         if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
             raise NotYet("its folder is being read; ask again")
         try:
@@ -114,7 +124,7 @@ class Watched:
         try:
             with blamed(self.folder.name):
                 record = self._followed.load(until)
-                # The events that are sent as news are those behind the lines that this record holds.
+                # The summary's number of lines must be that of this record: the event stream starts after it.
                 view = View(record, summarised(record, self._followed.reading), self._keep)
                 summary = view.summary
         except NotYet as error:
@@ -137,7 +147,7 @@ class Watched:
             raise
 
     def forget(self) -> bool:
-        """Gives the memory of its records back, and keeps its summary; False where it is being read."""
+        """Drops the records but keeps the summary, and returns True; returns False if the folder is being read."""
         if not self._lock.acquire(blocking=False):
             return False
         if self.last:
@@ -148,7 +158,7 @@ class Watched:
 
 
 def _stamp(folder: Path) -> object:
-    """Changes whenever a file that is read does."""
+    """Returns a value that changes whenever one of the experiment's files changes."""
     files = [folder / "experiment.json", folder / "journal.jsonl", folder / "best" / "config.json"]
     try:
         return [_stat(path) for path in (files if os.path.lexists(files[0]) else files_of(folder))]
@@ -157,7 +167,10 @@ def _stamp(folder: Path) -> object:
 
 
 def _has_news(folder: Path, stamp: object, summary: Summary) -> bool:
-    """Whether files changed since, or a search that ran has no process any more, of which they tell nothing."""
+    """Checks whether files changed since `stamp`, or the process of a running search is gone.
+
+    The end of that process changes no file.
+    """
     return stamp != _stamp(folder) or (summary.state == "running" and abandoned(folder))
 
 

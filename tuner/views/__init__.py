@@ -1,1 +1,1 @@
-"""What a person sees of an experiment: figures, tables, report.html. Everything here only reads."""
+"""Figures, tables and report.html of an experiment. The modules here read the record and never change it."""

@@ -1,4 +1,7 @@
-"""What if, for a page that nobody can ask: the rules that one would try first, each replayed, a row each. Pure."""
+"""Replays a search under several common stopping rules, for the what-if table of report.html.
+
+The dashboard computes what-if on request, but a file cannot send requests. Pure: no files, no clock.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,15 @@ from tuner.errors import RequestError
 from tuner.record.results import ExperimentRecord
 from tuner.views.whatif import REPLAYED, Range, WhatIf, epochs_beyond, what_if
 
-MOST_REPORTS = 30_000  # replayed in a row: 10,000 take a quarter of a second
+MOST_REPORTS = 30_000  # reports in one replay; 10,000 take 0.25 s
 
 
 @dataclass(frozen=True)
 class AlternativeRow:
-    """One set of rules: how many trials they stop, epochs they train, and what becomes of the best trial.
+    """The effect of one set of rules: trials stopped, epochs trained, and whether the best trial is kept.
 
-    `stopped` and `epochs` are ranges where curves that were really cut short leave it open; `saved` is the epochs'
-    share of those really trained, negative where more would have been trained.
+    `stopped` and `epochs` are ranges if the search pruned curves that these rules would have trained further.
+    `saved` is the share of the recorded epochs that these rules would save; it is negative if they train more.
     """
 
     scheduler: str
@@ -29,7 +32,10 @@ class AlternativeRow:
 
 
 def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
-    """The search's own rules first; none where nothing can be replayed, or it would take long."""
+    """Returns one row per set of rules, the search's own rules first.
+
+    The list is empty if no trial has a finite value, or if a replay would exceed MOST_REPORTS.
+    """
     beyond = sum(epochs_beyond(trial, record.experiment) for trial in record.trials)
     if not record.standing.ranked or record.standing.arrived + beyond > MOST_REPORTS:
         return []
@@ -38,7 +44,7 @@ def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
         try:
             rows.append(_row(what_if(record, scheduler, grace, factor)))
         except RequestError:
-            continue  # a grace period beyond the last epoch, say: no search would take these rules
+            continue  # a search refuses these rules too, for example a grace period beyond the last epoch
     return rows
 
 

@@ -1,6 +1,7 @@
-"""What an audit has found: `audit.json` of an experiment, and how sure it makes one. Reads, never writes.
+"""Reads an experiment's `audit.json` and estimates the share of false prunes. Never writes.
 
-A pruned trial trained to the end is a false prune if its best value beats the winner's.
+An audit trains a sample of pruned trials to the end. Such a trial is a false prune if its best value beats the
+winner's.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from tuner.record.results import ExperimentRecord
 
 FILE = "audit.json"
 CONFIDENCE = 0.95
-MOST_TRIALS, MOST_TEXT = 10_000, 2000  # of an audit, and characters of its texts
+MOST_TRIALS, MOST_TEXT = 10_000, 2000  # trials in one audit, and characters in one of its texts
 
 
 @dataclass(frozen=True)
 class AuditedTrial:
-    """One pruned trial trained to the end: `stopped` is the epoch at which the search stopped it, `best` its best value
-    over all epochs, reached at `best_epoch`; `differs` says where its figures were not those of the search, if so."""
+    """One pruned trial that the audit trained to the end.
+
+    `stopped` is the epoch at which the search stopped it. `best` is its best value over all epochs, reached at
+    `best_epoch`. `differs` says where the audit's values differ from those of the search; it is empty if none does.
+    """
 
     trial: str
     stopped: int
@@ -38,10 +42,12 @@ class AuditedTrial:
 
 @dataclass(frozen=True)
 class AuditResult:
-    """How many of `asked` sampled of `pruned` trials are trained, and how many beat the winner's `winner_value`.
+    """The result of an audit so far.
 
-    `low` and `high` bound the share of all pruned trials that would have, with CONFIDENCE; `matching` trials had the
-    search's own figures in the epochs that it had seen. `stale` says that the winner has changed since.
+    The audit sampled `asked` of the `pruned` trials. It has trained `done` of them to the end, and `beat` of these
+    are better than the winner's `winner_value`. `low` and `high` bound, with CONFIDENCE, the share of all pruned
+    trials that would beat the winner. `matching` trials repeated the search's values in the epochs that the search
+    trained. `stale`: the winner has changed since the audit began.
     """
 
     winner: str
@@ -60,7 +66,7 @@ class AuditResult:
 
 
 def result_of(record: ExperimentRecord) -> AuditResult | None:
-    """The audit of an experiment so far, None where there was none.
+    """Returns the audit of an experiment so far; None if there is no audit.
 
     Raises:
         RequestError: audit.json is damaged.
@@ -95,9 +101,9 @@ def result_of(record: ExperimentRecord) -> AuditResult | None:
 
 
 def prunable(record: ExperimentRecord) -> list[TrialRecord]:
-    """The trials that a rule stopped, but for the winner, which hyperband's rules stop with its bracket.
+    """Returns the trials that a stopping rule pruned, without the winner, which hyperband stops with its bracket.
 
-    Those that diverged are none: no rule was wrong about them.
+    Trials that diverged are left out: no rule compared them with others.
     """
     winner = record.best()
     others = [trial for trial in record.trials if winner is None or trial is not winner[0]]
@@ -105,7 +111,11 @@ def prunable(record: ExperimentRecord) -> list[TrialRecord]:
 
 
 def read_audit(folder: Path) -> dict[str, Any] | None:
-    """audit.json as it is; None where there is none, RequestError where it is damaged."""
+    """Returns the content of audit.json; None if the file does not exist.
+
+    Raises:
+        RequestError: the file is damaged.
+    """
     path = folder / FILE
     try:
         saved = json_in(folder, FILE)
@@ -124,7 +134,7 @@ def read_audit(folder: Path) -> dict[str, Any] | None:
 
 
 def _is_audited(trial: dict[str, Any]) -> bool:
-    """Whether its fields are what `AuditedTrial` has."""
+    """Checks that the fields have the types of `AuditedTrial`."""
     texts, counts = (trial["trial"], trial["differs"]), (trial["stopped"], trial["epochs"])
     numbers = (trial["best"], trial["best_epoch"])
     return (
@@ -137,9 +147,10 @@ def _is_audited(trial: dict[str, Any]) -> bool:
 
 
 def clopper_pearson(hits: int, count: int, confidence: float) -> tuple[float, float]:
-    """The exact interval of a binomial share (Clopper and Pearson, Biometrika 1934); 0..1 where nothing was counted.
+    """Returns the exact confidence interval of a binomial share (Clopper and Pearson, Biometrika 1934).
 
-    Found by halving, since the binomial tail falls with the share: 60 steps are below a double's precision.
+    The interval is 0..1 if `count` is 0. The binomial tail changes monotonically with the share, so bisection finds
+    each bound; after 60 steps the error is below the precision of a double.
     """
     tail = (1 - confidence) / 2
     low = 0.0 if hits == 0 else _share_where(lambda share: 1 - _at_most(hits - 1, count, share) < tail)
@@ -148,7 +159,7 @@ def clopper_pearson(hits: int, count: int, confidence: float) -> tuple[float, fl
 
 
 def _share_where(below: Callable[[float], bool]) -> float:
-    """The share up to which `below` holds."""
+    """Finds, by bisection in 0..1, the share up to which `below` returns True."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -157,7 +168,7 @@ def _share_where(below: Callable[[float], bool]) -> float:
 
 
 def _at_most(hits: int, count: int, share: float) -> float:
-    # By logarithms: of some 1,000 trials on, the number of their combinations is no float.
+    # Logarithms, because the binomial coefficients of about 1,000 trials overflow a float.
     whole, odds = math.lgamma(count + 1) + count * math.log1p(-share), math.log(share) - math.log1p(-share)
     ways = (k * odds - math.lgamma(k + 1) - math.lgamma(count - k + 1) for k in range(hits + 1))
     return min(1.0, math.fsum(math.exp(whole + each) for each in ways))

@@ -1,4 +1,4 @@
-"""Contour: the metric over two parameters, smoothed between the trials, empty where there is none near."""
+"""Contour plot: the metric over two parameters, smoothed between the trials and left empty far from every trial."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from tuner.views.labels import escaped, label_of, tick
 from tuner.views.parallel import BEST_TO_WORST, Axis, parallel_of
 
 CELLS = 40
-NEAR = 0.08  # of an axis: the width of the kernel
-REACH = 0.2  # of an axis: farther from every trial than this, nothing is drawn
+NEAR = 0.08  # the kernel's standard deviation, as a share of the axis
+REACH = 0.2  # a share of the axis: cells farther than this from every trial stay empty
 
 
 class Contour(NamedTuple):
-    """`grid[row][column]` is the smoothed value at `ys[row]`, `xs[column]`, None where no trial is near."""
+    """The trials and the smoothed metric: `grid[row][column]` is its value at `xs[column]`, `ys[row]`.
+
+    A cell is None if no trial is near it.
+    """
 
     x: Axis
     y: Axis
@@ -29,7 +32,11 @@ class Contour(NamedTuple):
 
 
 def contour_of(record: ExperimentRecord, x: str, y: str) -> Contour:
-    """Two parameters by name, of those that differ between trials; RequestError for another one."""
+    """Smooths the metric over the parameters `x` and `y`.
+
+    Raises:
+        RequestError: a parameter does not exist or has the same value in all trials.
+    """
     parallel = parallel_of(record)
     axes = {axis.name: axis for axis in parallel.axes[:-1]}
     for name in (x, y):
@@ -48,7 +55,10 @@ def _ticks(axis: Axis) -> list[float]:
 def smoothed(
     x: list[float], y: list[float], values: list[float], xs: list[float], ys: list[float]
 ) -> list[list[float | None]]:
-    """The mean of the values near each cell, weighted by a Gaussian of their distance (Nadaraya 1964, Watson 1964)."""
+    """Returns for each cell the mean of the values, weighted by a Gaussian of their distance.
+
+    This is the kernel regression of Nadaraya (1964) and Watson (1964).
+    """
     wide, high = (max(ticks) - min(ticks) or 1.0 for ticks in (xs, ys))
     across = (np.array(xs)[None, :, None] - np.array(x)) / wide
     up = (np.array(ys)[:, None, None] - np.array(y)) / high
@@ -63,7 +73,7 @@ def smoothed(
 
 
 def draw_contour(data: Contour, metric: str, mode: str) -> dict[str, Any]:
-    """The smoothed values with the trials as dots on them."""
+    """Draws the smoothed values, with the trials as dots on them."""
     scale = {"colorscale": BEST_TO_WORST, "reversescale": mode == "max"}
     low, high = min(data.values), max(data.values)
     surface = {"type": "contour", "x": data.xs, "y": data.ys, "z": data.grid, "zmin": low, "zmax": high} | scale

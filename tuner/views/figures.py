@@ -1,7 +1,8 @@
-"""Records -> Plotly figures: what is shown as plain data, then a function that draws it as Plotly's own JSON.
+"""Draws an experiment's record as Plotly figures. `curves_of` collects plain data, `draw_curves` makes Plotly's JSON.
 
-Figures are dictionaries of Plotly's schema, made without importing it: `Plotly.react` takes them as they are, and so
-does `plotly.graph_objects.Figure`. Whatever comes from a setting is escaped, since Plotly reads its texts as HTML.
+A figure is a dictionary of Plotly's schema, made without importing plotly. `Plotly.react` and
+`plotly.graph_objects.Figure` accept it unchanged. Texts from a trial's parameters are escaped, because Plotly reads
+texts as HTML.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from tuner.views.slices import draw_slices, slices_of, usage_of
 from tuner.views.timeline import draw_timeline, timeline_of
 
 Figure = dict[str, Any]
-MAX_POINTS = 20_000  # of all curves together: what a browser draws and receives in well under a second
-MAX_CURVES = 400  # more of them are one blot
+MAX_POINTS = 20_000  # of all curves together: a browser loads and draws them in well under a second
+MAX_CURVES = 400  # more curves cannot be told apart
 
 
 class Curve(NamedTuple):
-    """One trial's metric: `values[i]` after `epochs[i]` epochs, None where it is not finite."""
+    """One trial's learning curve: `values[i]` is the metric after `epochs[i]` epochs, None if it is not finite."""
 
     trial: str
     status: str
@@ -33,7 +34,10 @@ class Curve(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """A trial that was stopped: at `epoch` with `value`, held against `cutoff` (None: it diverged, or none)."""
+    """The epoch and value at which a trial was stopped, and the cutoff that the value was compared with.
+
+    `cutoff` is None if the trial diverged or the rule used no cutoff.
+    """
 
     label: str
     epoch: int
@@ -42,7 +46,10 @@ class Stop(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """The learning curves of `trials` trials, or of those drawn; `best` is the winner's id, `rungs` are epochs."""
+    """The learning curves to draw. `trials` counts all trials, drawn or not.
+
+    `best` is the winner's id; `rungs` are epochs.
+    """
 
     metric: str
     curves: list[Curve]
@@ -53,7 +60,7 @@ class Curves(NamedTuple):
 
 
 def curves_of(record: ExperimentRecord) -> Curves:
-    """The trials of `drawn`, thinned to about MAX_POINTS in all."""
+    """Returns the learning curves of the trials that `drawn` chooses, thinned to about MAX_POINTS points in all."""
     experiment, winner = record.experiment, record.best()
     trials = drawn(record)
     points = sum(len(trial.reports) for trial in trials)
@@ -72,15 +79,19 @@ def curves_of(record: ExperimentRecord) -> Curves:
     if experiment.scheduler == "asha":
         rungs |= {
             rung for rung in experiment.rungs() if rung < experiment.max_epochs
-        }  # at the last, nothing is compared
+        }  # at the last epoch, asha compares nothing
     if experiment.scheduler == "median":
-        rungs = set()  # it compares at every epoch
+        rungs = set()  # the median rule compares at every epoch
     return Curves(experiment.metric, found, stops, sorted(rungs), winner[0].id if winner else "", len(record.trials))
 
 
 def drawn(record: ExperimentRecord) -> list[TrialRecord]:
-    """Every trial, in order; of more than MAX_CURVES the survivors, at most three quarters: the better half of these
-    by value and an even sample of the others; and an even sample of the pruned."""
+    """Chooses at most MAX_CURVES trials (the winner may be one more) and returns them in order.
+
+    All trials are returned if they are few enough. Otherwise, if there are enough pruned trials, an even sample of
+    them takes at least a quarter of the places. Trials that were not pruned take the other places: half of these for
+    the best by value, half for an even sample of the rest. The winner is always included.
+    """
     if len(record.trials) <= MAX_CURVES:
         return list(record.trials)
     pruned = [trial for trial in record.trials if trial.status == "pruned"]
@@ -97,12 +108,12 @@ def drawn(record: ExperimentRecord) -> list[TrialRecord]:
 
 
 def _evenly(trials: list[TrialRecord], most: int) -> list[TrialRecord]:
-    """At most so many of them, the first among them."""
+    """Returns at most `most` trials at even distances, the first one among them."""
     return trials[:: max(1, math.ceil(len(trials) / max(1, most)))][:most]
 
 
 def _stop_of(trial: TrialRecord, metric: str, label: str) -> Stop | None:
-    """Where the trial was pruned; one that diverged is marked at its last finite value."""
+    """Returns where the trial was pruned; a trial that diverged is marked at its last finite value."""
     stops = [d for d in trial.decisions if d.action == "stop"]
     if trial.status != "pruned" or not stops:
         return None
@@ -116,7 +127,10 @@ def _stop_of(trial: TrialRecord, metric: str, label: str) -> Stop | None:
 
 
 def draw_curves(data: Curves) -> Figure:
-    """Learning curves by status, the winner on top, rungs as lines, each stop with the cutoff of that moment."""
+    """Draws the learning curves by status, the winner on top.
+
+    Rungs are vertical lines. Each stop is marked, together with the cutoff at the time of the stop.
+    """
     traces = []
     for status, (name, color, opacity) in GROUPS.items():
         group = [curve for curve in data.curves if curve.status == status and curve.trial != data.best]
@@ -141,7 +155,10 @@ def draw_curves(data: Curves) -> Figure:
 
 
 def _lines(curves: list[Curve], name: str, color: str, opacity: float, width: float) -> Figure:
-    """All curves of one look as one trace, a gap between two: a trace a trial would be slow from some hundreds on."""
+    """Draws all curves of one colour as a single trace, with gaps between them.
+
+    One trace per trial would be slow with some hundreds of trials.
+    """
     x: list[int | None] = []
     y: list[float | None] = []
     text: list[str] = []
@@ -188,8 +205,11 @@ def _rung_name(rung: int, first: bool) -> Figure:
 
 
 def all_figures(record: ExperimentRecord) -> dict[str, Figure]:
-    """Those by name that there is something to draw for: `curves`, `history`, `parallel`, `slices`, `usage`,
-    `timeline`. What takes a choice or long is drawn when it is asked for: contour, importance, what if."""
+    """Draws `curves`, `history`, `parallel`, `slices`, `usage` and `timeline`; leaves out figures without data.
+
+    Contour, importance and what-if are not among them: they need a choice by the reader or take long, and the
+    service draws them on request.
+    """
     history = history_of(record)
     metric = record.experiment.metric
     timeline = timeline_of(record)

@@ -1,4 +1,4 @@
-"""The best value so far against what has been trained for it."""
+"""History plot: the best value so far against the epochs trained by all trials together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from tuner.views.labels import BEST_COLOR, escaped, label_of
 
 
 class History(NamedTuple):
-    """The best value of all trials against the epochs trained by all of them together, at each improvement."""
+    """The improvements of the search.
+
+    `values[i]` was the best value when all trials together had trained `epochs[i]` epochs.
+    """
 
     metric: str
     epochs: list[int]
@@ -18,7 +21,10 @@ class History(NamedTuple):
 
 
 def history_of(record: ExperimentRecord) -> History:
-    """Every improvement in the order of the reports, and the last report with the best of all again."""
+    """Returns every improvement in the order of the reports; the last point repeats the best value at the last report.
+
+    The repeated point draws the line up to the end of the search.
+    """
     standing, metric = record.standing, record.experiment.metric
     if not standing.improvements:
         return History(metric, [], [], [])
@@ -28,7 +34,7 @@ def history_of(record: ExperimentRecord) -> History:
 
 
 def draw_history(data: History) -> dict[str, Any]:
-    """A stair of the best value, a dot at each improvement."""
+    """Draws the best value as a step line with a dot at each improvement."""
     look = {"line": {"color": BEST_COLOR, "width": 2, "shape": "hv"}, "marker": {"size": 7}}
     trace = {"type": "scatter", "mode": "lines+markers", "x": data.epochs, "y": data.values, "text": data.labels} | look
     trace |= {"hovertemplate": "%{text}<br>best from here on: %{y:.5g}<extra></extra>", "showlegend": False}

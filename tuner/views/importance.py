@@ -1,7 +1,8 @@
-"""Importance: how much worse a forest guesses a trial's value when one parameter is shuffled, with its uncertainty.
+"""Parameter importance: how much worse a random forest predicts a trial's value when one parameter is shuffled.
 
-Permutation importance of a random forest (Breiman 2001), by scikit-learn, the extra `importance`. The spread is that of
-REPEATS forests, each grown on another bootstrap sample of the trials and asked about the trials it has not seen.
+This is the permutation importance of Breiman (2001), computed by scikit-learn (the extra `importance`). The reported
+uncertainty is the spread over REPEATS forests. Each forest is trained on another bootstrap sample of the trials and
+scored on the trials outside that sample.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ INSTALL = "pip install 'tuner[importance]'"
 
 
 class Importance(NamedTuple):
-    """A parameter's mean drop of R^2 when it is shuffled, and its standard deviation over forests, most important
-    first; `explained` is the mean R^2 on trials that a forest has not seen: at 0 or below the rest means nothing."""
+    """Per parameter, the mean drop of R^2 when it is shuffled, and the standard deviation of that drop over forests.
+
+    The most important parameter comes first. `explained` is the mean R^2 on trials outside a forest's training
+    sample; if it is 0 or below, the drops mean nothing.
+    """
 
     names: list[str]
     means: list[float]
@@ -34,7 +38,7 @@ class Importance(NamedTuple):
 
 
 def importance_of(record: ExperimentRecord) -> Importance:
-    """Of the trials that are drawn: those with a finite value, of very many an even sample.
+    """Computes the importance of each parameter from the trials with a finite value; from an even sample if many.
 
     Raises:
         RequestError: scikit-learn is not installed, or there are too few trials or parameters.
@@ -46,7 +50,7 @@ def importance_of(record: ExperimentRecord) -> Importance:
     if count < LEAST_TRIALS or len(axes) < 2:
         raise RequestError(f"importance needs {LEAST_TRIALS} trials with a value and parameters that differ")
     x = np.array([axis.values for axis in axes[:-1]]).T
-    # Ranks: one trial that diverged to 1e30 would be all that a forest looks at.
+    # Ranks instead of values, because a single trial that diverged to 1e30 would dominate every split of a forest.
     y = np.argsort(np.argsort(axes[-1].values, kind="stable")) / max(1, len(x) - 1)
     drops, scores = zip(*(_one_forest(x, y, seed) for seed in range(REPEATS)), strict=True)
     means, deviations = np.mean(drops, axis=0), np.std(drops, axis=0, ddof=1)
@@ -61,7 +65,7 @@ def importance_of(record: ExperimentRecord) -> Importance:
 
 
 def _one_forest(x: Any, y: Any, seed: int) -> tuple[Any, float]:
-    """The drop of each parameter, and R^2, on the trials that the sample left out: about 37 % of them."""
+    """Trains one forest; returns the drop per parameter and R^2 on the trials outside its sample, about 37 %."""
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.inspection import permutation_importance
 
@@ -74,7 +78,7 @@ def _one_forest(x: Any, y: Any, seed: int) -> tuple[Any, float]:
 
 
 def draw_importance(data: Importance) -> dict[str, Any]:
-    """Bars with their standard deviation, the most important on top."""
+    """Draws one bar per parameter with its standard deviation, the most important parameter on top."""
     bars = {"type": "bar", "orientation": "h", "x": data.means[::-1], "marker": {"color": MAIN_COLOR}}
     names = [escaped(name, 24) for name in data.names[::-1]]
     bars |= {"y": names}
@@ -88,7 +92,7 @@ def draw_importance(data: Importance) -> dict[str, Any]:
             "xaxis": {"title": {"text": said}},
             "height": 110 + 34 * len(data.names),
             "showlegend": False,
-            # Plotly's own margin for labels cuts the first letters off, where a figure is not wide.
+            # In a narrow figure, Plotly's automatic margin cuts off the first letters of the labels.
             "margin": {"l": 24 + 8 * max(map(len, names)), "r": 16, "t": 12, "b": 64},
         },
     }

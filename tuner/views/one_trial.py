@@ -1,4 +1,4 @@
-"""One trial in full: its setting, every report and decision, the end of its output, and how to train it again."""
+"""Collects everything about one trial: parameters, reports, decisions, the end of its output, and a retrain command."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tuner.views.timeline import cost_of
 
 TAIL_BYTES = 16 << 10
 MOST_METRICS = 16
-MOST_REPORTS = 2000  # the last as rows, and an even sample of them in the figure
+MOST_REPORTS = 2000  # the table has the last ones, the figure an even sample of all
 LOGS = ("stdout", "stderr")
 
 
 @dataclass(frozen=True)
 class Log:
-    """The last bytes of one of a trial's outputs; `size_bytes` is the whole file's."""
+    """The end of a trial's stdout or stderr; `size_bytes` is the size of the whole file."""
 
     name: str
     size_bytes: int
@@ -33,9 +33,10 @@ class Log:
 
 @dataclass(frozen=True)
 class OneTrial:
-    """`figure` has a plot a metric; `checkpoint` is the newest that is there, relative to the experiment's folder.
+    """Everything about one trial. `figure` has one plot per metric.
 
-    `left_out` decisions and metrics are missing, because an answer has a largest size.
+    `checkpoint` is the newest checkpoint that still exists, relative to the experiment's folder. `left_out` counts the
+    decisions and metrics that are missing, because a response has a maximum size.
     """
 
     row: TrialRow
@@ -50,7 +51,7 @@ class OneTrial:
 
 
 def one_trial(record: ExperimentRecord, trial_id: str) -> OneTrial | None:
-    """All of a trial, None where the record has none of that id."""
+    """Returns everything about the trial with this id; None if the record has no such trial."""
     trial = next((trial for trial in record.trials if trial.id == trial_id), None)
     if trial is None:
         return None
@@ -69,7 +70,10 @@ def one_trial(record: ExperimentRecord, trial_id: str) -> OneTrial | None:
 
 
 def retrain_command(record: ExperimentRecord, trial: TrialRecord) -> str:
-    """The command that trains the setting again; none for a folder that this project did not make."""
+    """Returns the command that trains a model with the trial's parameters again.
+
+    The text is empty for a folder that this project did not make, and for a trial without reports.
+    """
     if not record.experiment.space or not trial.reports:
         return ""
     return f"python -m tuner.train {shlex.quote(str(record.experiment.folder))} --trial {shlex.quote(trial.id)}"
@@ -80,7 +84,7 @@ def _checkpoints(trial: TrialRecord) -> list[str]:
 
 
 def logs_of(folder: Path, trial_id: str) -> list[Log]:
-    """The ends of what a trial wrote; nothing that is a link or lies outside the experiment's folder is read."""
+    """Returns the ends of a trial's stdout and stderr; reads no links and nothing outside the experiment's folder."""
     found = []
     for name in LOGS:
         try:
@@ -91,7 +95,11 @@ def logs_of(folder: Path, trial_id: str) -> list[Log]:
 
 
 def tail(folder: Path, name: str) -> Log:
-    """The last TAIL_BYTES of a file as text, from the beginning of a line where there is one; OSError as `open_in`."""
+    """Returns the last TAIL_BYTES of a file as text, starting at the beginning of a line if possible.
+
+    Raises:
+        OSError: as `open_in`.
+    """
     with open_in(folder, name) as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - TAIL_BYTES))
@@ -101,7 +109,10 @@ def tail(folder: Path, name: str) -> Log:
 
 
 def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dict[str, Any]:
-    """A small plot a metric, the search's own first and with the stops; resource columns are metrics too."""
+    """Draws one small plot per metric, including resource usage.
+
+    The metric of the search comes first and also shows the cutoffs of the trial's decisions.
+    """
     shown = sorted(_varied(trial, metric), key=lambda name: name != metric)[:MOST_METRICS]
     reports = trial.reports[:: math.ceil(len(trial.reports) / MOST_REPORTS) or 1]
     epochs = [report.epoch for report in reports]
@@ -144,12 +155,13 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dic
 
 
 def _varied(trial: TrialRecord, metric: str) -> list[str]:
-    """The metrics whose finite values differ, or that a single report has, and the search's own.
+    """Returns the metric of the search and every metric whose finite values differ between reports.
 
-    In one pass: a look at all reports for each name would take minutes where both are many.
+    If there is only one report, all its finite metrics are returned. One pass over the reports serves all names,
+    because one pass per name would take minutes if both are many.
     """
     first: dict[str, float] = {}
-    found: dict[str, bool] = {}  # every name, in the order of its first report -> whether it varies
+    found: dict[str, bool] = {}  # every name, in order of first report -> whether it varies
     for report in trial.reports:
         for name, each in report.metrics.items():
             varies = found.setdefault(name, name == metric)

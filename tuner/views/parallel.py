@@ -1,4 +1,4 @@
-"""Parallel coordinates: a line a trial through its parameters and its best value."""
+"""Parallel coordinates: each trial is a line through the values of its parameters and its best metric value."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from tuner.record.results import ExperimentRecord
 from tuner.views.labels import BEST_COLOR, escaped, leaves, shown, tick
 
 BEST_TO_WORST = [[0, BEST_COLOR], [0.35, "#4c8bf5"], [1, "#8b93a7"]]
-MOST_LINES = 1000  # drawn, and asked of what a parameter does: more cannot be told apart
-MOST_PARAMETERS = 500  # each is a value of each line; a page shows 20 legibly
-MOST_TICKS = 12  # a numeric parameter with more values is an axis of numbers, not of names
+MOST_LINES = 1000  # trials that are drawn and used for importance: more lines cannot be told apart
+MOST_PARAMETERS = 500  # axes; a page shows about 20 legibly
+MOST_TICKS = 12  # a choice among more numbers gets a numeric axis instead of named ticks
 
 
 class Axis(NamedTuple):
-    """One axis: a position a trial; `ticks` and their `texts` where positions are not the values themselves."""
+    """One axis with one position per trial.
+
+    `ticks` and `texts` label the axis if positions are not the values themselves; otherwise both are empty.
+    """
 
     name: str
     values: list[float]
@@ -27,7 +30,7 @@ class Axis(NamedTuple):
 
 
 class Parallel(NamedTuple):
-    """The axes of the parameters, the metric's last, all of one length: a position for each of `trials`."""
+    """The axes of the parameters, then the metric's axis; every axis has one position for each of `trials`."""
 
     axes: list[Axis]
     mode: str
@@ -36,9 +39,9 @@ class Parallel(NamedTuple):
 
 @kept
 def parallel_of(record: ExperimentRecord) -> Parallel:
-    """The axes of the parameters that differ between `sampled` trials; none where no trial has a finite metric.
+    """Returns the axes of the parameters that differ between the `sampled` trials, and the metric's axis.
 
-    Of very many parameters only the first MOST_PARAMETERS are looked at.
+    There are no axes if no trial has a finite metric. Only the first MOST_PARAMETERS parameters are used.
     """
     metric, mode = record.experiment.metric, record.experiment.mode
     trials = sampled(record)
@@ -55,7 +58,10 @@ def parallel_of(record: ExperimentRecord) -> Parallel:
 
 @kept
 def sampled(record: ExperimentRecord) -> list[TrialRecord]:
-    """The trials with a finite value, in order; of more than MOST_LINES every so many, and the winner."""
+    """Returns the trials with a finite value, in order.
+
+    If there are more than MOST_LINES, it returns an even sample of them, and the winner.
+    """
     places, winner = sorted(rank.place for rank in record.standing.ranked), record.best()
     chosen = [record.trials[place] for place in places[:: math.ceil(len(places) / MOST_LINES) or 1]]
     if winner and winner[0] not in chosen:
@@ -65,7 +71,7 @@ def sampled(record: ExperimentRecord) -> list[TrialRecord]:
 
 @kept
 def parameters_of(trial: TrialRecord) -> dict[str, Any]:
-    """The first MOST_PARAMETERS of a trial's setting by name."""
+    """Returns the first MOST_PARAMETERS parameters of a trial by flattened name."""
     return dict(islice(leaves(trial.config), MOST_PARAMETERS))
 
 
@@ -83,7 +89,10 @@ def _axis(name: str, values: list[Any], declared: dict[str, Any]) -> Axis:
 
 
 def _named(name: str, values: list[Any]) -> Axis:
-    """An axis of names, in the order of their values where they have one; a value that is missing is one of them."""
+    """Returns an axis with one named tick per value: numbers in ascending order, then texts.
+
+    A missing value gets a tick of its own.
+    """
     texts = {shown(value): value for value in values}
     ordered = sorted(texts, key=lambda text: (finite(texts[text]) is None, finite(texts[text]) or 0, text))
     place = {text: float(i) for i, text in enumerate(ordered)}
@@ -91,7 +100,7 @@ def _named(name: str, values: list[Any]) -> Axis:
 
 
 def draw_parallel(data: Parallel) -> dict[str, Any]:
-    """Plotly's parcoords, coloured by the metric."""
+    """Draws Plotly's parallel coordinates, coloured by the metric."""
     metric = data.axes[-1]
     scale = {"colorscale": BEST_TO_WORST, "reversescale": data.mode == "max", "showscale": True}
     trace = {
@@ -109,5 +118,5 @@ def _dimension(axis: Axis) -> dict[str, Any]:
         low, high = min(*axis.values, *axis.ticks), max(*axis.values, *axis.ticks)
     else:
         low, high = min(axis.values), max(axis.values)
-    # One value alone still needs an axis of some length.
+    # If all values are equal, Plotly still needs a range whose ends differ.
     return drawn | {"range": [low, high] if high > low else [low - 0.5, high + 0.5]}

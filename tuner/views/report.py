@@ -1,4 +1,4 @@
-"""report.html: an experiment's figures and tables in one file that opens without a network."""
+"""Writes report.html: an experiment's figures and tables in one file that opens without a network."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ TITLES = {
     "timeline": "Timeline", "usage": "Resources",
 }  # fmt: skip
 AFTER_CONTOUR = ("timeline", "usage")
-MOST_DECISIONS = 200  # the closest calls; all are in the journal
-MOST_TRIALS = 1000  # rows; all are in trials.csv
-MOST_PARAMETERS = 4  # of which two at a time are drawn: six contours
+MOST_DECISIONS = 200  # those closest to their cutoff; the journal has all
+MOST_TRIALS = 1000  # rows; trials.csv has all
+MOST_PARAMETERS = 4  # each pair of them is one contour: six contours
 SERVE = Path(__file__).parent.parent / "serve"
 DRAW = """
 "use strict";
@@ -50,19 +50,20 @@ for (const node of document.querySelectorAll("time")) {
 }
 drawAll();
 """
-# Nothing is fetched, whatever a setting holds; Plotly compiles its WebGL drawing by `new Function`.
+# The policy blocks every network request, whatever text a parameter contains. 'unsafe-eval' is for Plotly, which
+# compiles its WebGL drawing by `new Function`.
 POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 def write_report(record: ExperimentRecord) -> Path:
-    """Writes report.html into the experiment's folder; gives its path."""
+    """Writes report.html into the experiment's folder and returns its path."""
     path = record.experiment.folder / FILE
-    write_atomically(path, page(record).encode(errors="backslashreplace"))  # a file's name may hold half of a pair
+    write_atomically(path, page(record).encode(errors="backslashreplace"))  # a file's name may contain a lone surrogate
     return path
 
 
 def page(record: ExperimentRecord) -> str:
-    """The whole document."""
+    """Returns the whole HTML document."""
     figures, contours = all_figures(record), _contours(record)
     name = html.escape(record.experiment.name)
     head = [
@@ -85,7 +86,7 @@ def page(record: ExperimentRecord) -> str:
 
 
 def _contours(record: ExperimentRecord) -> dict[str, Figure]:
-    """The metric over each two of the first parameters that differ."""
+    """Draws one contour for each pair among the first MOST_PARAMETERS parameters that differ between trials."""
     own = record.experiment
     names = [axis.name for axis in parallel_of(record).axes[:-1]][:MOST_PARAMETERS]
     return {
@@ -116,7 +117,7 @@ def _summary(record: ExperimentRecord) -> list[str]:
         lines.append(f"Replayed from the curves alone, {reproduced(record)} of {stops} stops come out as recorded.")
     try:
         audit = result_of(record)
-    except RequestError as error:  # the figures need none of it
+    except RequestError as error:  # the figures do not need the audit
         audit = None
         lines.append(html.escape(str(error)))
     if audit and audit.done:
@@ -129,7 +130,7 @@ def _summary(record: ExperimentRecord) -> list[str]:
 
 
 def _time(seconds: float) -> str:
-    # In the reader's zone once the script has run, in UTC without it.
+    # The text is in UTC; the page's script replaces it by the reader's local time.
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
     return f'<time datetime="{stamp}">{stamp}</time>'
 
@@ -192,17 +193,20 @@ def _cell(name: str, value: Any) -> str:
 
 
 def _scripts(figures: dict[str, Figure], contours: list[Figure]) -> list[str]:
-    plotly = importlib.util.find_spec("plotly")  # found and not imported: its JavaScript alone is needed
+    plotly = importlib.util.find_spec("plotly")  # located, not imported: only its JavaScript is needed
     assert plotly and plotly.submodule_search_locations
     library = (Path(plotly.submodule_search_locations[0]) / "package_data" / "plotly.min.js").read_text()
-    # `<` written as JSON's escape: a parameter that holds "</script>" must not end the script.
+    # `<` is written as a JSON escape, so that a parameter with the text "</script>" does not end the script.
     figured, contoured = (to_json(rounded(each)).decode().replace("<", "\\u003c") for each in (figures, contours))
     own = f"const FIGURES = {figured}, CONTOURS = {contoured};\n{(SERVE / 'look.js').read_text()}\n{DRAW}"
     return [f"<script>{library}</script>", f"<script>{own}</script>"] if figures else []
 
 
 def rounded(value: Any) -> Any:
-    """Floats in seven digits, finer than any screen: of 1,000 trials a third of the file."""
+    """Rounds all floats in a value to seven significant digits; a float that is not finite becomes None.
+
+    Seven digits are finer than any screen. With 1,000 trials this saves a third of the file.
+    """
     if isinstance(value, float):
         return float(f"{value:.7g}") if finite(value) is not None else None
     if isinstance(value, dict):

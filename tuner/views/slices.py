@@ -1,4 +1,4 @@
-"""Slices: the best value of each trial against each parameter; and the same against what a trial used."""
+"""Slice plots: the best value of each trial against each parameter, and against each resource that the trial used."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from tuner.views.labels import BEST_COLOR, GRAY, MAIN_COLOR, escaped, label_of, 
 from tuner.views.parallel import MOST_PARAMETERS, Axis, parallel_of, sampled
 
 MOST_AXES = 24
-USED = ("cpu_", "rss_", "gpu_", "examples_per_s", *sorted(PACE))  # how the names of such columns begin
+USED = ("cpu_", "rss_", "gpu_", "examples_per_s", *sorted(PACE))  # prefixes of the columns that report resource usage
 
 
 class Slices(NamedTuple):
-    """`axes[k].values[i]` is trial i's parameter k, `values[i]` its best value; `best` is the winner's place or -1."""
+    """The data of slice plots: `axes[k].values[i]` is parameter k of trial i, `values[i]` is the trial's best value.
+
+    `best` is the winner's index, or -1 if there is no winner.
+    """
 
     across: str
     axes: list[Axis]
@@ -28,12 +31,12 @@ class Slices(NamedTuple):
 
 
 def slices_of(record: ExperimentRecord) -> Slices:
-    """The parameters that differ between trials, on the axes of the parallel coordinates."""
+    """Returns the slices of the parameters that differ between trials, on the axes of the parallel coordinates."""
     return _slices("parameters", parallel_of(record).axes[:-1][:MOST_AXES], record)
 
 
 def usage_of(record: ExperimentRecord) -> Slices:
-    """What trials used: the mean over a trial's reports of each column that says so, whichever are reported."""
+    """Returns the slices of resource usage: for each reported usage column, its mean over each trial's reports."""
     trials = sampled(record)
     means = [means_of(trial) for trial in trials]
     names = islice(dict.fromkeys(name for each in means for name in each), MOST_PARAMETERS)
@@ -44,9 +47,9 @@ def usage_of(record: ExperimentRecord) -> Slices:
 
 @kept
 def means_of(trial: TrialRecord) -> dict[str, float]:
-    """The mean over a trial's reports of each column that its last report has and that says what it used.
+    """Returns the mean over a trial's reports of each usage column in its last report.
 
-    In one pass: a look at all reports for each name would take minutes where both are many.
+    One pass over the reports serves all columns, because one pass per column would take minutes if both are many.
     """
     last = trial.reports[-1].metrics if trial.reports else {}
     names = islice((name for name in last if name.startswith(USED)), MOST_PARAMETERS)
@@ -55,7 +58,7 @@ def means_of(trial: TrialRecord) -> dict[str, float]:
         for name, each in report.metrics.items():
             if name in columns and (value := finite(each)) is not None:
                 columns[name].append(value)
-    # A sum could overflow.
+    # Each value is divided before it is added, because the sum of large values could overflow.
     return {name: math.fsum(value / len(values) for value in values) for name, values in columns.items() if values}
 
 
@@ -73,7 +76,7 @@ def _slices(across: str, axes: list[Axis], record: ExperimentRecord) -> Slices:
 
 
 def draw_slices(data: Slices, metric: str, columns: int = 3) -> dict[str, Any]:
-    """A grid of scatter plots that share the metric's axis."""
+    """Draws a grid of scatter plots that share the metric's axis."""
     rows = math.ceil(len(data.axes) / columns)
     traces: list[dict[str, Any]] = []
     layout: dict[str, Any] = {

@@ -1,6 +1,6 @@
-"""An experiment's tables as rows of plain data: summary, trials, rungs, decisions. Pure: no files, no clock.
+"""Builds an experiment's tables as rows of plain data: summary, trials, rungs, decisions. Pure: no files, no clock.
 
-Rows are what the service sends and the report prints. A float may be nan or infinite; JSON has the string then.
+The service sends these rows and the report prints them. A float may be nan or infinite; JSON then has it as a string.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Number = float | Literal["nan", "inf", "-inf"]
 
 @dataclass(frozen=True)
 class BestRow:
-    """The winner so far: its trial, the epoch of its best value, the value, and its setting."""
+    """The winner so far: its trial, the epoch of its best value, that value, and its parameters."""
 
     trial: str
     epoch: int
@@ -33,7 +33,10 @@ class BestRow:
 
 @dataclass(frozen=True)
 class TrialRow:
-    """One trial. `best` and `last` are the search metric's; `seconds` of training, restarts added; `rung` an epoch."""
+    """One trial. `best` and `last` are values of the search's metric.
+
+    `seconds` is the training time over all restarts. `rung` is the rung, in epochs, at which the trial was stopped.
+    """
 
     trial: str
     status: str
@@ -52,10 +55,12 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class RungRow:
-    """One rung of one bracket: `came` trials, of which so many went on, were stopped, or wait there.
+    """One rung of one bracket.
 
-    `cutoff_then` is the last that a trial was held against; `cutoff_now` and `would_pass_now` judge all who came by
-    all who came, and are None where the scheduler's rule is not a percentile of the rung (all but asha).
+    `came` trials reached it; of these, `went_on` were promoted, `stopped` were pruned, and `waiting` wait there.
+    `cutoff_then` is the last cutoff that a trial was compared with. `cutoff_now` and `would_pass_now` compare every
+    trial that reached the rung with all others that reached it. Both are None for schedulers other than asha, whose
+    rule is a percentile of the rung.
     """
 
     rung: int
@@ -72,7 +77,7 @@ class RungRow:
 
 @dataclass(frozen=True)
 class DecisionRow:
-    """One decision; `margin` = |value - cutoff|, None where either is missing or not finite."""
+    """One decision of the scheduler; `margin` = |value - cutoff|, None if either is missing or not finite."""
 
     trial: str
     epoch: int
@@ -87,13 +92,13 @@ class DecisionRow:
 
 
 def counts(record: ExperimentRecord) -> dict[str, int]:
-    """Status -> number of trials, for all six statuses."""
+    """Returns the number of trials for each of the six statuses."""
     found = record.standing.counts
     return {n: found.get(n, 0) for n in ("suggested", "running", "completed", "pruned", "failed", "interrupted")}
 
 
 def best_row(record: ExperimentRecord) -> BestRow | None:
-    """The winner by `experiment.BEST_RULE`; None where no trial has a finite metric."""
+    """Returns the winner by `experiment.BEST_RULE`; None if no trial has a finite metric."""
     found = record.best()
     if found is None:
         return None
@@ -102,18 +107,18 @@ def best_row(record: ExperimentRecord) -> BestRow | None:
 
 
 def with_news(record: ExperimentRecord, since: int) -> Sequence[TrialRecord]:
-    """The trials that had an event after that line of the journal, in order; all of them at 0."""
+    """Returns the trials with an event after line `since` of the journal, in order; all trials if `since` is 0."""
     return record.trials if since == 0 else [trial for trial in record.trials if trial.news > since]
 
 
 def trial_rows(record: ExperimentRecord, trials: Iterable[TrialRecord] | None = None) -> list[TrialRow]:
-    """One row a trial, in the order in which they were suggested; of these trials alone where some are given."""
+    """Returns one row for each of `trials`; by default for all trials, in the order in which they were suggested."""
     metric, mode = record.experiment.metric, record.experiment.mode
     return [trial_row(trial, metric, mode) for trial in (record.trials if trials is None else trials)]
 
 
 def trial_row(trial: TrialRecord, metric: str, mode: str) -> TrialRow:
-    """One trial's row."""
+    """Returns the row of one trial."""
     best = trial.best(metric, mode)
     stops = [decision for decision in trial.decisions if decision.action == "stop"]
     return TrialRow(
@@ -134,7 +139,7 @@ def trial_row(trial: TrialRecord, metric: str, mode: str) -> TrialRow:
 
 
 def rung_rows(record: ExperimentRecord, limit: int | None = None) -> list[RungRow]:
-    """One row a rung and bracket that a trial came to, the lowest bracket and rung first; of very many, `limit`."""
+    """Returns one row for each rung that a trial reached, the lowest bracket and rung first; `limit` rows at most."""
     return [_rung_row(rung, record.experiment) for rung in record.standing.rungs[:limit]]
 
 
@@ -156,10 +161,10 @@ def _rung_row(at: Rung, experiment: Experiment) -> RungRow:
 
 
 def cutoff_of(scores: Sequence[float], experiment: Experiment) -> float | None:
-    """What asha asks of the next trial at a rung, as Ray's `_Bracket.cutoff` has it.
+    """Returns the cutoff that asha applies to the next trial at a rung, as Ray's `_Bracket.cutoff` computes it.
 
     Args:
-        scores: the values recorded there with the sign by which more is better, in ascending order.
+        scores: the values recorded at the rung, in ascending order, with a sign such that larger is better.
     """
     if not scores:
         return None
@@ -169,9 +174,10 @@ def cutoff_of(scores: Sequence[float], experiment: Experiment) -> float | None:
 def decision_rows(
     record: ExperimentRecord, offset: int = 0, limit: int | None = None, since: int = 0
 ) -> list[DecisionRow]:
-    """Every decision, close calls first; those that compared nothing come last, in the order of the trials.
+    """Returns the decisions, the smallest margin first; decisions without a comparison come last, in trial order.
 
-    Of very many, `limit` from `offset` on. With `since`, of the trials of `with_news` alone, in their order.
+    Returns at most `limit` decisions from `offset` on. With `since`, returns only the decisions of the trials of
+    `with_news`, in trial order.
     """
     end = None if limit is None else offset + limit
     if since:
@@ -182,7 +188,7 @@ def decision_rows(
 
 
 def decision_row(trial: str, d: Decision) -> DecisionRow:
-    """One decision's row."""
+    """Returns the row of one decision."""
     far = margin_of(d)
     margin = far if math.isfinite(far) else None
     return DecisionRow(trial, d.epoch, d.rung, d.bracket, d.value, d.cutoff, margin, d.recorded, d.action, d.reason)

@@ -1,4 +1,7 @@
-"""Timeline: which trial ran when and beside which others, how long, with how much of a GPU, and what that cost."""
+"""Timeline plot: when and for how long each trial ran, in parallel with which others, on which resources, and the cost.
+
+The cost is in GPU-seconds or CPU-seconds.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,14 @@ from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
 from tuner.views.labels import BEST_COLOR, GROUPS, escaped, label_of
 
-MOST_SPANS = 1000  # the latest: more bars are thinner than a pixel each
+MOST_SPANS = 1000  # the latest ones: with more, a bar is thinner than a pixel
 
 
 class Span(NamedTuple):
-    """One session of a trial, in seconds since the first; `lane` is the row: as few as hold all that ran at a time."""
+    """One uninterrupted run of a trial, in seconds since the first trial's start.
+
+    `lane` is the row of the plot. A node has only as many rows as it needs for the trials that ran in parallel.
+    """
 
     trial: str
     status: str
@@ -24,7 +30,7 @@ class Span(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """All sessions in the order of their start; `best` is the winner's id."""
+    """All runs of all trials in the order of their start; `best` is the winner's id."""
 
     spans: list[Span]
     lanes: list[str]
@@ -32,7 +38,11 @@ class Timeline(NamedTuple):
 
 
 def timeline_of(record: ExperimentRecord) -> Timeline:
-    """Rows are places on a node, not processes: the journal names a trial's node alone, and workers are reused."""
+    """Assigns each run of a trial to a row of the plot.
+
+    A row is a slot on a node, not a process: the journal records a trial's node but not its worker, and a
+    worker runs several trials one after the other.
+    """
     winner = record.best()
     sessions = record.standing.sessions[-MOST_SPANS:]
     first = sessions[0].start if sessions else 0.0
@@ -42,7 +52,7 @@ def timeline_of(record: ExperimentRecord) -> Timeline:
     for start, i, number in sessions:
         trial, end = record.trials[i], record.trials[i].spans[number][1]
         places = busy.setdefault(trial.node, [])
-        # 50 ms of grace: a trial's end is journaled a little after the next one's start.
+        # 50 ms of tolerance, because a trial's end is journaled slightly after the start of the next trial.
         place = next((n for n, until in enumerate(places) if until <= start + 0.05), len(places))
         places[place : place + 1] = [end]
         lane = f"{escaped(trial.node or 'node', 60)} / {place + 1}"
@@ -52,7 +62,7 @@ def timeline_of(record: ExperimentRecord) -> Timeline:
 
 @kept
 def cost_of(trial: TrialRecord) -> str:
-    """`12 epochs in 30.1 s (2.5 s each) on 0.5 GPU, 1 CPU: 15.1 GPU-seconds`"""
+    """Returns the cost of a trial: `12 epochs in 30.1 s (2.5 s each) on 0.5 GPU, 1 CPU: 15.1 GPU-seconds`."""
     epochs, seconds = len(trial.reports), trial.seconds
     each = f" ({seconds / epochs:.3g} s each)" if epochs else ""
     gpus, cpus = (float(finite(trial.resources.get(name)) or 0) for name in ("GPU", "CPU"))
@@ -62,7 +72,7 @@ def cost_of(trial: TrialRecord) -> str:
 
 
 def draw_timeline(data: Timeline) -> dict[str, Any]:
-    """A row a place, a bar a session, coloured as the trial ended."""
+    """Draws one row per slot of a node and one bar per run of a trial, coloured by the trial's status."""
     traces = []
     width = max(4, min(18, 260 // max(1, len(data.lanes))))
     looks = {status: (name, color, opacity) for status, (name, color, opacity) in GROUPS.items()}

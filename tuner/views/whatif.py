@@ -1,8 +1,9 @@
-"""What if: the recorded curves judged by other rules, in their recorded order of arrival. Pure: no files, no clock.
+"""What if: applies other stopping rules to the recorded reports, in their recorded order. Pure: no files, no clock.
 
-A trial that was really pruned has a curve only up to there. Where other rules would have let it go on, what it would
-have reached is not known: the replay is then done three times, with such a trial missing from there on, as good as the
-best trial at every later epoch, and as bad as the worst value, and what the three do not agree on is given as unknown.
+The curve of a pruned trial ends where it was pruned. If other rules would have trained it further, its later values
+are unknown. The record is therefore replayed three times. In the first replay such a trial reports nothing more; in
+the second it reports the best value of all trials at every later epoch; in the third it reports the worst. The result
+is unknown wherever the three replays differ.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ Outcome = Literal["stopped", "ended", "unknown"]
 
 @dataclass(frozen=True)
 class Fate:
-    """One trial under the rules that were asked for.
+    """The outcome of one trial in a replay under the requested rules.
 
-    `outcome` is stopped (by the rules, at `epochs`, held against `cutoff`), ended (as it really ended) or unknown
-    (it would have gone on from where its record ends); `recorded` and `epochs` are epochs trained, really and now.
+    `outcome` has three values. "stopped": the rules stop the trial after `epochs` epochs because of `cutoff`. "ended":
+    it ends as in the search. "unknown": it would train beyond the end of its record. `recorded` is the number of epochs
+    trained in the search, `epochs` the number trained in the replay.
     """
 
     trial: str
@@ -44,7 +46,7 @@ class Fate:
 
 @dataclass(frozen=True)
 class Range:
-    """At least and at most, as far as the record tells."""
+    """The smallest and the largest count over the three replays."""
 
     least: int
     most: int
@@ -52,12 +54,12 @@ class Range:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The outcome of a replay.
+    """The result of replaying a whole search.
 
-    `best_lost`: whether the winner would have been stopped before its best epoch; None = not known. `exact`: nothing
-    was unknown. `same`: the rules are those of the search. `reproduced`: how many of the recorded stops the search's
-    own rules give again, at the same epoch and cutoff, of `stopped_recorded`; None where that cannot be replayed.
-    `notes` say what is not known.
+    `best_lost`: whether the winner would have been stopped before its best epoch; None if unknown. `exact`: no trial's
+    outcome is unknown. `same`: the rules are those of the search. `stopped_recorded`: the number of stops in the
+    record. `reproduced`: how many of them a replay under the search's own rules repeats, at the same epoch and cutoff;
+    None if the search's rules cannot be replayed. `notes` say which parts of the result are uncertain and why.
     """
 
     scheduler: str
@@ -82,17 +84,17 @@ class _Arrival(NamedTuple):
     order: int
     trial: int
     epoch: int
-    value: float | None  # smaller is better; None where it diverged
+    value: float | None  # smaller is better; None if the trial diverged
 
 
 def what_if(
     record: ExperimentRecord, scheduler: str, grace_period: int, reduction_factor: float, brackets: int = 1
 ) -> WhatIf:
-    """Replays a record under these rules.
+    """Replays a search under other stopping rules.
 
     Raises:
-        RequestError: a value that no search would take either, a scheduler that cannot be replayed, or more brackets
-            than there are rungs.
+        RequestError: a value is one that a search refuses too, the scheduler cannot be replayed, or there are more
+            brackets than rungs.
     """
     rules = checked(record.experiment, scheduler, grace_period, reduction_factor, brackets)
     runs = [_Replay(record, rules, brackets, beyond).fates() for beyond in ("missing", "best", "worst")]
@@ -126,7 +128,11 @@ def what_if(
 
 
 def checked(own: Experiment, scheduler: str, grace_period: int, reduction_factor: float, brackets: int) -> Experiment:
-    """The rules as an experiment, so that they are checked as a search's are; RequestError where one is wrong."""
+    """Returns the rules as an `Experiment`, which checks them as it does for a search.
+
+    Raises:
+        RequestError: a rule is wrong, or the scheduler cannot be replayed.
+    """
     if scheduler not in REPLAYED:
         raise RequestError(f"scheduler {scheduler}: a replay knows {', '.join(REPLAYED)}")
     changed = {"scheduler": scheduler, "grace_period": grace_period, "reduction_factor": reduction_factor}
@@ -139,7 +145,10 @@ def checked(own: Experiment, scheduler: str, grace_period: int, reduction_factor
 
 @kept
 def reproduced(record: ExperimentRecord) -> int | None:
-    """How many of the recorded stops a replay under the search's own rules gives again; None where there is none."""
+    """Counts the recorded stops that a replay under the search's own rules repeats.
+
+    None if the search's scheduler cannot be replayed or its rules are not recorded.
+    """
     own = record.experiment
     if own.scheduler not in REPLAYED or record.facts.get("foreign"):
         return None
@@ -149,7 +158,10 @@ def reproduced(record: ExperimentRecord) -> int | None:
 
 
 def _stops(record: ExperimentRecord) -> dict[str, tuple[int, float | None]]:
-    """Trial -> epoch and cutoff of its recorded stop, those that diverged left out: no rule stopped them."""
+    """Returns the epoch and cutoff of each recorded stop, by trial.
+
+    Trials that diverged are left out, because no rule stopped them.
+    """
     ends = {t.id: t.decisions[-1] for t in record.trials if t.status == "pruned" and t.decisions}
     return {trial: (end.epoch, end.cutoff) for trial, end in ends.items() if end.action == "stop" and end.rung}
 
@@ -178,7 +190,10 @@ def _epochs(trial: TrialRecord) -> int:
 
 
 def epochs_beyond(trial: TrialRecord, experiment: Experiment) -> int:
-    """Epochs that a trial which had begun to report was not let train by its search."""
+    """Counts the epochs up to `max_epochs` that the search did not train.
+
+    The count is 0 for a trial that completed or failed, or that has no reports.
+    """
     begun = trial.reports and trial.status not in ("completed", "failed")
     return max(0, experiment.max_epochs - _epochs(trial)) if begun else 0
 
@@ -188,7 +203,7 @@ def _lost(fates: list[Fate], winner: str, epoch: int) -> bool:
 
 
 class _Replay:
-    """One pass over all arrivals. Trials are known by their place in the record."""
+    """Replays all reports once, in order of arrival. A trial is identified by its index in the record."""
 
     def __init__(self, record: ExperimentRecord, rules: Experiment, brackets: int, beyond: Beyond) -> None:
         self._trials, self._experiment = record.trials, record.experiment
@@ -200,10 +215,10 @@ class _Replay:
         self._ended: dict[int, Fate] = {}
         self._last: dict[int, _Arrival] = {}
         self._paused: set[int] = set()
-        self._waiting: dict[int, deque[_Arrival]] = defaultdict(deque)  # what a paused trial will report
+        self._waiting: dict[int, deque[_Arrival]] = defaultdict(deque)  # later reports of paused trials
 
     def fates(self) -> list[Fate]:
-        """One a trial, in the order of the record."""
+        """Replays all reports and returns one outcome per trial, in the order of the record."""
         arrivals = sorted(arrival for place in range(len(self._trials)) for arrival in self._arrivals(place))
         added = deque(sorted((trial.order, place) for place, trial in enumerate(self._trials)))
         for arrival in arrivals:
@@ -213,7 +228,10 @@ class _Replay:
         return [self._ended.get(place) or self._open(place) for place in range(len(self._trials))]
 
     def _take(self, arrival: _Arrival) -> None:
-        """Judges an arrival, unless its trial is over or waits; then all that it sets free."""
+        """Judges a report, and then the reports of every trial that it resumes.
+
+        The report of a trial that has ended is ignored; that of a paused trial is kept until the trial resumes.
+        """
         queue = deque([arrival])
         while queue:
             each = queue.popleft()
@@ -226,7 +244,7 @@ class _Replay:
                 queue.extend(self._waiting.pop(freed, ()))
 
     def _judge(self, arrival: _Arrival) -> list[int]:
-        """Judges one arrival; gives the trials that go on after waiting."""
+        """Judges one report; returns the paused trials that resume because of it."""
         trial = self._trials[arrival.trial]
         by_itself = trial.status in ("completed", "failed") and arrival.epoch == _epochs(trial)
         over = by_itself or arrival.epoch >= self._most
@@ -240,7 +258,7 @@ class _Replay:
             return self._end(arrival, Fate(trial.id, _epochs(trial), "ended", arrival.epoch))
         if judged.action == "pause":
             self._paused.add(arrival.trial)
-            assert isinstance(self._rule, HyperBand)  # no other one pauses
+            assert isinstance(self._rule, HyperBand)  # no other rule pauses
             return self._settle(self._rule.settled(arrival.trial))
         return []
 
@@ -267,7 +285,7 @@ class _Replay:
         return Fate(trial.id, _epochs(trial), "stopped", arrival.epoch, judged.rung, own, cutoff)
 
     def _open(self, place: int) -> Fate:
-        """A trial that nothing stopped and whose record ends before its last epoch."""
+        """Returns the outcome of a trial that no rule stopped: ended if it ended by itself, otherwise unknown."""
         trial, last = self._trials[place], self._last.get(place)
         ended = trial.status in ("completed", "failed") or last is None
         return Fate(trial.id, _epochs(trial), "ended" if ended else "unknown", last.epoch if last else 0)
@@ -285,7 +303,7 @@ class _Replay:
         return found + [last._replace(epoch=epoch, value=value) for epoch, value in self._beyond_of(trial)]
 
     def _beyond_of(self, trial: TrialRecord) -> tuple[tuple[int, float], ...]:
-        """What is taken for the epochs after a trial's record, which no rule of its search let it train."""
+        """Returns the assumed epochs and values after the end of a pruned trial's record."""
         if self._beyond == "missing":
             return ()
         value = self._extremes[0 if self._beyond == "best" else 1]
@@ -294,7 +312,7 @@ class _Replay:
 
 
 def _extremes(record: ExperimentRecord, sign: float) -> tuple[float, float]:
-    """The best and the worst finite value of all trials; smaller is better."""
+    """Returns the best and the worst finite value of all trials; smaller is better."""
     found = (report.metrics.get(record.experiment.metric) for trial in record.trials for report in trial.reports)
     values = [sign * value for each in found if (value := finite(each)) is not None]
     return (min(values), max(values)) if values else (0.0, 0.0)

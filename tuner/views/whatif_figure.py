@@ -1,4 +1,4 @@
-"""The curves as other rules would have left them: what would have been trained, and what would have been saved."""
+"""What-if figure: the learning curves under other rules, split into the epochs still trained and the epochs saved."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tuner.views.labels import BEST_COLOR, GRAY, MAIN_COLOR, STOP_COLOR, escaped
 from tuner.views.whatif import Fate, WhatIf
 
 MOST_TRIALS = 1000
-MOST_POINTS = 40_000  # of all curves together: each carries its trial's label
+MOST_POINTS = 40_000  # of all curves together: each point repeats its trial's label
 
 
 class Cut(NamedTuple):
-    """One trial's curve cut in two where the rules would have stopped it; both have the epoch of the cut."""
+    """One trial's curve, cut where the rules would have stopped it; both parts contain the epoch of the cut."""
 
     fate: Fate
     label: str
@@ -24,7 +24,10 @@ class Cut(NamedTuple):
 
 
 def cuts_of(record: ExperimentRecord, outcome: WhatIf) -> list[Cut]:
-    """A cut a trial; of very many, the winner and every so many of the others, their curves thinned to MOST_POINTS."""
+    """Returns the cut curves of all trials; an even sample and the winner if there are many.
+
+    The curves are thinned to about MOST_POINTS points in all.
+    """
     step = max(1, len(record.trials) // MOST_TRIALS)
     pairs = list(zip(record.trials, outcome.fates, strict=True))
     kept = [pair for i, pair in enumerate(pairs) if i % step == 0 or pair[0].id == outcome.best]
@@ -42,7 +45,7 @@ def _cut(trial: TrialRecord, fate: Fate, metric: str, every: int) -> Cut:
 
 
 def said(fate: Fate) -> str:
-    """What becomes of a trial, in words."""
+    """Describes the outcome of a trial in words."""
     if fate.outcome == "unknown":
         return f"would go on beyond epoch {fate.epochs}, where its record ends"
     if fate.outcome == "ended":
@@ -52,7 +55,10 @@ def said(fate: Fate) -> str:
 
 
 def draw_whatif(cuts: list[Cut], outcome: WhatIf, metric: str) -> dict[str, Any]:
-    """What is kept in full, what is saved dotted, each stop marked, those of unknown end in a colour of their own."""
+    """Draws the kept part of each curve as a solid line and the saved part as a dotted line.
+
+    Each stop is marked. Trials with an unknown outcome have a colour of their own.
+    """
     best = [cut for cut in cuts if cut.fate.trial == outcome.best]
     rest = [cut for cut in cuts if cut.fate.trial != outcome.best]
     stopped = [cut for cut in rest if cut.fate.outcome == "stopped"]
