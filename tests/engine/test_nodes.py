@@ -89,7 +89,7 @@ def test_an_only_search_has_all_of_it(cluster):
     [
         ([{"CPU": 8}], 2, "2 trials wait for a node with 1 CPU and 1 GPU: none of 1 node has that"),
         ([], 1, "1 trial waits for a node with 1 CPU and 1 GPU: none of 0 nodes has that"),
-        ([{"CPU": 8, "GPU": 1}], 1, "1 trial waits for 1 CPU and 1 GPU: what has that is taken, or starting"),
+        ([{"CPU": 8, "GPU": 1}], 1, "1 trial waits for 1 CPU and 1 GPU: all nodes with enough resources are busy or still starting"),
     ],
 )
 def test_why_trials_wait_is_said_while_none_runs(cluster, present, waiting, said):
@@ -104,7 +104,7 @@ def test_why_a_trial_of_several_workers_waits_is_said(cluster):
     waits = Nodes(Resources(2, 0, 1, workers=2, split=True), follow=True)
     assert waits.notice(1, 0).startswith("1 trial waits for 2 workers with 1 CPU each: 1 node has room for 1 of them")
     cluster.present = [{"CPU": 1}] * 2
-    assert "is taken, or starting" in waits.notice(1, 0)
+    assert "busy or still starting" in waits.notice(1, 0)
 
 
 class Told:

@@ -70,7 +70,7 @@ class Nodes:
         trial = self._resources
         wanted = f"{trial.workers} workers with {trial.each()} each" if trial.split else trial.each()
         if trial.fit(self._present):
-            return f"{trials} for {wanted}: what has that is taken, or starting"
+            return f"{trials} for {wanted}: all nodes with enough resources are busy or still starting"
         add = "add one, or let the autoscaler"
         if trial.split:
             return f"{trials} for {wanted}: {there} {has} room for {trial.num_places(self._present)} of them; {add}"

@@ -143,7 +143,7 @@ def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[
         _table("Rungs", "rung bracket came went_on stopped waiting best cutoff_then cutoff_now would_pass_now", rungs),
         _table("Decisions, close calls first", "trial action epoch rung value cutoff margin reason",
                decision_rows(record, limit=MOST_DECISIONS)),
-        _table("What if the rules had been others",
+        _table("Replay with other pruning rules",
                "scheduler grace_period reduction_factor stopped epochs saved best_trial", alternative_rows(record)),
         *(part for name, part in parts.items() if name not in AFTER_CONTOUR),
         _contour(pairs),
