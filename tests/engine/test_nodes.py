@@ -89,7 +89,11 @@ def test_an_only_search_has_all_of_it(cluster):
     [
         ([{"CPU": 8}], 2, "2 trials wait for a node with 1 CPU and 1 GPU: none of 1 node has that"),
         ([], 1, "1 trial waits for a node with 1 CPU and 1 GPU: none of 0 nodes has that"),
-        ([{"CPU": 8, "GPU": 1}], 1, "1 trial waits for 1 CPU and 1 GPU: all nodes with enough resources are busy or still starting"),
+        (
+            [{"CPU": 8, "GPU": 1}],
+            1,
+            "1 trial waits for 1 CPU and 1 GPU: all nodes with enough resources are busy or still starting",
+        ),
     ],
 )
 def test_why_trials_wait_is_said_while_none_runs(cluster, present, waiting, said):

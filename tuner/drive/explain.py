@@ -63,7 +63,8 @@ class Explainer:
         if place is None or not isinstance(self._scheduler, HyperBandScheduler):
             return Comparison()
         best_first = sorted(self._came[place].values(), reverse=self._mode == "max")
-        kept = place_of(self._scheduler, trial).size  # halved already when it stops trials
+        # HyperBand halves the bracket before it stops trials, so `size` is the number of trials that it keeps.
+        kept = place_of(self._scheduler, trial).size
         cutoff = best_first[kept - 1] if 0 < kept <= len(best_first) else None
         if cutoff is not None and self._sign * self._came[place][trial.trial_id] >= self._sign * cutoff:
             cutoff = None  # it did not miss the cutoff: the whole bracket has ended

@@ -152,11 +152,10 @@ def train_function(config: dict[str, Any], *, function: Callable[[dict[str, Any]
 
 
 def start_clean(num_threads: int, gpus: float) -> None:
-    """Prepares a worker that may have trained other trials: frees their memory, and sets torch's number of threads.
+    """Prepares a worker for a trial: frees the memory of its earlier trials, and sets torch's number of threads.
 
-    No earlier trial of the worker failed: Ray keeps a worker only after a trial without an exception
-    (`not exception and self._maybe_cache_trial_actor` in `TuneController._schedule_trial_stop`, also for a retry). So
-    a CUDA context that an error has corrupted ends with its process.
+    The worker's CUDA context is intact: Ray ends a worker after a trial that raised an exception, also if the trial is
+    retried (`not exception and self._maybe_cache_trial_actor` in `TuneController._schedule_trial_stop`).
     """
     gc.collect()
     if not gc.get_freeze_count():

@@ -123,7 +123,7 @@ def _asks_for_no_token(head: str) -> bool:
     """Whether the cluster requires no token. Such a head also accepts any token, so this queries it without one."""
     try:
         os.environ["RAY_AUTH_MODE"] = "disabled"
-        Config.initialize("")  # makes Ray read the mode again
+        Config.initialize("")  # makes Ray read RAY_AUTH_MODE again
         get_cluster_metadata(GcsClient(address=head))
     except (RayError, RuntimeError):
         return False

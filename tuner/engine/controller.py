@@ -67,7 +67,8 @@ class Controller(TuneController):
     def _process_trial_failure(self, trial: SearchTrial, exception: Exception) -> None:
         """Retries the trial if `retries` allows it; Ray itself counts failures of all kinds together."""
         if trial in self._resetting_trials:
-            # The worker died while it was idle, or its last trial still runs. This trial did not cause that.
+            # Ray could not give an idle worker to this trial: the worker had died, or the function of its previous
+            # trial still runs. The failure does not count against this trial, which starts on another worker.
             self._resetting_trials.remove(trial)
             self._kill_worker(trial)
             self._schedule_trial_actor(trial)

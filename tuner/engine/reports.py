@@ -29,7 +29,8 @@ class Reporter:
         self.told_to_stop = False
 
     def __call__(self, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        # Ray reports RESULT_DUPLICATE by itself when the function has returned.
+        # Two kinds of report are no epoch and get no usage: RESULT_DUPLICATE, which Ray sends through this method when
+        # the trial's function returns, and WAITS.
         if RESULT_DUPLICATE not in metrics and WAITS not in metrics:
             # The trial's own metrics take precedence: a ddp trial reports the usage of its worker processes.
             metrics = self._usage.read() | {name: as_number(name, value) for name, value in metrics.items()}

@@ -25,17 +25,17 @@ def check(event: Event) -> None:
     """Raises ValueError or KeyError if a field of the event is missing or has a wrong value."""
     kind, when, trial = event["event"], event["time"], event.get("trial")
     if not isinstance(kind, str) or not (isinstance(when, (int, float)) and 0 <= when <= MOST_TIME):
-        raise ValueError("its event or its time is none")
+        raise ValueError(f"field `event` must be a text, and `time` must be 0..{MOST_TIME:.0f} unix seconds")
     if trial is not None and not is_trial_id(trial):
-        raise ValueError("its trial is none")
+        raise ValueError("field `trial` is not a valid trial id")
     for name, fits in _FITS.get(kind, ()):
         if not fits(event[name]):
-            raise ValueError(f"its {name} is none")
+            raise ValueError(f"field `{name}` has a wrong type or value")
     if trial is None and kind in _OF_A_TRIAL:
-        raise ValueError("it names no trial")
+        raise ValueError("field `trial` is missing")
     for name, fits in _OPTIONAL:
         if name in event and not fits(event[name]):
-            raise ValueError(f"its {name} is none")
+            raise ValueError(f"field `{name}` has a wrong type or value")
 
 
 def is_trial_id(value: Any) -> bool:

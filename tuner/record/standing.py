@@ -227,7 +227,7 @@ class _Rung:
         Args:
             reached: the trial's last epoch.
         """
-        # A paused trial that continues gets no second decision; its later reports show that it continued.
+        # No second decision is recorded when a paused trial continues, so a report after the pause shows that it did.
         waits = decision.action == "pause" and reached <= decision.epoch
         value = finite(decision.value)
         now = ("wait" if waits else decision.action, None if value is None else sign * value)

@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
         print(f"tuner: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return 0  # uvicorn closes all connections and then raises the signal again
+        return 0  # Ctrl-C or SIGTERM: uvicorn has closed all connections, and raised the signal again
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

@@ -189,7 +189,7 @@ def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
 
     @app.get("/api/session", responses={200: {"model": Session}})
     def session(request: Request) -> Response:
-        """Whether this request may start, stop and resume searches."""
+        """Returns whether the client is signed in, so that it may start, stop and resume searches."""
         return answer(Session(request.state.signed_in, desk.problem))
 
     @app.get("/api/spaces", responses={200: {"model": Spaces}})

@@ -108,7 +108,11 @@ class Memory:
             self._total += self._held[holder].weight
 
     def _forgettable(self, holder: Holder) -> list[Holder]:
-        """Returns the holders that may drop their records for this one, the first to drop first."""
+        """Returns the holders whose records may be dropped to make room for this holder's, in the order to drop them.
+
+        Completely read experiments come first, the least recently used one first. Then come partly read ones: those
+        unused for IDLE_S, then those smaller than this one.
+        """
         whole = [other for other in self._held if other is not holder and other.is_whole]
         half = [other for other in self._held if other is not holder and not other.is_whole]
         long_ago = time.monotonic() - IDLE_S

@@ -61,9 +61,10 @@ Resume: type[BaseModel] = _model("Resume", "What a resumed search may extend; no
 
 
 def ships(space: object) -> bool:
-    """Checks whether a space is one of `search_spaces/`.
+    """Returns whether a space is a file of tuner's own `search_spaces/`.
 
-    It may be `name`, or `name:attribute` as in an experiment's file.
+    Args:
+        space: the space as experiment.json has it: `name` or `name:attribute`.
     """
     if not isinstance(space, str):
         return False

@@ -106,15 +106,15 @@ class Queue:
 def startable(
     waiting: Sequence[Search], running: Sequence[Search], nodes: Sequence[Mapping[str, float]], address: str = ""
 ) -> list[Search]:
-    """Chooses the waiting searches that may start now.
+    """Chooses the waiting searches that may start now, by priority and then by the time of the request.
 
-    A search may start if one of its trials fits beside the resources that the other searches may use. A search may use
-    the resources of `max_concurrent_trials` trials; without that limit, of as many trials as fit. The limit is how
-    several searches share a cluster. Running searches of lower priority are not counted, because they release their
-    resources to a search of higher priority (`tuner.engine.shares`).
+    A search may start if the free resources suffice for one of its trials. A resource is free if no other search
+    reserves it. A search reserves the resources of `max_concurrent_trials` trials; without that limit, of as many
+    trials as fit. So the limit lets several searches share a cluster. Running searches of lower priority reserve nothing: they
+    release their resources to a search of higher priority (`tuner.engine.shares`).
 
-    The highest priority comes first, then the order of the requests. No search overtakes the first one in this order,
-    so that a large search does not wait for ever.
+    If a search cannot start, the searches after it wait, too. Otherwise small searches could delay a large one for
+    ever.
 
     Args:
         nodes: the resources (name -> amount) of each node that exists or that an autoscaler may add.
@@ -171,7 +171,7 @@ def _read(path: Path) -> Search | None:
         search = SEARCH.validate_json(bytes_in(path.parent, path.name), strict=True)
         search.arguments(), search.experiment
         if search.name != path.stem:
-            raise RequestError(f"it holds {search.name!r}")
+            raise RequestError(f"its name is {search.name!r}, but must be {path.stem!r} as in the file name")
     except (OSError, ValueError, TypeError, RequestError) as error:
         what = " ".join(str(error).split())[:200]
         line = printable(f"{path} is left out, because it is damaged: {what}; start that search again")

@@ -93,7 +93,11 @@ class Store:
         if watched and watched.last:
             return watched.last.summary
         there = _is_name(name) and os.path.lexists(self.root / name / FILE)
-        return Summary(name, state="reading", notice="others are being read; ask again") if there else None
+        return (
+            Summary(name, state="reading", notice="other experiments are being read; send the request again")
+            if there
+            else None
+        )
 
     def unless_stopping(self, items: Iterable[Item]) -> Iterator[Item]:
         """Yields the items one by one; raises NotYet once the service shuts down."""
@@ -147,7 +151,9 @@ class Store:
         if last and last.is_enough:
             return last
         if not self._readers.acquire(blocking=False):
-            raise NotYet("others are being read; ask again")
+            raise NotYet(
+                f"{MOST_READERS} other requests are reading experiments, which is the limit; send the request again"
+            )
         try:
             return watched.read(until)
         finally:

@@ -20,7 +20,9 @@ MOST_STREAMS = 100  # open at once; each checks a file twice a second
 PAUSE_S = 0.5  # between two checks; polling, because inotify does not report what another host writes
 HEARTBEAT_S = 10.0  # between two comments in a quiet stream, which detect clients that have disconnected
 CHUNK_BYTES = 4 << 20  # bytes read at once, and the longest line that is sent
-MOST_LINES = 20_000  # sent at once: they block other requests for 10 ms; a damaged journal may have only empty lines
+# Per read of the journal: to send 20,000 lines blocks other requests for 10 ms. CHUNK_BYTES does not bound the number
+# of empty lines in a damaged journal.
+MOST_LINES = 20_000
 
 
 class Stream(StreamingResponse):

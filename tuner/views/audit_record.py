@@ -123,9 +123,9 @@ def read_audit(folder: Path) -> dict[str, Any] | None:
         if not {"winner", "seed", "sample", "trials"} <= set(saved) or any(set(t) != known for t in saved["trials"]):
             raise ValueError("fields are missing")
         if not (isinstance(saved["sample"], list) and isinstance(saved["trials"], list)):
-            raise ValueError("its fields are none")
+            raise ValueError("fields `sample` and `trials` must be lists")
         if len(saved["trials"]) > MOST_TRIALS or not all(map(_is_audited, saved["trials"])):
-            raise ValueError("its fields are none")
+            raise ValueError(f"a trial's field has a wrong type, or there are more than {MOST_TRIALS} trials")
         return dict(saved)
     except FileNotFoundError:
         return None
