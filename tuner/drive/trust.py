@@ -63,7 +63,7 @@ def code_of(
     path, willing = file_of(space), trusted or named_now
     if path is None:
         if "." in space and not is_path(space) and not willing:
-            raise RequestError(f"{named_by} names the module {space}, which is not found; {LOOK}")
+            raise RequestError(f"{named_by} names the module {space}, which is not found; {CHECK_THEN_TRUST}")
         return []  # `find_space` will raise an error that says what is missing, without an import
     try:
         changed = hashlib.sha256(bytes_in(path.parent, path.name)).hexdigest() != sha256
@@ -72,7 +72,7 @@ def code_of(
     inside = path.is_relative_to(no_code_below(folder))
     if (inside or changed) and not (willing or _is_installed(space, path)):
         why = "lies in the folder of results" if inside else "has changed since the search"
-        raise RequestError(f"{named_by} names {path}, which {why}: its code is not run; {LOOK}")
+        raise RequestError(f"{named_by} names {path}, which {why}: its code is not run; {CHECK_THEN_TRUST}")
     note = [f"NOTE: {path} has changed since the search; the figures may differ"] if changed else []
     return [f"code: {', '.join(map(str, (path, *_packages(space, path))))}", *note]
 
@@ -95,14 +95,14 @@ def _packages(space: str, path: Path) -> list[Path]:
     return [init for init in reversed(inits) if init.is_file()]
 
 
-LOOK = f"check it, then give {OPTION} (or, with --resume, the same --space again)"
+CHECK_THEN_TRUST = f"check it, then give {OPTION} (or, with --resume, the same --space again)"
 
 
 def refuse_strangers(place: Path) -> None:
     """Raises a RequestError if a file or folder belongs neither to this user nor to root."""
     owner = os.stat(place).st_uid
     if owner not in (os.geteuid(), 0):
-        raise RequestError(f"{place} belongs to {_name(owner)}: no code is run for it; {LOOK}")
+        raise RequestError(f"{place} belongs to {_name(owner)}: no code is run for it; {CHECK_THEN_TRUST}")
 
 
 def refuse_links(folder: Path) -> None:

@@ -25,8 +25,8 @@ class SearchTrial(Trial):
         """Writes the error into the trial's folder; a full disk does not end the search."""
         with contextlib.suppress(OSError):
             super().handle_error(exc)
-        # Ray would read the pickled error at the end of the search, and a full disk may have truncated it. The journal
-        # has the error.
+        # The file stays, but Ray must not read it at the end of the search: a full disk may have truncated the pickled
+        # error. The journal has the error.
         self.run_metadata.pickled_error_filename = None
 
 

@@ -188,7 +188,7 @@ def follow(
             except (ValueError, KeyError, TypeError) as error:
                 raise damaged(path, number + 1, error) from None
             if once or event.get("event") == "experiment_finished":
-                return  # an experiment_finished that is not the last event ended an earlier session
+                return  # the last event decides: an experiment_finished before it only ended an earlier session
             time.sleep(pause_s)
 
 

@@ -45,7 +45,7 @@ class Store:
             raise RequestError(f"--results {uri}: {_first_line(error)}; give a folder, s3://… or gs://…") from None
 
     def path(self, *parts: str) -> str:
-        """Returns a path in the form that the store's file system takes."""
+        """Joins names to a path below the store's root, in the form that the store's file system takes."""
         return str(PurePosixPath(self.root, *parts))
 
     def check(self) -> None:

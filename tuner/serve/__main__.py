@@ -163,7 +163,9 @@ def listen(host: str, port: int) -> socket.socket:
         listener = socket.create_server(address[:2], family=family)
     except (OSError, UnicodeError) as error:
         what = getattr(error, "strerror", None) or error
-        raise RequestError(f"--host {host} --port {port}: {what}; give another --port, or end what uses it") from None
+        raise RequestError(
+            f"--host {host} --port {port}: {what}; give another --host or --port, or end what uses the port"
+        ) from None
     # asyncio sets this only on sockets that it creates itself. Without it, each response waits 40 ms for an ACK.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener

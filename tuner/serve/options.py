@@ -96,7 +96,7 @@ def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
     Raises:
         RequestError: the space is not one of `search_spaces/`.
     """
-    if name == LATEST:  # possible only if a user named the folder by hand
+    if name == LATEST:  # a user named the folder by hand, or an older version did
         raise RequestError(f"--resume={name} goes on with the newest experiment; rename the folder {name} to resume it")
     if not ships(space):
         raise RequestError(

@@ -89,7 +89,7 @@ class Experiment:
     mode: Literal["min", "max"] = "min"
     """Minimize or maximize the metric; the space's own value takes precedence over the default."""
     cpus_per_trial: float | Literal["auto"] = "auto"
-    """CPUs per trial, also its number of torch threads; auto = 1 per worker."""
+    """CPUs per trial, also its number of torch threads; auto = 1 for each of --workers-per-trial."""
     gpus_per_trial: float | Literal["auto"] = "auto"
     """GPUs per trial, may be a fraction; auto = 1 if there is a GPU, else 0."""
     workers_per_trial: int = 1
