@@ -10,7 +10,7 @@ from test_figures import decided, record, trial
 
 from tuner.report import main
 from tuner.views.alternatives import alternative_rows
-from tuner.views.report import page, write_report
+from tuner.views.report import _shown, page, write_report
 
 
 @pytest.fixture
@@ -81,3 +81,7 @@ def test_half_a_pair_of_surrogates_is_written(searched, tmp_path):
     odd = trial(9, [1.0], x=1, y=1, act="\udcff")
     path = write_report(record(*searched.trials, odd, max_epochs=2, results=str(tmp_path)))
     assert r"\udcff" in path.read_text()
+
+
+def test_no_text_reverses_its_line():
+    assert _shown("a\u202eb <c>\nd") == "a\\u202eb &lt;c&gt; d"

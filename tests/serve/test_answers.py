@@ -33,6 +33,11 @@ def test_what_fits_is_as_it_is():
     assert page(rows) == {"total": 1, "rows": [{"a": 1.5, "b": ["x", None, "nan"]}], "left_out": 0}
 
 
+def test_a_text_reverses_no_line_of_the_page():
+    rows = ["a\u202eb", "\\u202e", "\\\u2066", "\u2028\u05d0", {"x": "\u2069"}]
+    assert page(rows)["rows"] == ["a\\u202eb", "\\u202e", "\\\\u2066", "\u2028\u05d0", {"x": "\\u2069"}]
+
+
 def test_rows_that_do_not_fit_are_counted(monkeypatch):
     monkeypatch.setattr(answers, "MOST_BYTES", 1000)
     found = page(["x" * 90] * 50)

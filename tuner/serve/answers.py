@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
@@ -27,6 +28,7 @@ MOST_WRITTEN = 4  # responses encoded at once; the GIL encodes one at a time, an
 LEAST_ITEM, LONGEST_NAME = 100, 1000  # bytes, when a value is shortened
 PIECE_BYTES = 64 << 10  # bytes sent at once, so that a client that does not read costs no larger copy
 _encode = json.JSONEncoder(default=vars, allow_nan=False).encode
+_ESCAPED = re.compile(r"\\(?:u(20(?:2[a-e]|6[6-9]))|.)")  # each escape of JSON; group 1 is the code of a reversing one
 _writing = threading.Semaphore(MOST_WRITTEN)
 
 
@@ -122,9 +124,17 @@ def _texts(rows: Iterable[Any], most: int) -> tuple[list[str], int]:
 def _text(value: Any) -> str:
     try:
         # Encoded without a copy: copying 10,000 rows by `asdict` and then by `strict` takes four times as long.
-        return _encode(value)
+        text = _encode(value)
     except ValueError:
-        return _encode(strict(dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value))  # type: ignore[arg-type]
+        text = _encode(strict(dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value))  # type: ignore[arg-type]
+    return _in_order(text)
+
+
+def _in_order(text: str) -> str:
+    """Replaces, in JSON, characters that reverse the writing direction of a line by their escapes as visible text."""
+    if "\\u20" not in text:
+        return text
+    return _ESCAPED.sub(lambda found: f"\\\\u{found[1]}" if found[1] else found[0], text)
 
 
 def _fitted(value: Any) -> Any:
