@@ -10,7 +10,8 @@ from test_figures import decided, record, trial
 
 from tuner.report import main
 from tuner.views.alternatives import alternative_rows
-from tuner.views.report import _shown, page, write_report
+from tuner.views.labels import escaped
+from tuner.views.report import page, write_report
 
 
 @pytest.fixture
@@ -84,4 +85,4 @@ def test_half_a_pair_of_surrogates_is_written(searched, tmp_path):
 
 
 def test_no_text_reverses_its_line():
-    assert _shown("a\u202eb <c>\nd") == "a\\u202eb &lt;c&gt; d"
+    assert escaped("a\u202eb <c>\nd") == "a\\u202eb &lt;c&gt; d"

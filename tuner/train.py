@@ -13,12 +13,11 @@ import contextlib
 import io
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.drive.answer import config_of, spec_of
+from tuner.drive.answer import config_of, evaluate, spec_of
 from tuner.drive.trust import HELP, OPTION, code_of
 from tuner.errors import RequestError, nearest, refused, say
 from tuner.record.files import json_in
@@ -175,14 +174,8 @@ def tested(config: dict[str, Any], training: Training | Group, splits: Splits) -
     assert splits.test is not None
     if isinstance(training, Training):
         return training.evaluate(splits.test)
-    task = find_space(config["space"]).space.task
-    assert task is not None
-    spec = replace(spec_of(config), strategy="single", num_workers=1, gpus=0)
-    with contextlib.closing(built(spec, task, splits)) as tester:
-        tester.load_state_dict(
-            torch.load(io.BytesIO(training.state()), weights_only=True, map_location="cpu")["training"]
-        )
-        return tester.evaluate(splits.test)
+    state = torch.load(io.BytesIO(training.state()), weights_only=True, map_location="cpu")["training"]
+    return evaluate(find_space(config["space"]), config, state, splits)
 
 
 def state_of(training: Training | Group, **others: Any) -> bytes:

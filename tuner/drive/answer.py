@@ -160,8 +160,8 @@ def evaluate(found: Found, config: dict[str, Any], state: dict[str, Any], splits
     assert found.space.task is not None and splits.test is not None  # splits come from a task
     # The same number of threads as in the trial: another number sums in another order, and the last digits would
     # differ from those that `tuner.train` prints.
-    torch.set_num_threads(max(1, int(config["cpus"])))
     spec = replace(spec_of(config), strategy="single", num_workers=1, gpus=0)
+    torch.set_num_threads(spec.num_threads)
     training = Training.of(found.space.task, splits, spec)
     with contextlib.closing(training):
         training.load_state_dict(state)

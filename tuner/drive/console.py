@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tuner.drive.sampling import GridSearcher, num_random
+from tuner.drive.searchers import num_settings
 from tuner.record.columns import GROWTH
 from tuner.record.records import TrialRecord
 from tuner.spec import domains
@@ -88,7 +89,7 @@ def resumed(request: Request) -> str:
             states[event["trial"]] = event["status"]
     unfinished = {"open", "interrupted", *(["completed"] if e.max_epochs > before else [])}
     going_on = sum(state in unfinished for state in states.values())
-    to_come = max(0, num_settings(request) - len(states))
+    to_come = max(0, num_settings(e, request.found.space) - len(states))
     return f"resumed: {going_on} trials continue, {len(states) - going_on} done, {to_come} still to come"
 
 
@@ -163,23 +164,9 @@ def settings(request: Request) -> str:
     if e.searcher == "refine":
         half = num_random(e)
         return f"{half} random, then {e.num_samples - half} neighbours of the best one"
-    points = grid_points(request)
+    points = num_settings(e, space) // e.num_samples
     times = f" x {points} grid points" if points > 1 else ""
     return f"{e.num_samples}{times} by {e.searcher}"
-
-
-def grid_points(request: Request) -> int:
-    """The number of combinations of the space's `tune.grid_search` values; 1 without any."""
-    leaves = domains.leaves(request.found.space.params)
-    return math.prod(len(domains.values_of(domain)) for _, domain in leaves if domains.is_grid(domain))
-
-
-def num_settings(request: Request) -> int:
-    """The number of settings that the search tries."""
-    e, space = request.experiment, request.found.space
-    if e.searcher == "grid":
-        return GridSearcher(e, space).num_settings
-    return e.num_samples * (grid_points(request) if e.searcher == "random" else 1)
 
 
 def schedule(e: Experiment) -> str:

@@ -30,6 +30,12 @@ def build_searcher(experiment: Experiment, space: Space) -> tuple[Searcher, int]
     return model_based, experiment.num_samples
 
 
+def num_settings(experiment: Experiment, space: Space) -> int:
+    """Returns how many settings the searcher of an experiment will propose."""
+    own = OWN.get(experiment.searcher)
+    return own(experiment, space).num_settings if own else experiment.num_samples
+
+
 def check_searcher(experiment: Experiment, space: Space) -> None:
     """Raises a RequestError if the searcher does not work with the space; Ray need not be running."""
     for package, extra in NEEDS.get(experiment.searcher, ()):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import math
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -43,7 +44,7 @@ def shown(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
-def escaped(text: str, length: int) -> str:
+def escaped(text: str, length: int = sys.maxsize) -> str:
     """Returns the text on one line with HTML escaped; a text beyond `length` characters is cut and ends in `...`."""
     line = printable(" ".join(text.split()))
     return html.escape(line if len(line) <= length else line[: length - 3] + "...")

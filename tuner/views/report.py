@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import importlib.util
 import time
 from collections.abc import Iterable, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from tuner.errors import RequestError, printable
+from tuner.errors import RequestError
 from tuner.record.files import write_atomically
 from tuner.record.records import finite
 from tuner.record.results import ExperimentRecord
@@ -20,7 +19,7 @@ from tuner.views.alternatives import alternative_rows
 from tuner.views.audit_record import CONFIDENCE, result_of
 from tuner.views.contour import contour_of, draw_contour
 from tuner.views.figures import Figure, all_figures
-from tuner.views.labels import setting
+from tuner.views.labels import escaped, setting
 from tuner.views.parallel import parallel_of
 from tuner.views.tables import best_row, counts, decision_rows, rung_rows, trial_rows
 from tuner.views.whatif import REPLAYED, reproduced
@@ -65,7 +64,7 @@ def write_report(record: ExperimentRecord) -> Path:
 def page(record: ExperimentRecord) -> str:
     """Returns the whole HTML document."""
     figures, contours = all_figures(record), _contours(record)
-    name = _shown(record.experiment.name)
+    name = escaped(record.experiment.name)
     head = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{name}</title>',
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
@@ -85,11 +84,6 @@ def page(record: ExperimentRecord) -> str:
     )
 
 
-def _shown(text: object) -> str:
-    """Escapes a text for HTML, as one line whose writing direction it cannot reverse."""
-    return html.escape(printable(" ".join(str(text).split())))
-
-
 def _contours(record: ExperimentRecord) -> dict[str, Figure]:
     """Draws one contour for each pair among the first MOST_PARAMETERS parameters that differ between trials."""
     own = record.experiment
@@ -105,13 +99,13 @@ def _summary(record: ExperimentRecord) -> list[str]:
     when = record.facts.get("created")
     started = f"; started {_time(when)}" if isinstance(when, (int, float)) else ""
     rules = f"{e.searcher} + {e.scheduler}, seed {e.seed}" if e.space else "decisions not recorded"
-    lines = [_shown(f"{e.space or 'a folder of Ray Tune'}: {rules}; {record.state}; {said}") + started]
+    lines = [escaped(f"{e.space or 'a folder of Ray Tune'}: {rules}; {record.state}; {said}") + started]
     if best:
         lines.append(
-            _shown(f"Best {e.metric} {best.value:.6g}: trial {best.trial}, epoch {best.epoch}: {setting(best.config)}")
+            escaped(f"Best {e.metric} {best.value:.6g}: trial {best.trial}, epoch {best.epoch}: {setting(best.config)}")
         )
     else:
-        lines.append(_shown(f"No trial reported a finite {e.metric}."))
+        lines.append(escaped(f"No trial reported a finite {e.metric}."))
     notice = (record.facts.get("data") or {}).get("notice")
     if e.scheduler in REPLAYED and any(t.decisions for t in record.trials):
         stops = sum(
@@ -122,14 +116,14 @@ def _summary(record: ExperimentRecord) -> list[str]:
         audit = result_of(record)
     except RequestError as error:  # the figures do not need the audit
         audit = None
-        lines.append(_shown(str(error)))
+        lines.append(escaped(str(error)))
     if audit and audit.done:
         share = f"{100 * audit.low:.0f} to {100 * audit.high:.0f} %"
         lines.append(
             f"{audit.beat} of {audit.done} pruned trials that were trained to the end would have beaten the winner: "
             f"with {100 * CONFIDENCE:.0f} % confidence {share} of {audit.pruned}."
         )
-    return [f"<p>{line}</p>" for line in lines] + ([f'<p class="notice">{_shown(notice)}</p>'] if notice else [])
+    return [f"<p>{line}</p>" for line in lines] + ([f'<p class="notice">{escaped(notice)}</p>'] if notice else [])
 
 
 def _time(seconds: float) -> str:
@@ -166,7 +160,7 @@ def _figure(name: str) -> str:
 def _contour(pairs: list[str]) -> str:
     if not pairs:
         return ""
-    options = "".join(f"<option>{_shown(pair)}</option>" for pair in pairs)
+    options = "".join(f"<option>{escaped(pair)}</option>" for pair in pairs)
     choice = f'<p class="controls"><label>parameters <select id="pair">{options}</select></label></p>'
     return f'<section><h2>Two parameters</h2>{choice}<div id="contour" class="figure tall"></div></section>'
 
@@ -192,7 +186,7 @@ def _cell(name: str, value: Any) -> str:
     number = isinstance(value, (int, float))
     text = setting(value) if name == "config" else f"{value:.5g}" if isinstance(value, float) else value
     look = "number" if number else "text" if name in ("config", "reason") else ""
-    return f'<td class="{look}">{"" if value is None else _shown(text)}</td>'
+    return f'<td class="{look}">{"" if value is None else escaped(str(text))}</td>'
 
 
 def _scripts(figures: dict[str, Figure], contours: list[Figure]) -> list[str]:
