@@ -50,7 +50,7 @@ def questions(server: Server, name: str, over: threading.Event) -> None:
         while not over.wait(ROUND_S):
             number += 1
             rules = {"scheduler": "asha", "reduction_factor": 1.5 + number / 1000, "grace_period": 1}
-            said(client, "what-if", "GET", f"/api/experiments/{name}/what-if", params=rules)
+            count_answer(client, "what-if", "GET", f"/api/experiments/{name}/what-if", params=rules)
 
 
 def bodies(server: Server, name: str, over: threading.Event) -> None:
@@ -58,7 +58,7 @@ def bodies(server: Server, name: str, over: threading.Event) -> None:
     with httpx.Client(base_url=server.url, timeout=TIMEOUT_S, trust_env=False) as client:
         while not over.wait(ROUND_S):
             for _ in range(4):
-                said(client, "10 MB", "POST", "/api/experiments", content=bytes(10 << 20))
+                count_answer(client, "10 MB", "POST", "/api/experiments", content=bytes(10 << 20))
 
 
 def tokens(server: Server, name: str, over: threading.Event) -> None:
@@ -67,13 +67,13 @@ def tokens(server: Server, name: str, over: threading.Event) -> None:
         while not over.wait(ROUND_S):
             for number in range(20):
                 wrong = {"Authorization": f"Bearer {number:032}"}
-                said(client, "token", "POST", "/api/experiments", json={"space": "quadratic"}, headers=wrong)
+                count_answer(client, "token", "POST", "/api/experiments", json={"space": "quadratic"}, headers=wrong)
 
 
-def said(client: httpx.Client, kind: str, method: str, path: str, **given: object) -> None:
+def count_answer(client: httpx.Client, kind: str, method: str, path: str, **options: object) -> None:
     """Asks, and counts the answer by its status."""
     try:
-        answers[f"{kind}: {client.request(method, path, **given).status_code}"] += 1
+        answers[f"{kind}: {client.request(method, path, **options).status_code}"] += 1
     except httpx.HTTPError as error:
         answers[f"{kind}: {type(error).__name__}"] += 1
 

@@ -83,10 +83,16 @@ def trial_events(trial: str, reports: int, draw: random.Random) -> list[dict]:
         metrics |= {"train_s": 0.1, "validate_s": 0.01, "images_per_s": 4e4 + draw.random()}
         events.append({"event": "report", **of, "epoch": epoch, "metrics": metrics})
         if epoch in (1, 2, 4, 8):
-            held = {"rung": epoch, "bracket": 0, "value": loss, "cutoff": asymptote + 1 / epoch, "recorded": int(trial)}
-            cutoff = f"the cutoff {held['cutoff']:.6g} of the {trial} trials recorded at rung {epoch}"
+            compared = {
+                "rung": epoch,
+                "bracket": 0,
+                "value": loss,
+                "cutoff": asymptote + 1 / epoch,
+                "recorded": int(trial),
+            }
+            cutoff = f"the cutoff {compared['cutoff']:.6g} of the {trial} trials recorded at rung {epoch}"
             why = f"loss {loss:.6g} is not worse than {cutoff}"
-            events.append({"event": "decision", **of, "epoch": epoch, **held, "action": "continue", "reason": why})
+            events.append({"event": "decision", **of, "epoch": epoch, **compared, "action": "continue", "reason": why})
     reason = f"trained its {reports} epochs"
     return [*events, {"event": "trial_ended", **of, "status": "completed", "reason": reason}]
 
@@ -124,10 +130,10 @@ class Server:
 
     def __enter__(self) -> Server:
         self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True, env=self._env)
-        said = self._process.stdout.readline()
+        line = self._process.stdout.readline()
         started = psutil.Process(self._process.pid)
         self._pid = next(iter(started.children()), started).pid  # `uv run` waits for the service that it starts
-        self.url = said.split(" at ")[1].split(" ")[0]
+        self.url = line.split(" at ")[1].split(" ")[0]
         self._client = httpx.Client(base_url=self.url, timeout=120)
         return self
 

@@ -106,14 +106,14 @@ def main() -> None:
         sides: dict[str, list[Processes]] = {str(n): [started(num_images, n)] for n in options.workers}
         if not options.cuda:
             sides[f"{most} alone"] = [started(num_images // most, 1) for _ in range(most)]
-        found: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
+        measured: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
         for _ in range(options.repeats):
             for side, groups in sides.items():
-                found[side].append(epoch(groups))
+                measured[side].append(epoch(groups))
     print(f"{options.model}, {num_images:,} synthetic images an epoch, {'nccl' if options.cuda else 'gloo'}")
     print(f"{'workers':>10}{'step batch':>12}{'per process':>13}{'utilisation':>13}{'time (s)':>10}{'speed-up':>10}")
-    first = statistics.median(seconds for seconds, _ in next(iter(found.values())))
-    for side, pairs in found.items():
+    first = statistics.median(seconds for seconds, _ in next(iter(measured.values())))
+    for side, pairs in measured.items():
         seconds, busy = (statistics.median(values) for values in zip(*pairs, strict=True))
         batch = "" if "alone" in side else str(options.batch * int(side))
         print(f"{side:>10}{batch:>12}{options.batch:>13}{busy:>13.0%}{seconds:>10.2f}{first / seconds:>10.2f}")

@@ -97,15 +97,15 @@ def main() -> None:
     if options.torchtrainer:
         torchtrainer_trials(options.torchtrainer)
         return
-    found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+    measured: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
     with tempfile.TemporaryDirectory() as place:
         for repeat in range(options.repeats):
             for index, (side, seconds) in enumerate(SIDES.items()):
                 folder = Path(place) / f"{index}-{repeat}"
                 folder.mkdir()
-                found[side].append(seconds(folder))
+                measured[side].append(seconds(folder))
     rows = []
-    for side, runs in found.items():
+    for side, runs in measured.items():
         cold, warm = ([run[name] for run in runs] for name in ("cold", "warm"))
         rows.append([side, *(f"{statistics.median(v):.2f} ({min(v):.2f}-{max(v):.2f})" for v in (cold, warm))])
     print(f"seconds from a trial's start to its first step, {WORKERS} workers, median of {options.repeats} (range):\n")

@@ -41,16 +41,16 @@ class Side:
     losses: Callable[[Path], Losses]
 
 
-def tuner_command(given: Workload, results: Path) -> list[str]:
+def tuner_command(work: Workload, results: Path) -> list[str]:
     options = {
-        "--scheduler": "asha" if given.asha else "fifo",
+        "--scheduler": "asha" if work.asha else "fifo",
         "--grace-period": "1",
         "--reduction-factor": "2",
         "--space": "benchmarks/peers/cifar_fixed.py",
         # One sample of a grid that holds every setting.
         "--num-samples": "1",
-        "--max-epochs": str(given.max_epochs),
-        "--max-concurrent-trials": str(given.num_concurrent),
+        "--max-epochs": str(work.max_epochs),
+        "--max-concurrent-trials": str(work.num_concurrent),
         "--cpus-per-trial": "1",
         "--wandb": "offline",
         "--results": str(results),
@@ -60,7 +60,7 @@ def tuner_command(given: Workload, results: Path) -> list[str]:
 
 
 def peer(program: str, *options: str) -> Callable[[Workload, Path], list[str]]:
-    return lambda given, results: [
+    return lambda work, results: [
         *measure.PYTHON,
         "-m",
         f"benchmarks.peers.{program}",
@@ -132,9 +132,9 @@ def draw_settings(num_settings: int, seed: int = 0) -> list[dict[str, Any]]:
     ]
 
 
-def search(side: Side, given: Workload, folder: Path, results: Path) -> Search:
+def search(side: Side, work: Workload, folder: Path, results: Path) -> Search:
     results.mkdir(parents=True)
-    run = measure.run(side.command(given, results), results / "log", {workload.VARIABLE: str(folder)})
+    run = measure.run(side.command(work, results), results / "log", {workload.VARIABLE: str(folder)})
     losses = list(side.losses(results))
     return Search(run.seconds, len(losses), min(filter(math.isfinite, losses), default=math.nan))
 
@@ -155,7 +155,7 @@ def main() -> None:
     from search_spaces.datasets.cifar10_files import load_sample
 
     args = parse()
-    given = Workload(
+    work = Workload(
         settings=draw_settings(args.num_settings),
         max_epochs=args.max_epochs or (10 if args.asha else 4),
         asha=args.asha,
@@ -164,29 +164,29 @@ def main() -> None:
     searches: dict[str, list[Search]] = {name: [] for name in args.sides}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        given.save(folder)
+        work.save(folder)
         images = load_sample("a benchmark needs no more").train
         workload.save_images(folder, images.inputs, images.targets, args.num_images)
         for repeat in range(args.repeats):
-            for side, found in searches.items():
-                found.append(search(SIDES[side], given, folder, folder / f"{side}-{repeat}"))
-                print(f"# round {repeat + 1}, {side}: {found[-1]}", flush=True)
+            for side, runs in searches.items():
+                runs.append(search(SIDES[side], work, folder, folder / f"{side}-{repeat}"))
+                print(f"# round {repeat + 1}, {side}: {runs[-1]}", flush=True)
     report(searches)
 
 
 def report(searches: dict[str, list[Search]]) -> None:
-    medians = {side: statistics.median(s.seconds for s in found) for side, found in searches.items()}
+    medians = {side: statistics.median(s.seconds for s in runs) for side, runs in searches.items()}
     scale = medians.get("tuner", math.nan)
     rows = [
         [
             side,
             f"{medians[side]:.1f}",
-            f"{min(s.seconds for s in found):.1f}-{max(s.seconds for s in found):.1f}",
-            "/".join(sorted({str(s.num_epochs) for s in found})),
-            f"{min(s.best_loss for s in found):.3f}",
+            f"{min(s.seconds for s in runs):.1f}-{max(s.seconds for s in runs):.1f}",
+            "/".join(sorted({str(s.num_epochs) for s in runs})),
+            f"{min(s.best_loss for s in runs):.3f}",
             f"{medians[side] / scale:.2f}",
         ]
-        for side, found in searches.items()
+        for side, runs in searches.items()
     ]
     header = ["side", "seconds (median)", "range", "epochs trained", "best validation loss", "x tuner"]
     measure.show(header, rows)

@@ -60,7 +60,7 @@ class Search:
         return self.process.wait(PATIENCE_S)
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return (self.folder.parent / f"{self.folder.name}.out").read_text()
 
 
@@ -136,12 +136,14 @@ def raylets(folder: Path, num_nodes: int) -> Iterator[Testbed]:
 
 def figures(search: Search) -> Figures:
     """(trial, epoch) -> what it reported of its training; AssertionError where an epoch is there twice."""
-    found: Figures = {}
+    by_report: Figures = {}
     for event in search.named("report"):
         key = event["trial"], event["epoch"]
-        assert key not in found, f"{key} is in the journal twice"
-        found[key] = {name: repr(value) for name, value in event["metrics"].items() if name in ("loss", "train_loss")}
-    return found
+        assert key not in by_report, f"{key} is in the journal twice"
+        by_report[key] = {
+            name: repr(value) for name, value in event["metrics"].items() if name in ("loss", "train_loss")
+        }
+    return by_report
 
 
 def epochs_lost(search: Search) -> int:
@@ -157,10 +159,10 @@ def epochs_lost(search: Search) -> int:
 
 def places(search: Search) -> dict[str, list[str]]:
     """Node -> the trials that started there, in their order."""
-    found: dict[str, list[str]] = {}
+    trials: dict[str, list[str]] = {}
     for event in search.named("trial_started"):
-        found.setdefault(event["node"], []).append(event["trial"])
-    return found
+        trials.setdefault(event["node"], []).append(event["trial"])
+    return trials
 
 
 # What happens to a search; each returns it when it has ended.
@@ -193,7 +195,7 @@ def all_killed(bed: Testbed) -> Search:
     search.wait_for_reports(7)
     for node in list(bed.nodes):
         bed.kill(node.node_ip_address)
-    search.wait_for(lambda: "none of 1 node has that" in search.said)
+    search.wait_for(lambda: "none of 1 node has that" in search.output)
     bed.add()
     search.end()
     return search
@@ -258,10 +260,10 @@ FAULTS = {
 
 
 def main() -> None:
-    given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    given.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS))
-    given.add_argument("--results", type=Path, help="kept there; a folder of its own that is removed, unless given")
-    args = given.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS))
+    parser.add_argument("--results", type=Path, help="kept there; a folder of its own that is removed, unless given")
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tuner-") as results:
         folder = args.results or Path(results)
         with raylets(folder, 1) as bed:

@@ -87,7 +87,7 @@ def served(folder: Path) -> Iterator[str]:
     service = subprocess.Popen(command, cwd=folder, env=measure.environment(), stdout=subprocess.PIPE, text=True)
     assert service.stdout
     try:
-        yield next(found[0] for line in service.stdout if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
+        yield next(match[0] for line in service.stdout if (match := re.search(r"http://127\.0\.0\.1:\d+", line)))
     finally:
         service.terminate()
         service.wait()

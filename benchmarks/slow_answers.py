@@ -44,12 +44,12 @@ def main() -> None:
         with Server(results) as server:
             places = sorted(path.name for path in results.iterdir() if path.name[0] != ".")
             taken = list(asked(server.url, places[: 1 - MANY]))
-            held = server.memory_bytes()
+            peak = server.memory_bytes()
     taken.sort(reverse=True)
     print(f"{len(taken)} answers, {sum(seconds for seconds, *_ in taken):.1f} s in all; the slowest:")
     for seconds, status, turn, path in taken[: args.shown]:
         print(f"{seconds * 1e3:8.0f} ms  {status}  {turn:<6}  {path}")
-    print(f"the service held {held / 1e6:.0f} MB at most, beside the process of its costly questions")
+    print(f"the service held {peak / 1e6:.0f} MB at most, beside the process of its costly questions")
 
 
 def asked(url: str, names: list[str]) -> Iterator[tuple[float, int, str, str]]:

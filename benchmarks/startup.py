@@ -123,20 +123,20 @@ def spans(path: Path, began: float) -> Iterator[tuple[float, float, str]]:
         yield float(begin) - began, float(end) - began, name
 
 
-def timeline(found: Search) -> None:
+def timeline(traced: Search) -> None:
     """Prints each process with its spans."""
     rows = []
-    for process in found.processes:
+    for process in traced.processes:
         rows.append([process.role, f"{max(0.0, process.born):.1f}", f"{process.died:.1f}", f"{process.cpu_s:.1f}"])
         rows += [[f"- {name}", f"{begin:.1f}", f"{end:.1f}", ""] for begin, end, name in process.spans]
     measure.show(["process, and what it does", "from (s)", "to (s)", "CPU (s)"], rows)
 
 
-def draw(found: Search, until: float) -> str:
+def draw(traced: Search, until: float) -> str:
     """The timeline up to `until` seconds, as SVG: a row a process, its spans as labelled bars."""
     left, wide, high = 130, 900, 36
     scale = wide / until
-    rows = [process for process in found.processes if process.born < until]
+    rows = [process for process in traced.processes if process.born < until]
     body = []
     for second in range(0, int(until) + 1):
         x = left + second * scale
@@ -152,7 +152,7 @@ def draw(found: Search, until: float) -> str:
                 body.append(bar(x, width, y + 4, 13, "#4c78a8", name))
             else:
                 body.append(bar(x, width, y + 18, 13, "#f58518" if name else "#dde4ec", name))
-    for at, name in ((found.first_trial, "first trial"), (found.first_report, "first report")):
+    for at, name in ((traced.first_trial, "first trial"), (traced.first_report, "first report")):
         x = left + at * scale
         body.append(f'<line x1="{x:.1f}" y1="20" x2="{x:.1f}" y2="{20 + high * len(rows)}" stroke="#d62728"/>')
         body.append(f'<text x="{x + 3:.1f}" y="{32 + high * len(rows)}" fill="#d62728">{name}</text>')
@@ -194,10 +194,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if args.timeline:
-            found = search(folder, words, trace=folder)
-            timeline(found)
+            traced = search(folder, words, trace=folder)
+            timeline(traced)
             if args.svg:
-                args.svg.write_text(draw(found, args.until))
+                args.svg.write_text(draw(traced, args.until))
             return
         help_, imports, searches = [], [], []
         for index in range(args.repeats):

@@ -62,18 +62,18 @@ def compare(num_samples: int, num_cpus: int, trial_s: float, repeats: int) -> No
     timings: dict[str, list[Timing]] = {side: [] for side in SIDES}
     with tempfile.TemporaryDirectory() as folder:
         for repeat in range(repeats):
-            for side, found in timings.items():
+            for side, timed in timings.items():
                 results = Path(folder) / f"{side}-{repeat}"
-                found.append(time_side(side, num_samples, num_cpus, trial_s, results))
-    spans = {side: statistics.median(t.trials_s for t in found) for side, found in timings.items()}
+                timed.append(time_side(side, num_samples, num_cpus, trial_s, results))
+    spans = {side: statistics.median(t.trials_s for t in timed) for side, timed in timings.items()}
     rows = [
         [
             side,
             f"{spans[side] / num_samples:.4f}",
             f"{spans[side] / spans['ray']:.2f}",
-            f"{statistics.median(t.process_s for t in found):.1f}",
+            f"{statistics.median(t.process_s for t in timed):.1f}",
         ]
-        for side, found in timings.items()
+        for side, timed in timings.items()
     ]
     print(f"\n{num_samples} trials of {trial_s:g} s, {num_cpus} at a time, median of {repeats}:\n")
     measure.show(["side", "s / trial", "x ray", "whole process (s)"], rows)

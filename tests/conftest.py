@@ -106,11 +106,11 @@ def search(one_ray, tmp_path, capsys):
     from tuner.record import results
 
     def command(space, *options, name="test"):
-        given = ["--space", str(SPACES / space) if space.endswith(".py") else space] if space else []
-        code = run.main([*given, "--results", str(tmp_path), "--name", name, "--wandb", "disabled", *options])
-        said = capsys.readouterr()
+        words = ["--space", str(SPACES / space) if space.endswith(".py") else space] if space else []
+        code = run.main([*words, "--results", str(tmp_path), "--name", name, "--wandb", "disabled", *options])
+        output = capsys.readouterr()
         record = results.load(tmp_path / name) if (tmp_path / name / "experiment.json").exists() else None
-        return Ran(code, said.out, said.err, tmp_path / name, record)
+        return Ran(code, output.out, output.err, tmp_path / name, record)
 
     return command
 

@@ -23,8 +23,8 @@ ONE_AT_A_TIME = ["--max-concurrent-trials", "1", "--cpus-per-trial", str(len(os.
 
 def run_whole(results, name, options):
     """The search without a kill."""
-    given = [*COMMAND, *options, "--results", str(results), "--name", name]
-    subprocess.run(given, check=True, capture_output=True)
+    command = [*COMMAND, *options, "--results", str(results), "--name", name]
+    subprocess.run(command, check=True, capture_output=True)
     return results / name
 
 
@@ -54,11 +54,11 @@ def run_killed(results, name, options, kills, most_s=1.5, seed=0, of_everything=
     last `of_everything` kills are of Ray's processes too, as when the machine goes down; the others are of the driver.
     """
     stream, survived, sessions = random.Random(f"{name} {seed}"), 0, []
-    given = [*COMMAND, *options, "--results", str(results), "--name", name]
+    command = [*COMMAND, *options, "--results", str(results), "--name", name]
     journal = results / name / "journal.jsonl"
     for number in range(kills):
         events = num_lines(journal) + stream.randint(1, 12)
-        process = start(given)
+        process = start(command)
         sessions.append(process)
         while process.poll() is None and num_lines(journal) < events:
             time.sleep(0.05)
@@ -72,8 +72,8 @@ def run_killed(results, name, options, kills, most_s=1.5, seed=0, of_everything=
             process.wait()
             time.sleep(stream.uniform(0, 2))  # Ray's processes may or may not have noticed when the next one begins
         if (results / name / "experiment.json").exists():
-            given = [*COMMAND, "--resume", name, "--results", str(results)]
-    done = subprocess.run(given, capture_output=True, text=True)
+            command = [*COMMAND, "--resume", name, "--results", str(results)]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return Killed(results / name, survived, sessions)
 
@@ -83,12 +83,12 @@ def num_lines(journal):
     return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
 
-def start(given, **options):
+def start(command, **options):
     """A search whose processes are known by a mark in their environment (`left_of`)."""
     mark = f"TUNER_TEST={uuid.uuid4().hex}"
     environment = {**os.environ, **dict([mark.split("=")])}
     process = subprocess.Popen(
-        given,
+        command,
         **{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment, **options},
         start_new_session=True,
     )
@@ -96,7 +96,7 @@ def start(given, **options):
     return process
 
 
-def told(trial):
+def outcome_of(trial):
     """All that must not depend on where a search was cut."""
     curve = [(report.epoch, report.metrics["loss"]) for report in trial.reports]
     return trial.id, trial.config, trial.status, trial.reason, curve
@@ -110,7 +110,7 @@ def decided(folder):
 
 def assert_same(whole, other):
     """Settings, curves to the bit, ends, and decisions in their order."""
-    assert [told(trial) for trial in load(other).trials] == [told(trial) for trial in load(whole).trials]
+    assert [outcome_of(trial) for trial in load(other).trials] == [outcome_of(trial) for trial in load(whole).trials]
     assert decided(other) == decided(whole)
 
 
@@ -123,9 +123,9 @@ def repeated_and_lost(folder):
 
 def left_of(process):
     """The processes that live of what `start` started, W&B's and Ray's among them."""
-    found = []
+    pids = []
     for environment in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # it has just ended
             if process.mark in environment.read_bytes():  # a zombie's is empty
-                found.append(int(environment.parent.name))
-    return found
+                pids.append(int(environment.parent.name))
+    return pids

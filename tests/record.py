@@ -120,12 +120,12 @@ def essence(journal: Path) -> dict:
 def keep(folder: Path, target: Path) -> None:
     """Copies what a resumed search reads, without the paths of this machine."""
     experiment, facts = load_experiment(folder)
-    found = {**facts["space"], "path": experiment.space}
+    space = {**facts["space"], "path": experiment.space}
     command = ["python", *facts["command"][1:]]
     command[command.index("--results") + 1] = Experiment.results
     target.mkdir()
     Experiment(**{**vars(experiment), "results": Experiment.results}).save(
-        target, {**facts, "space": found, "command": command}
+        target, {**facts, "space": space, "command": command}
     )
     shutil.copy(folder / "journal.jsonl", target)
     for checkpoint in folder.glob("ray/*/checkpoint_*"):

@@ -33,9 +33,9 @@ def searched(tmp_path):
     """A search of two trials, the first with a checkpoint of its first epoch: folder, space and splits."""
     folder = tmp_path / "mine"
     folder.mkdir()
-    found = find_space(str(TINY))
-    splits = hold_out(found.space.task.data(None), fraction=0.2, seed=0)
-    training = Training(found.space.task, CONFIG, splits, seed=trial_seed(0, "00000"), max_epochs=8)
+    loaded_space = find_space(str(TINY))
+    splits = hold_out(loaded_space.space.task.data(None), fraction=0.2, seed=0)
+    training = Training(loaded_space.space.task, CONFIG, splits, seed=trial_seed(0, "00000"), max_epochs=8)
     report = training.run_epoch()
     place = folder / "ray" / "00000" / "checkpoint_000000"
     place.mkdir(parents=True)
@@ -53,62 +53,62 @@ def searched(tmp_path):
     book.write("trial_ended", "00000", status="completed", reason="trained its 8 epochs")
     book.write("trial_ended", "00001", status="pruned", reason='worse, "much" worse')
     book.close()
-    return folder, found, splits, training
+    return folder, loaded_space, splits, training
 
 
 def test_the_winner_is_written_with_its_test_figures_and_its_model(searched):
-    folder, found, splits, training = searched
-    answer = conclude(results.load(folder), found, splits, 1, 0)
+    folder, loaded_space, splits, training = searched
+    answer = conclude(results.load(folder), loaded_space, splits, 1, 0)
     assert (answer.trial.id, answer.report.epoch) == ("00000", 1)
     config = json.loads((folder / "best/config.json").read_text())
     metrics = json.loads((folder / "best/metrics.json").read_text())
-    assert config["config"] == CONFIG and config["trial"] == "00000" and config["space_sha256"] == found.sha256
+    assert config["config"] == CONFIG and config["trial"] == "00000" and config["space_sha256"] == loaded_space.sha256
     assert metrics["test"] == answer.test == training.evaluate(splits.test)
     assert metrics["validation"]["loss"] == answer.report.metrics["loss"]
-    model = found.space.task.model(CONFIG)
+    model = loaded_space.space.task.model(CONFIG)
     model.load_state_dict(torch.load(folder / "best/model.pt", weights_only=True))
 
 
 def test_the_test_part_is_read_once_for_one_winner(searched):
-    folder, found, splits, _ = searched
-    first = conclude(results.load(folder), found, splits, 1, 0).test
+    folder, loaded_space, splits, _ = searched
+    first = conclude(results.load(folder), loaded_space, splits, 1, 0).test
     touched = replace(splits, test=replace(splits.test, targets=1 - splits.test.targets))
-    assert conclude(results.load(folder), found, touched, 1, 0).test == first
+    assert conclude(results.load(folder), loaded_space, touched, 1, 0).test == first
     shutil.rmtree(folder / "best")
-    assert conclude(results.load(folder), found, touched, 1, 0).test != first
+    assert conclude(results.load(folder), loaded_space, touched, 1, 0).test != first
 
 
 def test_a_search_that_is_to_go_on_has_a_model_and_is_tested_at_its_end(searched):
-    folder, found, splits, _ = searched
-    assert conclude(results.load(folder), found, splits, 1, 0, ended=False).test is None
+    folder, loaded_space, splits, _ = searched
+    assert conclude(results.load(folder), loaded_space, splits, 1, 0, ended=False).test is None
     assert (folder / "best/model.pt").exists()
-    assert conclude(results.load(folder), found, splits, 1, 0).test
+    assert conclude(results.load(folder), loaded_space, splits, 1, 0).test
 
 
 def test_another_space_file_has_the_winner_tested_again(searched):
-    folder, found, splits, _ = searched
-    first = conclude(results.load(folder), found, splits, 1, 0).test
+    folder, loaded_space, splits, _ = searched
+    first = conclude(results.load(folder), loaded_space, splits, 1, 0).test
     touched = replace(splits, test=replace(splits.test, targets=1 - splits.test.targets))
-    assert conclude(results.load(folder), replace(found, sha256="another"), touched, 1, 0).test != first
+    assert conclude(results.load(folder), replace(loaded_space, sha256="another"), touched, 1, 0).test != first
 
 
 def test_without_a_test_part_the_model_is_there_and_no_figures(searched):
-    folder, found, splits, _ = searched
-    assert conclude(results.load(folder), found, replace(splits, test=None), 1, 0).test is None
+    folder, loaded_space, splits, _ = searched
+    assert conclude(results.load(folder), loaded_space, replace(splits, test=None), 1, 0).test is None
     assert (folder / "best/model.pt").exists()
     assert json.loads((folder / "best/metrics.json").read_text())["test"] is None
 
 
 def test_a_notice_of_the_data_stands_beside_the_answer(searched):
-    folder, found, splits, _ = searched
-    conclude(results.load(folder), found, replace(splits, notice="a sample"), 1, 0)
+    folder, loaded_space, splits, _ = searched
+    conclude(results.load(folder), loaded_space, replace(splits, notice="a sample"), 1, 0)
     assert json.loads((folder / "best/metrics.json").read_text())["notice"] == "a sample"
 
 
 def test_where_no_checkpoint_is_there_the_best_of_all_epochs_wins(searched):
-    folder, found, _, _ = searched
+    folder, loaded_space, _, _ = searched
     shutil.rmtree(folder / "ray")
-    answer = conclude(results.load(folder), found, None, 1, 0)
+    answer = conclude(results.load(folder), loaded_space, None, 1, 0)
     assert answer.trial.id == "00001" and answer.test is None
 
 
@@ -124,7 +124,7 @@ def test_without_a_finite_metric_there_is_no_answer_but_a_table(tmp_path):
 
 
 def test_files_of_the_answer_are_strict_json_where_another_metric_diverged(searched):
-    folder, found, splits, _ = searched
+    folder, loaded_space, splits, _ = searched
     book = Journal(folder / "journal.jsonl")
     book.write(
         "report",
@@ -134,7 +134,7 @@ def test_files_of_the_answer_are_strict_json_where_another_metric_diverged(searc
         checkpoint="ray/00000/checkpoint_000000",
     )
     book.close()
-    conclude(results.load(folder), found, splits, 1, 0)
+    conclude(results.load(folder), loaded_space, splits, 1, 0)
 
     def refuse(constant):
         pytest.fail(f"{constant} is no JSON")

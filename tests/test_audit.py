@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from tuner.audit import epochs_of, main, sampled
+from tuner.audit import drawn_trials, epochs_of, main
 from tuner.errors import RequestError
 from tuner.record.results import load
 from tuner.views.audit_record import clopper_pearson, result_of
@@ -23,7 +23,7 @@ def test_the_interval_is_the_exact_one(hits, count):
 
 def test_a_larger_sample_holds_the_smaller():
     trials = [f"{n:05}" for n in range(30)]
-    assert sampled(trials, 9, seed=3)[:4] == sampled(trials, 4, seed=3) != sampled(trials, 4, seed=4)
+    assert drawn_trials(trials, 9, seed=3)[:4] == drawn_trials(trials, 4, seed=3) != drawn_trials(trials, 4, seed=4)
 
 
 @pytest.mark.parametrize(
@@ -48,16 +48,16 @@ def test_a_state_that_an_audit_did_not_write_is_refused_before_it_is_unpacked(tm
 
 def test_pruned_trials_are_trained_to_the_end_with_the_searchs_figures(search_here, capsys):
     ran = search_here("tiny.py", "--num-samples", "8")
-    given = [ran.folder.name, "--results", str(ran.folder.parent)]
-    assert main([*given, "--trials", "1"]) == 0
+    words = [ran.folder.name, "--results", str(ran.folder.parent)]
+    assert main([*words, "--trials", "1"]) == 0
     first = json.loads((ran.folder / "audit.json").read_text())["trials"]
     # From the start: the checkpoints are gone.
     for trial in ran.record.trials:
         for saved in (ran.folder / "ray" / trial.id).glob("checkpoint_*/state.pt"):
             saved.unlink()
-    assert main([*given, "--trials", "3"]) == 0
+    assert main([*words, "--trials", "3"]) == 0
     result = result_of(load(ran.folder))
     assert result.done == result.asked == 3 and result.matching == 3
     assert {t.epochs for t in result.trials} == {8} and result.trials[0].seconds == first[0]["seconds"]
     assert not (ran.folder / "audit").exists() and "would have beaten" in capsys.readouterr().out
-    assert main([*given, "--seed", "1"]) == 2 and main(["nowhere", *given[1:]]) == 2
+    assert main([*words, "--seed", "1"]) == 2 and main(["nowhere", *words[1:]]) == 2

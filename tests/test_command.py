@@ -10,9 +10,9 @@ from test_refusals import FILES, HEAD, OPTIONS, SPACE_NAMES, TINY
 
 ROOT = Path(__file__).parent.parent
 REQUESTS = [
-    *((["--space", TINY, *argv], None, said) for argv, said in OPTIONS),
-    *((argv, None, said) for argv, said in SPACE_NAMES),
-    *((["--space", "mine.py"], text, said) for text, said in FILES if "TMP" not in said),
+    *((["--space", TINY, *argv], None, message) for argv, message in OPTIONS),
+    *((argv, None, message) for argv, message in SPACE_NAMES),
+    *((["--space", "mine.py"], text, message) for text, message in FILES if "TMP" not in message),
 ]
 
 
@@ -20,21 +20,21 @@ REQUESTS = [
 @pytest.mark.parametrize(
     ("argv", "text", "said"), REQUESTS, ids=[f"{i}: {' '.join(argv)}" for i, (argv, *_) in enumerate(REQUESTS)]
 )
-def test_the_command_ends_with_2_and_one_line(tmp_path, argv, text, said):
+def test_the_command_ends_with_2_and_one_line(tmp_path, argv, text, message):
     (tmp_path / "empty").mkdir()
     if text is not None:
         (tmp_path / "mine.py").write_text((HEAD if "Space(" in text else "") + text)
-    assert said in refused(tmp_path, *(word.replace("TMP", str(tmp_path)) for word in argv))
+    assert message in refused(tmp_path, *(word.replace("TMP", str(tmp_path)) for word in argv))
 
 
 @pytest.mark.parametrize(
     ("folder", "said"),
     [("mine.txt", "Not a directory"), ("long" * 25, "path length cannot exceed 107 bytes")],
 )
-def test_a_machine_on_which_ray_does_not_start_is_told_in_one_line(tmp_path, folder, said):
+def test_a_machine_on_which_ray_does_not_start_is_told_in_one_line(tmp_path, folder, message):
     (tmp_path / "mine.txt").write_text("")
-    told = refused(tmp_path, "--space", "quadratic", "--name", "mine", RAY_TMPDIR=str(tmp_path / folder))
-    assert said in told and "RAY_TMPDIR" in told
+    refusal = refused(tmp_path, "--space", "quadratic", "--name", "mine", RAY_TMPDIR=str(tmp_path / folder))
+    assert message in refusal and "RAY_TMPDIR" in refusal
     assert not (tmp_path / "results" / "mine").exists()  # the same command can be given again
 
 

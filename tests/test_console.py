@@ -17,34 +17,34 @@ TINY = str(Path(__file__).parent / "spaces" / "tiny.py")
 
 
 def request_of(tmp_path, *argv):
-    found = find_space(TINY)
-    given = ["--space", TINY, "--results", str(tmp_path), "--name", "mine", "--wandb", "disabled", *argv]
-    return session.begin(run.parse(given, session.defaults_of(found)).experiment, found, given)
+    loaded_space = find_space(TINY)
+    words = ["--space", TINY, "--results", str(tmp_path), "--name", "mine", "--wandb", "disabled", *argv]
+    return session.begin(run.parse(words, session.defaults_of(loaded_space)).experiment, loaded_space, words)
 
 
 def test_the_plan_says_what_will_be_done(tmp_path):
-    said = "\n".join(
+    text = "\n".join(
         console.plan(request_of(tmp_path, "--time-budget", "30m", "--cpus-per-trial", "1", "--gpus-per-trial", "0"))
     )
-    assert "width {2, 4, 8}, lr loguniform(0.0001, 0.1), batch_size {4, 8, 16}" in said
-    assert "settings    6 by random" in said
+    assert "width {2, 4, 8}, lr loguniform(0.0001, 0.1), batch_size {4, 8, 16}" in text
+    assert "settings    6 by random" in text
     rule = "asha: compares trials after epochs 1, 2, 4 and continues the best 1/2; a trial trains at most 8 epochs"
-    assert rule in said
-    assert "at most 48 (8 per trial), and at most 30m" in said and "1 CPU per trial" in said
-    assert f"results     {tmp_path}/mine" in said and "W&B         disabled" in said
+    assert rule in text
+    assert "at most 48 (8 per trial), and at most 30m" in text and "1 CPU per trial" in text
+    assert f"results     {tmp_path}/mine" in text and "W&B         disabled" in text
 
 
 def test_the_plan_of_a_cluster_asks_it_later(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "check_head", lambda address: None)  # there may be none on this machine
-    said = "\n".join(console.plan(request_of(tmp_path, "--address", "auto")))
-    assert "those of the cluster at auto" in said
+    text = "\n".join(console.plan(request_of(tmp_path, "--address", "auto")))
+    assert "those of the cluster at auto" in text
 
 
 @pytest.mark.parametrize("searcher", CHOICES["searcher"])
 def test_the_plan_names_every_searcher_and_scheduler(tmp_path, searcher):
     for scheduler in PAIRS[searcher]:
-        said = console.plan(request_of(tmp_path, "--searcher", searcher, "--scheduler", scheduler))
-        assert any(line.startswith(f"scheduler   {scheduler}: ") for line in said)
+        text = console.plan(request_of(tmp_path, "--searcher", searcher, "--scheduler", scheduler))
+        assert any(line.startswith(f"scheduler   {scheduler}: ") for line in text)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_the_plan_names_every_searcher_and_scheduler(tmp_path, searcher):
         (["--searcher", "hyperopt"], "6 by hyperopt"),
     ],
 )
-def test_the_plan_says_how_settings_are_proposed(tmp_path, argv, said):
-    assert console.settings(request_of(tmp_path, *argv)) == said
+def test_the_plan_says_how_settings_are_proposed(tmp_path, argv, text):
+    assert console.settings(request_of(tmp_path, *argv)) == text
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_the_plan_says_how_settings_are_proposed(tmp_path, argv, said):
         (tune.grid_search([1, 2]), "{1, 2}"),
     ],
 )
-def test_a_domain_is_told_in_a_word(declared, said):
-    assert console.domain(declared) == said
+def test_a_domain_is_told_in_a_word(declared, text):
+    assert console.domain(declared) == text
 
 
 @pytest.mark.parametrize(("max_epochs", "factor"), [(8, 2), (10, 2), (81, 3), (1, 2)])
@@ -91,10 +91,10 @@ def test_the_first_lines_name_the_data_and_its_notice(tmp_path):
 
     request = session.load_data(request_of(tmp_path))
     request = replace(request, splits=replace(request.splits, notice="a sample of the data"))
-    said = "\n".join(console.heading(request))
-    assert said.startswith("mine: 6 by random; asha: ")
-    assert "data: made by a seed (160 train, 40 validation, 40 test)" in said
-    assert "!!! a sample of the data !!!" in said
+    text = "\n".join(console.heading(request))
+    assert text.startswith("mine: 6 by random; asha: ")
+    assert "data: made by a seed (160 train, 40 validation, 40 test)" in text
+    assert "!!! a sample of the data !!!" in text
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,10 @@ def test_the_last_lines_say_how_to_go_on(tmp_path, state, more):
     record = SimpleNamespace(trials=[TrialRecord("00003", {}, status="failed", reason="ValueError: wrong")])
     outcome = SimpleNamespace(state=state, reason="the time budget of 30m is over")
     done = SimpleNamespace(request=request, record=record, answer=None, outcome=outcome)
-    said = "\n".join(console.ending(done))
-    assert "failed: trial 00003: ValueError: wrong" in said and "NOTE: the time budget of 30m is over" in said
-    assert ("no answer yet" if state == "interrupted" else "no answer: no trial has a finite loss") in said
-    assert f"python -m tuner.run --resume mine --results {tmp_path}" in said and more in said
+    text = "\n".join(console.ending(done))
+    assert "failed: trial 00003: ValueError: wrong" in text and "NOTE: the time budget of 30m is over" in text
+    assert ("no answer yet" if state == "interrupted" else "no answer: no trial has a finite loss") in text
+    assert f"python -m tuner.run --resume mine --results {tmp_path}" in text and more in text
 
 
 def test_memory_that_grew_is_told_of_the_trial_where_it_grew_fastest():
@@ -137,7 +137,7 @@ def test_memory_that_grew_is_told_of_the_trial_where_it_grew_fastest():
         return TrialRecord(f"{number:05d}", {}, reports=reports)
 
     assert console.growing([grown(0, 0, 0), TrialRecord("00001", {})]) == []
-    (said,) = console.growing([grown(0, 0, 2 << 20), grown(1, 0, 5 << 20, 3 << 20), grown(2, 0)])
-    assert said.startswith(
+    (text,) = console.growing([grown(0, 0, 2 << 20), grown(1, 0, 5 << 20, 3 << 20), grown(2, 0)])
+    assert text.startswith(
         "NOTE: resident memory grew from epoch to epoch in 2 trials, by 5.0 MiB per epoch in trial 00001"
     )

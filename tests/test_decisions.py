@@ -175,7 +175,7 @@ def test_median_compares_from_the_grace_period_on(tmp_path):
 @pytest.mark.parametrize("saved", [{}, {"checkpoint_dir_name": None}])
 def test_a_pause_without_a_checkpoint_ends_the_search_with_what_to_do(tmp_path, monkeypatch, saved):
     search = Search(tmp_path / "j", scheduler="hyperband")
-    monkeypatch.setattr(search.inner, "on_trial_result", lambda *given: TrialScheduler.PAUSE)
+    monkeypatch.setattr(search.inner, "on_trial_result", lambda *arguments: TrialScheduler.PAUSE)
     assert search.report("00000", 1, loss=1.0, **saved) == STOP
     reason = "--scheduler hyperband pauses trials, and this one saves no checkpoint to continue from"
     assert reason in search.halt.reason
@@ -206,9 +206,9 @@ def test_a_diverged_trial_stops_at_once_and_leaves_the_rungs_alone(tmp_path, mod
 def test_a_first_report_without_the_metric_halts_the_search_with_the_names_it_has(tmp_path):
     search = Search(tmp_path / "j", metric="los")
     assert search.report("00000", 1, loss=0.5, accuracy=0.3) == STOP
-    said = str(search.halt.error)
-    assert "--metric los: trial 00000 reports no 'los' at epoch 1; it reports accuracy, loss" in said
-    assert "did you mean 'loss'?" in said and search.halt.stop_all()
+    message = str(search.halt.error)
+    assert "--metric los: trial 00000 reports no 'los' at epoch 1; it reports accuracy, loss" in message
+    assert "did you mean 'loss'?" in message and search.halt.stop_all()
     assert search.scheduler.verdicts["00000"].status == "failed"
 
 
@@ -353,8 +353,8 @@ def test_rungs_of_a_factor_from_the_command_line_are_whole(tmp_path):
 
 def test_what_population_based_training_changed_is_told_for_words_too():
     explainer = Explainer(AsyncHyperBandScheduler(), "loss", "min")
-    said = explainer.reason("continue", 1.0, Comparison(), {"lr": (0.1, 0.12), "act": ("relu", "tanh")})
-    assert "lr 0.1 -> 0.12" in said and "act relu -> tanh" in said
+    message = explainer.reason("continue", 1.0, Comparison(), {"lr": (0.1, 0.12), "act": ("relu", "tanh")})
+    assert "lr 0.1 -> 0.12" in message and "act relu -> tanh" in message
 
 
 def test_a_replayed_trial_is_not_added_again_when_ray_adds_it(tmp_path):
@@ -376,9 +376,9 @@ def test_a_replayed_trial_is_not_added_again_when_ray_adds_it(tmp_path):
 
 def test_a_trial_that_is_tried_again_keeps_its_place_in_the_inner_scheduler(tmp_path):
     search = Search(tmp_path / "j")
-    told = []
-    search.inner.on_trial_add = lambda controller, trial: told.append(f"{trial.trial_id} added")
-    search.inner.on_trial_error = lambda controller, trial: told.append(f"{trial.trial_id} failed")
+    calls = []
+    search.inner.on_trial_add = lambda controller, trial: calls.append(f"{trial.trial_id} added")
+    search.inner.on_trial_error = lambda controller, trial: calls.append(f"{trial.trial_id} failed")
     seen = []
     search.inner.choose_trial_to_run = lambda controller: seen.append([t.trial_id for t in controller.get_trials()])
     first, second = StandIn("00000", status="PENDING"), StandIn("00001", status="PENDING")
@@ -391,7 +391,7 @@ def test_a_trial_that_is_tried_again_keeps_its_place_in_the_inner_scheduler(tmp_
     second.will_retry = False
     search.scheduler.on_trial_error(None, second)
     search.scheduler.choose_trial_to_run(None)
-    assert told == ["00000 added", "00001 added", "00001 failed"]
+    assert calls == ["00000 added", "00001 added", "00001 failed"]
     assert seen == [["00001", "00000"], ["00000"]]  # put back behind the others
 
 

@@ -49,8 +49,8 @@ def id_of(value):
 
 def fences(page, *languages):
     """The contents of the page's fenced blocks of these languages."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
-    return [content for language, content in found if language in languages]
+    matches = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [content for language, content in matches if language in languages]
 
 
 def prose(page):
@@ -247,8 +247,8 @@ def test_files_that_the_page_names_exist(page):
 
 def headings(page):
     """The anchors of a page: its headings in lower case, words joined by hyphens."""
-    found = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
-    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in found}
+    matches = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in matches}
 
 
 @pytest.mark.parametrize(

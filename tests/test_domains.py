@@ -30,10 +30,10 @@ ids = lambda domain: str(domains.describe(domain))  # noqa: E731
 
 
 def allowed(domain, value):
-    told = domains.describe(domain)
-    if "values" in told:
-        return value in told["values"]
-    integers, step = "randint" in told["kind"], told.get("q")
+    described = domains.describe(domain)
+    if "values" in described:
+        return value in described["values"]
+    integers, step = "randint" in described["kind"], described.get("q")
     top = domain.upper - 1 if integers and not step else domain.upper
     whole = isinstance(value, int) if integers else isinstance(value, float)
     on_step = not step or math.isclose(value / step, round(value / step), abs_tol=1e-9)
@@ -81,9 +81,9 @@ def test_neighbours_lie_in_the_range_without_the_value_itself(domain, radius):
             random.choice(domains.values_of(domain)) if domains.is_grid(domain) else domain.sample() for _ in range(50)
         ]
     for value in [*drawn, *domains.grid_values(domain)]:
-        found = domains.neighbours(domain, value, radius)
-        assert value not in found and len(found) == len(set(found)) <= 2 * radius
-        assert all(allowed(domain, other) for other in found)
+        near = domains.neighbours(domain, value, radius)
+        assert value not in near and len(near) == len(set(near)) <= 2 * radius
+        assert all(allowed(domain, other) for other in near)
 
 
 @pytest.mark.parametrize("domain", NUMBERS, ids=ids)
@@ -170,13 +170,13 @@ def log_of_zero():
 )
 def test_a_wrong_domain_is_refused_with_what_is_wrong(domain, message):
     with pytest.raises(ValueError) as refused:
-        domains.check(domain)
+        domains.check_domain(domain)
     assert message in str(refused.value)
 
 
 @pytest.mark.parametrize("domain", [tune.randn(), tune.sample_from(lambda spec: 1)])
 def test_a_domain_without_bounds_has_no_grid(domain):
-    domains.check(domain)
+    domains.check_domain(domain)
     with pytest.raises(ValueError, match="has no bounds, so it has no grid"):
         domains.grid_values(domain)
 
@@ -200,5 +200,5 @@ def test_reading_a_domain_draws_nothing():
     np.random.seed(5)
     before = np.random.get_state()[1].copy(), random.getstate()
     for domain in NUMBERS:
-        domains.check(domain), domains.describe(domain), domains.grid_values(domain)
+        domains.check_domain(domain), domains.describe(domain), domains.grid_values(domain)
     assert (np.random.get_state()[1] == before[0]).all() and random.getstate() == before[1]

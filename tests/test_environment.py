@@ -17,7 +17,7 @@ WAYS_IN = [
 ]  # fmt: skip
 
 
-def said(program):
+def output_of(program):
     command = [sys.executable, "-c", program]
     env = {name: value for name, value in os.environ.items() if name not in tuner.ENVIRONMENT}  # set here already
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=env)
@@ -33,7 +33,7 @@ def test_every_way_in_sets_it_before_ray_is_imported(module):
         "from ray._private import ray_constants\n"
         "print(ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV)"
     )
-    assert said(program)[0] == "False"
+    assert output_of(program)[0] == "False"
 
 
 def test_a_ray_that_was_imported_before_is_corrected():
@@ -44,7 +44,7 @@ def test_a_ray_that_was_imported_before_is_corrected():
         "import tuner\n"
         "print(ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV)"
     )
-    corrected, warned = said(program)
+    corrected, warned = output_of(program)
     assert corrected == "False" and not warned
 
 
@@ -55,7 +55,7 @@ def test_a_ray_that_was_started_before_is_warned_of_in_one_line():
         "import sys; print('READY', file=sys.stderr, flush=True)\n"
         "import tuner"
     )
-    (line,) = said(program)[1].partition("READY\n")[2].splitlines()
+    (line,) = output_of(program)[1].partition("READY\n")[2].splitlines()
     assert "import tuner before ray.init()" in line
 
 
@@ -78,5 +78,5 @@ def test_workers_of_our_own_ray_are_not_warned_of(one_ray):
 
 def test_the_package_itself_imports_neither_ray_nor_torch():
     program = "import sys, tuner; print([name for name in ('ray', 'torch', 'numpy') if name in sys.modules])"
-    assert said(program)[0] == "[]"
+    assert output_of(program)[0] == "[]"
     assert Path(tuner.__file__).name == "__init__.py"

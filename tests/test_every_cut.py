@@ -49,7 +49,7 @@ def resumed(folder, num_events, **choices):
     return target
 
 
-def told(folder):
+def outcome_of(folder):
     """Suggestions, reports and decisions in their order, and how each trial ended.
 
     Not the numbers of checkpoints: a trial that took over another's state uses its last one again, a resumed one not.
@@ -65,10 +65,10 @@ def test_cut_again_and_again(whole, monkeypatch, searcher, scheduler):
     monkeypatch.setattr(*KEPT)
     choices = {"searcher": searcher, "scheduler": scheduler}
     folder = whole(**choices)
-    expected, stream, at = told(folder), random.Random(f"{searcher} {scheduler}"), 0
+    expected, stream, at = outcome_of(folder), random.Random(f"{searcher} {scheduler}"), 0
     while (at := at + stream.randint(5, 25)) < len(read(folder / "journal.jsonl")):
         folder = resumed(folder, at, **choices)
-        assert told(folder) == expected, f"cut after {at} events"
+        assert outcome_of(folder) == expected, f"cut after {at} events"
 
 
 @pytest.mark.slow
@@ -76,10 +76,10 @@ def test_cut_again_and_again(whole, monkeypatch, searcher, scheduler):
 def test_cut_after_every_event(whole, searcher, scheduler):
     choices = {"searcher": searcher, "scheduler": scheduler}
     folder = whole(**choices)
-    expected = told(folder)
+    expected = outcome_of(folder)
     for at in range(1, len(read(folder / "journal.jsonl"))):
         target = resumed(folder, at, **choices)
-        assert told(target) == expected, f"cut after {at} events"
+        assert outcome_of(target) == expected, f"cut after {at} events"
         shutil.rmtree(target)
 
 
@@ -116,7 +116,7 @@ def most_at_a_time(folder):
 def test_a_trial_that_pbt_puts_back_again_and_again_changes_in_another_way(one_ray, tmp_path, monkeypatch, seed):
     """One trial at a time: the worst takes over a state of an earlier epoch, trains there, and is the worst again."""
     monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
-    found = find_space("tests/recorded/spaces/function.py")
+    loaded_space = find_space("tests/recorded/spaces/function.py")
     reports = 0
     counted = Journal.write
 
@@ -127,7 +127,7 @@ def test_a_trial_that_pbt_puts_back_again_and_again_changes_in_another_way(one_r
         return counted(self, event, *args, **fields)
 
     monkeypatch.setattr(Journal, "write", write)
-    conduct(Experiment(space=found.name, results=str(tmp_path), name="x", scheduler="pbt", num_samples=9, max_epochs=4,
-                       max_concurrent_trials=1, seed=seed), found)  # fmt: skip
+    conduct(Experiment(space=loaded_space.name, results=str(tmp_path), name="x", scheduler="pbt", num_samples=9,
+                       max_epochs=4, max_concurrent_trials=1, seed=seed), loaded_space)  # fmt: skip
     ends = [event["status"] for event in read(tmp_path / "x" / "journal.jsonl") if event["event"] == "trial_ended"]
     assert len(ends) == 9 and set(ends) <= {"completed", "pruned"}

@@ -45,10 +45,10 @@ def test_a_wrong_value_is_refused_by_its_options_name(field, value):
     assert str(refused.value).startswith(option(field)) and "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(("given", "near"), [("hyperotp", "hyperopt"), ("randm", "random")])
-def test_a_misspelt_choice_is_told_the_nearest(given, near):
+@pytest.mark.parametrize(("choice", "near"), [("hyperotp", "hyperopt"), ("randm", "random")])
+def test_a_misspelt_choice_is_told_the_nearest(choice, near):
     with pytest.raises(RequestError, match=f"did you mean '{near}'"):
-        Experiment(searcher=given)
+        Experiment(searcher=choice)
 
 
 RIGHT = [
@@ -66,10 +66,10 @@ def test_a_right_value_is_kept(field, value):
 
 
 @pytest.mark.parametrize(
-    ("given", "seconds"), [("", None), ("90s", 90), ("30m", 1800), ("2h", 7200), ("0.5m", 30), ("1.5h", 5400)]
+    ("budget", "seconds"), [("", None), ("90s", 90), ("30m", 1800), ("2h", 7200), ("0.5m", 30), ("1.5h", 5400)]
 )
-def test_a_time_budget_is_read_in_seconds(given, seconds):
-    assert Experiment(time_budget=given).time_budget_s == seconds
+def test_a_time_budget_is_read_in_seconds(budget, seconds):
+    assert Experiment(time_budget=budget).time_budget_s == seconds
 
 
 @pytest.mark.parametrize("searcher", CHOICES["searcher"])
@@ -102,15 +102,15 @@ def test_rungs_are_those_of_rays_asha(reduction):
 
 
 def test_an_experiment_is_read_back_as_it_was_saved(tmp_path):
-    given = Experiment(
+    experiment = Experiment(
         space="tiny.py", num_samples=7, max_epochs=5, reduction_factor=1.5, searcher="grid", scheduler="median",
         cpus_per_trial=0.5, gpus_per_trial="auto", time_budget="30m", seed=9, name="mine", mode="max", metric="acc",
         tensorboard=True,
     )  # fmt: skip
-    save_experiment(given, tmp_path, {"versions": {"ray": "2.60"}, "space": {"params": {}}})
+    save_experiment(experiment, tmp_path, {"versions": {"ray": "2.60"}, "space": {"params": {}}})
     read, facts = load_experiment(tmp_path)
-    assert read == given and facts == {"versions": {"ray": "2.60"}, "space": {"params": {}}}
-    assert read.differences(given) == {}
+    assert read == experiment and facts == {"versions": {"ray": "2.60"}, "space": {"params": {}}}
+    assert read.differences(experiment) == {}
     assert not list(tmp_path.glob("*.tmp*"))
 
 
@@ -173,7 +173,7 @@ def test_the_latest_experiment_is_the_one_last_written_to(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "message"),
     [
         ({"workers_per_trial": 2}, "--workers-per-trial 2: --strategy single trains in one process"),
         ({"strategy": "dp", "workers_per_trial": 2}, "--workers-per-trial 2: --strategy dp"),
@@ -183,10 +183,10 @@ def test_the_latest_experiment_is_the_one_last_written_to(tmp_path):
         ({"strategy": "ddp", "gpus_per_trial": 0.5}, "--gpus-per-trial 0.5: each of --workers-per-trial"),
     ],
 )
-def test_workers_that_a_strategy_cannot_use_are_refused(given, said):
+def test_workers_that_a_strategy_cannot_use_are_refused(options, message):
     with pytest.raises(RequestError) as refused:
-        Experiment(**given)
-    assert said in str(refused.value) and "\n" not in str(refused.value)
+        Experiment(**options)
+    assert message in str(refused.value) and "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("strategy", CHOICES["strategy"])

@@ -25,27 +25,27 @@ assert not heavy, heavy
 """
 
 
-def said(option):
+def output_of(option):
     command = [sys.executable, "-c", PROGRAM.format(option=option)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
 
 
 def test_help_imports_neither_ray_nor_torch():
-    ran = said("--help")
+    ran = output_of("--help")
     assert ran.returncode == 0, ran.stderr
     assert "Exit codes: 0 done" in ran.stdout and ran.stderr == ""
 
 
 def test_the_options_are_the_contracts():
-    found = set(re.findall(r"^│ (?:-h, )?(--[a-z-]+)", said("--help").stdout, re.MULTILINE))
-    assert found == OPTIONS
+    offered = set(re.findall(r"^│ (?:-h, )?(--[a-z-]+)", output_of("--help").stdout, re.MULTILINE))
+    assert offered == OPTIONS
 
 
 def test_help_offers_no_address_that_is_always_refused():
-    assert "ray://" not in said("--help").stdout
+    assert "ray://" not in output_of("--help").stdout
 
 
 def test_list_imports_neither_ray_nor_torch():
-    ran = said("--list")
+    ran = output_of("--list")
     assert ran.returncode == 0, ran.stderr
     assert "cifar" in ran.stdout and "LeNet on CIFAR-10" in ran.stdout

@@ -3,7 +3,7 @@
 from ray import tune
 
 from tuner.record.results import load
-from tuner.serve.store import Store
+from tuner.serve.results_reader import ResultsReader
 from tuner.views.figures import all_figures
 from tuner.views.one_trial import one_trial
 from tuner.views.report import write_report
@@ -33,6 +33,6 @@ def test_curves_and_tables_come_from_rays_own_files(one_ray, tmp_path):
     assert any("boom" in error for t in record.trials for error in t.errors)
     assert set(all_figures(record)) >= {"curves", "history", "timeline"}
     assert what_if(record, "asha", 1, 2).reproduced is None
-    assert "not recorded" in Store(tmp_path).view("plain").summary.notice
+    assert "not recorded" in ResultsReader(tmp_path).view("plain").summary.notice
     assert one_trial(record, record.trials[0].id).retrain == ""
     assert "decisions not recorded" in write_report(record).read_text()

@@ -88,7 +88,7 @@ def results(tmp_path):
     return tmp_path
 
 
-def said(monkeypatch, capsys, driver, *options):
+def output_of(monkeypatch, capsys, driver, *options):
     monkeypatch.setitem(sys.modules, "pynvml", driver)
     assert gpus.main(list(options)) == 0
     return capsys.readouterr().out.splitlines()
@@ -96,10 +96,10 @@ def said(monkeypatch, capsys, driver, *options):
 
 def test_every_device_is_told_with_its_trials(monkeypatch, capsys, results):
     driver = Recorded([os.getpid(), 77])
-    lines = said(monkeypatch, capsys, driver, "--results", str(results))
+    lines = output_of(monkeypatch, capsys, driver, "--results", str(results))
     assert lines[0].split() == ["gpu", "name", "busy", "memory", "temperature", "power", "trials"]
-    told = "0    NVIDIA H100 80GB HBM3  97 %  20.0 of 79.6 GiB  54 C         412 W  mine/00000, 1 other process"
-    assert lines[1] == told
+    row = "0    NVIDIA H100 80GB HBM3  97 %  20.0 of 79.6 GiB  54 C         412 W  mine/00000, 1 other process"
+    assert lines[1] == row
     assert lines[2] == "1    NVIDIA H100 80GB HBM3  -     20.0 of 79.6 GiB  54 C         -      -"
     assert lines[4].split() == ["experiment", "trial", "pid", "node", "cpus", "gpus", "epoch"]
     assert lines[5].split() == ["mine", "00000", str(os.getpid()), "127.0.0.1", "1", "0.25", "3"] and len(lines) == 6
@@ -107,14 +107,14 @@ def test_every_device_is_told_with_its_trials(monkeypatch, capsys, results):
 
 
 def test_without_a_gpu_it_says_so_and_tells_of_the_machine(monkeypatch, capsys, results):
-    lines = said(monkeypatch, capsys, Without(), "--results", str(results))
+    lines = output_of(monkeypatch, capsys, Without(), "--results", str(results))
     assert lines[0] == "no NVIDIA GPU was found (NVML reports none)"
     assert "CPU" in lines[1] and "load" in lines[1] and lines[1].endswith("GiB")
     assert lines[-1].startswith("mine")
 
 
 def test_no_experiment_is_no_error(monkeypatch, capsys, tmp_path):
-    assert said(monkeypatch, capsys, Without(), "--results", str(tmp_path / "none"))[-1] == "no trial is running"
+    assert output_of(monkeypatch, capsys, Without(), "--results", str(tmp_path / "none"))[-1] == "no trial is running"
 
 
 def test_an_experiment_that_cannot_be_read_is_left_out_and_its_neighbours_stay(monkeypatch, capsys, results, caplog):
@@ -125,7 +125,7 @@ def test_an_experiment_that_cannot_be_read_is_left_out_and_its_neighbours_stay(m
     odd = Journal(results / "mine" / "journal.jsonl")
     odd.write("trial_started", "00003", node="n", resources={"CPU": {}, "GPU": "all"}, pid="../..", config={})
     odd.close()
-    lines = said(monkeypatch, capsys, Without(), "--results", str(results))
+    lines = output_of(monkeypatch, capsys, Without(), "--results", str(results))
     assert [line.split()[:3] for line in lines[-2:]] == [["mine", "00000", str(os.getpid())], ["mine", "00003", "-"]]
     assert caplog.text.count("skipped: ") == 2
 
@@ -197,7 +197,7 @@ def test_watching_goes_on_until_interrupted(monkeypatch, capsys, tmp_path):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(gpus.time, "sleep", nap)
-    lines = said(monkeypatch, capsys, Without(), "--watch", "--results", str(tmp_path))
+    lines = output_of(monkeypatch, capsys, Without(), "--watch", "--results", str(tmp_path))
     assert lines.count("no trial is running") == 3
 
 

@@ -69,9 +69,9 @@ def test_a_journal_cut_anywhere_goes_on_from_its_last_whole_line(tmp_path):
         book = Journal(cut)
         book.write("experiment_resumed", name="x")
         book.close()
-        found = read(cut)
-        assert same(found[:-1], events[: content[:length].count(b"\n")])
-        assert found[-1]["event"] == "experiment_resumed"
+        events_read = read(cut)
+        assert same(events_read[:-1], events[: content[:length].count(b"\n")])
+        assert events_read[-1]["event"] == "experiment_resumed"
 
 
 def test_every_line_is_strict_json_in_the_order_time_event_trial(tmp_path):
@@ -89,8 +89,8 @@ def test_a_number_of_a_report_and_a_decision_is_read_back_as_it_was(tmp_path, va
     book.write("decision", "0", epoch=1, **{**DECIDED, "value": value, "cutoff": value})
     book.close()
     report, decision = read(tmp_path / "j")
-    for found in (report["metrics"]["loss"], decision["value"], decision["cutoff"]):
-        assert type(found) is type(value) and (found == value or (math.isnan(value) and math.isnan(found)))
+    for number in (report["metrics"]["loss"], decision["value"], decision["cutoff"]):
+        assert type(number) is type(value) and (number == value or (math.isnan(value) and math.isnan(number)))
     assert report["metrics"]["word"] == "nano"
 
 
@@ -148,7 +148,7 @@ def test_a_journal_can_be_pickled_as_ray_does(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("value", "expected"),
     [
         (np.float64(0.5), 0.5),
         (np.float32(0.5), 0.5),
@@ -163,10 +163,10 @@ def test_a_journal_can_be_pickled_as_ray_does(tmp_path):
         ({1: {"a": np.float32(1)}}, {"1": {"a": 1.0}}),
     ],
 )
-def test_plain_gives_pythons_own_types(given, expected):
-    found = plain(given)
-    assert found == expected and type(found) is type(expected)
-    json.dumps(found, allow_nan=False)
+def test_plain_gives_pythons_own_types(value, expected):
+    result = plain(value)
+    assert result == expected and type(result) is type(expected)
+    json.dumps(result, allow_nan=False)
 
 
 def test_plain_takes_torchs_scalars_and_says_what_it_does_not_know():
@@ -219,8 +219,8 @@ def test_any_prefix_of_bytes_reads_to_a_prefix_of_events(tmp_path_factory, event
     whole = scan(content)
     assert len(whole.events) == len(events) and not whole.damage and whole.size == len(content)
     length = data.draw(st.integers(0, 10**6)) % (len(content) + 1)
-    found = scan(content[:length])
-    assert not found.damage and same(found.events, whole.events[: content[:length].count(b"\n")])
+    scanned = scan(content[:length])
+    assert not scanned.damage and same(scanned.events, whole.events[: content[:length].count(b"\n")])
 
 
 @settings(max_examples=200, deadline=None)
@@ -230,12 +230,12 @@ def test_an_altered_byte_ends_the_reading_at_its_line(tmp_path_factory, events, 
     whole = scan(bytes(content))
     at = data.draw(st.integers(0, 10**6)) % len(content)
     content[at] ^= data.draw(st.integers(1, 255))
-    found = scan(bytes(content))
+    scanned = scan(bytes(content))
     line = content[:at].count(b"\n")
-    assert len(found.events) <= len(whole.events)
+    assert len(scanned.events) <= len(whole.events)
     # A journal of one line that has lost its seal is one of the times before seals, and reads as it says.
-    if not (line == 0 and not found.damage):
-        assert same(found.events, whole.events[: len(found.events)]) and len(found.events) in (line, line + 1)
+    if not (line == 0 and not scanned.damage):
+        assert same(scanned.events, whole.events[: len(scanned.events)]) and len(scanned.events) in (line, line + 1)
 
 
 def test_a_damaged_journal_is_copied_and_cut_when_it_is_opened(tmp_path):
@@ -314,8 +314,8 @@ def test_who_gives_up_on_a_full_disk_leaves_a_beginning(small_disk):
         book.write("report", "00000", epoch=epoch, metrics={"loss": 0.5})
     assert book.lost
     book.close()
-    found = read(small_disk / "j")
-    assert [event["epoch"] for event in found] == list(range(len(found))) and 100 < len(found) < 2000
+    events_read = read(small_disk / "j")
+    assert [event["epoch"] for event in events_read] == list(range(len(events_read))) and 100 < len(events_read) < 2000
 
 
 @pytest.mark.parametrize("back", [True, False])

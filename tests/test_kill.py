@@ -114,18 +114,18 @@ def small_disk(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("freed", [True, False])
 def test_a_full_disk_is_waited_for_or_left_with_the_state_kept(small_disk, tmp_path, freed):
-    said = tmp_path / "said"
-    with said.open("w") as file:
+    output = tmp_path / "said"
+    with output.open("w") as file:
         process = start([*COMMAND, *SLOW, "--results", str(small_disk), "--name", "x"], stderr=file)
     folder = small_disk / "x"
     wait_for(lambda: (folder / "journal.jsonl").exists() and reports(folder) >= 2)
     fill(small_disk / "filler")
-    wait_for(lambda: re.search("No space left on device.*; the search waits until it can be wr", said.read_text()))
+    wait_for(lambda: re.search("No space left on device.*; the search waits until it can be wr", output.read_text()))
     wait_for(lambda: stands_still(folder, small_disk))
     assert process.poll() is None
     if not freed:
         os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(15) == 130, said.read_text()
+        assert process.wait(15) == 130, output.read_text()
         ends = [event for event in read(folder / "journal.jsonl") if event["event"] in ("trial_failed", "trial_ended")]
         assert not [event for event in ends if event["event"] == "trial_failed"], ends
         wait_for(lambda: not left_of(process), 15)
@@ -134,18 +134,18 @@ def test_a_full_disk_is_waited_for_or_left_with_the_state_kept(small_disk, tmp_p
         process = start([*COMMAND, "--resume", "x", "--results", str(small_disk)])
     assert process.wait(120) == 0
     assert {trial.status for trial in load(folder).trials} <= {"completed", "pruned"}
-    assert "Traceback" not in said.read_text()
+    assert "Traceback" not in output.read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("back", [True, False])
 def test_a_folder_that_is_moved_away_is_waited_for_or_left(tmp_path, back):
-    said, folder = tmp_path / "said", tmp_path / "x"
-    with said.open("w") as file:
+    output, folder = tmp_path / "said", tmp_path / "x"
+    with output.open("w") as file:
         process = start([*COMMAND, *SLOW, "--results", str(tmp_path), "--name", "x"], stderr=file)
     wait_for(lambda: (folder / "journal.jsonl").exists() and reports(folder) >= 2)
     folder.rename(tmp_path / "away")
-    wait_for(lambda: "the search waits until it can be written to" in said.read_text())
+    wait_for(lambda: "the search waits until it can be written to" in output.read_text())
     time.sleep(3)
     assert process.poll() is None and not folder.exists()
     if not back:
@@ -157,7 +157,7 @@ def test_a_folder_that_is_moved_away_is_waited_for_or_left(tmp_path, back):
         process = start([*COMMAND, "--resume", "x", "--results", str(tmp_path)])
     assert process.wait(120) == 0
     assert {trial.status for trial in load(folder).trials} <= {"completed", "pruned"}
-    assert repeated_and_lost(folder) == (0, 0) and "Traceback" not in said.read_text()
+    assert repeated_and_lost(folder) == (0, 0) and "Traceback" not in output.read_text()
 
 
 @pytest.mark.slow
@@ -179,11 +179,11 @@ def test_a_search_does_not_notice_what_happens_to_wandb(tmp_path, fault):
     finally:
         if fault in ("full", "read-only"):
             subprocess.run(["umount", "-l", str(folder / "wandb")], check=True)
-    said = (tmp_path / "said").read_text()
+    output = (tmp_path / "said").read_text()
     assert {(trial.status, len(trial.reports)) for trial in load(folder).trials} == {("completed", 4)}
-    assert "Traceback" not in said and "best        trial" in said
+    assert "Traceback" not in output and "best        trial" in output
     if fault in ("killed", "stopped"):
-        assert "NOTE: W&B" in said and f"-m tuner.wandb_mirror {folder} --mode offline --all does it later" in said
+        assert "NOTE: W&B" in output and f"-m tuner.wandb_mirror {folder} --mode offline --all does it later" in output
     wait_for(lambda: not left_of(process), 15)
 
 

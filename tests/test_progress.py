@@ -21,8 +21,8 @@ def trial(number, status="RUNNING", epoch=1, losses=(1.0,)):
     ("seconds", "said"),
     [(0, "0 s"), (59.4, "59 s"), (60, "1 m 0 s"), (185, "3 m 5 s"), (3600, "1 h 0 m"), (7800, "2 h 10 m")],
 )
-def test_a_duration_is_told_in_two_units(seconds, said):
-    assert progress.duration(seconds) == said
+def test_a_duration_is_told_in_two_units(seconds, text):
+    assert progress.duration(seconds) == text
 
 
 def test_the_progress_line_counts_what_is_done_running_and_failed():
@@ -34,21 +34,21 @@ def test_the_progress_line_counts_what_is_done_running_and_failed():
         trial(3),
         trial(4, "PAUSED"),
     ]
-    said = progress.progress_line(trials, experiment, 10, time.time() - 30, None)
-    assert said.startswith(
+    text = progress.progress_line(trials, experiment, 10, time.time() - 30, None)
+    assert text.startswith(
         "3/10 done, 1 stopped early, 1 running, 1 paused, 1 failed | best loss 0.5000 (trial 00000) | 30 s"
     )
-    assert said.endswith("about 1 m 10 s left")
+    assert text.endswith("about 1 m 10 s left")
 
 
 def test_the_progress_line_before_the_first_report():
-    said = progress.progress_line([trial(0, losses=())], Experiment(), 10, time.time(), None)
-    assert said == "0/10 done, 0 stopped early, 1 running | 0 s"
+    text = progress.progress_line([trial(0, losses=())], Experiment(), 10, time.time(), None)
+    assert text == "0/10 done, 0 stopped early, 1 running | 0 s"
 
 
 def test_a_time_budget_bounds_what_is_left():
-    said = progress.progress_line([trial(0, "TERMINATED", 10)], Experiment(), 100, time.time() - 100, 25.0)
-    assert said.endswith("about 25 s left")
+    text = progress.progress_line([trial(0, "TERMINATED", 10)], Experiment(), 100, time.time() - 100, 25.0)
+    assert text.endswith("about 25 s left")
 
 
 def test_the_best_is_the_largest_where_larger_is_better():

@@ -130,11 +130,11 @@ def options(draw):
 
 @settings(deadline=None, max_examples=400)
 @given(options())
-def test_an_experiment_is_refused_by_an_options_name_or_read_back_as_it_was(given_options):
+def test_an_experiment_is_refused_by_an_options_name_or_read_back_as_it_was(choices):
     try:
-        experiment = Experiment(**given_options)
+        experiment = Experiment(**choices)
     except RequestError as error:
-        assert any(option(name) in str(error) for name in given_options) and "\n" not in str(error)
+        assert any(option(name) in str(error) for name in choices) and "\n" not in str(error)
         return
     with tempfile.TemporaryDirectory() as folder:
         save_experiment(experiment, Path(folder), {"facts": 1})

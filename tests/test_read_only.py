@@ -37,8 +37,10 @@ def mounted(tmp_path):
         pytest.skip("this user may not mount")
     folder = tmp_path / "results" / "mine"
     folder.mkdir(parents=True)
-    found = find_space("quadratic")
-    save_experiment(Experiment(space="quadratic", name="mine", results=str(folder.parent)), folder, facts_of(found, []))
+    loaded_space = find_space("quadratic")
+    save_experiment(
+        Experiment(space="quadratic", name="mine", results=str(folder.parent)), folder, facts_of(loaded_space, [])
+    )
     journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_started", name="mine", num_samples=10, max_epochs=10)
     config = {"x": 1.0, "speed": 1.0, "noise": 0.0}

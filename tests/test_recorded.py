@@ -81,9 +81,9 @@ def test_resumes_without_workers(one_ray, copied, monkeypatch, folder):
     experiment, facts = load_experiment(target)
     experiment = replace(experiment, results=str(target.parent), name=target.name)
     monkeypatch.setattr(Workerless, "num_cpus", experiment.max_concurrent_trials)
-    found = find_space(experiment.space)
-    assert found.sha256 == facts["space"]["sha256"]
-    conduct(experiment, found)
+    loaded_space = find_space(experiment.space)
+    assert loaded_space.sha256 == facts["space"]["sha256"]
+    conduct(experiment, loaded_space)
     assert_ended(target, folder)
 
 

@@ -50,13 +50,13 @@ def refused(tmp_path, monkeypatch, capsys):
     def command(*argv):
         before = sorted(tmp_path.rglob("*"))
         code = run.main([argument.replace("TMP", str(tmp_path)) for argument in argv])
-        said = capsys.readouterr()
+        message = capsys.readouterr()
         assert code == 2 and not running
-        assert said.err.startswith("tuner: error: ") and said.err.count("\n") == 1, said.err
-        assert "Traceback" not in said.out + said.err
+        assert message.err.startswith("tuner: error: ") and message.err.count("\n") == 1, message.err
+        assert "Traceback" not in message.out + message.err
         left = [path for path in sorted(tmp_path.rglob("*")) if path not in before and "__pycache__" not in path.parts]
         assert [path for path in left if path != tmp_path / "results"] == [], "a refused request left files"
-        return said.err.removeprefix("tuner: error: ").strip()
+        return message.err.removeprefix("tuner: error: ").strip()
 
     return command
 
@@ -132,8 +132,8 @@ OPTIONS = [
 @pytest.mark.parametrize(
     ("argv", "said"), OPTIONS, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
 )
-def test_a_wrong_option_is_refused(refused, argv, said):
-    assert said in refused("--space", TINY, *argv)
+def test_a_wrong_option_is_refused(refused, argv, message):
+    assert message in refused("--space", TINY, *argv)
 
 
 @pytest.mark.parametrize(
@@ -146,11 +146,11 @@ def test_a_wrong_option_is_refused(refused, argv, said):
     ],
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_what_the_parser_refuses_is_told_without_its_box(argv, said, encoding, monkeypatch):
+def test_what_the_parser_refuses_is_told_without_its_box(argv, message, encoding, monkeypatch):
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
     with pytest.raises(RequestError) as refused:
         run.parse(["--space", "cifar", *argv], Experiment())
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert not any(line in str(refused.value) for line in ("---", "──", "│", "helptext"))
 
 
@@ -171,8 +171,8 @@ SPACE_NAMES = [
 @pytest.mark.parametrize(
     ("argv", "said"), SPACE_NAMES, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
 )
-def test_a_wrong_space_is_refused(refused, argv, said):
-    assert said in refused(*argv)
+def test_a_wrong_space_is_refused(refused, argv, message):
+    assert message in refused(*argv)
 
 
 FILES = [
@@ -212,15 +212,17 @@ FILES = [
 
 
 @pytest.mark.parametrize(("text", "said"), FILES)
-def test_a_wrong_space_file_is_refused(refused, tmp_path, text, said):
+def test_a_wrong_space_file_is_refused(refused, tmp_path, text, message):
     (tmp_path / "mine.py").write_text((HEAD if "Space(" in text else "") + text)
-    assert said.replace("TMP", str(tmp_path)) in refused("--space", "mine.py" if "TMP" not in said else "TMP/mine.py")
+    assert message.replace("TMP", str(tmp_path)) in refused(
+        "--space", "mine.py" if "TMP" not in message else "TMP/mine.py"
+    )
 
 
 @pytest.mark.parametrize("searcher", ["grid", "refine", "hyperopt", "optuna"])
 def test_a_parameter_that_the_searcher_cannot_propose_is_named(refused, searcher):
-    said = refused("--space", "TMP/derived.py", "--searcher", searcher)
-    assert f"--searcher {searcher} cannot propose parameter 'half', a sample_from" in said
+    message = refused("--space", "TMP/derived.py", "--searcher", searcher)
+    assert f"--searcher {searcher} cannot propose parameter 'half', a sample_from" in message
 
 
 @pytest.fixture(autouse=True)
@@ -246,8 +248,8 @@ def derived(tmp_path):
         (["--space", "TMP/normal.py", "--searcher", "optuna"], "'x'"),
     ],
 )
-def test_a_domain_that_the_searcher_cannot_take_is_named(refused, argv, said):
-    assert said in refused(*argv)
+def test_a_domain_that_the_searcher_cannot_take_is_named(refused, argv, message):
+    assert message in refused(*argv)
 
 
 def test_results_that_are_a_file_are_refused(refused, tmp_path):
@@ -268,8 +270,8 @@ def saved(tmp_path, monkeypatch, capsys):
     shutil.copy(TINY, tmp_path / "space.py")
     monkeypatch.chdir(tmp_path)
     argv = ["--space", "space.py", "--name", "mine", "--num-samples", "6"]
-    found = find_space("space.py")
-    request = session.begin(run.parse(argv, session.defaults_of(found)).experiment, found, argv)
+    loaded_space = find_space("space.py")
+    request = session.begin(run.parse(argv, session.defaults_of(loaded_space)).experiment, loaded_space, argv)
     folder = request.experiment.folder
     folder.mkdir(parents=True)
     for name in (".lock", ".driver"):
@@ -324,15 +326,15 @@ def test_an_experiment_that_is_called_latest_is_the_one_that_is_meant(saved, cap
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_resume_is_refused(refused, saved, argv, said):
-    assert said in refused(*argv)
+def test_a_wrong_resume_is_refused(refused, saved, argv, message):
+    assert message in refused(*argv)
 
 
 def test_a_space_that_has_changed_is_refused_with_what_changed(refused, saved, tmp_path):
     text = (tmp_path / "space.py").read_text()
     (tmp_path / "space.py").write_text(text.replace("tune.loguniform(1e-4, 1e-1)", "tune.loguniform(1e-4, 1)"))
-    said = refused("--resume", "mine", "--space", "space.py")
-    assert "the space has changed: lr was" in said and "start anew with --name" in said
+    message = refused("--resume", "mine", "--space", "space.py")
+    assert "the space has changed: lr was" in message and "start anew with --name" in message
 
 
 def test_a_space_that_is_gone_is_refused(refused, saved, tmp_path):
@@ -355,8 +357,8 @@ def test_a_space_that_is_gone_is_refused(refused, saved, tmp_path):
 def test_a_damaged_experiment_without_its_copy_is_refused(refused, saved, text):
     (saved / "experiment.json").write_text(text)
     (saved / ".experiment.json.copy").write_text(text)
-    said = refused("--resume", "mine")
-    assert "experiment.json is damaged" in said and "start anew with --name" in said
+    message = refused("--resume", "mine")
+    assert "experiment.json is damaged" in message and "start anew with --name" in message
 
 
 def test_an_experiment_without_its_facts_is_refused(refused, saved):
@@ -374,8 +376,8 @@ def test_a_journal_whose_first_line_is_damaged_is_refused(refused, saved):
 def test_a_journal_that_is_gone_is_refused_where_there_are_trials(refused, saved):
     (saved / "ray" / "00000" / "checkpoint_000000").mkdir(parents=True)
     (saved / "journal.jsonl").unlink()
-    said = refused("--resume", "mine")
-    assert "journal.jsonl is missing or empty: its trials are unknown" in said
+    message = refused("--resume", "mine")
+    assert "journal.jsonl is missing or empty: its trials are unknown" in message
 
 
 @pytest.mark.parametrize("foreign", ["a folder of something else", "a file"])
@@ -404,8 +406,8 @@ def test_a_second_driver_is_refused_and_told_which_is_the_first(refused, saved):
 
 
 def test_a_cluster_that_does_not_answer_is_refused_at_once(capsys, tmp_path):
-    given = ["--space", "quadratic", "--address", "127.0.0.1:1", "--results", str(tmp_path / "none")]
-    assert run.main(given) == 2
+    words = ["--space", "quadratic", "--address", "127.0.0.1:1", "--results", str(tmp_path / "none")]
+    assert run.main(words) == 2
     assert "--address 127.0.0.1:1: nothing answers there" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
 
@@ -418,7 +420,7 @@ def test_a_cluster_that_does_not_answer_is_refused_at_once(capsys, tmp_path):
         ("    return None", ["returns a NoneType"]),
     ],
 )
-def test_a_data_function_that_fails_is_named_with_its_line(tmp_path, body, said):
+def test_a_data_function_that_fails_is_named_with_its_line(tmp_path, body, message):
     """What `load_data` does between the checks and the first trial."""
     from tuner.drive import session
     from tuner.spec.spaces import find_space
@@ -427,9 +429,9 @@ def test_a_data_function_that_fails_is_named_with_its_line(tmp_path, body, said)
     head = "from ray import tune\nfrom tuner.space import Space, Task\n\n\ndef data(data_dir):\n"
     tail = "space = Space(params={'x': tune.uniform(0, 1)}, task=Task(data=data, model=print, optimizer=print))\n"
     place.write_text(f"{head}{body}\n\n\n{tail}")
-    found = find_space(str(place))
+    loaded_space = find_space(str(place))
     argv = ["--space", str(place), "--results", str(tmp_path)]
-    request = session.begin(run.parse(argv, session.defaults_of(found)).experiment, found, argv)
+    request = session.begin(run.parse(argv, session.defaults_of(loaded_space)).experiment, loaded_space, argv)
     with pytest.raises(session.RequestError) as refusal:
         session.load_data(request)
-    assert all(word in str(refusal.value) for word in said), refusal.value
+    assert all(word in str(refusal.value) for word in message), refusal.value

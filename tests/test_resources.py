@@ -8,7 +8,7 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.resources import resources_of
 
 
-def found(cpus, gpus, most=0, cluster=None, **others):
+def figures(cpus, gpus, most=0, cluster=None, **others):
     experiment = Experiment(cpus_per_trial=cpus, gpus_per_trial=gpus, max_concurrent_trials=most, **others)
     resources = resources_of(experiment, [cluster or {"CPU": 8, "GPU": 2}])
     return resources.cpus, resources.gpus, resources.concurrent
@@ -34,20 +34,20 @@ def found(cpus, gpus, most=0, cluster=None, **others):
     ],
 )
 def test_as_many_trials_as_fit_and_no_fraction_spans_two_gpus(cpus, gpus, expected):
-    assert found(cpus, gpus) == expected
+    assert figures(cpus, gpus) == expected
 
 
 def test_a_tenth_of_a_gpu_fits_ten_times():
-    assert found(0.1, 0.1, cluster={"CPU": 8, "GPU": 1})[2] == 10
+    assert figures(0.1, 0.1, cluster={"CPU": 8, "GPU": 1})[2] == 10
 
 
 def test_auto_is_no_gpu_where_there_is_none():
-    assert found("auto", "auto", cluster={"CPU": 2}) == (1, 0, 2)
+    assert figures("auto", "auto", cluster={"CPU": 2}) == (1, 0, 2)
 
 
 @pytest.mark.parametrize(("most", "expected"), [(0, 8), (3, 3), (100, 8)])
 def test_trials_at_a_time_are_bounded_by_what_was_asked_and_by_what_fits(most, expected):
-    assert found(1, 0, most)[2] == expected
+    assert figures(1, 0, most)[2] == expected
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def test_trials_at_a_time_are_bounded_by_what_was_asked_and_by_what_fits(most, e
         (1, 2, {"CPU": 1, "GPU": 1}, "--gpus-per-trial 2: there is 1 GPU on this machine; ask for 1 or less"),
     ],
 )
-def test_more_than_there_is_is_refused_with_what_there_is(cpus, gpus, cluster, said):
+def test_more_than_there_is_is_refused_with_what_there_is(cpus, gpus, cluster, message):
     with pytest.raises(RequestError) as refused:
-        found(cpus, gpus, cluster=cluster)
-    assert str(refused.value) == said
+        figures(cpus, gpus, cluster=cluster)
+    assert str(refused.value) == message
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,11 @@ def test_more_than_there_is_is_refused_with_what_there_is(cpus, gpus, cluster, s
         (2, 1, "--gpus-per-trial 1: no node of the cluster has 2 CPUs beside it; ask for fewer of either; if"),
     ],
 )
-def test_a_trial_spans_no_two_nodes(cpus, gpus, said):
+def test_a_trial_spans_no_two_nodes(cpus, gpus, message):
     experiment = Experiment(cpus_per_trial=cpus, gpus_per_trial=gpus, address="auto")
     with pytest.raises(RequestError) as refused:
         resources_of(experiment, [{"CPU": 2}, {"CPU": 2}, {"CPU": 1, "GPU": 1}])
-    assert str(refused.value).startswith(said) and "--max-concurrent-trials N" in str(refused.value)
+    assert str(refused.value).startswith(message) and "--max-concurrent-trials N" in str(refused.value)
 
 
 def test_as_many_fit_as_on_each_node_alone():
@@ -118,10 +118,10 @@ def test_a_trial_in_workers_has_a_bundle_each_and_none_for_its_own_process():
         (2, {"CPU": 2}, {"cpus_per_trial": 4}, "2 workers x 2 CPU per trial, there are 2"),
     ],
 )
-def test_more_workers_than_there_is_room_for_are_refused(num, cluster, others, said):
+def test_more_workers_than_there_is_room_for_are_refused(num, cluster, others, message):
     with pytest.raises(RequestError) as refused:
         workers(num, cluster, **others)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_ddp_trial_may_be_on_several_nodes():
@@ -137,8 +137,8 @@ def test_a_worker_spans_no_two_nodes():
     nodes = [{"CPU": 3}, {"CPU": 3}]
     with pytest.raises(RequestError) as refused:
         resources_of(Experiment(strategy="ddp", workers_per_trial=3, cpus_per_trial=6, address="auto"), nodes)
-    said = "each of the 3 workers of a trial needs 2 CPU on one node; only 2 fit; ask for fewer workers, or for less"
-    assert said in str(refused.value) and "--max-concurrent-trials N" in str(refused.value)
+    message = "each of the 3 workers of a trial needs 2 CPU on one node; only 2 fit; ask for fewer workers, or for less"
+    assert message in str(refused.value) and "--max-concurrent-trials N" in str(refused.value)
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [(0, 0), (1, 1), (2, 2), (8, 2)])

@@ -8,7 +8,7 @@ import random
 import shutil
 
 import pytest
-from killing import SPACES, assert_same, decided, told
+from killing import SPACES, assert_same, decided, outcome_of
 from ray.tune import CheckpointConfig
 from workerless import in_this_process
 
@@ -94,7 +94,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_taken(search_here, s
     resumed = search_here("", "--resume", "cut", name="cut")
     assert resumed.code == 0
     assert "trial 00001: its checkpoint" in caplog.text and "is damaged" in caplog.text
-    assert [told(trial) for trial in resumed.record.trials] == [told(trial) for trial in load(whole).trials]
+    assert [outcome_of(trial) for trial in resumed.record.trials] == [outcome_of(trial) for trial in load(whole).trials]
 
 
 def test_a_checkpoint_that_is_gone_is_made_again(search_here, stopped):
@@ -103,7 +103,7 @@ def test_a_checkpoint_that_is_gone_is_made_again(search_here, stopped):
         shutil.rmtree(path)
     resumed = search_here("", "--resume", "cut", name="cut")
     assert resumed.code == 0
-    assert [told(trial) for trial in resumed.record.trials] == [told(trial) for trial in load(whole).trials]
+    assert [outcome_of(trial) for trial in resumed.record.trials] == [outcome_of(trial) for trial in load(whole).trials]
 
 
 def test_a_winner_with_a_damaged_checkpoint_gives_way_to_the_next(search_here, stopped, tmp_path, caplog):
@@ -128,7 +128,7 @@ def test_a_damaged_line_ends_the_journal_and_the_rest_is_kept_aside(search_here,
     assert resumed.code == 0
     assert "journal.jsonl is damaged at line 10" in caplog.text and "from the 9 events before it" in caplog.text
     assert [path.read_bytes() for path in folder.glob("journal.jsonl.damaged-*")] == [b"".join(lines)]
-    assert [told(trial) for trial in resumed.record.trials] == [told(trial) for trial in load(whole).trials]
+    assert [outcome_of(trial) for trial in resumed.record.trials] == [outcome_of(trial) for trial in load(whole).trials]
 
 
 @pytest.mark.parametrize("space", [pytest.param("tiny.py", marks=pytest.mark.slow), "cosine.py"])
@@ -143,7 +143,9 @@ def test_completed_trials_go_on_to_more_epochs(search_here, tmp_path, space):
     after = [event for event in read(part.folder / "journal.jsonl")[before:] if event["event"] == "report"]
     assert [(e["trial"], e["epoch"]) for e in after] == [(f"{t:05d}", e) for t in range(2) for e in (6, 7, 8)]
     if space == "tiny.py":  # without a schedule, as if there had been 8 from the start
-        assert [told(trial) for trial in more.record.trials] == [told(trial) for trial in whole.record.trials]
+        assert [outcome_of(trial) for trial in more.record.trials] == [
+            outcome_of(trial) for trial in whole.record.trials
+        ]
 
 
 def test_asha_gets_the_rungs_above(search_here, tmp_path):

@@ -85,9 +85,9 @@ def test_the_winner_is_trained_again_to_the_last_digit(search, capsys):
     ran = search("tiny.py")
     assert train.main([str(ran.folder / "best" / "config.json")]) == 0
     trial, report = ran.record.best()
-    said = capsys.readouterr().out
-    assert f"loss {report.metrics['loss']:.4f}" in said
-    again = [line for line in said.splitlines() if line.startswith("epoch ")]
+    output = capsys.readouterr().out
+    assert f"loss {report.metrics['loss']:.4f}" in output
+    again = [line for line in output.splitlines() if line.startswith("epoch ")]
     recorded = [f"{each.metrics['loss']:.4f}" for each in trial.reports]
     assert [line.split("loss ")[1].split(",")[0] for line in again][: len(recorded)] == recorded
 

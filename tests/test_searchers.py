@@ -70,12 +70,12 @@ def drive(searcher, calls=None, seed=0, num=SAMPLES, score=loss_of):
         setting = python_values(setting)
         settings.append(setting)
         value = score(dict(domains.leaves(setting)))
-        told = {"training_iteration": 1, "loss": value, "hyperband_info": {"budget": 1}}
+        result = {"training_iteration": 1, "loss": value, "hyperband_info": {"budget": 1}}
         with seeded(seed, 2, number):
-            searcher.on_trial_result(f"{number:05d}", told)
-            searcher.on_trial_complete(f"{number:05d}", told)
+            searcher.on_trial_result(f"{number:05d}", result)
+            searcher.on_trial_complete(f"{number:05d}", result)
         if calls is not None:
-            calls.append((f"{number:05d}", told))
+            calls.append((f"{number:05d}", result))
     return settings
 
 
@@ -88,14 +88,14 @@ def assert_declared(space, setting):
     flat, declared = dict(domains.leaves(setting)), dict(domains.leaves(space.params))
     assert set(flat) == set(declared)
     for name, value in flat.items():
-        told = domains.describe(declared[name])
-        if "values" in told:
-            assert value in told["values"] and type(value) in {type(v) for v in told["values"]}, (name, value)
+        described = domains.describe(declared[name])
+        if "values" in described:
+            assert value in described["values"] and type(value) in {type(v) for v in described["values"]}, (name, value)
             continue
-        integers, step = "randint" in told["kind"], told.get("q")
+        integers, step = "randint" in described["kind"], described.get("q")
         assert type(value) is (int if integers else float), (name, value)
-        top = told["upper"] - 1 if integers and not step else told["upper"]
-        assert told["lower"] <= value <= top, (name, value)
+        top = described["upper"] - 1 if integers and not step else described["upper"]
+        assert described["lower"] <= value <= top, (name, value)
         if step:
             assert math.isclose(value / step, round(value / step), abs_tol=1e-6), (name, value)
 
@@ -153,13 +153,13 @@ def interleaved(searcher, seed, steps):
                 number += 1
             made.append(("suggest", setting))
         trial = chance.choice(sorted(alive))
-        told = {"training_iteration": step + 1, "loss": loss_of(dict(domains.leaves(alive[trial])))}
-        told["hyperband_info"] = {"budget": 1}
+        result = {"training_iteration": step + 1, "loss": loss_of(dict(domains.leaves(alive[trial])))}
+        result["hyperband_info"] = {"budget": 1}
         ends = chance.random() < 0.6
         with seeded(seed, 2, step):
-            searcher.on_trial_result(trial, told)
+            searcher.on_trial_result(trial, result)
             if ends:
-                searcher.on_trial_complete(trial, told)
+                searcher.on_trial_complete(trial, result)
                 del alive[trial]
         made.append(("end" if ends else "result", trial))
     return made
@@ -350,9 +350,9 @@ def test_a_parameter_that_a_searcher_cannot_propose_is_named(searcher, kind, dom
     space = space_of(lr=tune.uniform(0, 1), outer={"odd": domain})
     with pytest.raises(RequestError) as refused:
         check_searcher(experiment_of(searcher), space)
-    said = str(refused.value)
-    assert f"--searcher {searcher} cannot propose parameter 'outer/odd', a {kind}" in said
-    assert "--searcher random" in said
+    message = str(refused.value)
+    assert f"--searcher {searcher} cannot propose parameter 'outer/odd', a {kind}" in message
+    assert "--searcher random" in message
 
 
 @pytest.mark.parametrize("searcher", SEARCHERS)

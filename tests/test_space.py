@@ -32,17 +32,17 @@ def refusal(asked):
 
 
 def test_a_space_is_found_by_name():
-    found = find_space("quadratic")
-    assert found.name == "quadratic" and found.module == "search_spaces.quadratic"
-    assert set(found.space.params) == {"x", "speed", "noise"}
+    loaded_space = find_space("quadratic")
+    assert loaded_space.name == "quadratic" and loaded_space.module == "search_spaces.quadratic"
+    assert set(loaded_space.space.params) == {"x", "speed", "noise"}
 
 
 def test_a_space_is_found_by_its_file_and_keeps_its_digest():
     import hashlib
 
-    found = find_space(str(TINY))
-    assert found.path == TINY and found.module.startswith("tuner_space_tiny_")
-    assert found.sha256 == hashlib.sha256(TINY.read_bytes()).hexdigest()
+    loaded_space = find_space(str(TINY))
+    assert loaded_space.path == TINY and loaded_space.module.startswith("tuner_space_tiny_")
+    assert loaded_space.sha256 == hashlib.sha256(TINY.read_bytes()).hexdigest()
 
 
 def test_a_space_is_found_by_module_and_attribute(tmp_path, monkeypatch):
@@ -77,9 +77,9 @@ def test_a_changed_file_is_read_anew(tmp_path):
 
 
 def test_an_unknown_name_is_told_with_the_nearest_and_all_others():
-    said = refusal("cifra")
-    assert "no space named 'cifra'; did you mean 'cifar'?" in said
-    assert "quadratic" in said and "path to a .py file" in said
+    message = refusal("cifra")
+    assert "no space named 'cifra'; did you mean 'cifar'?" in message
+    assert "quadratic" in message and "path to a .py file" in message
 
 
 def test_a_missing_file_is_told():
@@ -127,9 +127,9 @@ def test_a_missing_file_is_told():
 )
 def test_a_file_that_does_not_import_is_told_with_its_file_and_line(tmp_path, text, message, line):
     path = file_with(tmp_path, text)
-    said = refusal(path)
-    assert message in said and f"{path}, line {line}" in said
-    assert "\n" not in said and "Traceback" not in said
+    refused = refusal(path)
+    assert message in refused and f"{path}, line {line}" in refused
+    assert "\n" not in refused and "Traceback" not in refused
 
 
 def test_a_file_without_a_space_is_told(tmp_path):
@@ -162,8 +162,8 @@ def test_listing_goes_on_over_a_file_that_does_not_parse(tmp_path, monkeypatch):
     file_with(tmp_path, '"""First line.\n\nSecond."""\nraise SystemExit\n', "good.py")
     file_with(tmp_path, "", "_hidden.py")
     monkeypatch.setattr("tuner.spec.spaces._folder", lambda: tmp_path)
-    found = list_spaces()
-    assert found["good"] == "First line." and "does not parse" in found["broken"] and "_hidden" not in found
+    listed = list_spaces()
+    assert listed["good"] == "First line." and "does not parse" in listed["broken"] and "_hidden" not in listed
 
 
 def test_what_a_task_reports_is_known_and_what_a_function_reports_is_not():

@@ -33,7 +33,7 @@ def test_a_warning_about_a_folder_prints_none(tmp_path, capfd):
         load_experiment(folder)
     finally:
         logger.propagate = before
-    assert "its copy" in (said := capfd.readouterr().err) and not STEERING & set(said)
+    assert "its copy" in (output := capfd.readouterr().err) and not STEERING & set(output)
 
 
 def test_the_live_table_keeps_its_own_control_sequences_alone(monkeypatch, capsys):
@@ -44,5 +44,5 @@ def test_the_live_table_keeps_its_own_control_sequences_alone(monkeypatch, capsy
     table._in_place, table._started = True, 0.0
     for _ in range(2):
         table.report([], False)
-    said = capsys.readouterr().out
-    assert said.count("\x1b") == 2 and said.count("\x1b[4A\x1b[J") == 1 and not (STEERING - {"\x1b"}) & set(said)
+    output = capsys.readouterr().out
+    assert output.count("\x1b") == 2 and output.count("\x1b[4A\x1b[J") == 1 and not (STEERING - {"\x1b"}) & set(output)

@@ -12,7 +12,7 @@ from tuner.record.columns import WAITS
 
 
 @pytest.fixture
-def told(monkeypatch):
+def reports(monkeypatch):
     """What a trial tells its driver while it waits; it waits without sleeping."""
     texts = []
     monkeypatch.setattr(trial.time, "sleep", lambda seconds: None)
@@ -30,7 +30,7 @@ def told(monkeypatch):
         RuntimeError("Unable to set up cluster storage with the following settings"),
     ],
 )
-def test_what_the_disk_refused_is_tried_again(told, trouble):
+def test_what_the_disk_refused_is_tried_again(reports, trouble):
     tries = []
 
     def report():
@@ -40,7 +40,7 @@ def test_what_the_disk_refused_is_tried_again(told, trouble):
 
     trial.patiently(report)
     assert len(tries) == 3
-    assert told == [{WAITS: f"a checkpoint cannot be saved ({trouble})"}] * 2
+    assert reports == [{WAITS: f"a checkpoint cannot be saved ({trouble})"}] * 2
 
 
 @pytest.mark.parametrize(
@@ -53,25 +53,25 @@ def test_what_the_disk_refused_is_tried_again(told, trouble):
         KeyError("x"),
     ],
 )
-def test_what_would_fail_again_is_raised_at_once(told, error):
+def test_what_would_fail_again_is_raised_at_once(reports, error):
     def report():
         raise error
 
     with pytest.raises(type(error)):
         trial.patiently(report)
-    assert not told
+    assert not reports
 
 
-def test_a_state_on_a_full_disk_is_written_when_there_is_room(told, tmp_path, monkeypatch):
+def test_a_state_on_a_full_disk_is_written_when_there_is_room(reports, tmp_path, monkeypatch):
     path, state = tmp_path / "state.pt", {"weights": torch.ones(100_000)}
     path.symlink_to("/dev/full")
     monkeypatch.setattr(trial.time, "sleep", lambda seconds: path.unlink())
     trial.patiently(trial.write_state, state, path)
     assert torch.equal(torch.load(path, weights_only=True)["weights"], state["weights"])
-    assert told == [{WAITS: "a checkpoint cannot be saved ([Errno 28] No space left on device)"}]
+    assert reports == [{WAITS: "a checkpoint cannot be saved ([Errno 28] No space left on device)"}]
 
 
-def test_a_state_larger_than_files_may_be_is_an_error_with_its_reason(told, tmp_path: Path):
+def test_a_state_larger_than_files_may_be_is_an_error_with_its_reason(reports, tmp_path: Path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
     try:
@@ -79,4 +79,4 @@ def test_a_state_larger_than_files_may_be_is_an_error_with_its_reason(told, tmp_
             trial.patiently(trial.write_state, {"weights": torch.ones(100_000)}, tmp_path / "state.pt")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert not told
+    assert not reports

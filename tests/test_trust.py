@@ -51,9 +51,9 @@ def place(tmp_path, monkeypatch, mark):
 
 def begun(tmp_path, name):
     """A search over a space, as it is on disk once it has begun."""
-    found = find_space(name)
+    loaded_space = find_space(name)
     argv = ["--space", name, "--name", "mine"]
-    request = session.begin(run.parse(argv, session.defaults_of(found)).experiment, found, argv)
+    request = session.begin(run.parse(argv, session.defaults_of(loaded_space)).experiment, loaded_space, argv)
     folder = request.experiment.folder
     folder.mkdir(parents=True)
     save_experiment(request.experiment, folder, request.facts)
@@ -61,15 +61,15 @@ def begun(tmp_path, name):
     book.write("experiment_started", name="mine")
     book.close()
     (folder / "best").mkdir()
-    config = {**CONFIG, "space": name, "space_sha256": found.sha256}
+    config = {**CONFIG, "space": name, "space_sha256": loaded_space.sha256}
     (folder / "best" / "config.json").write_text(json.dumps(config))
     return folder
 
 
 def rewritten(folder, facts=lambda facts: facts, **options):
     """Another experiment.json, as whoever makes a hostile folder would write it: whole, with its own sha256."""
-    experiment, found = load_experiment(folder)
-    save_experiment(Experiment(**{**vars(experiment), **options}), folder, facts(found))
+    experiment, recorded = load_experiment(folder)
+    save_experiment(Experiment(**{**vars(experiment), **options}), folder, facts(recorded))
 
 
 def edit(path):
@@ -96,8 +96,8 @@ def command(request, monkeypatch, place):
     """A command that runs the folder's space; of what it would train, only the import."""
     import tuner.training.data  # noqa: F401
 
-    def only_imports(given, *_):
-        find_space(given["space"])
+    def only_imports(config, *_):
+        find_space(config["space"])
 
     monkeypatch.setattr(train, "retrain", only_imports)
     monkeypatch.setattr(train, "trial_config", lambda record, _: {
@@ -108,23 +108,23 @@ def command(request, monkeypatch, place):
 
 
 def refused(code, capsys, mark, *words):
-    said = capsys.readouterr()
-    assert code == 2 and said.err.count("\n") == 1 and said.err.startswith("tuner: error: "), said
+    output = capsys.readouterr()
+    assert code == 2 and output.err.count("\n") == 1 and output.err.startswith("tuner: error: "), output
     assert not mark.exists(), "the code was run all the same"
-    assert all(word in said.err for word in words), said.err
+    assert all(word in output.err for word in words), output.err
 
 
 def test_the_file_is_named_before_its_code_is_run(command, mark, capsys):
     assert command() == 0 and mark.exists()
-    said = capsys.readouterr()
-    assert said.out.startswith(f"code: {Path('space.py').absolute()}\n") and not said.err
+    output = capsys.readouterr()
+    assert output.out.startswith(f"code: {Path('space.py').absolute()}\n") and not output.err
 
 
 def test_code_that_only_the_folder_knows_is_refused_once_it_has_changed(command, mark, capsys):
     edit(Path("space.py"))
     refused(command(), capsys, mark, "space.py, which has changed since the search", "--trust")
     assert command("--trust") == 0 and mark.exists()
-    assert "NOTE:" in (said := capsys.readouterr().out) and "has changed since the search" in said
+    assert "NOTE:" in (output := capsys.readouterr().out) and "has changed since the search" in output
 
 
 def test_a_folder_of_another_user_is_refused(command, place, mark, capsys, monkeypatch):
@@ -315,8 +315,8 @@ def test_a_setting_that_is_no_file_of_json_is_named_in_one_line(tmp_path, make, 
 def test_a_field_that_no_search_can_have_is_named_in_one_line(tmp_path, field, value, capsys):
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "space": "quadratic", field: value}))
     assert train.main([str(tmp_path / "config.json")]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and said[:-1].isprintable() and "give the best/config.json" in said
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1 and output[:-1].isprintable() and "give the best/config.json" in output
 
 
 def test_an_error_of_the_data_steers_no_terminal(tmp_path, monkeypatch, capsys):
@@ -326,4 +326,4 @@ def test_an_error_of_the_data_steers_no_terminal(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(train, "retrain", fails)
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "space": "quadratic"}))
     assert train.main([str(tmp_path / "config.json")]) == 2
-    assert "\\x1b" in (said := capsys.readouterr().err) and "\x1b" not in said
+    assert "\\x1b" in (output := capsys.readouterr().err) and "\x1b" not in output

@@ -170,19 +170,19 @@ def test_a_wrong_command_line_of_the_mirror_prints_its_use(argv, capsys):
 
 
 @pytest.mark.parametrize(
-    ("does", "said"),
+    ("does", "note"),
     [
         ("raise SystemExit(3)", "process failed; see"),
         ("import time; time.sleep(60)", "did not finish within 1 s"),
         ("", ""),
     ],
 )
-def test_a_mirror_that_fails_or_hangs_costs_a_line_that_says_what_to_do(tmp_path, capsys, does, said):
+def test_a_mirror_that_fails_or_hangs_costs_a_line_that_says_what_to_do(tmp_path, capsys, does, note):
     process = subprocess.Popen([sys.executable, "-c", does])
     wait_for(process, 1.0 if "sleep" in does else 60.0, "later", tmp_path / "wandb.log")
     printed = capsys.readouterr().out
     assert process.returncode is not None
-    assert (said in printed and "later" in printed) if said else not printed
+    assert (note in printed and "later" in printed) if note else not printed
 
 
 @pytest.mark.parametrize("how", [["--attached"], ["--all"]])
@@ -206,7 +206,7 @@ def test_a_damaged_journal_is_named_in_one_line(tmp_path, monkeypatch, capsys):
     save_experiment(Experiment(name="mine"), tmp_path, {"space": {"params": {}}})
     (tmp_path / "journal.jsonl").write_text("[\n")
     assert main([str(tmp_path), "--mode", "offline"]) == 2
-    assert "is damaged at line 1" in (said := capsys.readouterr().err) and said.count("\n") == 1
+    assert "is damaged at line 1" in (output := capsys.readouterr().err) and output.count("\n") == 1
 
 
 def test_a_link_for_wandbs_folder_is_not_written_through(tmp_path, monkeypatch, capsys):

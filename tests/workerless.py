@@ -244,14 +244,18 @@ UNREDIRECTED = {STDOUT_FILE: None, STDERR_FILE: None}
 
 def run(folder, *, concurrent=1, **choices):
     """A search without workers to its end, or the rest of it: `folder` may have a part of its journal."""
-    found = find_space(str(SPACES / "tiny.py"))
+    loaded_space = find_space(str(SPACES / "tiny.py"))
     experiment = Experiment(
-        space=found.name, results=str(folder.parent), name=folder.name, max_concurrent_trials=concurrent, **choices
+        space=loaded_space.name,
+        results=str(folder.parent),
+        name=folder.name,
+        max_concurrent_trials=concurrent,
+        **choices,
     )
-    conduct(experiment, found)
+    conduct(experiment, loaded_space)
 
 
-def conduct(experiment, found):
+def conduct(experiment, loaded_space):
     """Searches to the end without workers, from what the experiment's folder has."""
     folder, concurrent = experiment.folder, experiment.max_concurrent_trials
     (folder / "ray").mkdir(parents=True, exist_ok=True)
@@ -259,5 +263,5 @@ def conduct(experiment, found):
     journal = Journal(folder / "journal.jsonl")
     begun = "experiment_resumed" if history else "experiment_started"
     journal.write(begun, name=experiment.name, num_samples=experiment.num_samples, max_epochs=experiment.max_epochs)
-    driver.search(assemble(experiment, found, None, journal, history, Resources(1, 0, concurrent, 1)), journal)
+    driver.search(assemble(experiment, loaded_space, None, journal, history, Resources(1, 0, concurrent, 1)), journal)
     journal.close()

@@ -74,7 +74,7 @@ def audit(record: ExperimentRecord, num_trials: int, seed: int) -> AuditResult:
     saved = read_audit(folder) or {"winner": winner[0].id, "seed": seed, "sample": [], "trials": []}
     if saved["seed"] != seed:
         raise RequestError(f"--seed {seed}: {folder / FILE} has seed {saved['seed']}; give that, or delete the file")
-    sample = sampled([trial.id for trial in pruned], num_trials, seed)
+    sample = drawn_trials([trial.id for trial in pruned], num_trials, seed)
     saved |= {"winner": winner[0].id, "sample": sample}
     done = {trial["trial"]: trial for trial in saved["trials"]}
     for number, trial in enumerate((t for name in sample for t in pruned if t.id == name), 1):
@@ -88,7 +88,7 @@ def audit(record: ExperimentRecord, num_trials: int, seed: int) -> AuditResult:
     return result
 
 
-def sampled(trials: list[str], count: int, seed: int) -> list[str]:
+def drawn_trials(trials: list[str], count: int, seed: int) -> list[str]:
     """Draws `count` trials without replacement; a larger count with the same seed draws the same trials and more."""
     drawn = sorted(trials)
     random.Random(seed).shuffle(drawn)

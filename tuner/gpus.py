@@ -140,7 +140,7 @@ class Look:
             try:
                 with blamed(path.parent.name):
                     if self._known.get(path, ((), []))[0] != stamp:
-                        self._known[path] = stamp, running_of(path.parent.name, _events(path, until))
+                        self._known[path] = stamp, running_of(path.parent.name, _events_until(path, until))
                     trials += filter(alive, self._known[path][1])
             except RequestError as error:
                 logger.warning("skipped: %s", error)
@@ -162,7 +162,7 @@ def _journals(results: Path) -> list[tuple[Path, tuple[int, int, int]]]:
     return journals
 
 
-def _events(path: Path, until: float) -> Iterator[Event]:
+def _events_until(path: Path, until: float) -> Iterator[Event]:
     """Yields a journal's events; raises a RequestError if the journal is too large, or after the time `until`."""
     if path.lstat().st_size > MOST_BYTES:
         raise RequestError(f"{path} has more than {MOST_BYTES:,} bytes")

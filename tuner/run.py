@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from tuner.drive.saved import Saved, saved
+from tuner.drive.resumed_experiment import ResumedExperiment, load_resumed
 from tuner.drive.trust import refuse_cluster
 from tuner.errors import RequestError, leave, nearest, say
 from tuner.record.lock import only_driver
@@ -112,36 +112,37 @@ def run_within(stack: contextlib.ExitStack, argv: list[str], command: Command) -
     Ray starts before this process imports torch, Ray Tune and the space. Ray's processes take a second to start, and
     its workers then import the same modules at the same time as this process.
     """
-    loaded = resumed(command)
+    loaded = resumed_experiment(command)
     experiment = parse(argv, loaded.experiment).experiment if loaded else command.experiment
     imports = ("ray.tune", "torch") if mentions_torch(experiment.space) else ("ray.tune",)
     from tuner.drive import driver
 
     if loaded and not command.dry_run:
         stack.enter_context(only_driver(loaded.experiment.folder))
-        loaded = resumed(command)  # again, because another driver may have extended it before this one got the lock
+        # Loaded again, because another driver may have extended it before this one got the lock.
+        loaded = resumed_experiment(command)
     if loaded:
         say(*loaded.code)
     if not (command.dry_run or experiment.address):
         stack.enter_context(driver.ray_here(experiment, imports))
     from tuner.drive import console, session
 
-    request = requested(argv, command, loaded)
+    request = request_of(argv, command, loaded)
     if command.dry_run:
         say(*console.plan(request))
         return 0
     request = session.load_data(request)
     say(*console.heading(request))
     if experiment.address:
-        stack.enter_context(driver.ray_at(request.experiment, request.found))
+        stack.enter_context(driver.ray_at(request.experiment, request.loaded_space))
     if not loaded:
         session.make_folder(request)
         stack.enter_context(only_driver(request.experiment.folder))
     stack.enter_context(session.stored(request.experiment))
-    return search(request)
+    return search_and_print(request)
 
 
-def search(request: Request) -> int:
+def search_and_print(request: Request) -> int:
     """Runs the search on the started Ray and prints the answer; returns the exit code."""
     from tuner.drive import console, session
     from tuner.drive.mirroring import mirrored
@@ -154,20 +155,20 @@ def search(request: Request) -> int:
     return done.exit_code
 
 
-def resumed(command: Command) -> Saved | None:
+def resumed_experiment(command: Command) -> ResumedExperiment | None:
     """Loads the experiment that `--resume` names; None for a new search.
 
     Raises:
         RequestError: neither `--space` nor `--resume` is given, or the experiment cannot be resumed.
     """
     if command.resume:
-        return saved(command.experiment, command.resume, command.trust)
+        return load_resumed(command.experiment, command.resume, command.trust)
     if not command.experiment.space:
         raise RequestError("give --space NAME (see --list), or --resume NAME")
     return None
 
 
-def requested(argv: list[str], command: Command, loaded: Saved | None, here: bool = True) -> Request:
+def request_of(argv: list[str], command: Command, loaded: ResumedExperiment | None, here: bool = True) -> Request:
     """Checks the command line, whose options take precedence over the space's defaults or the resumed experiment.
 
     Args:
@@ -181,8 +182,8 @@ def requested(argv: list[str], command: Command, loaded: Saved | None, here: boo
         if not (command.trust or wanted.address == command.experiment.address):
             refuse_cluster(wanted.folder, wanted.address)
         return session.resume(wanted, loaded, here)
-    found = find_space(command.experiment.space)
-    return session.begin(parse(argv, session.defaults_of(found)).experiment, found, argv, here)
+    loaded_space = find_space(command.experiment.space)
+    return session.begin(parse(argv, session.defaults_of(loaded_space)).experiment, loaded_space, argv, here)
 
 
 if __name__ == "__main__":

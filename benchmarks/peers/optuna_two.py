@@ -61,15 +61,15 @@ def main() -> None:
     if args.join:
         return work(args.results)
 
-    given = workload.load()
+    job = workload.load()
     args.results.mkdir(parents=True, exist_ok=True)
     study = open_study(args.results)
-    for setting in given.settings:
+    for setting in job.settings:
         study.enqueue_trial(setting)
     # Programs of their own, as the manual has it: in a child that multiprocessing spawned, the data loaders
     # would spawn their processes too, each of which imports torch again.
     join = [sys.executable, "-m", "benchmarks.peers.optuna_two", "--join", "--results", str(args.results)]
-    others = [subprocess.Popen(join) for _ in range(given.num_concurrent - 1)]
+    others = [subprocess.Popen(join) for _ in range(job.num_concurrent - 1)]
     work(args.results)
     if any(process.wait() for process in others):
         raise SystemExit("a worker failed")

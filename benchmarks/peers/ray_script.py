@@ -27,12 +27,12 @@ def main() -> None:
     parser.add_argument("--reuse", action="store_true")
     args = parser.parse_args()
 
-    given = workload.load()
-    asha = ASHAScheduler(max_t=given.max_epochs, grace_period=1, reduction_factor=2) if given.asha else None
-    ray.init(address="local", num_cpus=given.num_concurrent, include_dashboard=False)
+    work = workload.load()
+    asha = ASHAScheduler(max_t=work.max_epochs, grace_period=1, reduction_factor=2) if work.asha else None
+    ray.init(address="local", num_cpus=work.num_concurrent, include_dashboard=False)
     grid = tune.Tuner(
         tune.with_resources(train, {"cpu": 1}),
-        param_space={"setting": tune.grid_search(given.settings)},
+        param_space={"setting": tune.grid_search(work.settings)},
         tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=asha, reuse_actors=args.reuse),
         run_config=tune.RunConfig(name="search", storage_path=str(args.results)),
     ).fit()

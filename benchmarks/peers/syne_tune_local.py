@@ -25,7 +25,7 @@ def main() -> None:
     from syne_tune.config_space import choice, loguniform
     from syne_tune.optimizer.baselines import ASHA, RandomSearch
 
-    given = workload.load()
+    work = workload.load()
     widths = [2**i for i in range(2, 9)]
     space = {
         "l1": choice(widths),
@@ -38,20 +38,20 @@ def main() -> None:
             space,
             metric="loss",
             time_attr="epoch",
-            max_t=given.max_epochs,
+            max_t=work.max_epochs,
             grace_period=1,
             reduction_factor=2,
-            points_to_evaluate=given.settings,
+            points_to_evaluate=work.settings,
         )
-        if given.asha
-        else RandomSearch(space, metrics=["loss"], points_to_evaluate=given.settings)
+        if work.asha
+        else RandomSearch(space, metrics=["loss"], points_to_evaluate=work.settings)
     )
     Tuner(
         trial_backend=LocalBackend(entry_point=str(TRIAL_SCRIPT)),
         scheduler=scheduler,
         # The criterion means "more than".
-        stop_criterion=StoppingCriterion(max_num_trials_started=len(given.settings) - 1),
-        n_workers=given.num_concurrent,
+        stop_criterion=StoppingCriterion(max_num_trials_started=len(work.settings) - 1),
+        n_workers=work.num_concurrent,
         # The default, 5 s between looks at a trial, would leave a core idle after each of these short trials.
         sleep_time=0.1,
         wait_trial_completion_when_stopping=True,

@@ -91,15 +91,15 @@ def validate(net: nn.Module, batches: DataLoader[Any]) -> Metrics:
 
 def train_cifar(setting: Mapping[str, Any]) -> Iterator[tuple[Metrics, State]]:
     """Train one setting; after each epoch give its validation metrics and what a checkpoint holds."""
-    given = workload.load()
+    work = workload.load()
     # One thread a trial on every side: two trials share two cores.
     torch.set_num_threads(1)
     net = Net(int(setting["l1"]), int(setting["l2"]))
     optimizer = torch.optim.SGD(net.parameters(), lr=float(setting["lr"]), momentum=0.9)
     batch_size = int(setting["batch_size"])
-    train_batches = loader("train", batch_size, given.num_workers)
-    validation_batches = loader("validation", batch_size, given.num_workers)
-    for epoch in range(1, given.max_epochs + 1):
+    train_batches = loader("train", batch_size, work.num_workers)
+    validation_batches = loader("validation", batch_size, work.num_workers)
+    for epoch in range(1, work.max_epochs + 1):
         train_epoch(net, train_batches, optimizer)
         metrics = validate(net, validation_batches)
         yield metrics, {"epoch": epoch, "net": net.state_dict(), "optimizer": optimizer.state_dict()}

@@ -47,7 +47,7 @@ def augment(images: Tensor, size: int, degrees: float, strengths: Strengths) -> 
 @functools.cache
 def has_numba() -> bool:
     """Whether numba is installed; logs a warning once if it is not."""
-    found = importlib.util.find_spec("numba") is not None
-    if not found:
+    is_installed = importlib.util.find_spec("numba") is not None
+    if not is_installed:
         logger.warning("numba is not installed: augmenting on a CPU is 4 to 8 times slower; install '.[augment]'")
-    return found
+    return is_installed

@@ -77,10 +77,10 @@ def draw_crops(
     fits = ((sizes > 0) & (sizes <= limits)).all(2)
     allowed = min(max(width / height, ratio[0]), ratio[1])
     largest = torch.tensor([min(width, round(height * allowed)), min(height, round(width / allowed))])
-    found = fits.any(1, keepdim=True)
-    size = torch.where(found, sizes[torch.arange(num), fits.int().argmax(1)], largest)
+    any_fits = fits.any(1, keepdim=True)
+    size = torch.where(any_fits, sizes[torch.arange(num), fits.int().argmax(1)], largest)
     room = limits - size
-    corner = torch.where(found, torch.rand(num, 2).mul(room + 1).long(), room // 2)
+    corner = torch.where(any_fits, torch.rand(num, 2).mul(room + 1).long(), room // 2)
     return torch.cat([corner, size], dim=1)
 
 

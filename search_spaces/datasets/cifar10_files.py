@@ -126,10 +126,10 @@ def read_bytes(path: Path) -> bytes:
 
 
 def check_digest(path: Path, content: bytes, algorithm: str, expected: str) -> None:
-    found = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
-    if found != expected:
+    actual = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
+    if actual != expected:
         raise DataError(
-            f"{path}: truncated or altered: {len(content):,} bytes with {algorithm} {found}, not CIFAR-10's "
+            f"{path}: truncated or altered: {len(content):,} bytes with {algorithm} {actual}, not CIFAR-10's "
             f"{expected}; unpack the archive again"
         )
 
@@ -149,8 +149,8 @@ def load_sample(reason: str) -> Splits:
         DataError: a file of the sample is missing or changed.
     """
     train, test = read_sheets(SAMPLE, "train"), read_sheets(SAMPLE, "test")
-    if (found := digest(train, test)) != SAMPLE_SHA256:
-        raise DataError(f"{SAMPLE}: altered: sha256 {found}, not {SAMPLE_SHA256}; reinstall tuner")
+    if (actual := digest(train, test)) != SAMPLE_SHA256:
+        raise DataError(f"{SAMPLE}: altered: sha256 {actual}, not {SAMPLE_SHA256}; reinstall tuner")
     return Splits(
         train,
         test=test,

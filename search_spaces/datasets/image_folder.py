@@ -71,11 +71,11 @@ def labelled(folder: Path, classes: list[str], decode: partial[np.ndarray]) -> F
     for label, name in enumerate(classes):
         if not (folder / name).is_dir():
             raise DataError(f"{folder / name}: no such folder, but the training part has the class; add its images")
-        found = list(image_paths(folder / name))
-        if not found:
+        images = list(image_paths(folder / name))
+        if not images:
             raise DataError(f"{folder / name}: no image ({', '.join(EXTENSIONS)}); add some or remove the folder")
-        paths += found
-        targets += [label] * len(found)
+        paths += images
+        targets += [label] * len(images)
     check_headers(paths)
     return Files(np.array(paths), np.array(targets, np.int64), decode)
 

@@ -69,9 +69,9 @@ def run(env, cluster, tmp_path):
     """Runs the real command against the cluster."""
 
     def command(*options, address=cluster, space=TINY, **changed):
-        given = ["--space", str(space), "--address", address, "--wandb", "disabled", "--results", str(tmp_path / "r")]
+        words = ["--space", str(space), "--address", address, "--wandb", "disabled", "--results", str(tmp_path / "r")]
         return subprocess.run(
-            [sys.executable, "-m", "tuner.run", *given, *options],
+            [sys.executable, "-m", "tuner.run", *words, *options],
             env={name: value for name, value in {**env, **changed}.items() if value is not None},
             cwd=tmp_path,
             capture_output=True,
@@ -112,9 +112,9 @@ def test_a_search_runs_on_a_cluster(run, tmp_path):
         ),
     ],
 )
-def test_a_wrong_token_is_refused(run, env, tmp_path, changed, said):
+def test_a_wrong_token_is_refused(run, env, tmp_path, changed, message):
     changed = {name: value and value.replace("HOME", env["HOME"]) for name, value in changed.items()}
-    assert said in refusal(run(**changed))
+    assert message in refusal(run(**changed))
     assert not list((tmp_path / "r").glob("*"))
 
 
@@ -126,15 +126,15 @@ def test_a_token_that_is_there_is_used_without_a_mode(run):
 def test_a_token_for_a_cluster_that_asks_for_none_is_refused(run, env, tmp_path):
     with started({**env, "RAY_AUTH_MODE": "disabled"}, tmp_path) as address:
         for mode in ("token", None):
-            said = refusal(run(address=address, RAY_AUTH_MODE=mode))
-            assert "the cluster asks for no token" in said and "set RAY_AUTH_MODE=disabled" in said
+            message = refusal(run(address=address, RAY_AUTH_MODE=mode))
+            assert "the cluster asks for no token" in message and "set RAY_AUTH_MODE=disabled" in message
         options = ["--num-samples", "1", "--max-epochs", "1"]
         assert run(*options, address=address, RAY_AUTH_MODE="disabled").returncode == 0
 
 
 def test_rays_client_is_refused_with_what_works(run):
-    said = refusal(run(address="ray://127.0.0.1:10001"))
-    assert "runs inside the cluster" in said and "ray job submit" in said
+    message = refusal(run(address="ray://127.0.0.1:10001"))
+    assert "runs inside the cluster" in message and "ray job submit" in message
 
 
 @pytest.mark.parametrize(
@@ -144,11 +144,11 @@ def test_rays_client_is_refused_with_what_works(run):
         ({"python_version": "3.9.1"}, "on Python 3.9.1, this is Ray"),
     ],
 )
-def test_another_version_is_refused(run, env, cluster, theirs, said):
+def test_another_version_is_refused(run, env, cluster, theirs, message):
     command = [sys.executable, "-c", OTHER_VERSION, cluster]
     was = subprocess.run([*command, json.dumps(theirs)], env=env, capture_output=True, check=True).stdout
     try:
-        assert said in refusal(run())
+        assert message in refusal(run())
     finally:
         subprocess.run(command, env=env, input=was, capture_output=True, check=True)
 
@@ -163,8 +163,8 @@ def test_a_space_that_does_not_load_on_the_nodes_is_refused(run, tmp_path):
         "def train(config):\n    return {'loss': 0.0 if here else 1.0}\n"
         "space = Space(params={'x': tune.uniform(0, 1)}, train=train)\n"
     )
-    said = refusal(run(space="mine.py"))
-    assert "(and 1 more): the space does not load (ModuleNotFoundError: No module named 'not_on_the_nodes')" in said
+    message = refusal(run(space="mine.py"))
+    assert "(and 1 more): the space does not load (ModuleNotFoundError: No module named 'not_on_the_nodes')" in message
 
 
 def test_a_module_of_the_users_runs_with_the_settings_sent(run, tmp_path):

@@ -14,7 +14,7 @@ import yaml
 
 from tuner import run
 from tuner.serve import __main__ as serve
-from tuner.serve.secret import given_token
+from tuner.serve.secret import token_from_environment
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources, resources_of
 
@@ -81,11 +81,11 @@ def test_the_cluster_has_the_version_of_the_project():
 def test_compose_takes_it():
     from compose_spec import PyCompose
 
-    given = yaml.safe_load(text("docker/compose.yaml"))  # compose merges `<<` as YAML does
-    assert set(PyCompose.from_json(json.dumps(given)).services) == {"head", "worker", "serve"}
-    given["services"]["head"]["port"] = 8265
+    document = yaml.safe_load(text("docker/compose.yaml"))  # compose merges `<<` as YAML does
+    assert set(PyCompose.from_json(json.dumps(document)).services) == {"head", "worker", "serve"}
+    document["services"]["head"]["port"] = 8265
     with pytest.raises(ValueError, match="port"):
-        PyCompose.from_json(json.dumps(given))
+        PyCompose.from_json(json.dumps(document))
 
 
 def test_compose_publishes_on_loopback_alone_and_watches_every_service():
@@ -97,10 +97,10 @@ def test_compose_publishes_on_loopback_alone_and_watches_every_service():
 
 
 def test_composes_two_secrets_are_files_and_only_the_page_has_its_own():
-    given = yaml.safe_load(text("docker/compose.yaml"))
-    files = {name: secret["file"] for name, secret in given["secrets"].items()}
+    document = yaml.safe_load(text("docker/compose.yaml"))
+    files = {name: secret["file"] for name, secret in document["secrets"].items()}
     assert all(re.fullmatch(rf"\$\{{TUNER_SECRETS:\?[^}}]+\}}/{name}", files[name]) for name in files)  # else: refused
-    services = given["services"]
+    services = document["services"]
     assert {name: service["secrets"] for name, service in services.items()} == {
         "head": ["ray_token"], "worker": ["ray_token"], "serve": ["ray_token", "page_token"],
     }  # fmt: skip
@@ -124,9 +124,9 @@ def test_composes_dashboard_is_started_as_its_command_line_wants(tmp_path, monke
     (tmp_path / "token").write_text(f"{secret}\n")
     (tmp_path / "python").write_text('#!/bin/sh\nenv >&2\nprintf "%s|" "$@"\n')
     (tmp_path / "python").chmod(0o755)
-    given = {name: value.replace("/run/secrets/page_token", str(tmp_path / "token"))
+    variables = {name: value.replace("/run/secrets/page_token", str(tmp_path / "token"))
              for name, value in service["environment"].items()}  # fmt: skip
-    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **given}
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **variables}
     done = subprocess.run(["sh", "-c", command], env=env, capture_output=True, text=True, check=True)
     assert secret not in done.stdout + done.stderr
     _, module, *options = done.stdout.split("|")[:-1]
@@ -134,9 +134,9 @@ def test_composes_dashboard_is_started_as_its_command_line_wants(tmp_path, monke
     assert module == "tuner.serve"
     assert (args.host, args.address) == ("0.0.0.0", "http://head:8265") and Path(args.results).is_dir()
     monkeypatch.delenv("TUNER_TOKEN", raising=False)
-    for name, value in given.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert given_token() == secret
+    assert token_from_environment() == secret
 
 
 def test_the_base_image_is_one_by_its_digest():

@@ -53,8 +53,8 @@ ray.shutdown()
 def test_processes_wait_for_the_actors_of_a_placement_group_that_takes_all_cpus():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert said == {"started": 3, "kept": 3, "left": 0, "imported": [True] * 3}
+    printed = json.loads(done.stdout.splitlines()[-1])
+    assert printed == {"started": 3, "kept": 3, "left": 0, "imported": [True] * 3}
 
 
 def test_a_raylet_that_does_not_answer_is_told_and_not_waited_for(one_ray, monkeypatch, caplog):

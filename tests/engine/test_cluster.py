@@ -14,6 +14,6 @@ from tuner.errors import RequestError
         ("nowhere", "must be auto or host:port"),
     ],
 )
-def test_an_address_that_cannot_be_one_is_refused(address, said):
-    with pytest.raises(RequestError, match=said):
+def test_an_address_that_cannot_be_one_is_refused(address, message):
+    with pytest.raises(RequestError, match=message):
         cluster.check_head(address)

@@ -134,21 +134,21 @@ def actual(path):
     """Describes in one line what the installed Ray has at a path; starts with `missing` if it has nothing there."""
     module, _, name = path.partition(":")
     try:
-        found = importlib.import_module(module)
+        member = importlib.import_module(module)
     except ImportError as error:
         return f"missing: {error}"
     *outer, last = name.split(".") if name else [""]
     for part in outer:
-        if not hasattr(found, part):
+        if not hasattr(member, part):
             return f"missing: no {part} in {module}"
-        found = getattr(found, part)
+        member = getattr(member, part)
     if not last:
         return "module"
-    if inspect.isfunction(found):  # module:function.option
-        return "option" if f'"{last}"' in inspect.getsource(found) else "missing: no such option"
-    if not hasattr(found, last):
-        return assigned(found, last) if inspect.isclass(found) else f"missing: no {last} in {module}"
-    return described(getattr(found, last))
+    if inspect.isfunction(member):  # module:function.option
+        return "option" if f'"{last}"' in inspect.getsource(member) else "missing: no such option"
+    if not hasattr(member, last):
+        return assigned(member, last) if inspect.isclass(member) else f"missing: no {last} in {module}"
+    return described(getattr(member, last))
 
 
 def described(value):
@@ -188,9 +188,9 @@ def targets_of(node):
 
 def test_ray_is_as_expected():
     differences = [
-        f"{path}\n    expected {expected}\n    found    {found}"
+        f"{path}\n    expected {expected}\n    found    {kind}"
         for path, expected in CONTRACT.items()
-        if (found := actual(path)) != expected
+        if (kind := actual(path)) != expected
     ]
     assert not differences, "Ray differs from what tuner/engine/ relies on:\n" + "\n".join(differences)
 
@@ -289,8 +289,8 @@ def names_of(paths):
     names = set()
     for path in paths:
         module, _, name = path.partition(":")
-        found = getattr(importlib.import_module(module), name, object)  # a missing class fails test_ray_is_as_expected
-        for each in inspect.getmro(found)[:-1]:
+        ours = getattr(importlib.import_module(module), name, object)  # a missing class fails test_ray_is_as_expected
+        for each in inspect.getmro(ours)[:-1]:
             if each.__module__.split(".")[0] == "ray":
                 names |= set(vars(each)) | {node.attr for node in ast.walk(parsed(each)) if is_own(node)}
     return names
@@ -325,7 +325,7 @@ def test_overridden_methods_of_rays_classes_are_in_the_contract():
     import tuner.engine.controller as controller
     from tuner.engine import rungs, trials
 
-    for ours in (controller.Controller, controller.Analysis, rungs.Asha, rungs.Bracket, trials.SearchTrial):
+    for ours in (controller.Controller, controller.Analysis, rungs.AshaScheduler, rungs.Bracket, trials.SearchTrial):
         theirs = {name for base in inspect.getmro(ours)[1:-1] for name in vars(base)}
         overridden = {name for name, value in vars(ours).items() if inspect.isfunction(value)} & theirs
         assert overridden - {"__init__"} <= NAMES, ours
@@ -357,7 +357,7 @@ def test_the_scan_leaves_own_private_names_alone():
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "result"),
     [
         ("ray.tune.gone:X", "missing: "),
         ("ray.tune.execution.tune_controller:TuneController._gone", "missing: TuneController has no attribute _gone"),
@@ -365,5 +365,5 @@ def test_the_scan_leaves_own_private_names_alone():
         ("ray:init._gone", "missing: no such option"),
     ],
 )
-def test_what_ray_lost_is_said(path, found):
-    assert actual(path).startswith(found) or found.startswith(":")
+def test_what_ray_lost_is_said(path, result):
+    assert actual(path).startswith(result) or result.startswith(":")

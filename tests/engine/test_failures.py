@@ -31,9 +31,9 @@ def as_ray_says(error):
     ],
 )
 def test_an_error_of_a_trial_is_told_in_one_line(error, kind):
-    for given in (error, as_ray_says(error)):
-        found, text = kind_of(given)
-        assert found == kind and str(error).strip("'") in text and "\n" not in text
+    for shown in (error, as_ray_says(error)):
+        actual_kind, text = kind_of(shown)
+        assert actual_kind == kind and str(error).strip("'") in text and "\n" not in text
         assert type(error).__name__ in text and "RayTaskError" not in text
 
 
@@ -79,6 +79,6 @@ def test_cudas_own_exception_of_several_lines_is_told_by_its_first_with_its_usua
     advice += "might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
     advice += "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
     error = torch.AcceleratorError(f"{first}\n{advice}")
-    for given in (error, as_ray_says(error)):
-        kind, text = kind_of(given)
+    for shown in (error, as_ray_says(error)):
+        kind, text = kind_of(shown)
         assert kind == "cuda" and text.startswith(f"AcceleratorError: {first}; usually {usual}") and "\n" not in text

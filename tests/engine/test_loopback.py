@@ -19,14 +19,14 @@ from tuner.training.launch import Processes
 
 def listening(pid):
     """(name of the process, address) of each TCP socket that a process or one that it started listens on."""
-    found = set()
+    listeners = set()
     with contextlib.suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
         for process in [root, *root.children(recursive=True)]:
             with contextlib.suppress(psutil.Error):
                 sockets = process.net_connections("tcp")
-                found |= {(process.name(), each.laddr.ip) for each in sockets if each.status == psutil.CONN_LISTEN}
-    return found
+                listeners |= {(process.name(), each.laddr.ip) for each in sockets if each.status == psutil.CONN_LISTEN}
+    return listeners
 
 
 def is_loopback(address):
@@ -45,21 +45,21 @@ def test_a_search_listens_on_loopback_alone_and_its_files_are_private(tmp_path, 
     command = [sys.executable, "-m", "tuner.run", "--space", "quadratic", "--num-samples", "4", "--wandb", "disabled"]
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     env |= {"HOME": str(tmp_path), "RAY_TMPDIR": str(sessions)}
-    with open(tmp_path / "said", "w") as said:
+    with open(tmp_path / "said", "w") as output:
         search = subprocess.Popen(
-            [*command, "--results", str(tmp_path / "results")], env=env, stdout=said, stderr=said, umask=0o022
+            [*command, "--results", str(tmp_path / "results")], env=env, stdout=output, stderr=output, umask=0o022
         )
-        found, modes = set(), set()
+        listeners, modes = set(), set()
         while search.poll() is None:
-            found |= listening(search.pid)
+            listeners |= listening(search.pid)
             with contextlib.suppress(FileNotFoundError):
                 modes |= {stat.S_IMODE(folder.stat().st_mode) for folder in sessions.iterdir()}
             time.sleep(0.1)
     assert modes == {0o700} and not list(sessions.iterdir())
     assert search.returncode == 0, (tmp_path / "said").read_text()
-    names = {name for name, _ in found}
+    names = {name for name, _ in listeners}
     assert {"gcs_server", "raylet"} <= names and any(name.startswith("ray::TrialFunction") for name in names)
-    assert all(is_loopback(address) for _, address in found), sorted(found)
+    assert all(is_loopback(address) for _, address in listeners), sorted(listeners)
     token = tmp_path / ".ray" / "auth_token"
     assert stat.S_IMODE(token.stat().st_mode) == 0o600 and stat.S_IMODE(token.parent.stat().st_mode) == 0o700
 
@@ -101,5 +101,5 @@ def nothing():
 
 def test_the_processes_of_a_ddp_trial_meet_on_loopback_alone():
     with Processes(nothing, 2) as group:
-        found = set().union(*(listening(process.pid) for process in group.processes))
-    assert found and all(is_loopback(address) for _, address in found), sorted(found)
+        listeners = set().union(*(listening(process.pid) for process in group.processes))
+    assert listeners and all(is_loopback(address) for _, address in listeners), sorted(listeners)

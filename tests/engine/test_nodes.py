@@ -96,10 +96,10 @@ def test_an_only_search_has_all_of_it(cluster):
         ),
     ],
 )
-def test_why_trials_wait_is_said_while_none_runs(cluster, present, waiting, said):
+def test_why_trials_wait_is_said_while_none_runs(cluster, present, waiting, notice):
     cluster.present = present
     waits = Nodes(Resources(1, 1, 2), follow=True)
-    assert waits.notice(waiting, 0).startswith(said)
+    assert waits.notice(waiting, 0).startswith(notice)
     assert waits.notice(waiting, 1) == waits.notice(0, 0) == ""
 
 
@@ -111,7 +111,7 @@ def test_why_a_trial_of_several_workers_waits_is_said(cluster):
     assert "busy or still starting" in waits.notice(1, 0)
 
 
-class Told:
+class FakeState:
     """Ray's control service, with what an autoscaler told it."""
 
     def __init__(self, config=None):
@@ -123,7 +123,7 @@ class Told:
 
 def test_the_launchers_file_says_how_far_it_goes(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(control, "state", Told())
+    monkeypatch.setattr(control, "state", FakeState())
     assert launchable() == []
     kinds = {
         "head": {"resources": {"CPU": 2}, "max_workers": 0},
@@ -139,7 +139,7 @@ def test_what_rays_control_service_was_told_goes_first(monkeypatch):
     config = autoscaler_pb2.ClusterConfig(
         node_group_configs=[groups(resources={"CPU": 4}, max_count=2), groups(resources={"GPU": 1}, max_count=-1)]
     )
-    monkeypatch.setattr(control, "state", Told(config))
+    monkeypatch.setattr(control, "state", FakeState(config))
     assert launchable() == [{"CPU": 4}] * 2 + [{"GPU": 1}] * nodes.UNBOUNDED
 
 
@@ -151,7 +151,7 @@ def alone(tmp_path_factory):
     """The figures of the search on one node that nothing happens to."""
     with raylets(tmp_path_factory.mktemp("alone"), 1) as bed:
         search = bed.search("alone")
-        assert search.end() == 0, search.said
+        assert search.end() == 0, search.output
     return figures(search)
 
 
@@ -162,7 +162,7 @@ def after(alone, tmp_path):
     def run(fault):
         with raylets(tmp_path, FAULTS[fault].num_nodes) as bed:
             search = FAULTS[fault].happens(bed)
-        assert search.process.returncode == 0, search.said
+        assert search.process.returncode == 0, search.output
         assert figures(search) == alone
         assert [event["status"] for event in search.named("trial_ended")] == ["completed"] * 6
         return search
@@ -199,7 +199,7 @@ def test_a_drained_node_costs_nothing(after):
 def test_without_any_node_trials_wait_for_one(after):
     search = after("all_killed")
     assert {event["kind"] for event in search.named("trial_failed")} == {"worker_lost"}
-    assert len(places(search)) == 3 and "none of 1 node has that" in search.said
+    assert len(places(search)) == 3 and "none of 1 node has that" in search.output
 
 
 @pytest.mark.chaos
@@ -213,15 +213,15 @@ def test_a_ddp_trial_on_two_nodes_moves_when_one_is_drained(tmp_path):
     with raylets(tmp_path, 0) as bed:
         bed.add(num_cpus=2)
         together = bed.search("together", *options)
-        assert together.end() == 0, together.said
+        assert together.end() == 0, together.output
     with raylets(tmp_path, 2) as bed:
         apart = bed.search("apart", *options)
         apart.wait_for_reports(2)
         (other,) = {node.node_ip_address for node in bed.nodes} - {apart.named("trial_started")[0]["node"]}
         bed.drain(other)  # where the trial has a worker, and no more
-        apart.wait_for(lambda: "2 nodes have room for 1 of them" in apart.said)
+        apart.wait_for(lambda: "2 nodes have room for 1 of them" in apart.output)
         bed.add()
-        assert apart.end() == 0, apart.said
+        assert apart.end() == 0, apart.output
     assert figures(apart) == figures(together)
     assert [event["trial"] for event in apart.named("trial_started")] == ["00000", "00000", "00001"]
     assert not apart.named("trial_failed")
@@ -235,9 +235,9 @@ def test_gpus_that_are_not_there_yet_are_waited_for(tmp_path):
         options = ["--gpus-per-trial", "1", "--num-samples", "3"]
         space = Path(__file__).parents[1] / "spaces" / "lossy.py"
         refused = bed.search("refused", *options, space=space)
-        assert refused.end() == 2 and "no node of the cluster has more than 0 GPUs" in refused.said
+        assert refused.end() == 2 and "no node of the cluster has more than 0 GPUs" in refused.output
         search = bed.search("waits", *options, "--max-concurrent-trials", "3", space=space)
-        search.wait_for(lambda: "3 trials wait for a node with 1 CPU and 1 GPU" in search.said)
+        search.wait_for(lambda: "3 trials wait for a node with 1 CPU and 1 GPU" in search.output)
         seen = get_cluster_status(bed.address).resource_demands.placement_group_demand
         assert sum(bundles.count for each in seen for bundles in each.bundles_by_count) == 3
         gpus = bed.add(num_cpus=3, num_gpus=3)

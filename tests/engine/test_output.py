@@ -17,9 +17,9 @@ def test_what_fits_is_kept_as_it_is():
 
 
 def test_beyond_the_limit_is_said_once_and_dropped():
-    said = kept(["12345678"] * 1000, 20)
-    assert said.startswith("1234567812345678123") and said.count("not kept") == 1 and len(said) < 200
-    assert "cut after 20 bytes" in said
+    output = kept(["12345678"] * 1000, 20)
+    assert output.startswith("1234567812345678123") and output.count("not kept") == 1 and len(output) < 200
+    assert "cut after 20 bytes" in output
 
 
 def test_one_text_above_the_limit_is_cut():

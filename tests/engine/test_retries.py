@@ -132,14 +132,14 @@ def test_what_a_trial_does_itself_is_not_tried_again(lossy):
 
 
 def test_what_ray_knows_of_a_dead_worker_is_told_without_its_guesses():
-    said = (
+    message = (
         "The actor died unexpectedly before finishing this task.\n\tactor_id: 1f\nThe actor is dead because its worker "
     )
-    said += "process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a "
-    said += (
+    message += "process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a "
+    message += (
         "connection error code 2. End of file. Some common causes include: (1) the process was killed by the OOM killer"
     )
-    text = Retries(0).judge("00001", ray.exceptions.RayActorError(error_msg=said), 0).error
+    text = Retries(0).judge("00001", ray.exceptions.RayActorError(error_msg=message), 0).error
     assert text == "its worker died: Worker unexpectedly exits with a connection error code 2. End of file."
 
 

@@ -45,55 +45,55 @@ def wait_for(process, num_processes):
 
 
 @pytest.fixture
-def told(monkeypatch):
+def calls(monkeypatch):
     before = [signal.getsignal(number) for number in signals.HANDLED]
-    told = []
-    monkeypatch.setattr(signals, "end_family", lambda: told.append("family"))
-    monkeypatch.setattr(os, "_exit", lambda code: told.append(code))
-    yield told
+    calls = []
+    monkeypatch.setattr(signals, "end_family", lambda: calls.append("family"))
+    monkeypatch.setattr(os, "_exit", lambda code: calls.append(code))
+    yield calls
     assert [signal.getsignal(number) for number in signals.HANDLED] == before
 
 
-def test_the_inner_one_is_asked_and_after_it_the_next_signal_still_ends_everything(told):
-    with signals_to(lambda reason: told.append(f"outer: {reason}")):
-        with signals_to(lambda reason: told.append(f"inner: {reason}")):
+def test_the_inner_one_is_asked_and_after_it_the_next_signal_still_ends_everything(calls):
+    with signals_to(lambda reason: calls.append(f"outer: {reason}")):
+        with signals_to(lambda reason: calls.append(f"inner: {reason}")):
             signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
-    assert told == ["inner: interrupted by SIGTERM", "family", 130]
+    assert calls == ["inner: interrupted by SIGTERM", "family", 130]
 
 
-def test_without_a_signal_the_outer_one_is_asked_again_after_the_inner_one(told):
-    with signals_to(lambda reason: told.append(f"outer: {reason}")):
-        with signals_to(lambda reason: told.append(f"inner: {reason}")):
+def test_without_a_signal_the_outer_one_is_asked_again_after_the_inner_one(calls):
+    with signals_to(lambda reason: calls.append(f"outer: {reason}")):
+        with signals_to(lambda reason: calls.append(f"inner: {reason}")):
             pass
         signal.raise_signal(signal.SIGINT)
-    assert told == ["outer: interrupted by SIGINT"]
+    assert calls == ["outer: interrupted by SIGINT"]
 
 
-def test_where_no_search_has_begun_the_command_is_left_through_its_ends(told):
+def test_where_no_search_has_begun_the_command_is_left_through_its_ends(calls):
     with pytest.raises(KeyboardInterrupt), signals_to(signals.give_up):
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_what_has_not_ended_some_time_after_the_first_signal_is_ended(told, monkeypatch, capsys):
+def test_what_has_not_ended_some_time_after_the_first_signal_is_ended(calls, monkeypatch, capsys):
     left = threading.Event()
     monkeypatch.setattr(signals, "LATE_S", 0.05)
-    monkeypatch.setattr(os, "_exit", lambda code: (told.append(code), left.wait()))  # as it, never back to its caller
-    with signals_to(told.append):
+    monkeypatch.setattr(os, "_exit", lambda code: (calls.append(code), left.wait()))  # as it, never back to its caller
+    with signals_to(calls.append):
         signal.raise_signal(signal.SIGTERM)
-        while len(told) < 3:
+        while len(calls) < 3:
             time.sleep(0.01)
     left.set()
-    assert told == ["interrupted by SIGTERM", "family", 130]
+    assert calls == ["interrupted by SIGTERM", "family", 130]
     assert "--resume goes on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("numbers", [[], [signal.SIGINT]])
-def test_what_has_ended_in_time_is_left_alone(told, monkeypatch, numbers):
+def test_what_has_ended_in_time_is_left_alone(calls, monkeypatch, numbers):
     monkeypatch.setattr(signals, "LATE_S", 0.05)
-    with signals_to(told.append):
+    with signals_to(calls.append):
         for number in numbers:
             signal.raise_signal(number)
     while any(thread.name == "deadline" for thread in threading.enumerate()):
         time.sleep(0.01)
-    assert told == ["interrupted by SIGINT"][: len(numbers)]
+    assert calls == ["interrupted by SIGINT"][: len(numbers)]

@@ -59,15 +59,15 @@ def test_ddp_finds_what_single_finds_prunes_as_it_does_and_leaves_nothing(search
         alone = search("tiny.py", "--num-samples", "4", "--max-epochs", "4", "--max-concurrent-trials", "1", name="one")
     assert ran.code == 0 and "test        loss" in ran.out and "2 CPU per trial in 2 workers" in ran.out
     assert "pruned" in {trial.status for trial in ran.record.trials}
-    for (*told, losses), (*expected, others) in zip(curves(ran.record), curves(alone.record), strict=True):
-        assert told == expected and losses == pytest.approx(others, rel=1e-4)
+    for (*decisions, losses), (*expected, others) in zip(curves(ran.record), curves(alone.record), strict=True):
+        assert decisions == expected and losses == pytest.approx(others, rel=1e-4)
     assert train.main([str(ran.folder / "best" / "config.json")]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     trial, _ = ran.record.best()
     for report in trial.reports:
-        assert f"epoch {report.epoch}/4: loss {report.metrics['loss']:.4f}" in said
+        assert f"epoch {report.epoch}/4: loss {report.metrics['loss']:.4f}" in output
     tested = json.loads((ran.folder / "best" / "metrics.json").read_text())["test"]
-    assert f"loss {tested['loss']:.4f}, accuracy {tested['accuracy']:.4f}" in said
+    assert f"loss {tested['loss']:.4f}, accuracy {tested['accuracy']:.4f}" in output
 
 
 @pytest.mark.slow  # its groups start anew five times
@@ -91,8 +91,8 @@ def test_one_process_with_several_devices_finds_what_single_finds(search, strate
         alone = search("tiny.py", *small, name="single")
     assert ran.code == 0 and "test        loss" in ran.out
     assert ("NOTE: --strategy dp copies" in ran.out) == (strategy == "dp")
-    for (*told, losses), (*expected, others) in zip(curves(ran.record), curves(alone.record), strict=True):
-        assert told == expected and losses == pytest.approx(others, rel=1e-4)
+    for (*decisions, losses), (*expected, others) in zip(curves(ran.record), curves(alone.record), strict=True):
+        assert decisions == expected and losses == pytest.approx(others, rel=1e-4)
     assert train.main([str(ran.folder / "best" / "config.json")]) == 0
 
 

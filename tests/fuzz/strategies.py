@@ -167,13 +167,13 @@ def options_of(name, **other):
 @some.composite
 def options(draw, name="x"):
     """Options of an experiment: each as its kind has it, some wrong, some as large as they may be."""
-    found = options_of(name, scheduler=draw(some.sampled_from(["asha", "median", "hyperband", "fifo", "pbt"])))
+    chosen = options_of(name, scheduler=draw(some.sampled_from(["asha", "median", "hyperband", "fifo", "pbt"])))
     for _ in range(draw(some.integers(0, 3))):
-        field = draw(some.sampled_from(sorted(found)))
-        found[field] = draw(some.sampled_from(CHOICES[field]) if CHOICES[field] else some.one_of(NUMBERS, NAMES))
+        field = draw(some.sampled_from(sorted(chosen)))
+        chosen[field] = draw(some.sampled_from(CHOICES[field]) if CHOICES[field] else some.one_of(NUMBERS, NAMES))
     if draw(some.booleans()):
-        found["max_epochs"] = draw(some.sampled_from([1, 3, 27, 1000, 1_000_000]))
-    return found
+        chosen["max_epochs"] = draw(some.sampled_from([1, 3, 27, 1000, 1_000_000]))
+    return chosen
 
 
 @some.composite
@@ -206,11 +206,11 @@ CONFIGS = some.fixed_dictionaries(
 @some.composite
 def events(draw):
     """A search's events, in the order in which one would be journaled."""
-    found = [{"time": 1e9, "event": "experiment_started", "name": "x"}]
+    drawn = [{"time": 1e9, "event": "experiment_started", "name": "x"}]
     clock = 1e9
     for trial in TRIALS[: draw(some.sampled_from([3, 3, 3, 2, 1, 0]))]:
         of = {"trial": trial}
-        found.append(
+        drawn.append(
             {"time": clock, "event": "trial_started", **of, "config": draw(CONFIGS), "resources": {"CPU": 1.0}}
             | {"node": "n", "pid": 5}
         )
@@ -219,37 +219,37 @@ def events(draw):
             report = {"time": clock, "event": "report", **of, "epoch": epoch, "metrics": draw(METRICS)}
             if draw(some.booleans()):
                 report["checkpoint"] = f"ray/{trial}/checkpoint_{epoch:06}"
-            found.append(report)
+            drawn.append(report)
             action = draw(some.sampled_from(["continue", "stop", "pause"]))
-            found.append(
+            drawn.append(
                 {"time": clock, "event": "decision", **of, "epoch": epoch, "rung": epoch, "bracket": 0}
                 | {"value": report["metrics"].get("loss"), "cutoff": draw(some.none() | some.floats(0, 9))}
                 | {"recorded": epoch, "action": action, "reason": "why"}
             )
         end = draw(some.integers(0, 3))
         if end == 1:
-            found.append({"time": clock, "event": "trial_failed", **of, "error": MARKUP, "kind": "user"})
+            drawn.append({"time": clock, "event": "trial_failed", **of, "error": MARKUP, "kind": "user"})
         if end > 1:
             status = draw(some.sampled_from(["completed", "pruned", "failed", "interrupted", MARKUP]))
-            found.append({"time": clock, "event": "trial_ended", **of, "status": status, "reason": MARKUP})
+            drawn.append({"time": clock, "event": "trial_ended", **of, "status": status, "reason": MARKUP})
     if draw(some.sampled_from([False, False, False, True])):  # enough trials for an importance
-        found += [{**e, "trial": f"{copy}{e['trial']}", "config": {"lr": copy}} for copy in range(4) for e in found[1:]]
+        drawn += [{**e, "trial": f"{copy}{e['trial']}", "config": {"lr": copy}} for copy in range(4) for e in drawn[1:]]
     if draw(some.booleans()):
         state = draw(some.sampled_from(["finished", "interrupted", MARKUP]))
-        found.append({"time": clock, "event": "experiment_finished", "state": state, "reason": MARKUP})
-    return found
+        drawn.append({"time": clock, "event": "experiment_finished", "state": state, "reason": MARKUP})
+    return drawn
 
 
 @some.composite
 def journals(draw):
     """The bytes of a journal: events with changes, sealed or not, repeated or out of order, torn or not."""
-    found = draw(events())
+    written = draw(events())
     how = draw(some.sampled_from(["", "", "", "changed", "changed", "moved", "unsealed", "mixed", "spoiled"]))
     if how not in ("", "spoiled"):
-        found = draw(mutated(found, 4))
+        written = draw(mutated(written, 4))
     if how == "moved":
-        found = draw(some.permutations(found))
-    lines = [text_of(event) for event in found]
+        written = draw(some.permutations(written))
+    lines = [text_of(event) for event in written]
     lines = [
         line + b"\n" if how == "unsealed" or (how == "mixed" and number % 2) else sealed(line)
         for number, line in enumerate(lines)
@@ -326,8 +326,8 @@ def _with_sum(options):
     return {**document, "sha256": digest(document)}
 
 
-def _sealed(found):
-    return b"".join(sealed(text_of(event)) for event in found)
+def _sealed(written):
+    return b"".join(sealed(text_of(event)) for event in written)
 
 
 @some.composite
@@ -411,13 +411,13 @@ def entry(name):
 def queues(draw):
     """Entries of the service's queue: name of the file -> content."""
     names = draw(some.lists(some.sampled_from(["a", "b", "c", "odd name", "x" * 100]), max_size=3, unique=True))
-    found = {}
+    files = {}
     for name in names:
         row = entry(name if name.isalnum() and len(name) < 100 else "a")
         row |= {"phase": draw(some.sampled_from(["queued", "submitted", "stopping", "stopped", "failed", "done"]))}
         row |= {"resumed": draw(some.booleans())}
-        found[f"{name}.json"] = draw(hurt(row))
-    return found
+        files[f"{name}.json"] = draw(hurt(row))
+    return files
 
 
 @some.composite
@@ -501,13 +501,13 @@ def elsewhere(folder: Path) -> Path:
 
 def tree(folder: Path):
     """What lies in a folder and below, links not followed: path -> kind, size and time of its last change."""
-    found = {}
+    entries = {}
     for place, folders, names in os.walk(folder):
         for name in (*folders, *names):
             path = os.path.join(place, name)
             is_at = os.lstat(path)
-            found[path] = (is_at.st_mode, is_at.st_ino, is_at.st_size, is_at.st_mtime_ns)
-    return found
+            entries[path] = (is_at.st_mode, is_at.st_ino, is_at.st_size, is_at.st_mtime_ns)
+    return entries
 
 
 def remove(folder: Path):

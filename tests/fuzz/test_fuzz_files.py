@@ -23,7 +23,7 @@ def holding(tmp_path):
     outside = strategies.elsewhere(tmp_path / "outside")
 
     @contextlib.contextmanager
-    def held(files, may_write=False):
+    def contents_hold(files, may_write=False):
         folder = strategies.put(tmp_path / "results" / "x", files)
         before = strategies.tree(outside if may_write else tmp_path)
         try:
@@ -33,29 +33,29 @@ def holding(tmp_path):
         finally:
             strategies.remove(folder)
 
-    held.outside = outside
-    return held
+    contents_hold.outside = outside
+    return contents_hold
 
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_journal(holding, tier):
     def holds(content):
-        found = scan(content)
+        scanned = scan(content)
         with holding({"journal.jsonl": content}, may_write=True) as folder:
             path = folder / "journal.jsonl"
             whole = worlds.documented(lambda: read(path))
-            assert (whole is None) == bool(found.damage)
+            assert (whole is None) == bool(scanned.damage)
             records = worlds.documented(Reading(path).read_on)
-            assert (records is None) == bool(found.damage)  # what one reader takes the others take
+            assert (records is None) == bool(scanned.damage)  # what one reader takes the others take
             for trial in gpus.running_in(folder.parent):
                 assert isinstance(trial, gpus.Running)
-            before = records_of(found.events)
+            before = records_of(scanned.events)
             book = Journal(path)  # cuts off what cannot be read, and keeps a copy of it
             book.write("experiment_resumed", name="x")
             book.close()
             assert strip(Reading(path).read_on()) == strip(before)
             copies = [each.read_bytes() for each in folder.glob("journal.jsonl.damaged-*")]
-            assert copies == ([content] if found.damage else [])
+            assert copies == ([content] if scanned.damage else [])
 
     tier.check("journals", strategies.journals(), holds)
 
@@ -70,12 +70,12 @@ def strip(records):
 def test_the_options(holding, tier):
     def holds(files):
         with holding(files) as folder:
-            found = worlds.documented(lambda: load_experiment(folder))
-            if found:
-                experiment, facts = found
+            loaded = worlds.documented(lambda: load_experiment(folder))
+            if loaded:
+                experiment, facts = loaded
                 assert isinstance(experiment, Experiment) and isinstance(facts, dict)
                 assert len(experiment.rungs()) <= 1000
-            assert strategies.SENTINEL not in str(found)
+            assert strategies.SENTINEL not in str(loaded)
 
     names = strategies.experiment_files()
     tier.check("options", names.flatmap(lambda files: strategies.with_things(files, holding.outside)), holds)
@@ -85,8 +85,8 @@ def test_the_options(holding, tier):
 def test_an_audit(holding, tier):
     def holds(files):
         with holding(files) as folder:
-            found = worlds.documented(lambda: read_audit(folder))
-            assert strategies.SENTINEL not in str(found)
+            audit = worlds.documented(lambda: read_audit(folder))
+            assert strategies.SENTINEL not in str(audit)
 
     audits = strategies.audits.map(lambda content: {"audit.json": content})
     tier.check("audits", audits.flatmap(lambda files: strategies.with_things(files, holding.outside)), holds)

@@ -26,11 +26,11 @@ def test_a_queue(tmp_path, tier, capsys):
         folder = strategies.put(tmp_path / "queue", {**files, "good.json": good})
         try:
             with worlds.little_memory():
-                found = {search.name: search for search in Queue(folder)}
+                searches = {search.name: search for search in Queue(folder)}
             left_out = [line for line in capsys.readouterr().err.splitlines() if "is left out" in line]
-            assert len(found) + len(left_out) == len(files) + 1 and "good" in found
+            assert len(searches) + len(left_out) == len(files) + 1 and "good" in searches
             assert all(line.isprintable() for line in left_out)
-            for search in found.values():
+            for search in searches.values():
                 may_be_started(search)
         finally:
             strategies.remove(folder)
@@ -60,9 +60,9 @@ def test_what_an_older_service_left(tmp_path, tier, capsys):
             with worlds.little_memory():
                 bring(results, queue)
             assert (strategies.tree(results), strategies.tree(outside)) == before
-            said = capsys.readouterr().err.splitlines()
-            assert len(said) == 1 and said[0].isprintable() and strategies.SENTINEL not in said[0]
-            assert "its Ray still runs" not in said[0]
+            output = capsys.readouterr().err.splitlines()
+            assert len(output) == 1 and output[0].isprintable() and strategies.SENTINEL not in output[0]
+            assert "its Ray still runs" not in output[0]
             for search in Queue(queue):
                 assert search.phase == "failed" and not search.job  # listed, and never started by itself
                 assert strategies.SENTINEL not in str(search)
@@ -76,8 +76,8 @@ def test_what_an_older_service_left(tmp_path, tier, capsys):
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_cluster(tmp_path, tier, capsys, monkeypatch):
-    def refused(*given):
-        raise AssertionError(f"ended or removed: {given}")
+    def refused(*arguments):
+        raise AssertionError(f"ended or removed: {arguments}")
 
     monkeypatch.setattr(clusters.os, "kill", refused)
     monkeypatch.setattr(clusters.shutil, "rmtree", refused)
@@ -87,8 +87,8 @@ def test_a_cluster(tmp_path, tier, capsys, monkeypatch):
         path.write_bytes(content)
         with worlds.little_memory():
             assert find(tmp_path) is None  # no process that it may name is a head which the service started
-        said = capsys.readouterr().err
-        assert not said or ("is damaged" in said and said.strip().isprintable())
+        output = capsys.readouterr().err
+        assert not output or ("is damaged" in output and output.strip().isprintable())
 
     tier.check("clusters", strategies.clusters(), holds)
 

@@ -31,10 +31,10 @@ class Unforeseen(logging.Handler):
 
     def __init__(self):
         super().__init__(logging.DEBUG)
-        self.found = []
+        self.errors = []
 
     def emit(self, record):
-        self.found.append(record.exc_info[1])
+        self.errors.append(record.exc_info[1])
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def nothing_unforeseen():
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-    for error in handler.found:
+    for error in handler.errors:
         raise error
 
 

@@ -14,7 +14,7 @@ import pytest
 from tuner.errors import RequestError
 from tuner.record import storage
 from tuner.record.journal import read
-from tuner.record.storage import JOURNAL, Mirror, Store, files_of
+from tuner.record.storage import JOURNAL, ObjectStore, Uploader, files_of
 from tuner.spec.places import is_uri, local_root
 
 ROOT = Path(__file__).parents[2]
@@ -45,15 +45,15 @@ def test_a_folder_is_its_own_working_copy_and_a_uri_has_one_in_the_cache(tmp_pat
 
 
 def test_the_store_gets_what_the_folder_gets_and_loses_what_it_loses(uri, folder, tmp_path):
-    store = Store(uri)
-    mirror = Mirror(store, "mine", folder)
-    assert mirror.pushed()
+    store = ObjectStore(uri)
+    uploader = Uploader(store, "mine", folder)
+    assert uploader.pushed()
     there = tmp_path / "store" / "mine"
     assert set(files_of(there)) == {JOURNAL, "ray/00000/checkpoint_000000/state.pt"}
     with open(folder / JOURNAL, "a") as file:
         file.write("two\n")
     shutil.rmtree(folder / "ray" / "00000" / "checkpoint_000000")
-    assert mirror.pushed()
+    assert uploader.pushed()
     assert set(files_of(there)) == {JOURNAL} and (there / JOURNAL).read_text() == "one\ntwo\n"
     assert store.names() == ["mine"]
 
@@ -66,8 +66,8 @@ def test_a_file_that_has_not_changed_is_uploaded_once(folder):
         def upload(self, name, relative, content):
             self.uploads.append(relative)
 
-    mirror = Mirror(Counting(), "mine", folder)
-    assert mirror.pushed() and mirror.pushed()
+    uploader = Uploader(Counting(), "mine", folder)
+    assert uploader.pushed() and uploader.pushed()
     assert Counting.uploads == ["ray/00000/checkpoint_000000/state.pt", JOURNAL]  # what the journal names comes first
 
 
@@ -79,14 +79,14 @@ def test_a_store_that_fails_is_tried_again_and_told_of(folder, monkeypatch, capl
             raise OSError("AWS Error NETWORK_CONNECTION")
 
     monkeypatch.setattr(storage, "LAST_TRIES_S", 0)
-    with Mirror(Failing(), "mine", folder):
+    with Uploader(Failing(), "mine", folder):
         pass
     assert "AWS Error NETWORK_CONNECTION" in caplog.text and "--resume mine uploads it" in caplog.text
 
 
 def test_a_working_copy_that_is_gone_or_behind_is_brought_back(uri, folder, tmp_path):
-    store = Store(uri)
-    Mirror(store, "mine", folder).pushed()
+    store = ObjectStore(uri)
+    Uploader(store, "mine", folder).pushed()
     for before in (None, ""):
         elsewhere = tmp_path / "elsewhere"
         if before is not None:
@@ -97,8 +97,8 @@ def test_a_working_copy_that_is_gone_or_behind_is_brought_back(uri, folder, tmp_
 
 
 def test_a_working_copy_that_is_ahead_stays_and_one_that_went_another_way_is_refused(uri, folder):
-    store = Store(uri)
-    Mirror(store, "mine", folder).pushed()
+    store = ObjectStore(uri)
+    Uploader(store, "mine", folder).pushed()
     (folder / JOURNAL).write_text("one\ntwo\n")
     store.bring("mine", folder)
     assert (folder / JOURNAL).read_text() == "one\ntwo\n"
@@ -140,7 +140,7 @@ def s3():
         while socket.socket().connect_ex(("127.0.0.1", port)):
             assert time.monotonic() < deadline and server.poll() is None, "moto's server did not start"
             time.sleep(0.2)
-        Store("s3://bucket/tuner?allow_bucket_creation=true").filesystem.create_dir("bucket")
+        ObjectStore("s3://bucket/tuner?allow_bucket_creation=true").filesystem.create_dir("bucket")
         yield "s3://bucket/tuner"
     finally:
         os.killpg(server.pid, signal.SIGTERM)
@@ -170,14 +170,14 @@ def test_a_search_in_s3_is_killed_and_goes_on_on_another_machine(s3, tmp_path):
     whole, code = command(*space, "--results", str(tmp_path), "--name", "whole")
     assert code == 0, whole
     killed = command(*space, "--results", s3, "--name", "mine", wait=False)
-    store, deadline = Store(s3), time.monotonic() + 120
+    store, deadline = ObjectStore(s3), time.monotonic() + 120
     while store.read("mine", JOURNAL).count(b'"event": "report"') < 5 and time.monotonic() < deadline:
         time.sleep(0.2)
     killed.kill()
     killed.communicate()
     shutil.rmtree(local_root(s3))  # as another machine has it
-    said, code = command("--resume", "latest", "--results", s3)
-    assert code == 0, said
+    output, code = command("--resume", "latest", "--results", s3)
+    assert code == 0, output
 
     def curves(folder):
         events = [event for event in read(folder / JOURNAL) if event["event"] == "report"]
@@ -190,5 +190,5 @@ def test_a_search_in_s3_is_killed_and_goes_on_on_another_machine(s3, tmp_path):
 
 @pytest.mark.slow
 def test_a_bucket_that_is_not_there_is_refused_in_one_line(s3):
-    said, code = command("--space", "quadratic", "--results", "s3://nowhere/x")
-    assert code == 2 and said.count("\n") == 1 and "check the address, the bucket and the credentials" in said
+    output, code = command("--space", "quadratic", "--results", "s3://nowhere/x")
+    assert code == 2 and output.count("\n") == 1 and "check the address, the bucket and the credentials" in output

@@ -225,12 +225,12 @@ def raise_a_label(path: Path) -> None:
         (Path.unlink, "No such file"),
     ],
 )
-def test_damaged_binary_file_is_named(small: Path, damage: Callable[[Path], None], said: str) -> None:
+def test_damaged_binary_file_is_named(small: Path, damage: Callable[[Path], None], message: str) -> None:
     path = small / files.BINARY / "data_batch_4.bin"
     damage(path)
     with pytest.raises(DataError) as error:
         cifar10(small / files.BINARY)
-    assert str(path) in str(error.value) and said in str(error.value)
+    assert str(path) in str(error.value) and message in str(error.value)
 
 
 @pytest.mark.parametrize("damage", [cut_in_a_record, lambda path: flip_byte(path, 5000), Path.unlink])

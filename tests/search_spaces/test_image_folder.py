@@ -46,9 +46,9 @@ def test_parts_in_folders(tree):
 def test_classes_alone_are_training_data_from_which_a_part_is_held_out(tree):
     splits = image_folder(tree / "train", canvas=16)
     assert splits.validation is None and splits.test is None
-    held = hold_out(splits, fraction=0.5, seed=0)
-    assert sorted([*held.train.paths, *held.validation.paths]) == sorted(splits.train.paths)
-    assert len(held.validation) == 2
+    divided = hold_out(splits, fraction=0.5, seed=0)
+    assert sorted([*divided.train.paths, *divided.validation.paths]) == sorted(splits.train.paths)
+    assert len(divided.validation) == 2
 
 
 def test_pictures_are_cut_to_their_middle_square(tmp_path):
@@ -154,12 +154,12 @@ def test_what_is_no_picture_by_its_content_is_not_given_to_a_program(tree, monke
         image_folder(tree, canvas=16)
 
 
-@pytest.mark.parametrize("given", [[], ["--data-dir", "no/such"], ["--data-dir", "."]])
-def test_the_command_says_what_it_needs(given, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("options", [[], ["--data-dir", "no/such"], ["--data-dir", "."]])
+def test_the_command_says_what_it_needs(options, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    code = run.main(["--space", "imagefolder", "--results", str(tmp_path / "results"), *given])
-    said = capsys.readouterr().err
-    assert code == 2 and said.count("\n") == 1 and "DIR/train/CLASS" in said
+    code = run.main(["--space", "imagefolder", "--results", str(tmp_path / "results"), *options])
+    message = capsys.readouterr().err
+    assert code == 2 and message.count("\n") == 1 and "DIR/train/CLASS" in message
 
 
 def test_a_trial_that_meets_a_broken_picture_fails_with_its_path_and_leaves_no_process(search, tree):

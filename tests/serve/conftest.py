@@ -19,9 +19,9 @@ from tuner.serve.app import create_app
 from tuner.serve.check import experiment_of
 from tuner.serve.client import BUSY, Client, ServiceError
 from tuner.serve.cluster import find
-from tuner.serve.jobs import Fate
+from tuner.serve.jobs import JobState
 from tuner.serve.searches import NO_DATA_DIR, Searches
-from tuner.serve.state import BASE, state_of
+from tuner.serve.state import BASE, state_folder
 from tuner.spec.experiment import Experiment
 from tuner.spec.facts import facts_of
 from tuner.spec.spaces import find_space
@@ -46,12 +46,12 @@ def apps_are_freed():
 
 
 class Jobs:
-    """Jobs that are only noted; what becomes of them is set in `fates`."""
+    """Jobs that are only noted; what becomes of them is set in `job_states`."""
 
     address = ""
 
     def __init__(self):
-        self.fates, self.submitted, self.stopped, self.closed, self.down = {}, {}, [], 0, ""
+        self.job_states, self.submitted, self.stopped, self.closed, self.down = {}, {}, [], 0, ""
 
     def nodes(self):
         return [{"CPU": 2.0, "GPU": 0.0}]
@@ -60,10 +60,10 @@ class Jobs:
         if self.down:
             raise RequestError(self.down)
         self.submitted[job] = arguments
-        self.fates.setdefault(job, Fate("active"))
+        self.job_states.setdefault(job, JobState("active"))
 
-    def fate(self, job):
-        return self.fates.get(job, Fate("lost"))
+    def job_state(self, job):
+        return self.job_states.get(job, JobState("lost"))
 
     def stop(self, job):
         self.stopped.append(job)
@@ -107,7 +107,7 @@ def service(tmp_path):
     def reopened():
         if opened:
             opened.pop().close()
-        searches = Searches(results, state_of(results), jobs, ["--wandb=disabled", NO_DATA_DIR], in_this_process)
+        searches = Searches(results, state_folder(results), jobs, ["--wandb=disabled", NO_DATA_DIR], in_this_process)
         opened.append(searches)
         app = create_app(results, token=TOKEN, searches=searches)
         anyone = TestClient(app, base_url=HERE, raise_server_exceptions=False)
@@ -144,7 +144,7 @@ def real(tmp_path):
     results = tmp_path / "results"
     results.mkdir()
     env = {name: value for name, value in os.environ.items() if name not in ("TUNER_TOKEN", "RAY_ADDRESS")}
-    state = state_of(results)
+    state = state_folder(results)
     command = [sys.executable, "-m", "tuner.serve", "--results", str(results), "--port", "0", "--wandb", "disabled"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
     try:

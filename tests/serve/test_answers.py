@@ -40,8 +40,8 @@ def test_a_text_reverses_no_line_of_the_page():
 
 def test_rows_that_do_not_fit_are_counted(monkeypatch):
     monkeypatch.setattr(answers, "MOST_BYTES", 1000)
-    found = page(["x" * 90] * 50)
-    assert len(found["rows"]) == 10 and found["left_out"] == 40 and found["total"] == 50
+    answer = page(["x" * 90] * 50)
+    assert len(answer["rows"]) == 10 and answer["left_out"] == 40 and answer["total"] == 50
     assert page(["x" * 90] * 50, left_out=5)["left_out"] == 45
 
 
@@ -60,31 +60,31 @@ def test_a_figure_that_does_not_fit_is_empty_and_says_so(monkeypatch):
     monkeypatch.setattr(answers, "MOST_BYTES", 2000)
     large = {"data": [{"x": list(range(1000))}], "layout": {}}
     small = {"data": [{"x": [1]}], "layout": {}}
-    found = json.loads(answers.figures_text({"large": large, "small": small}))
-    assert found["small"] == small and found["large"]["data"] == []
-    assert "left out" in found["large"]["layout"]["annotations"][0]["text"]
+    figures = json.loads(answers.figures_text({"large": large, "small": small}))
+    assert figures["small"] == small and figures["large"]["data"] == []
+    assert "left out" in figures["large"]["layout"]["annotations"][0]["text"]
     assert json.loads(answers.text_of(Page(0, rows=[])))["rows"] == []
 
 
 def test_answers_that_are_being_sent_take_bounded_memory(monkeypatch):
     monkeypatch.setattr(answers, "MOST_SENT", 300_000)
     gc.collect()
-    held = [answers.Answer(b"x" * 100_000) for _ in range(3)]
+    unsent = [answers.BoundedResponse(b"x" * 100_000) for _ in range(3)]
     with pytest.raises(NotYet, match="being sent"):
-        answers.Answer(b"x" * 100_000)
-    answers.Answer(b"small")
+        answers.BoundedResponse(b"x" * 100_000)
+    answers.BoundedResponse(b"small")
     sent = []
 
     async def send(message):
         sent.append(message)
 
-    asyncio.run(held[0](None, None, send))
+    asyncio.run(unsent[0](None, None, send))
     assert b"".join(each.get("body", b"") for each in sent) == b"x" * 100_000 and len(sent) > 2
     assert max(len(each.get("body", b"")) for each in sent) <= answers.PIECE_BYTES
-    answers.Answer(b"x" * 100_000)  # there is room again, and where one is never sent too
-    del held
+    answers.BoundedResponse(b"x" * 100_000)  # there is room again, and where one is never sent too
+    del unsent
     gc.collect()
-    assert len([answers.Answer(b"x" * 100_000) for _ in range(3)]) == 3
+    assert len([answers.BoundedResponse(b"x" * 100_000) for _ in range(3)]) == 3
 
 
 @pytest.fixture
@@ -106,9 +106,9 @@ def client(tmp_path, monkeypatch):
 
 def test_every_route_stays_below_the_largest_answer(client):
     for part, rows in {"trials": "trials", "rungs": "decisions", "trials/3": "metrics", "figures": ""}.items():
-        found = client.get(f"/api/experiments/wide/{part}")
-        assert found.status_code == 200 and len(found.content) < 110_000, part
-        assert part in ("trials/3", "figures") or len(found.json()[rows]) + found.json()["left_out"] == 40
+        answer = client.get(f"/api/experiments/wide/{part}")
+        assert answer.status_code == 200 and len(answer.content) < 110_000, part
+        assert part in ("trials/3", "figures") or len(answer.json()[rows]) + answer.json()["left_out"] == 40
 
 
 def test_a_client_gets_all_rows_page_by_page(client, monkeypatch):

@@ -306,7 +306,9 @@ def test_pages_are_bounded(client, query):
     assert answer.status_code == 422 and query.partition("=")[0] in answer.json()["error"]
 
 
-@pytest.mark.parametrize("path", ["/store.py", "/page.py", "/../app.py", "/api", "/api/nothing", "/static/..%2fapp.py"])
+@pytest.mark.parametrize(
+    "path", ["/results_reader.py", "/page.py", "/../app.py", "/api", "/api/nothing", "/static/..%2fapp.py"]
+)
 def test_no_other_file_is_served(client, path):
     answer = client.get(path)
     assert answer.status_code == 404 and list(answer.json()) == ["error"]
@@ -371,11 +373,11 @@ def served(results):
 
 def ids(lines, number):
     """The ids of the next `number` events."""
-    found = []
+    numbers = []
     for line in lines:
-        found += [int(line.removeprefix("id: "))] if line.startswith("id: ") else []
-        if len(found) == number:
-            return found
+        numbers += [int(line.removeprefix("id: "))] if line.startswith("id: ") else []
+        if len(numbers) == number:
+            return numbers
 
 
 def test_events_are_the_journals_lines_and_go_on(served, results):
@@ -431,8 +433,8 @@ def test_a_wrong_request_is_one_line_and_exit_2(results, options, monkeypatch, c
     monkeypatch.delenv("TUNER_TOKEN", raising=False)
     monkeypatch.chdir(results)
     assert main(["--results", str(results), *options]) == 2
-    said = capsys.readouterr()
-    assert said.err.startswith("tuner: error: ") and said.err.count("\n") == 1 and not said.out
+    output = capsys.readouterr()
+    assert output.err.startswith("tuner: error: ") and output.err.count("\n") == 1 and not output.out
 
 
 def test_a_port_in_use_is_one_line_and_exit_2(results, capsys):
@@ -447,8 +449,8 @@ def test_the_command_prints_its_address_answers_and_ends(results):
     command = [sys.executable, "-m", "tuner.serve", "--results", str(results), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        said = process.stdout.readline()
-        url = said.split(" at ")[1].split()[0]
+        output = process.stdout.readline()
+        url = output.split(" at ")[1].split()[0]
         assert httpx.get(f"{url}api/health", trust_env=False).json()["status"] == "ok"
     finally:
         process.terminate()

@@ -15,7 +15,15 @@ from tuner.errors import RequestError
 from tuner.serve.app import create_app
 from tuner.serve.bounds import MOST_BYTES, Bounds
 from tuner.serve.guard import KEY, MOST_SESSIONS, SESSION_S, Guard, Keys
-from tuner.serve.secret import LEAST_CHARS, TOKEN, TOKEN_FILE, given_token, keep_secret, kept_token, long_enough
+from tuner.serve.secret import (
+    LEAST_CHARS,
+    TOKEN,
+    TOKEN_FILE,
+    keep_secret,
+    kept_token,
+    long_enough,
+    token_from_environment,
+)
 from tuner.serve.tries import Tries, Wait
 
 HERE = "http://127.0.0.1:8800"
@@ -100,9 +108,9 @@ def test_a_cookie_that_another_port_got_starts_nothing(service, far):
     assert far.client.get("/api/health", headers=kept).status_code == 200
 
 
-@pytest.mark.parametrize("given", [b"{", b"[]", b"null", b'"x"', b"\xff", b"[" * 10_000, b"", b'{"space": NaN}'])
-def test_a_body_that_is_no_request_is_refused(service, given):
-    answer = service.owner.post(ALL, content=given, headers={"Content-Type": "application/json"})
+@pytest.mark.parametrize("body", [b"{", b"[]", b"null", b'"x"', b"\xff", b"[" * 10_000, b"", b'{"space": NaN}'])
+def test_a_body_that_is_no_request_is_refused(service, body):
+    answer = service.owner.post(ALL, content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code in (400, 422) and list(answer.json()) == ["error"]
 
 
@@ -444,7 +452,7 @@ def test_a_file_that_holds_no_token_is_not_no_token(tmp_path, monkeypatch, conte
     monkeypatch.delenv(TOKEN, raising=False)
     monkeypatch.setenv(TOKEN_FILE, str(path))
     with pytest.raises(RequestError, match=f"{TOKEN_FILE}={path} (cannot be read|is empty)"):
-        given_token()
+        token_from_environment()
 
 
 def test_spaces_around_a_token_do_not_make_it_longer():
@@ -469,11 +477,11 @@ def test_tries_are_counted_by_the_network_of_a_client(guesses):
 
 def test_many_clients_together_are_bounded_too():
     clock = Clock()
-    tries, found = Tries(clock), 0
+    tries, refusals = Tries(clock), 0
     for client in range(300):
         with suppress(Wait):
-            found += not tries.check(f"192.0.{client % 30}.1", False)
-    assert found == 100
+            refusals += not tries.check(f"192.0.{client % 30}.1", False)
+    assert refusals == 100
     clock.now += 60
     assert not tries.check("192.0.2.1", False)
 

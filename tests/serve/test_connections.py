@@ -298,7 +298,7 @@ def test_no_more_streams_are_open_than_may_be_and_all_are_counted_down(app, jour
 def test_a_number_of_a_line_that_is_none_is_refused(app, journal, number, caplog):
     with serving(app) as service:
         place = f"{service.url}/api/experiments/demo/events"
-        for given in ({"headers": {"Last-Event-ID": number}}, {"params": {"after": number}}):
-            answer = httpx.get(place, trust_env=False, **given)
+        for options in ({"headers": {"Last-Event-ID": number}}, {"params": {"after": number}}):
+            answer = httpx.get(place, trust_env=False, **options)
             assert answer.status_code == 422 and list(answer.json()) == ["error"]
     assert not [record for record in caplog.records if record.exc_info]

@@ -14,10 +14,10 @@ from tuner.errors import RequestError
 from tuner.record.lock import only_driver
 from tuner.serve import jobs
 from tuner.serve.client import Client, ServiceError
-from tuner.serve.jobs import Fate
+from tuner.serve.jobs import JobState
 from tuner.serve.options import ON_RESUME, SETTABLE, WITHHELD
 from tuner.serve.queue import Search, TooLarge, startable
-from tuner.serve.state import state_of
+from tuner.serve.state import state_folder
 from tuner.spec.experiment import Experiment
 
 ALL = "/api/experiments"
@@ -109,15 +109,15 @@ def test_every_option_is_settable_or_withheld():
 
 
 def test_every_option_that_may_be_set_reaches_the_command_line(service):
-    given = {"num_samples": 3, "max_epochs": 8, "grace_period": 2, "reduction_factor": 3.0, "searcher": "grid",
+    chosen = {"num_samples": 3, "max_epochs": 8, "grace_period": 2, "reduction_factor": 3.0, "searcher": "grid",
              "scheduler": "asha", "metric": "loss", "mode": "max", "cpus_per_trial": 1, "gpus_per_trial": 0.0,
              "workers_per_trial": 1, "strategy": "single", "precision": "fp32", "on_oom": "fail", "seed": 7,
              "max_concurrent_trials": 1, "time_budget": "30m", "max_failures": 1, "priority": -3,
              "trial_timeout": "5m", "name": "all", "tensorboard": True}  # fmt: skip
-    assert set(given) >= set(SETTABLE), "say here what a new option is given"
-    start(service, **given)
+    assert set(chosen) >= set(SETTABLE), "say here what a new option is given"
+    start(service, **chosen)
     options = service.searches.get("all").options
-    assert {name: options[name] for name in SETTABLE} == {name: given[name] for name in SETTABLE}
+    assert {name: options[name] for name in SETTABLE} == {name: chosen[name] for name in SETTABLE}
 
 
 @pytest.mark.parametrize("where", ["queue", "folder"])
@@ -138,7 +138,7 @@ def test_searches_wait_for_room_in_order_and_small_ones_run_side_by_side(service
         start(service, name=name, max_concurrent_trials=most)
     service.searches.step()
     assert [job.partition("-")[0] for job in service.jobs.submitted] == ["whole"]
-    service.jobs.fates[next(iter(service.jobs.submitted))] = Fate("ended", 0)
+    service.jobs.job_states[next(iter(service.jobs.submitted))] = JobState("ended", 0)
     service.searches.step()
     assert [job.partition("-")[0] for job in service.jobs.submitted] == ["whole", "one", "two"]
     assert state(service, "three") == ("queued", ["stop"])
@@ -149,7 +149,7 @@ def test_the_highest_priority_goes_first_and_past_lower_ones_that_run(service):
         start(service, name=name, priority=priority)
     service.searches.step()
     assert [job.partition("-")[0] for job in service.jobs.submitted] == ["urgent"]
-    service.jobs.fates[next(iter(service.jobs.submitted))] = Fate("ended", 0)
+    service.jobs.job_states[next(iter(service.jobs.submitted))] = JobState("ended", 0)
     service.searches.step()
     start(service, name="urgent2", priority=5)  # those of a lower priority give their places up
     service.searches.step()
@@ -203,7 +203,7 @@ def test_the_queue_survives_a_restart(service):
     start(service, name="b")
     again = service.reopened()
     assert state(again, "a")[0] == "starting" and state(again, "b")[0] == "queued"
-    service.jobs.fates = {job: Fate("ended", 0) for job in service.jobs.fates}
+    service.jobs.job_states = {job: JobState("ended", 0) for job in service.jobs.job_states}
     again.searches.step()
     assert len(service.jobs.submitted) == 2 and state(again, "b")[0] == "starting"
 
@@ -213,7 +213,7 @@ def test_one_service_at_a_time_starts_searches_of_a_folder(service):
     from tuner.serve.searches import Searches
 
     with pytest.raises(RequestError, match="another tuner.serve"):
-        Searches(service.results, state_of(service.results), service.jobs, [])
+        Searches(service.results, state_folder(service.results), service.jobs, [])
 
 
 def test_a_cluster_that_does_not_answer_is_told_and_tried_again(service):
@@ -232,7 +232,7 @@ def test_a_cluster_that_does_not_answer_is_told_and_tried_again(service):
 def test_the_thread_outlives_whatever_goes_wrong(service, monkeypatch, capsys):
     monkeypatch.setattr("tuner.serve.searches.AFTER_ERROR_S", 0.01)
     work = service.jobs.submit
-    monkeypatch.setattr(service.jobs, "submit", lambda *given: 1 / 0)
+    monkeypatch.setattr(service.jobs, "submit", lambda *arguments: 1 / 0)
     start(service, name="a")
     service.searches.open()
     until = time.monotonic() + 10
@@ -248,14 +248,14 @@ def test_the_thread_outlives_whatever_goes_wrong(service, monkeypatch, capsys):
 @pytest.mark.parametrize(
     "fate, begun, wanted",
     [
-        (Fate("ended", 2, "tuner: error: no data"), False, ("failed", "no data", [])),
-        (Fate("ended", -9), True, ("failed", "ended with exit code -9", ["resume"])),
-        (Fate("lost"), True, ("failed", "the cluster that it ran on is gone; resume it", ["resume"])),
-        (Fate("lost"), False, ("starting", "", ["stop"])),  # it never began: it is started again
-        (Fate("stopped"), True, ("interrupted", "", ["resume"])),
+        (JobState("ended", 2, "tuner: error: no data"), False, ("failed", "no data", [])),
+        (JobState("ended", -9), True, ("failed", "ended with exit code -9", ["resume"])),
+        (JobState("lost"), True, ("failed", "the cluster that it ran on is gone; resume it", ["resume"])),
+        (JobState("lost"), False, ("starting", "", ["stop"])),  # it never began: it is started again
+        (JobState("stopped"), True, ("interrupted", "", ["resume"])),
     ],
 )
-def test_a_job_that_ended_without_its_journal_knowing_is_shown_as_it_is(service, fate, begun, wanted):
+def test_a_job_that_ended_without_its_journal_knowing_is_shown_as_it_is(service, job_state, begun, wanted):
     start(service, name="a")
     service.searches.step()
     if begun:
@@ -263,9 +263,9 @@ def test_a_job_that_ended_without_its_journal_knowing_is_shown_as_it_is(service,
         with only_driver(service.results / "a"):
             pass  # its lock is free, and tells that it was here
     (job,) = service.jobs.submitted
-    service.jobs.fates[job] = fate
+    service.jobs.job_states[job] = job_state
     service.searches.step()
-    service.jobs.fates[job] = Fate("active")
+    service.jobs.job_states[job] = JobState("active")
     service.searches.step()
     row = service.owner.get(f"{ALL}/a").json()
     assert (row["state"], row["message"], row["actions"]) == wanted
@@ -287,7 +287,7 @@ def test_stop_signals_the_job_and_shows_it(service):
     assert service.owner.post(f"{ALL}/a/stop").json()["state"] == "stopping"
     service.searches.step()
     assert service.jobs.stopped == list(service.jobs.submitted) and state(service, "a") == ("stopping", [])
-    service.jobs.fates[service.jobs.stopped[0]] = Fate("stopped")
+    service.jobs.job_states[service.jobs.stopped[0]] = JobState("stopped")
     service.searches.step()
     assert state(service, "a") == ("interrupted", ["resume"])
 
@@ -383,7 +383,7 @@ def test_the_client_starts_reads_stops_and_waits(service, client):
     assert client.stop("a")["state"] == "stopping"
     with pytest.raises(TimeoutError, match="a is stopping"):
         client.wait("a", timeout_s=0)
-    service.jobs.fates = {job: Fate("stopped") for job in service.jobs.fates}
+    service.jobs.job_states = {job: JobState("stopped") for job in service.jobs.job_states}
     service.searches.step()
     assert client.wait("a", 5)["state"] == "interrupted"
     assert client.resume("a", num_samples=5)["num_samples"] == 3 and client.experiments()[0]["state"] == "queued"

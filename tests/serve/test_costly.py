@@ -105,10 +105,10 @@ def test_few_wait_and_the_others_are_told_when_to_ask_again(endless):
         return asyncio.run(costly.ask(Asked(2.0), endless, "what-if", PLAIN, lambda: False))
 
     with ThreadPoolExecutor(MOST_WAITING + 4) as threads:
-        found = list(threads.map(one, range(MOST_WAITING + 4)))
-    assert {answer.status_code for answer in found} == {503}
-    told = [answer for answer in found if b"wait for their answers already" in answer.body]
-    assert len(told) == 4 and all(answer.headers["Retry-After"] == "1" for answer in told)
+        replies = list(threads.map(one, range(MOST_WAITING + 4)))
+    assert {answer.status_code for answer in replies} == {503}
+    turned_away = [answer for answer in replies if b"wait for their answers already" in answer.body]
+    assert len(turned_away) == 4 and all(answer.headers["Retry-After"] == "1" for answer in turned_away)
 
 
 def test_it_does_not_get_the_services_secret(small, monkeypatch):

@@ -14,7 +14,7 @@ from tuner.record.lock import driver_of
 from tuner.record.saved_experiment import COPY, FILE, digest, save_experiment
 from tuner.serve.app import create_app
 from tuner.serve.client import Client, ServiceError
-from tuner.serve.store import Store
+from tuner.serve.results_reader import ResultsReader
 from tuner.spec.experiment import Experiment
 
 HERE = "http://127.0.0.1:8800"
@@ -202,13 +202,13 @@ def service(tmp_path):
 
 def answers(client, name):
     """The statuses of every view; each answer is JSON, and an error says what is wrong."""
-    found = {}
+    shown = {}
     for view in VIEWS:
         answer = client.get(f"/api/experiments/{name}{view}")
         assert answer.status_code in (200, 404, 422), answer.text
         assert answer.status_code == 200 or (answer.json()["error"] and "the service failed" not in answer.text)
-        found[view] = answer.status_code
-    return found
+        shown[view] = answer.status_code
+    return shown
 
 
 def rows(client):
@@ -221,9 +221,9 @@ def rows(client):
 def test_a_damaged_folder_is_a_row_that_says_so(service, kind):
     DAMAGED[kind](service.results)
     for _ in range(2):  # the second time from what is kept
-        found = rows(service)
-        assert found["good"]["error"] == "" and found["good"]["epochs"] == 1
-        assert found["bad"]["state"] == "damaged" and found["bad"]["error"]
+        shown = rows(service)
+        assert shown["good"]["error"] == "" and shown["good"]["epochs"] == 1
+        assert shown["bad"]["state"] == "damaged" and shown["bad"]["error"]
     assert answers(service, "bad")["/trials"] == 422
     good = answers(service, "good")
     assert {good[view] for view in ("", "/trials", "/rungs", "/figures", "/what-if", "/trials/0")} == {200}
@@ -232,8 +232,8 @@ def test_a_damaged_folder_is_a_row_that_says_so(service, kind):
 @pytest.mark.parametrize("kind", READABLE)
 def test_what_is_odd_is_shown(service, kind):
     READABLE[kind](service.results)
-    found = rows(service)
-    assert found["bad"]["error"] == "" == found["good"]["error"]
+    shown = rows(service)
+    assert shown["bad"]["error"] == "" == shown["good"]["error"]
     assert {answers(service, "bad")[view] for view in ("", "/trials", "/rungs", "/figures")} == {200}
 
 
@@ -248,8 +248,8 @@ def test_a_folder_that_may_not_be_entered_is_a_row(service, monkeypatch):
             return real(path, *args, **named)
 
         monkeypatch.setattr(module, name, guarded)
-    found = rows(service)
-    assert "Permission denied" in found["bad"]["error"] and found["good"]["error"] == ""
+    shown = rows(service)
+    assert "Permission denied" in shown["bad"]["error"] and shown["good"]["error"] == ""
 
 
 def test_a_folder_that_is_repaired_is_shown_again(service):
@@ -261,40 +261,40 @@ def test_a_folder_that_is_repaired_is_shown_again(service):
 
 
 def test_an_experiment_that_is_gone_is_forgotten(tmp_path):
-    store = Store(tmp_path)
+    reader = ResultsReader(tmp_path)
     for name in ("good", "gone"):
         begin(tmp_path, name, [STARTED, REPORT])
-    assert {summary.name for summary in store.summaries()} == {"good", "gone"}
+    assert {summary.name for summary in reader.summaries()} == {"good", "gone"}
     shutil.rmtree(tmp_path / "gone")
-    assert [summary.name for summary in store.summaries()] == ["good"]
-    assert set(store._watched) == {holder.folder.name for holder in store._memory._held} == {"good"}
+    assert [summary.name for summary in reader.summaries()] == ["good"]
+    assert set(reader._watched) == {holder.folder.name for holder in reader._memory._uses} == {"good"}
     begin(tmp_path, "gone", [STARTED, REPORT])
-    assert store.view("gone").summary.epochs == 1
+    assert reader.view("gone").summary.epochs == 1
 
 
 def test_who_reads_one_experiment_does_not_wait_for_another(tmp_path):
     for name in ("good", "slow"):
         begin(tmp_path, name, [STARTED, REPORT])
-    store = Store(tmp_path)
-    store.summaries()
+    reader = ResultsReader(tmp_path)
+    reader.summaries()
     with open(tmp_path / "slow" / "journal.jsonl", "ab") as file:
         file.write(sealed(json.dumps({**REPORT, "epoch": 2}).encode()))
-    with store._watched["slow"]._lock:  # as if it were being read
-        done = threading.Thread(target=lambda: (store.view("good"), store.summaries()))
+    with reader._watched["slow"]._lock:  # as if it were being read
+        done = threading.Thread(target=lambda: (reader.view("good"), reader.summaries()))
         done.start()
         done.join(30)
         assert not done.is_alive()
-        assert {s.name: s.epochs for s in store.summaries()} == {"good": 1, "slow": 1}  # as it was
-    assert store.view("slow").summary.epochs == 2
+        assert {s.name: s.epochs for s in reader.summaries()} == {"good": 1, "slow": 1}  # as it was
+    assert reader.view("slow").summary.epochs == 2
 
 
 def test_a_long_journal_is_read_in_parts_and_the_list_does_not_wait_for_it(tmp_path, monkeypatch):
     monkeypatch.setattr("tuner.record.files.CHUNK_BYTES", 1000)
-    monkeypatch.setattr("tuner.serve.store.EACH_S", -1.0)
+    monkeypatch.setattr("tuner.serve.results_reader.EACH_S", -1.0)
     begin(tmp_path, "long", [STARTED, *({**REPORT, "epoch": n} for n in range(1, 40))])
-    store, states = Store(tmp_path), []
+    reader, states = ResultsReader(tmp_path), []
     for _ in range(20):
-        (row,) = store.summaries()
+        (row,) = reader.summaries()
         states.append(row.state)
     assert states[0] == "reading" and states[-1] == "running" and row.epochs == 39
     assert states.count("reading") < 10
@@ -302,7 +302,7 @@ def test_a_long_journal_is_read_in_parts_and_the_list_does_not_wait_for_it(tmp_p
 
 def test_a_request_that_would_wait_too_long_is_told_when_to_ask_again(service, monkeypatch):
     monkeypatch.setattr("tuner.record.files.CHUNK_BYTES", 100)
-    monkeypatch.setattr("tuner.serve.store.VIEW_S", -1.0)
+    monkeypatch.setattr("tuner.serve.results_reader.VIEW_S", -1.0)
     answer = service.get("/api/experiments/good")
     assert answer.status_code == 503 and answer.headers["Retry-After"] == "1" and "so far" in answer.json()["error"]
     while answer.status_code == 503:
@@ -313,7 +313,7 @@ def test_a_request_that_would_wait_too_long_is_told_when_to_ask_again(service, m
 def test_a_journal_that_is_too_long_is_named_and_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr("tuner.serve.watched.MOST_JOURNAL_BYTES", 100)
     begin(tmp_path, "long", [STARTED, REPORT])
-    assert "at most 100 are read here" in Store(tmp_path).summaries()[0].error
+    assert "at most 100 are read here" in ResultsReader(tmp_path).summaries()[0].error
 
 
 def test_values_that_take_far_more_memory_than_text_are_named_and_not_kept(tmp_path, monkeypatch):
@@ -321,53 +321,53 @@ def test_values_that_take_far_more_memory_than_text_are_named_and_not_kept(tmp_p
     begin(tmp_path, "ours", [STARTED, {**REPORT, "metrics": {"loss": 1, "a": [[]] * 2_000}}])
     rows = json.dumps({"training_iteration": 1, "loss": 1, "a": [[]] * 2_000}).encode() + b"\n"
     ray(result__json=rows)(tmp_path)
-    assert all("too many values" in summary.error for summary in Store(tmp_path).summaries())
+    assert all("too many values" in summary.error for summary in ResultsReader(tmp_path).summaries())
 
 
 @pytest.mark.parametrize("long", [{"facts": {"data": {"notice": "n" * 100_000}}}, {"events": [
     {**STARTED, "config": {"lr": "n" * 100_000}}, REPORT]}])  # fmt: skip
 def test_a_row_of_the_list_is_short_whatever_the_folder_holds(tmp_path, long):
     begin(tmp_path, "bad", **long)
-    (row,) = Store(tmp_path).summaries()
+    (row,) = ResultsReader(tmp_path).summaries()
     assert "in its summary" in row.error and len(json.dumps(vars(row))) < 2_000
 
 
 def test_the_list_ends_in_time_and_goes_on_where_it_ended(tmp_path, monkeypatch):
     for n in range(9):
         begin(tmp_path, f"e{n}", [STARTED, REPORT])
-    store, looked = Store(tmp_path), []
-    read = Store._summary
+    reader, looked = ResultsReader(tmp_path), []
+    read = ResultsReader._summary
 
     def slow(self, name, until):
         looked.append(name)
         time.sleep(0.05)
         return read(self, name, until)
 
-    monkeypatch.setattr(Store, "_summary", slow)
-    monkeypatch.setattr("tuner.serve.store.LIST_S", 0.12)
-    rows = [store.summaries() for _ in range(9)]
+    monkeypatch.setattr(ResultsReader, "_summary", slow)
+    monkeypatch.setattr("tuner.serve.results_reader.LIST_S", 0.12)
+    rows = [reader.summaries() for _ in range(9)]
     assert all(len(each) == 9 for each in rows) and {row.state for row in rows[0]} == {"running", "reading"}
     assert {row.state for row in rows[-1]} == {"running"} and len(set(looked[:9])) == 9
 
 
 def test_a_folder_that_takes_long_to_look_at_is_looked_at_seldom(tmp_path, monkeypatch):
     begin(tmp_path, "slow", [STARTED, REPORT])
-    store, looks = Store(tmp_path), []
-    store.summaries()
+    reader, looks = ResultsReader(tmp_path), []
+    reader.summaries()
     monkeypatch.setattr("tuner.serve.watched._has_news", lambda *_: looks.append(time.sleep(0.2)))
     for _ in range(5):
-        assert store.summaries()[0].epochs == 1
+        assert reader.summaries()[0].epochs == 1
     assert len(looks) == 1
 
 
 def test_a_list_is_made_once_for_all_who_wait_for_it_and_health_waits_for_no_thread(service, monkeypatch):
     release, made = threading.Event(), []
 
-    def held(self):
+    def slow_list(self):
         made.append(release.wait(30))
         return []
 
-    monkeypatch.setattr(Store, "_all", held)
+    monkeypatch.setattr(ResultsReader, "_all", slow_list)
     threads = [threading.Thread(target=service.get, args=["/api/experiments"]) for _ in range(60)]
     for thread in threads:
         thread.start()
@@ -385,7 +385,7 @@ def test_no_lock_is_truncated_and_none_is_made_by_a_reader(tmp_path):
     (tmp_path / "mine").write_text("mine")
     (folder / ".lock").symlink_to(tmp_path / "mine")
     (folder / ".driver").write_text(f"process 1 on {os.uname().nodename}")
-    assert Store(tmp_path).view("bad").summary.state == "running"
+    assert ResultsReader(tmp_path).view("bad").summary.state == "running"
     assert (tmp_path / "mine").read_text() == "mine"
 
 
@@ -409,18 +409,18 @@ def test_the_list_is_there_soon_with_every_bad_folder_in_it(service):
         make(service.results)
         (service.results / "bad").rename(service.results / f"bad{number}")
     began = time.monotonic()
-    found = rows(service)
-    assert found["good"]["error"] == "" and len(found) == len(DAMAGED) + len(READABLE) + 1
+    shown = rows(service)
+    assert shown["good"]["error"] == "" and len(shown) == len(DAMAGED) + len(READABLE) + 1
     assert time.monotonic() - began < 60
 
 
 def test_a_client_asks_again_when_it_is_told_to(monkeypatch):
-    told = [ServiceError(503, "being read", 0.01), ServiceError(503, "being read", 0.01), {"name": "long"}]
+    replies = [ServiceError(503, "being read", 0.01), ServiceError(503, "being read", 0.01), {"name": "long"}]
 
     def answered(self, method, path, body):
-        if isinstance(told[0], ServiceError):
-            raise told.pop(0)
-        return told[0]
+        if isinstance(replies[0], ServiceError):
+            raise replies.pop(0)
+        return replies[0]
 
     monkeypatch.setattr(Client, "_json", answered)
     assert Client(HERE).get("long") == {"name": "long"}

@@ -85,8 +85,8 @@ def test_a_later_grace_period_stops_nobody_sooner(ask):
         ("reduction_factor=1", "reduction"),
     ],
 )
-def test_rules_that_cannot_be_replayed_are_refused(ask, query, said):
-    assert said in ask(f"/what-if?{query}", 422)["error"]
+def test_rules_that_cannot_be_replayed_are_refused(ask, query, message):
+    assert message in ask(f"/what-if?{query}", 422)["error"]
 
 
 def test_a_contour_of_two_parameters_has_every_trial_as_a_dot(ask):

@@ -12,7 +12,7 @@ import pytest
 
 from tuner.serve.client import Client
 from tuner.serve.cluster import find
-from tuner.serve.state import state_of
+from tuner.serve.state import state_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -29,11 +29,11 @@ def listening(pid):
     import psutil  # Ray ships it
 
     head = psutil.Process(pid)
-    found = set()
+    addresses = set()
     for process in (head, *head.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):  # Ray starts and ends processes all the time
-            found |= {c.laddr.ip for c in process.net_connections() if c.status == "LISTEN"}
-    return found
+            addresses |= {c.laddr.ip for c in process.net_connections() if c.status == "LISTEN"}
+    return addresses
 
 
 def events(folder, kind):
@@ -52,8 +52,8 @@ def test_a_search_outlives_the_service_stops_as_by_ctrl_c_and_is_resumed(real):
     assert addresses and addresses <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
     real.process.terminate()
-    said, _ = real.process.communicate(timeout=60)
-    assert real.process.returncode == 0 and "long: still running" in said and cluster.alive()
+    output, _ = real.process.communicate(timeout=60)
+    assert real.process.returncode == 0 and "long: still running" in output and cluster.alive()
     again = subprocess.Popen(real.command, stdout=subprocess.PIPE, text=True)
     url = again.stdout.readline().split(" at ")[1].split()[0]
     client = Client(url, (real.state / "token").read_text())
@@ -92,7 +92,7 @@ def test_no_process_of_a_search_has_the_services_token(tmp_path):
         client = Client(service.stdout.readline().split(" at ")[1].split()[0], token)
         client.start("quadratic", name="a", num_samples=200)
         until(lambda: client.get("a")["epochs"])
-        head = psutil.Process(find(state_of(results)).pid)
+        head = psutil.Process(find(state_folder(results)).pid)
         seen = {process.pid: "" for process in (head, *head.children(recursive=True))}
         for pid in seen:
             with suppress(OSError):
@@ -104,5 +104,5 @@ def test_no_process_of_a_search_has_the_services_token(tmp_path):
     finally:
         service.terminate()
         service.communicate(timeout=90)
-        if cluster := find(state_of(results)):
+        if cluster := find(state_folder(results)):
             cluster.end()

@@ -26,7 +26,7 @@ def schema(service, monkeypatch):
     # A stream ends once it has sent what there is; a service that ends would answer no costly question.
     def few(journal, after, _):
         looks = itertools.count()
-        return stream.follow(journal, after, lambda: next(looks) > 1, pause_s=0)
+        return stream.event_frames(journal, after, lambda: next(looks) > 1, pause_s=0)
 
     monkeypatch.setattr("tuner.serve.app.follow", few)
     journal = service.begin("demo")
@@ -65,7 +65,7 @@ def asking(service, name):
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_every_answer_is_one_that_the_schema_describes(schema, service, tier):
-    operations = [found.ok() for found in schema.get_all_operations()]
+    operations = [operation.ok() for operation in schema.get_all_operations()]
     modes = list(schemathesis.GenerationMode)
     names = ("demo", None)
     few = tier.settings(

@@ -14,8 +14,8 @@ from tuner.record.lock import abandoned
 from tuner.record.reading import NotYet
 from tuner.serve import memory
 from tuner.serve.questions import Answers
-from tuner.serve.store import Store
-from tuner.serve.stream import follow
+from tuner.serve.results_reader import ResultsReader
+from tuner.serve.stream import event_frames
 
 SIZE = 400  # reports of a journal: about 500 kB of weight
 
@@ -32,30 +32,30 @@ def sliced(monkeypatch):
 
 
 def weight_of(results):
-    store = Store(results)
-    store.view("e0")
-    return store._memory.total
+    reader = ResultsReader(results)
+    reader.view("e0")
+    return reader._memory.total
 
 
 def test_all_that_is_read_at_a_time_stays_within_one_budget(tmp_path, monkeypatch, sliced):
     journals(tmp_path, 6)
     most = int(2.5 * weight_of(tmp_path))
     monkeypatch.setattr(memory, "MOST_MEMORY", most)
-    store, most_held, read, over = Store(tmp_path), [], set(), threading.Event()
+    reader, weights, read, over = ResultsReader(tmp_path), [], set(), threading.Event()
     hold = memory.Memory.hold
 
     def watched(self, holder, weight):
         try:
             hold(self, holder, weight)
         finally:
-            most_held.append(sum(each._followed.weight for each in store._watched.values()))
+            weights.append(sum(each._followed.weight for each in reader._watched.values()))
 
     monkeypatch.setattr(memory.Memory, "hold", watched)
 
     def asking(name):
         while name not in read and not over.is_set():
             try:
-                assert store.view(name).summary.epochs == SIZE
+                assert reader.view(name).summary.epochs == SIZE
                 read.add(name)
             except NotYet:
                 pass
@@ -66,54 +66,54 @@ def test_all_that_is_read_at_a_time_stays_within_one_budget(tmp_path, monkeypatc
     for thread in threads:
         thread.join(60)
     over.set()
-    assert len(read) == 6 and max(most_held) <= most
-    assert store._memory.total <= most
+    assert len(read) == 6 and max(weights) <= most
+    assert reader._memory.total <= most
 
 
 def test_of_those_half_read_the_one_that_was_read_furthest_stays(tmp_path, monkeypatch, sliced):
     journals(tmp_path, 2)
     monkeypatch.setattr(memory, "MOST_MEMORY", int(1.2 * weight_of(tmp_path)))
-    store = Store(tmp_path)
-    monkeypatch.setattr("tuner.serve.store.VIEW_S", -1.0)  # a slice at each look
-    found = {}
+    reader = ResultsReader(tmp_path)
+    monkeypatch.setattr("tuner.serve.results_reader.VIEW_S", -1.0)  # a slice at each look
+    views = {}
     for _ in range(200):
         for name in ("e0", "e1"):
             try:
-                found[name] = found.get(name) or store.view(name)
+                views[name] = views.get(name) or reader.view(name)
             except NotYet:
                 pass
-    assert len(found) == 2
+    assert len(views) == 2
 
 
 def test_one_that_alone_takes_more_is_a_row_that_says_so(tmp_path, monkeypatch):
     journals(tmp_path, 1)
     begin(tmp_path, "good", [STARTED, REPORT])
     monkeypatch.setattr(memory, "MOST_MEMORY", 300_000)
-    store = Store(tmp_path)
-    rows = {row.name: row for row in store.summaries()}
+    reader = ResultsReader(tmp_path)
+    rows = {row.name: row for row in reader.summaries()}
     assert "too many values" in rows["e0"].error and rows["good"].error == ""
-    assert store._memory.total == memory.LEAST_WEIGHT
+    assert reader._memory.total == memory.LEAST_WEIGHT
 
 
 def test_records_that_nobody_reads_on_make_room(tmp_path, monkeypatch, sliced):
     journals(tmp_path, 2)
     monkeypatch.setattr(memory, "MOST_MEMORY", int(1.2 * weight_of(tmp_path)))
     monkeypatch.setattr(memory, "IDLE_S", 0.0)
-    store = Store(tmp_path)
-    monkeypatch.setattr("tuner.serve.store.VIEW_S", -1.0)
+    reader = ResultsReader(tmp_path)
+    monkeypatch.setattr("tuner.serve.results_reader.VIEW_S", -1.0)
     with pytest.raises(NotYet):
         for _ in range(3):
-            store.view("e0")
-    monkeypatch.setattr("tuner.serve.store.VIEW_S", 60.0)
-    assert store.view("e1").summary.epochs == SIZE
+            reader.view("e0")
+    monkeypatch.setattr("tuner.serve.results_reader.VIEW_S", 60.0)
+    assert reader.view("e1").summary.epochs == SIZE
 
 
 def test_a_service_that_ends_reads_nothing_more(tmp_path):
     journals(tmp_path, 1)
     ending = threading.Event()
-    store = Store(tmp_path, stopping=ending.is_set)
+    reader = ResultsReader(tmp_path, stopping=ending.is_set)
     ending.set()
-    for ask in (store.summaries, lambda: store.view("e0"), lambda: list(store.unless_stopping([1]))):
+    for ask in (reader.summaries, lambda: reader.view("e0"), lambda: list(reader.unless_stopping([1]))):
         with pytest.raises(NotYet, match="is ending"):
             ask()
 
@@ -138,23 +138,23 @@ def results(tmp_path):
 
 
 def test_a_link_that_comes_after_the_look_is_not_followed(results, monkeypatch):
-    store = Store(results)
-    look = Store.folder
+    reader = ResultsReader(results)
+    look = ResultsReader.folder
 
     def late(self, name):
-        found = look(self, name)
+        folder = look(self, name)
         swapped(results)
-        return found
+        return folder
 
-    monkeypatch.setattr(Store, "folder", late)
+    monkeypatch.setattr(ResultsReader, "folder", late)
     with pytest.raises(RequestError) as error:
-        store.view("e")
+        reader.view("e")
     assert "secret" not in str(error.value)
     assert not abandoned(results / "e")  # the process that it names is the other folder's
 
 
 def test_no_reader_of_a_shared_folder_follows_a_link(results):
-    Store(results)
+    ResultsReader(results)
     swapped(results)
     for name in ("experiment.json", "journal.jsonl", ".driver"):
         with pytest.raises(OSError):
@@ -170,12 +170,12 @@ def test_an_open_stream_does_not_follow_a_link_that_comes_later(results):
     """It looks at the journal twice a second, for as long as a page is open."""
 
     async def frames():
-        found, events = [], follow(Store(results).journal("e"), 0, lambda: False, pause_s=0)
+        frames, events = [], event_frames(ResultsReader(results).journal("e"), 0, lambda: False, pause_s=0)
         async for frame in events:
-            found.append(frame)
-            if len(found) == 2:
+            frames.append(frame)
+            if len(frames) == 2:
                 swapped(results)
-        return found
+        return frames
 
     _, second = asyncio.run(asyncio.wait_for(frames(), 60))  # the stream ends at the link
     assert second.startswith(b"id: 1\n")

@@ -23,7 +23,7 @@ from tuner.serve.client import Client
 from tuner.serve.cluster import Cluster, _born, find
 from tuner.serve.options import Resume, ships
 from tuner.serve.searches import checked
-from tuner.serve.state import BASE, state_of
+from tuner.serve.state import BASE, state_folder
 from tuner.spec.experiment import Experiment
 
 ALL = "/api/experiments"
@@ -62,22 +62,22 @@ def test_each_results_folder_has_a_state_of_its_own_however_it_is_called(tmp_pat
     one.mkdir(parents=True)
     other.mkdir(parents=True)
     link.symlink_to(one)
-    assert state_of(one) == state_of(link) != state_of(other)
-    assert state_of(one).name.startswith("results-") and state_of(one).parent == tmp_path / "state" / "services"
-    assert [path.stat().st_mode & 0o777 for path in (state_of(one), state_of(one).parent)] == [0o700, 0o700]
+    assert state_folder(one) == state_folder(link) != state_folder(other)
+    assert state_folder(one).name.startswith("results-") and state_folder(one).parent == tmp_path / "state" / "services"
+    assert [path.stat().st_mode & 0o777 for path in (state_folder(one), state_folder(one).parent)] == [0o700, 0o700]
     assert not list(one.iterdir())
 
 
 def test_without_a_choice_it_is_the_users_state_folder(tmp_path, monkeypatch):
     monkeypatch.delenv(BASE)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
-    assert state_of(tmp_path).is_relative_to(tmp_path / "xdg" / "tuner")
+    assert state_folder(tmp_path).is_relative_to(tmp_path / "xdg" / "tuner")
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
 @pytest.mark.parametrize("how", ["open", "link", "owner", "file"])
 def test_a_state_that_others_may_have_written_is_refused(tmp_path, how, depth):
-    made = state_of(tmp_path)
+    made = state_folder(tmp_path)
     path = [made, made.parent, made.parent.parent][depth]
     if how == "open":
         path.chmod(0o750)
@@ -89,7 +89,7 @@ def test_a_state_that_others_may_have_written_is_refused(tmp_path, how, depth):
         path.rename(tmp_path / "moved")
         path.symlink_to(tmp_path / "moved") if how == "link" else path.write_text("")
     with pytest.raises(RequestError, match=f"{path} .*; (run chmod 700 .*, or )?set {BASE} to a folder of your own"):
-        state_of(tmp_path)
+        state_folder(tmp_path)
 
 
 # --- a hostile folder -----------------------------------------------------------------------------------------------
@@ -113,10 +113,10 @@ def test_a_hostile_folder_runs_ends_and_removes_nothing(tmp_path, victim, precio
         (row,) = answering(Client(lines[0].split(" at ")[1].split()[0])).experiments()
         assert (row["name"], row["state"]) == ("x", "failed")
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=60)[1]
+        output = process.communicate(timeout=60)[1]
     finally:
         process.kill()
-    assert process.returncode == 0 and "to be started again: 1" in said and len(said.splitlines()) == 1
+    assert process.returncode == 0 and "to be started again: 1" in output and len(output.splitlines()) == 1
     assert victim.poll() is None and (precious / "file").exists() and not marker.exists()
     kept = Path(lines[2].split()[-1])
     assert kept.is_relative_to(tmp_path / "state") and kept.read_text() != "t" * 43
@@ -150,7 +150,7 @@ def left(tmp_path, service):
     folder.mkdir(parents=True)
 
     def start():
-        (state_of(service.results) / "queue").rmdir()
+        (state_folder(service.results) / "queue").rmdir()
         return service.reopened()
 
     start.folder = folder
@@ -217,7 +217,7 @@ def test_a_file_that_others_may_have_written_is_left_out(left, how):
 def test_a_damaged_entry_of_the_queue_is_left_out_and_its_neighbours_stay(service, evil, capsys):
     for name in ("a", "b", "c"):
         assert service.owner.post(ALL, json={"space": "quadratic", "name": name}).status_code == 202
-    folder = state_of(service.results) / "queue"
+    folder = state_folder(service.results) / "queue"
     (folder / "a.json").write_text("{")
     (folder / "d.json").write_text(json.dumps({"\x1b[2J\u202e": 1}, ensure_ascii=False))
     os.mkfifo(folder / "e.json")  # opened, it would hang
@@ -226,9 +226,9 @@ def test_a_damaged_entry_of_the_queue_is_left_out_and_its_neighbours_stay(servic
     again = service.reopened()
     again.searches.step()
     assert [search.name for search in again.searches.all()] == ["c"] and len(service.jobs.submitted) == 1
-    said = capsys.readouterr().err
-    assert all(f"{name}.json is left out" in said for name in "abde") and "must be one of" in said
-    assert all(map(str.isprintable, said.splitlines()))
+    output = capsys.readouterr().err
+    assert all(f"{name}.json is left out" in output for name in "abde") and "must be one of" in output
+    assert all(map(str.isprintable, output.splitlines()))
 
 
 # --- processes ------------------------------------------------------------------------------------------------------
@@ -257,9 +257,9 @@ def head(folder):
     return begun([sys.executable, *words])
 
 
-def begun(words, **given):
+def begun(words, **options):
     """A process whose command line the kernel shows: it does so a moment after Popen returns."""
-    process = subprocess.Popen(words, **given)
+    process = subprocess.Popen(words, **options)
     while not Path(f"/proc/{process.pid}/cmdline").read_bytes():
         time.sleep(0.001)
     return process
@@ -273,9 +273,9 @@ def test_a_head_is_found_by_its_file_ended_and_its_folder_removed(tmp_path):
         (tmp_path / "cluster.json").write_text(json.dumps(dataclasses.asdict(written)))
         assert not dataclasses.replace(written, born="1").alive()  # a later process of the same id
         assert not dataclasses.replace(written, folder="/tmp/tuner-other").alive()
-        found = find(tmp_path)
-        assert found == written
-        found.end()
+        cluster = find(tmp_path)
+        assert cluster == written
+        cluster.end()
         assert process.poll() is not None and not Path(folder).exists() and find(tmp_path) is None
     finally:
         process.kill()
@@ -316,8 +316,8 @@ def test_a_folder_cannot_choose_the_code_that_its_resume_imports(service, evil, 
     service.begin("a").close()
     rewrite(service.results / "a", space=str(evil[0]) if space == "evil" else space)
     answer = service.owner.post(f"{ALL}/a/resume")
-    said = "to be resumed here it must be one of" if isinstance(space, str) else "is damaged"
-    assert answer.status_code == 422 and said in answer.json()["error"]
+    message = "to be resumed here it must be one of" if isinstance(space, str) else "is damaged"
+    assert answer.status_code == 422 and message in answer.json()["error"]
     assert not evil[1].exists() and not service.searches.all()
 
 
@@ -359,7 +359,7 @@ def test_a_folder_cannot_choose_the_data_that_its_resume_reads(service):
 def test_the_data_that_the_services_owner_names_are_read(service, tmp_path):
     service.begin("a", data_dir="/data/of/before").close()
     args = parse(["--results", str(service.results), "--data-dir", "/data/now"])
-    searches = starter(args, state_of(tmp_path))
+    searches = starter(args, state_folder(tmp_path))
     try:
         searches._check = in_this_process
         assert searches.resume("a", Resume()).options["data_dir"] == "/data/now"
@@ -390,8 +390,8 @@ def test_the_head_has_no_token_but_its_own_in_its_environment(tmp_path, monkeypa
     monkeypatch.setenv("RAY_AUTH_TOKEN", "of another cluster")
     started = {}
 
-    def popen(command, **given):
-        started.update(given)
+    def popen(command, **options):
+        started.update(options)
         raise OSError
 
     monkeypatch.setattr(clusters.subprocess, "Popen", popen)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-found = importlib.util.spec_from_file_location("tiny", Path(__file__).with_name("tiny.py"))
-tiny = importlib.util.module_from_spec(found)
-found.loader.exec_module(tiny)
+spec = importlib.util.spec_from_file_location("tiny", Path(__file__).with_name("tiny.py"))
+tiny = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tiny)
 
 
 def cosine(optimizer, config, max_epochs):

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from ray import tune
 
-found = importlib.util.spec_from_file_location("tiny", Path(__file__).with_name("tiny.py"))
-tiny = importlib.util.module_from_spec(found)
-found.loader.exec_module(tiny)
+spec = importlib.util.spec_from_file_location("tiny", Path(__file__).with_name("tiny.py"))
+tiny = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tiny)
 
 SETTING = {"width": tune.choice([4]), "lr": tune.choice([0.01]), "batch_size": tune.choice([16])}
 

@@ -5,9 +5,9 @@ import importlib.util
 import time
 from pathlib import Path
 
-found = importlib.util.spec_from_file_location("tiny", Path(__file__).with_name("tiny.py"))
-tiny = importlib.util.module_from_spec(found)
-found.loader.exec_module(tiny)
+spec = importlib.util.spec_from_file_location("tiny", Path(__file__).with_name("tiny.py"))
+tiny = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tiny)
 
 
 def unhurried(inputs):

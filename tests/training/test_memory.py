@@ -76,7 +76,7 @@ def test_gradients_in_parts_are_those_of_the_whole(dtype, tolerance, size, num_e
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).to(dtype)
     inputs, targets = torch.randn(num_examples, 6, dtype=dtype), torch.randint(0, 3, (num_examples,))
-    found = []
+    gradients = []
     for parts in (num_examples, size):
         model.zero_grad()
         loss = gradients_in_parts(
@@ -84,8 +84,8 @@ def test_gradients_in_parts_are_those_of_the_whole(dtype, tolerance, size, num_e
             torch.Tensor.backward, inputs, targets, nullcontext, parts,
         )  # fmt: skip
         assert loss.shape == () and not loss.requires_grad
-        found.append([loss, *(parameter.grad.clone() for parameter in model.parameters())])
-    for whole, summed in zip(*found, strict=True):
+        gradients.append([loss, *(parameter.grad.clone() for parameter in model.parameters())])
+    for whole, summed in zip(*gradients, strict=True):
         torch.testing.assert_close(summed, whole, rtol=0, atol=tolerance)
 
 
@@ -153,8 +153,8 @@ def test_the_failed_attempt_is_freed_before_the_next():
 
     def work(size):
         if size > 2:
-            held = torch.ones(12345)
-            raise torch.OutOfMemoryError(f"no room for {held.numel()}")
+            tensor = torch.ones(12345)
+            raise torch.OutOfMemoryError(f"no room for {tensor.numel()}")
         alive.append(sum(issubclass(type(each), torch.Tensor) and each.numel() == 12345 for each in gc.get_objects()))
         return size
 
@@ -187,9 +187,9 @@ def test_batch_norm_is_warned_about_once(caplog):
         assert sum("batch norm normalizes" in record.getMessage() for record in caplog.records) == 1
         caplog.clear()
         training(4).run_epoch()
-        said = [record.getMessage() for record in caplog.records]
-    assert not any("batch norm" in line for line in said)
-    assert "training continues with 4 examples at once" in said
+        messages = [record.getMessage() for record in caplog.records]
+    assert not any("batch norm" in line for line in messages)
+    assert "training continues with 4 examples at once" in messages
 
 
 def live_tensors():
@@ -214,13 +214,15 @@ def test_a_dropped_training_leaves_no_tensor(most, precision):
 
 @pytest.mark.parametrize("most", [1000, 4])
 def test_no_graph_is_held_across_steps(most):
-    trial, held = training(most), []
+    trial, graphs = training(most), []
     step = trial.train_step
 
     def counted(inputs, targets):
-        held.append(sum(issubclass(type(each), torch.Tensor) and each.grad_fn is not None for each in gc.get_objects()))
+        graphs.append(
+            sum(issubclass(type(each), torch.Tensor) and each.grad_fn is not None for each in gc.get_objects())
+        )
         return step(inputs, targets)
 
     trial.train_step = counted
     trial.run_epoch()
-    assert held == [held[0]] * 4 and all(parameter.grad is None for parameter in trial.model.parameters())
+    assert graphs == [graphs[0]] * 4 and all(parameter.grad is None for parameter in trial.model.parameters())

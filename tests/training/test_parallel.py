@@ -67,14 +67,14 @@ class Fatal(Layers):
 
 
 def task(model=Layers, middle=(), **changes):
-    given = {
+    parts = {
         "data": lambda data_dir: None,
         "model": lambda config: model(*(layer() for layer in middle)).double(),
         "optimizer": lambda parameters, config: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
         "metrics": {"accuracy": lambda outputs, targets: (outputs.argmax(1) == targets).double().mean()},
         "stages": lambda model: [model.body, model.head],
     }
-    return Task(**{**given, **changes})
+    return Task(**{**parts, **changes})
 
 
 def material(model=Layers, middle=()):
@@ -92,8 +92,8 @@ def figures(report):
     return {name: value for name, value in report.items() if name not in USAGE | PACE}
 
 
-def assert_close(found, expected, tolerance=1e-12):
-    for one, other in zip(found, expected, strict=True):
+def assert_close(actual, expected, tolerance=1e-12):
+    for one, other in zip(actual, expected, strict=True):
         assert figures(one) == pytest.approx(figures(other), rel=0, abs=tolerance)
 
 

@@ -117,5 +117,5 @@ def test_steps_that_overflow_are_left_out(fused):
 
 def test_outputs_are_widened_inside_containers_and_never_narrowed():
     low, double = torch.zeros(1, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.float64)
-    found = widened({"a": (low, [double]), "b": 3})
-    assert found["a"][0].dtype == torch.float32 and found["a"][1][0] is double and found["b"] == 3
+    result = widened({"a": (low, [double]), "b": 3})
+    assert result["a"][0].dtype == torch.float32 and result["a"][1][0] is double and result["b"] == 3

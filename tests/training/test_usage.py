@@ -18,15 +18,15 @@ MIB = 1 << 20
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-def told(readings):
+def growth_over(readings):
     growth = Growth()
     return [growth.add(reading) for reading in readings]
 
 
 def test_what_grows_is_told_with_its_growth():
-    found = told(range(0, 20 * 3 * MIB, 3 * MIB))
+    growth = growth_over(range(0, 20 * 3 * MIB, 3 * MIB))
     first = SKIPPED + STEPS
-    assert found[:first] == [None] * first and found[first:] == [3 * MIB] * (20 - first)
+    assert growth[:first] == [None] * first and growth[first:] == [3 * MIB] * (20 - first)
 
 
 @pytest.mark.parametrize(
@@ -39,22 +39,22 @@ def test_what_grows_is_told_with_its_growth():
     ],
 )
 def test_warm_up_and_a_heap_that_is_extended_are_not_growth(readings):
-    assert told([reading * MIB for reading in readings]) == [None] * len(readings)
+    assert growth_over([reading * MIB for reading in readings]) == [None] * len(readings)
 
 
 def test_growth_that_comes_in_jumps_is_told():
     jumps = [0, 0, 0, 0, 5, 5, 11, 11, 17]
-    assert told([reading * MIB for reading in jumps])[-2:] == [11 * MIB // 5, 17 * MIB // 5]
+    assert growth_over([reading * MIB for reading in jumps])[-2:] == [11 * MIB // 5, 17 * MIB // 5]
 
 
 def test_small_change_and_one_large_step_are_no_growth():
-    assert set(told(range(0, 20 * (LEAST_BYTES - 1), LEAST_BYTES - 1))) == {None}
+    assert set(growth_over(range(0, 20 * (LEAST_BYTES - 1), LEAST_BYTES - 1))) == {None}
     small = [0, 0, 0, 1, 2, 3, 500 * MIB, 500 * MIB + 1]
-    assert set(told(small)) == {None}
+    assert set(growth_over(small)) == {None}
 
 
 def test_growth_that_ends_is_not_told_any_more():
-    assert told([i * 2 * MIB for i in range(10)] + [18 * MIB] * 6)[-1] is None
+    assert growth_over([i * 2 * MIB for i in range(10)] + [18 * MIB] * 6)[-1] is None
 
 
 def test_the_figures_are_those_of_the_process(monkeypatch):
@@ -73,14 +73,14 @@ def test_a_model_whose_losses_are_kept_is_told():
     ctypes.CDLL(None).malloc_trim(0)  # else the graphs lie in memory that earlier tests of this process have freed
     kept, figures = [], Usage()
     model = torch.nn.Linear(64, 512)
-    found = []
+    growth = []
     for _ in range(SKIPPED + STEPS + 3):
         kept.extend(
             model(torch.ones(1000, 64)).sigmoid().sum() for _ in range(4)
         )  # each graph holds 2 MB and its input
-        found.append(figures.read().get("rss_growth_bytes"))
+        growth.append(figures.read().get("rss_growth_bytes"))
     least = 4 * 1000 * 512 * 4
-    assert least < found[-1] < 3 * least
+    assert least < growth[-1] < 3 * least
 
 
 def test_a_machine_that_tells_nothing_has_no_columns(monkeypatch, tmp_path):
@@ -144,7 +144,7 @@ def test_a_share_holds_on_a_device():
 @pytest.mark.cuda
 @needs_cuda
 def test_the_figures_of_a_device():
-    held = torch.ones(32 * MIB, dtype=torch.uint8, device="cuda")
+    tensor = torch.ones(32 * MIB, dtype=torch.uint8, device="cuda")
     read = Usage().read()
-    assert read["gpu_memory_peak_bytes"] >= read["gpu_memory_bytes"] >= held.numel()
+    assert read["gpu_memory_peak_bytes"] >= read["gpu_memory_bytes"] >= tensor.numel()
     assert 0 <= read.get("gpu_percent", 0) <= 100

@@ -8,12 +8,12 @@ import pytest
 from test_figures import record, trial
 
 from tuner.errors import RequestError
-from tuner.views.contour import REACH, contour_of, draw_contour, smoothed
+from tuner.views.contour import REACH, contour_of, draw_contour, smoothed_grid
 
 
 def test_at_a_lone_trial_the_value_is_its_own_and_far_away_there_is_none():
     ticks = [float(at) for at in np.linspace(0, 1, 11)]
-    grid = smoothed([0.0, 1.0], [0.0, 1.0], [3.0, 5.0], ticks, ticks)
+    grid = smoothed_grid([0.0, 1.0], [0.0, 1.0], [3.0, 5.0], ticks, ticks)
     assert grid[0][0] == pytest.approx(3.0) and grid[10][10] == pytest.approx(5.0)
     assert grid[0][10] is None and grid[5][5] is None
     near = [(i, j) for i in range(11) for j in range(11) if grid[i][j] is not None]
@@ -21,7 +21,7 @@ def test_at_a_lone_trial_the_value_is_its_own_and_far_away_there_is_none():
 
 
 def test_two_trials_at_one_place_are_their_mean():
-    grid = smoothed([0.0, 0.0], [0.0, 0.0], [1.0, 2.0], [0.0, 1.0], [0.0, 1.0])
+    grid = smoothed_grid([0.0, 0.0], [0.0, 0.0], [1.0, 2.0], [0.0, 1.0], [0.0, 1.0])
     assert grid[0][0] == pytest.approx(1.5)
 
 
@@ -29,8 +29,8 @@ def test_smoothing_does_not_depend_on_units():
     ticks = [float(at) for at in np.linspace(0, 1, 5)]
     stream = np.random.default_rng(0)
     x, y, values = (list(stream.random(9)) for _ in range(3))
-    once = smoothed(x, y, values, ticks, ticks)
-    scaled = smoothed([1e6 * at for at in x], y, values, [1e6 * at for at in ticks], ticks)
+    once = smoothed_grid(x, y, values, ticks, ticks)
+    scaled = smoothed_grid([1e6 * at for at in x], y, values, [1e6 * at for at in ticks], ticks)
     assert [c is None for row in once for c in row] == [c is None for row in scaled for c in row]
     known = [(a, b) for p, q in zip(once, scaled, strict=True) for a, b in zip(p, q, strict=True) if a is not None]
     assert known and all(a == pytest.approx(b) for a, b in known)

@@ -16,10 +16,10 @@ pytest.importorskip("sklearn")
 def test_what_the_value_follows_comes_first_and_noise_is_near_zero():
     stream = np.random.default_rng(0)
     settings = [{"noise": float(a), "lr": float(b)} for a, b in stream.random((60, 2))]
-    found = importance_of(record(*(trial(n, [s["lr"] ** 2], **s) for n, s in enumerate(settings))))
-    assert found.names == ["lr", "noise"] and found.trials == 60
-    assert found.explained > 0.8 and found.means[0] > 10 * abs(found.means[1])
-    assert all(deviation >= 0 for deviation in found.deviations)
+    importance = importance_of(record(*(trial(n, [s["lr"] ** 2], **s) for n, s in enumerate(settings))))
+    assert importance.names == ["lr", "noise"] and importance.trials == 60
+    assert importance.explained > 0.8 and importance.means[0] > 10 * abs(importance.means[1])
+    assert all(deviation >= 0 for deviation in importance.deviations)
 
 
 def test_values_are_compared_by_rank_so_one_that_exploded_changes_little():

@@ -29,9 +29,9 @@ def events(seed, trials=6, epochs=5):
         yield {**of, "event": "report", "epoch": left[trial], "metrics": {"loss": value}}
         if draw.random() < 0.7:
             rung = {"epoch": left[trial], "rung": draw.choice([1, 2, None]), "bracket": draw.choice([0, 1])}
-            held = {"value": value, "cutoff": draw.choice([None, draw.random()]), "recorded": draw.randint(0, 5)}
+            compared = {"value": value, "cutoff": draw.choice([None, draw.random()]), "recorded": draw.randint(0, 5)}
             action = draw.choice(["continue", "pause", "stop"])
-            yield {**of, "event": "decision", **rung, **held, "action": action, "reason": ""}
+            yield {**of, "event": "decision", **rung, **compared, "action": action, "reason": ""}
         left[trial] += 1
         if left[trial] > epochs or draw.random() < 0.1:
             yield {**of, "event": "trial_ended", "status": draw.choice(["completed", "pruned"]), "reason": ""}
@@ -69,13 +69,15 @@ def test_it_is_what_plain_sums_say(seed):
     assert standing.epochs == sum(trial.reports[-1].epoch for trial in trials if trial.reports)
     assert len(standing.calls) == sum(len(trial.decisions) for trial in trials)
     assert [call.margin for call in standing.calls] == sorted(call.margin for call in standing.calls)
-    came = {(d.bracket, d.rung): set() for t in trials for d in t.decisions if d.rung}
+    reached = {(d.bracket, d.rung): set() for t in trials for d in t.decisions if d.rung}
     for trial in trials:
         for decision in trial.decisions:
             if decision.rung:
-                came[decision.bracket, decision.rung].add(trial.id)
-    assert {(rung.bracket, rung.rung): rung.came for rung in standing.rungs} == {p: len(c) for p, c in came.items()}
-    assert all(rung.went_on + rung.stopped + rung.waiting == rung.came for rung in standing.rungs)
+                reached[decision.bracket, decision.rung].add(trial.id)
+    assert {(rung.bracket, rung.rung): rung.reached for rung in standing.rungs} == {
+        p: len(c) for p, c in reached.items()
+    }
+    assert all(rung.went_on + rung.stopped + rung.waiting == rung.reached for rung in standing.rungs)
     values = [value for _, value, _ in standing.improvements]
     assert values == sorted(values, reverse=True) and standing.arrived == sum(
         e["event"] == "report" for e in events(seed)

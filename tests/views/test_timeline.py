@@ -31,8 +31,8 @@ def test_a_resumed_trial_has_a_span_a_session_and_nodes_have_lanes_of_their_own(
     [({"CPU": 2}, "1 epochs in 8 s (8 s each) on 2 CPU: 16 CPU-seconds"),
      ({"CPU": 1, "GPU": 0.5}, "1 epochs in 8 s (8 s each) on 0.5 GPU, 1 CPU: 4 GPU-seconds")],
 )  # fmt: skip
-def test_the_cost_is_of_the_gpu_where_there_is_one(resources, said):
-    assert cost_of(ran(0, (0, 8), **resources)) == said
+def test_the_cost_is_of_the_gpu_where_there_is_one(resources, text):
+    assert cost_of(ran(0, (0, 8), **resources)) == text
 
 
 @pytest.mark.parametrize(("end", "unit", "length"), [(100, "seconds", 100), (600, "minutes", 10), (9000, "hours", 2.5)])

@@ -105,11 +105,11 @@ def test_a_winner_that_starts_slowly_is_lost():
 
 
 def test_what_a_pruned_trial_would_have_reached_is_bounded():
-    given = record([[1.0] * 8, [3.0], [2.0] * 8], status="pruned", scheduler="asha")
-    outcome = what_if(given, "fifo", 1, 2)
+    recorded = record([[1.0] * 8, [3.0], [2.0] * 8], status="pruned", scheduler="asha")
+    outcome = what_if(recorded, "fifo", 1, 2)
     assert not outcome.exact and outcome.fates[1].outcome == "unknown" and "not known" in outcome.notes[0]
     assert outcome.epochs == Range(17, 24) and outcome.stopped == Range(0, 0)
-    assert set(drawn(given, outcome)) == {
+    assert set(drawn(recorded, outcome)) == {
         "trained as it was",
         "unknown beyond",
         "best: trial 00000",
@@ -117,16 +117,16 @@ def test_what_a_pruned_trial_would_have_reached_is_bounded():
     }
 
 
-def drawn(given, outcome):
+def drawn(recorded, outcome):
     """The points of each trace of the figure, by its name; a curve ends with (None, None)."""
-    traces = draw_whatif(cuts_of(given, outcome), outcome, "loss")["data"]
+    traces = draw_whatif(cuts_of(recorded, outcome), outcome, "loss")["data"]
     return {trace["name"]: list(zip(trace["x"], trace["y"], strict=True)) for trace in traces}
 
 
 def test_the_figure_cuts_each_curve_where_it_would_be_stopped():
-    given = record([[1.0] * 8, [3.0] * 8, [2.0] * 8])
+    recorded = record([[1.0] * 8, [3.0] * 8, [2.0] * 8])
     end, epochs = [(None, None)], range(1, 9)
-    assert drawn(given, what_if(given, "asha", 2, 2)) == {
+    assert drawn(recorded, what_if(recorded, "asha", 2, 2)) == {
         "saved": [*((e, 3.0) for e in epochs if e >= 2), *end, *((e, 2.0) for e in epochs if e >= 4), *end],
         "stopped": [(1, 3.0), (2, 3.0), *end, *((e, 2.0) for e in epochs if e <= 4), *end],
         "best: trial 00000": [*((e, 1.0) for e in epochs), *end],
@@ -142,12 +142,12 @@ def test_nothing_recorded_is_nothing_replayed():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("rules", "message"),
     [(("pbt", 1, 2, 1), "a replay knows"), (("asha", 9, 2, 1), "--grace-period 9"), (("asha", 1, 2, 5), "brackets 5")],
 )
-def test_rules_that_no_search_would_take_are_refused(given, said):
-    with pytest.raises(RequestError, match=said):
-        what_if(record([[1.0]]), *given)
+def test_rules_that_no_search_would_take_are_refused(rules, message):
+    with pytest.raises(RequestError, match=message):
+        what_if(record([[1.0]]), *rules)
 
 
 @pytest.mark.parametrize("scheduler", ["asha", "median"])

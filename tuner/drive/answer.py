@@ -17,7 +17,7 @@ from tuner.record.journal import strict
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
-from tuner.spec.spaces import Found
+from tuner.spec.spaces import LoadedSpace
 from tuner.training.trial_spec import TrialSpec, trial_seed
 from tuner.views.labels import flat
 
@@ -40,7 +40,13 @@ class Answer:
 
 
 def conclude(
-    record: ExperimentRecord, found: Found, splits: Splits | None, cpus: float, gpus: float, *, ended: bool = True
+    record: ExperimentRecord,
+    loaded_space: LoadedSpace,
+    splits: Splits | None,
+    cpus: float,
+    gpus: float,
+    *,
+    ended: bool = True,
 ) -> Answer | None:
     """Writes trials.csv and, if a trial has a finite metric, `best/`; evaluates the best model on the test part once.
 
@@ -59,11 +65,11 @@ def conclude(
     trial, report = winner
     best = folder / "best"
     best.mkdir(exist_ok=True)
-    config = config_of(experiment, trial, report.epoch, cpus=cpus, gpus=gpus, sha256=found.sha256)
+    config = config_of(experiment, trial, report.epoch, cpus=cpus, gpus=gpus, sha256=loaded_space.sha256)
     test = tested_before(best, config)
     if test is None and report.checkpoint and splits is not None:
         state = save_model(within(folder, report.checkpoint), best / "model.pt")
-        test = evaluate(found, config, state, splits) if ended and splits.test is not None else None
+        test = evaluate(loaded_space, config, state, splits) if ended and splits.test is not None else None
     write_atomically(best / "config.json", json.dumps(config, indent=2) + "\n")
     metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
     if splits is not None and splits.notice:
@@ -151,18 +157,20 @@ def save_model(checkpoint: Path, model_path: Path) -> dict[str, Any]:
     return state
 
 
-def evaluate(found: Found, config: dict[str, Any], state: dict[str, Any], splits: Splits) -> dict[str, float]:
+def evaluate(
+    loaded_space: LoadedSpace, config: dict[str, Any], state: dict[str, Any], splits: Splits
+) -> dict[str, float]:
     """Evaluates a training's state on the test part."""
     import torch
 
     from tuner.training.loop import Training
 
-    assert found.space.task is not None and splits.test is not None  # splits come from a task
+    assert loaded_space.space.task is not None and splits.test is not None  # splits come from a task
     # The same number of threads as in the trial: another number sums in another order, and the last digits would
     # differ from those that `tuner.train` prints.
     spec = replace(spec_of(config), strategy="single", num_workers=1, gpus=0)
     torch.set_num_threads(spec.num_threads)
-    training = Training.of(found.space.task, splits, spec)
+    training = Training.of(loaded_space.space.task, splits, spec)
     with contextlib.closing(training):
         training.load_state_dict(state)
         return training.evaluate(splits.test)

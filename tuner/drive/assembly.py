@@ -33,7 +33,7 @@ from tuner.record.journal import Journal
 from tuner.record.ledger import Ledger
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
-from tuner.spec.spaces import Found
+from tuner.spec.spaces import LoadedSpace
 from tuner.training.trial_spec import TrialSpec
 
 
@@ -48,7 +48,7 @@ class Assembly:
 
 def assemble(
     experiment: Experiment,
-    found: Found,
+    loaded_space: LoadedSpace,
     splits: Any,
     journal: Journal,
     history: list[Event],
@@ -68,8 +68,8 @@ def assemble(
         follow=bool(experiment.address),
         priority=experiment.priority,
     )
-    searcher, num_settings = build_searcher(experiment, found.space)
-    scheduler = build_scheduler(experiment, found.space)
+    searcher, num_settings = build_searcher(experiment, loaded_space.space)
+    scheduler = build_scheduler(experiment, loaded_space.space)
     pbt = experiment.scheduler == "pbt"  # runs its whole population at once, and may copy any checkpoint
     ledger = Ledger(journal)
     judge = JournalingScheduler(
@@ -77,7 +77,7 @@ def assemble(
         experiment,
         ledger,
         halt,
-        found.space.mutable,
+        loaded_space.space.mutable,
         resumed=bool(history),
         concurrent=None if pbt else nodes.concurrent,
     )
@@ -88,7 +88,7 @@ def assemble(
         judge.first(replay.started())
         return trials
 
-    keep = KEEP_BEST_AND_LATEST if found.space.task and not pbt else CheckpointConfig()
+    keep = KEEP_BEST_AND_LATEST if loaded_space.space.task and not pbt else CheckpointConfig()
     proposals = Proposals(
         searcher,
         num_settings,
@@ -104,7 +104,7 @@ def assemble(
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(num_settings if all_may_wait else resources.concurrent + 1)
     loggers = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
     tuner = tune.Tuner(
-        trainable(experiment, found, splits, resources),
+        trainable(experiment, loaded_space, splits, resources),
         tune_config=tune.TuneConfig(
             metric=experiment.metric,
             mode=experiment.mode,
@@ -125,9 +125,9 @@ def assemble(
     return Assembly(tuner, controller, halt)
 
 
-def trainable(experiment: Experiment, found: Found, splits: Any, resources: Resources) -> Any:
+def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, resources: Resources) -> Any:
     """The space's task or function as a trainable that Ray Tune can run, with the resources of one trial."""
-    space = found.space
+    space = loaded_space.space
     spec = TrialSpec(
         config={},
         seed=experiment.seed,
@@ -141,7 +141,7 @@ def trainable(experiment: Experiment, found: Found, splits: Any, resources: Reso
         mutable=space.mutable,
     )
     goal = trials.Goal(spec, experiment.metric, experiment.mode)
-    probe.by_value(found)
+    probe.by_value(loaded_space)
     if space.train is not None:
         function = partial(trials.train_function, function=space.train, goal=goal)
     elif experiment.strategy == "ddp":

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def plan(request: Request) -> list[str]:
     """The plan of a search, which `--dry-run` prints."""
-    e, space, resources = request.experiment, request.found.space, request.resources
+    e, space, resources = request.experiment, request.loaded_space.space, request.resources
     lines = [f"space       {e.space}: {', '.join(f'{n} {domain(d)}' for n, d in domains.leaves(space.params))}"]
     lines += [f"settings    {settings(request)}"]
     lines += [f"scheduler   {schedule(e)}"]
@@ -72,11 +72,11 @@ def heading(request: Request) -> list[str]:
     if request.wandb_mode == "offline" and e.wandb == "auto":
         lines += ["W&B: offline, as there is no API key (`wandb login` stores one; --wandb disabled turns W&B off)"]
     if request.history:
-        lines += [resumed(request)]
+        lines += [resumed_line(request)]
     return lines
 
 
-def resumed(request: Request) -> str:
+def resumed_line(request: Request) -> str:
     """How many trials of a resumed search continue, are done, and are still to come."""
     e = request.experiment
     before = e.max_epochs  # journals of older versions do not record it
@@ -89,8 +89,8 @@ def resumed(request: Request) -> str:
             states[event["trial"]] = event["status"]
     unfinished = {"open", "interrupted", *(["completed"] if e.max_epochs > before else [])}
     going_on = sum(state in unfinished for state in states.values())
-    to_come = max(0, num_settings(e, request.found.space) - len(states))
-    return f"resumed: {going_on} trials continue, {len(states) - going_on} done, {to_come} still to come"
+    remaining = max(0, num_settings(e, request.loaded_space.space) - len(states))
+    return f"resumed: {going_on} trials continue, {len(states) - going_on} done, {remaining} still to come"
 
 
 def place(e: Experiment) -> str:
@@ -156,7 +156,7 @@ def growing(trials: Iterable[TrialRecord]) -> list[str]:
 
 def settings(request: Request) -> str:
     """The number of settings, and how they are proposed."""
-    e, space = request.experiment, request.found.space
+    e, space = request.experiment, request.loaded_space.space
     if e.searcher == "grid":
         grid = GridSearcher(e, space)
         part = "all" if grid.num_settings == grid.size else f"{grid.num_settings}, drawn by the seed,"

@@ -24,7 +24,7 @@ from tuner.errors import RequestError
 from tuner.record.journal import Journal
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import resources_of
-from tuner.spec.spaces import Found
+from tuner.spec.spaces import LoadedSpace
 
 if TYPE_CHECKING:
     from tuner.drive.assembly import Assembly
@@ -81,10 +81,10 @@ def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
         return
     here = local_cluster()
     num_processes = resources_of(experiment, [here]).num_processes()
-    with ExitStack() as held:
+    with ExitStack() as stack:
         with ahead.importing(imports):
             try:
-                folder = held.enter_context(alone.session_folder())
+                folder = stack.enter_context(alone.session_folder())
                 with alone.no_cluster_services(), on_loopback():
                     ray.init(
                         "local",
@@ -97,26 +97,26 @@ def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
                     )
             except Exception as error:  # Ray raises a plain Exception if its processes start too slowly
                 raise RequestError(f"Ray does not start ({error}); {UNANSWERED}") from error
-            held.callback(ray.shutdown)
+            stack.callback(ray.shutdown)
             ahead.start_ahead(num_processes)
         yield
 
 
 @contextmanager
-def ray_at(experiment: Experiment, found: Found) -> Iterator[None]:
+def ray_at(experiment: Experiment, loaded_space: LoadedSpace) -> Iterator[None]:
     """Joins the cluster of `--address`; leaves it afterwards.
 
     Raises:
         RequestError: no cluster answers at the address, or one of its nodes cannot run the search.
     """
     quiet()
-    runtime_env = {**probe.code_of(found), "env_vars": {name: os.environ[name] for name in SENT}}
+    runtime_env = {**probe.runtime_env_of(loaded_space), "env_vars": {name: os.environ[name] for name in SENT}}
     try:
         ray.init(experiment.address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=runtime_env)
     except (OSError, ValueError, RuntimeError) as error:
         raise RequestError(f"--address {experiment.address}: no Ray cluster answers there ({error})") from error
     try:
-        probe.check_nodes(experiment, found)
+        probe.check_nodes(experiment, loaded_space)
         yield
     finally:
         ray.shutdown()

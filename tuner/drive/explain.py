@@ -15,7 +15,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining, TrialScheduler
 
 from tuner.drive.incremental import IncrementalMedian
-from tuner.engine.rungs import Asha, place_of
+from tuner.engine.rungs import AshaScheduler, place_of
 from tuner.record.records import sign_of
 
 
@@ -43,13 +43,13 @@ class Explainer:
         self._scheduler, self._metric, self._mode = scheduler, metric, mode
         self._sign = -float(sign_of(mode))
         # The values of all trials that reached a rung of a HyperBand bracket; the scheduler drops them at a halving.
-        self._came: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
+        self._reached: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
         self._at: dict[str, tuple[int, int]] = {}
 
     def before(self, trial: Trial, result: dict[str, Any]) -> Comparison:
         """What the scheduler will compare the report with; `rung` is None if it will compare nothing."""
         scheduler, epoch, value = self._scheduler, result["training_iteration"], result[self._metric]
-        if isinstance(scheduler, Asha):
+        if isinstance(scheduler, AshaScheduler):
             return self._asha(scheduler, trial.trial_id, epoch)
         if isinstance(scheduler, IncrementalMedian):
             return self._median(scheduler, trial, epoch, value)
@@ -62,11 +62,11 @@ class Explainer:
         place = self._at.get(trial.trial_id)
         if place is None or not isinstance(self._scheduler, HyperBandScheduler):
             return Comparison()
-        best_first = sorted(self._came[place].values(), reverse=self._mode == "max")
+        best_first = sorted(self._reached[place].values(), reverse=self._mode == "max")
         # HyperBand halves the bracket before it stops trials, so `size` is the number of trials that it keeps.
         kept = place_of(self._scheduler, trial).size
         cutoff = best_first[kept - 1] if 0 < kept <= len(best_first) else None
-        if cutoff is not None and self._sign * self._came[place][trial.trial_id] >= self._sign * cutoff:
+        if cutoff is not None and self._sign * self._reached[place][trial.trial_id] >= self._sign * cutoff:
             cutoff = None  # it did not miss the cutoff: the whole bracket has ended
         return Comparison(place[1], place[0], cutoff, len(best_first) - 1)
 
@@ -98,12 +98,12 @@ class Explainer:
             return "waits until the other trials of the population have trained"
         return f"only {trials(compared.recorded)} to compare with at rung {compared.rung:g}: waits for more"
 
-    def _asha(self, scheduler: Asha, trial_id: str, epoch: int) -> Comparison:
-        found = scheduler.comparison(trial_id, epoch)
-        if found is None:
+    def _asha(self, scheduler: AshaScheduler, trial_id: str, epoch: int) -> Comparison:
+        compared = scheduler.comparison(trial_id, epoch)
+        if compared is None:
             return Comparison()
-        own_sign = None if found.cutoff is None else float(self._sign * found.cutoff)
-        return Comparison(found.rung, found.bracket, own_sign, found.recorded)
+        own_sign = None if compared.cutoff is None else float(self._sign * compared.cutoff)
+        return Comparison(compared.rung, compared.bracket, own_sign, compared.recorded)
 
     def _median(self, scheduler: IncrementalMedian, trial: Trial, epoch: int, value: float) -> Comparison:
         if epoch < scheduler.grace_period:
@@ -115,14 +115,14 @@ class Explainer:
         if epoch < stands.rung:
             return Comparison()
         place = stands.bracket, stands.rung
-        came = self._came[place]
-        came[trial.trial_id] = value
+        reached = self._reached[place]
+        reached[trial.trial_id] = value
         self._at[trial.trial_id] = place
-        best_first = sorted(came.values(), reverse=self._mode == "max")
+        best_first = sorted(reached.values(), reverse=self._mode == "max")
         # The cutoff is known once the whole bracket has reached the rung; until then a trial waits.
-        halved = stands.halves and set(came) >= stands.live  # at the last rung it ends, with nobody compared
+        halved = stands.halves and set(reached) >= stands.live  # at the last rung it ends, with nobody compared
         cutoff = float(best_first[stands.kept - 1]) if halved and stands.kept <= len(best_first) else None
-        return Comparison(stands.rung, stands.bracket, cutoff, len(came) - 1)
+        return Comparison(stands.rung, stands.bracket, cutoff, len(reached) - 1)
 
 
 def short(value: Any) -> str:

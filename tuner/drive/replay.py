@@ -17,7 +17,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tuner.drive.decisions import ACTIONS, JournalingScheduler, Verdict
-from tuner.drive.saves import Saves
+from tuner.drive.journal_checkpoints import JournalCheckpoints
 from tuner.drive.stage import Source, Stage
 from tuner.engine.stage import set_last_result, set_status
 from tuner.record.events import Event
@@ -45,7 +45,7 @@ class Replay:
         self._source, self._judge, self._ledger, self._experiment = source, judge, ledger, experiment
         self._history = history
         self._stage = Stage(source, judge, ledger)
-        self._saves = Saves(experiment)
+        self._checkpoints = JournalCheckpoints(experiment)
         self._stopped: set[str] = set()  # trials with a decision to stop that have not ended yet
         self._failed: set[str] = set()  # trials that ended by an exception or a lost worker
         self._completed: dict[str, int] = {}  # trials that trained all their epochs -> how many
@@ -70,7 +70,7 @@ class Replay:
         trials = self._stage.get_trials()
         for trial in trials:
             if not trial.is_finished():
-                self._saves.register(trial)
+                self._checkpoints.register(trial)
         return trials
 
     def started(self) -> list[Trial]:
@@ -100,7 +100,7 @@ class Replay:
     def _on_report(self, number: int, event: Event) -> None:
         trial = self._stage.trials[event["trial"]]
         set_status(trial, Trial.RUNNING)
-        self._saves.add(trial, event)
+        self._checkpoints.add(trial, event)
         result = {**event["metrics"], "training_iteration": event["epoch"], "trial_id": trial.trial_id}
         if "checkpoint" in event:
             result["checkpoint_dir_name"] = Path(event["checkpoint"]).name
@@ -195,7 +195,7 @@ class Replay:
         before, self._judge.max_epochs = self._judge.max_epochs, max_epochs
         for trial_id in [t for t, epochs in self._completed.items() if before == epochs < max_epochs]:
             trial = self._stage.trials[trial_id]
-            if self._last_start.get(trial_id, -1) > number or self._saves.reaches(trial_id, before):
+            if self._last_start.get(trial_id, -1) > number or self._checkpoints.reaches(trial_id, before):
                 del self._completed[trial_id]
                 self._extended.add(trial_id)
                 set_status(trial, Trial.PENDING)

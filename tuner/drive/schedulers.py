@@ -14,7 +14,7 @@ from ray.tune.schedulers import (
 )
 
 from tuner.drive.incremental import IncrementalMedian
-from tuner.engine.rungs import Asha
+from tuner.engine.rungs import AshaScheduler
 from tuner.errors import RequestError
 from tuner.spec import domains
 from tuner.spec.experiment import Experiment
@@ -45,7 +45,7 @@ def check_scheduler(experiment: Experiment, space: Space) -> None:
 
 
 def _asha(experiment: Experiment, space: Space) -> TrialScheduler:
-    return Asha(
+    return AshaScheduler(
         grace_period=experiment.grace_period,
         max_t=experiment.max_epochs,
         reduction_factor=experiment.reduction_factor,

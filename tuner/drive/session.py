@@ -17,7 +17,7 @@ from tuner.drive import driver
 from tuner.drive.answer import Answer, conclude
 from tuner.drive.assembly import assemble
 from tuner.drive.mirroring import wandb_mode
-from tuner.drive.saved import Saved
+from tuner.drive.resumed_experiment import ResumedExperiment
 from tuner.drive.schedulers import check_scheduler
 from tuner.drive.searchers import check_searcher
 from tuner.engine.cluster import check_head
@@ -26,13 +26,13 @@ from tuner.errors import RequestError, nearest
 from tuner.record.events import Event
 from tuner.record.journal import Journal, Scan, content_of, scan
 from tuner.record.results import ExperimentRecord, load
-from tuner.record.saved_experiment import damaged, save_experiment
-from tuner.record.storage import Mirror, Store
+from tuner.record.saved_experiment import damaged_experiment, save_experiment
+from tuner.record.storage import ObjectStore, Uploader
 from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, option
 from tuner.spec.facts import facts_of
 from tuner.spec.places import is_uri, local_root
 from tuner.spec.resources import Resources, resources_of
-from tuner.spec.spaces import Found, find_space, with_place
+from tuner.spec.spaces import LoadedSpace, find_space, with_place
 from tuner.training.data import DataError, Splits, hold_out
 from tuner.views.report import write_report
 
@@ -44,7 +44,7 @@ class Request:
     """A checked request: only its data and the resources of a cluster may still cause a refusal."""
 
     experiment: Experiment
-    found: Found
+    loaded_space: LoadedSpace
     facts: dict[str, Any]
     history: list[Event]
     resources: Resources | None  # None if they depend on a cluster that is not connected yet
@@ -69,11 +69,11 @@ class Done:
         return 0 if self.answer else 1
 
 
-def defaults_of(found: Found) -> Experiment:
+def defaults_of(loaded_space: LoadedSpace) -> Experiment:
     """An Experiment with the space's own defaults; options of the command line take precedence."""
-    space = found.space
+    space = loaded_space.space
     return Experiment(
-        space=found.name,
+        space=loaded_space.name,
         num_samples=space.num_samples,
         max_epochs=space.max_epochs,
         grace_period=min(space.grace_period, space.max_epochs),
@@ -85,13 +85,13 @@ def defaults_of(found: Found) -> Experiment:
     )
 
 
-def begin(experiment: Experiment, found: Found, argv: list[str], here: bool = True) -> Request:
-    """Checks the request for a new search; `here` as in `checked`. Raises a RequestError if it cannot be done."""
-    name = experiment.name or f"{Path(found.name).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+def begin(experiment: Experiment, loaded_space: LoadedSpace, argv: list[str], here: bool = True) -> Request:
+    """Checks the request for a new search; `here` as in `checked_request`. Raises a RequestError if it cannot be done."""
+    name = experiment.name or f"{Path(loaded_space.name).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     if name == LATEST:
         raise RequestError(f"--name {name}: --resume {name} goes on with the newest experiment; take another name")
     experiment = replace(experiment, name=name.replace(":", "-"))
-    store = Store(experiment.results) if is_uri(experiment.results) else None
+    store = ObjectStore(experiment.results) if is_uri(experiment.results) else None
     if store:
         store.check()
     if experiment.folder.exists() or (store and experiment.name in store.names()):
@@ -99,54 +99,56 @@ def begin(experiment: Experiment, found: Found, argv: list[str], here: bool = Tr
         raise RequestError(
             f"--name {name}: {place} already exists; continue it with --resume {name}, or give another name"
         )
-    return checked(experiment, found, facts_of(found, argv), [], here)
+    return checked_request(experiment, loaded_space, facts_of(loaded_space, argv), [], here)
 
 
-def resume(wanted: Experiment, given: Saved, here: bool = True) -> Request:
-    """Checks the request to resume or extend a search; `here` as in `checked`.
+def resume(wanted: Experiment, earlier: ResumedExperiment, here: bool = True) -> Request:
+    """Checks the request to resume or extend a search; `here` as in `checked_request`.
 
     Raises:
         RequestError: the options or the space have changed so much that it would be another search.
     """
-    changed = given.experiment.differences(wanted)
+    changed = earlier.experiment.differences(wanted)
     refused = {name: pair for name, pair in changed.items() if name not in EXTENDABLE}
     if refused:
         listed = "; ".join(f"{option(name)} was {was!r}, now {now!r}" for name, (was, now) in refused.items())
-        raise RequestError(f"--resume {given.experiment.name}: {listed}; leave these out, or start anew with --name")
-    if wanted.num_samples < given.experiment.num_samples:
+        raise RequestError(f"--resume {earlier.experiment.name}: {listed}; leave these out, or start anew with --name")
+    if wanted.num_samples < earlier.experiment.num_samples:
         raise RequestError(
             f"--resume {wanted.name}: --num-samples {wanted.num_samples} is below the previous "
-            f"{given.experiment.num_samples}; give a larger number, or leave it out"
+            f"{earlier.experiment.num_samples}; give a larger number, or leave it out"
         )
-    found = find_space(wanted.space)
-    now = facts_of(found, [])["space"]
+    loaded_space = find_space(wanted.space)
+    now = facts_of(loaded_space, [])["space"]
     try:
-        old, new = dict(given.facts["space"]["params"]), now["params"]
+        old, new = dict(earlier.facts["space"]["params"]), now["params"]
     except (KeyError, TypeError, ValueError) as error:
-        raise damaged(wanted.folder, error) from None
+        raise damaged_experiment(wanted.folder, error) from None
     if old != new:
         names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
         listed = "; ".join(f"{name} was {old.get(name)}, now {new.get(name)}" for name in names)
         raise RequestError(f"--resume {wanted.name}: the space has changed: {listed}; start anew with --name")
-    if wanted.max_epochs != given.experiment.max_epochs:
-        check_more_epochs(given.experiment, wanted)
-    history = history_of(wanted.folder)
-    return checked(wanted, found, given.facts, history, here)
+    if wanted.max_epochs != earlier.experiment.max_epochs:
+        check_more_epochs(earlier.experiment, wanted)
+    history = journaled_events(wanted.folder)
+    return checked_request(wanted, loaded_space, earlier.facts, history, here)
 
 
-def check_more_epochs(given: Experiment, wanted: Experiment) -> None:
+def check_more_epochs(earlier: Experiment, wanted: Experiment) -> None:
     """Raises a RequestError if the number of epochs of a search cannot change as requested."""
     options = f"--resume {wanted.name}: --max-epochs {wanted.max_epochs}"
-    if wanted.max_epochs < given.max_epochs:
-        raise RequestError(f"{options} is below the previous {given.max_epochs}; give a larger number, or leave it out")
+    if wanted.max_epochs < earlier.max_epochs:
+        raise RequestError(
+            f"{options} is below the previous {earlier.max_epochs}; give a larger number, or leave it out"
+        )
     if wanted.scheduler in ("hyperband", "bohb"):
         raise RequestError(
-            f"{options}: the brackets of --scheduler {wanted.scheduler} were built for {given.max_epochs} epochs; "
+            f"{options}: the brackets of --scheduler {wanted.scheduler} were built for {earlier.max_epochs} epochs; "
             f"leave it out, or start anew with --name"
         )
 
 
-def history_of(folder: Path) -> list[Event]:
+def journaled_events(folder: Path) -> list[Event]:
     """The journal's events, from which a search resumes; raises a RequestError if the journal has lost all events."""
     path = folder / "journal.jsonl"
     scanned = scan(content_of(path)) if path.exists() else Scan([], 0, "")
@@ -159,34 +161,37 @@ def history_of(folder: Path) -> list[Event]:
     return scanned.events
 
 
-def checked(experiment: Experiment, found: Found, facts: dict[str, Any], history: list[Event], here: bool) -> Request:
+def checked_request(
+    experiment: Experiment, loaded_space: LoadedSpace, facts: dict[str, Any], history: list[Event], here: bool
+) -> Request:
     """Checks everything that can be checked before Ray starts and before data is read.
 
     Args:
         here: whether the search runs on this machine, so that a trial must fit on it.
     """
-    reported = found.space.reported()
+    reported = loaded_space.space.reported()
     if reported is not None and experiment.metric not in reported:
         raise RequestError(
             f"--metric {experiment.metric}: space {experiment.space!r} reports {', '.join(sorted(reported))}"
             f"{nearest(experiment.metric, reported)}"
         )
-    check_strategy(experiment, found)
+    check_strategy(experiment, loaded_space)
     if experiment.address:
         check_head(experiment.address)
-    check_searcher(experiment, found.space)
-    check_scheduler(experiment, found.space)
+    check_searcher(experiment, loaded_space.space)
+    check_scheduler(experiment, loaded_space.space)
     writable(local_root(experiment.results))
     resources = resources_of(experiment, [local_cluster()]) if here and not experiment.address else None
-    return Request(experiment, found, facts, history, resources, wandb_mode(experiment.wandb))
+    return Request(experiment, loaded_space, facts, history, resources, wandb_mode(experiment.wandb))
 
 
-def check_strategy(experiment: Experiment, found: Found) -> None:
+def check_strategy(experiment: Experiment, loaded_space: LoadedSpace) -> None:
     """Raises a RequestError if the space does not work with the strategy."""
-    task, strategy = found.space.task, experiment.strategy
+    task, strategy = loaded_space.space.task, experiment.strategy
     if task is None and strategy != "single":
         raise RequestError(
-            f"--strategy {strategy}: needs a Space(task=...), but {found.name} is a Space(train=...); leave it out"
+            f"--strategy {strategy}: needs a Space(task=...), but {loaded_space.name} is a Space(train=...); "
+            "leave it out"
         )
     if task is not None and task.compile and strategy == "dp":
         raise RequestError("--strategy dp: does not work with Task(compile=True); give --strategy ddp")
@@ -210,7 +215,7 @@ def load_data(request: Request) -> Request:
     Raises:
         RequestError: data is missing or incomplete, or the space's data function fails or returns no Splits.
     """
-    task = request.found.space.task
+    task = request.loaded_space.space.task
     if task is None:
         return request
     folder, function = request.experiment.data_dir, f"--space {request.experiment.space}: its data function"
@@ -241,7 +246,7 @@ def stored(experiment: Experiment) -> AbstractContextManager[object]:
     """Copies the experiment's folder to the object store of --results while in the context, if --results is one."""
     if not is_uri(experiment.results):
         return nullcontext()
-    return Mirror(Store(experiment.results), experiment.name, experiment.folder)
+    return Uploader(ObjectStore(experiment.results), experiment.name, experiment.folder)
 
 
 def open_journal(request: Request) -> Journal:
@@ -264,7 +269,7 @@ def conduct(request: Request, journal: Journal) -> Done:
     resources = request.resources or resources_of(request.experiment, driver.nodes())
     experiment, folder = request.experiment, request.experiment.folder
     try:
-        assembly = assemble(experiment, request.found, request.splits, journal, request.history, resources)
+        assembly = assemble(experiment, request.loaded_space, request.splits, journal, request.history, resources)
         outcome = driver.search(assembly, journal)
     finally:
         journal.close()
@@ -274,7 +279,7 @@ def conduct(request: Request, journal: Journal) -> Done:
     answer = None
     try:
         ended = outcome.state != "interrupted"
-        answer = conclude(record, request.found, request.splits, resources.cpus, resources.gpus, ended=ended)
+        answer = conclude(record, request.loaded_space, request.splits, resources.cpus, resources.gpus, ended=ended)
         write_report(record)
     except OSError as error:
         again = f"the search itself is saved: free some space, then --resume {experiment.name} writes the answer"

@@ -43,20 +43,20 @@ def kind_of(error: Any) -> tuple[str, str]:
 
 def recognised(error: Any) -> tuple[str, str]:
     """Returns the kind of a trial's own exception (or of its text), and its usual cause if that is known."""
-    said = str(error)
+    text = str(error)
     if isinstance(error, MemoryError) or "OutOfMemoryError" in type(error).__name__:
         return "oom", ""
     if isinstance(error, Exception) and not isinstance(error, RuntimeError):
         return "user", ""  # torch raises RuntimeErrors; a ValueError that mentions CUDA is from the user's code
-    if any(mark in said for mark in OUT_OF_MEMORY):
+    if any(mark in text for mark in OUT_OF_MEMORY):
         return "oom", ""
-    return next((("cuda", usual) for mark, usual in CUDA.items() if mark in said), ("user", ""))
+    return next((("cuda", usual) for mark, usual in CUDA.items() if mark in text), ("user", ""))
 
 
 def how_it_died(error: Any) -> str:
     """Returns why a worker died: the raylet's exit detail without Ray's guesses, or else the error's first line."""
-    found = re.search(r"exit detail: *(.+)", str(error), re.IGNORECASE)
-    return re.split(r" (?:Some common causes|There are some potential)", found[1])[0] if found else first_line(error)
+    detail = re.search(r"exit detail: *(.+)", str(error), re.IGNORECASE)
+    return re.split(r" (?:Some common causes|There are some potential)", detail[1])[0] if detail else first_line(error)
 
 
 def first_line(error: Any) -> str:

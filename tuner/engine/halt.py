@@ -27,7 +27,7 @@ class Halt(Stopper):
         self.reason = ""
         self.interrupted = False
         self.error: RequestError | None = None
-        self._told = -math.inf
+        self._printed_at = -math.inf
         self._budget = budget
         self._deadline = None if left_s is None else time.monotonic() + left_s
 
@@ -57,8 +57,8 @@ class Halt(Stopper):
     def waiting(self, why: str) -> None:
         """Prints, at most once a minute, why the search cannot continue."""
         now = time.monotonic()
-        if now - self._told > TELL_S:
-            self._told = now
+        if now - self._printed_at > TELL_S:
+            self._printed_at = now
             print(f"\ntuner: {why}; the search waits until it can be written to; Ctrl-C stops it", file=sys.stderr)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:

@@ -39,8 +39,8 @@ def keep_token_private() -> None:
         return  # a link or another user's file, which must not be changed
     else:
         with open(existing, "rb"):
-            found = os.fstat(existing)
-            if found.st_uid == os.getuid() and stat.S_ISREG(found.st_mode) and found.st_mode & stat.S_IROTH:
+            status = os.fstat(existing)
+            if status.st_uid == os.getuid() and stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH:
                 os.fchmod(existing, 0o600)
         return
     elsewhere = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ)

@@ -22,36 +22,36 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
-from tuner.spec.spaces import Found
+from tuner.spec.spaces import LoadedSpace
 
 # A node's first worker fetches the code and imports Ray and the space, which normally takes 3 to 10 s.
 PATIENCE_S = 60.0
 
 
-def code_of(found: Found) -> dict[str, Any]:
+def runtime_env_of(loaded_space: LoadedSpace) -> dict[str, Any]:
     """Returns the search's runtime environment: the packages that this process has imported."""
     import search_spaces
     import tuner
 
     modules = {"tuner": tuner, "search_spaces": search_spaces}
-    if not _is_file(found):
-        own = found.module.partition(".")[0]
+    if not _is_file(loaded_space):
+        own = loaded_space.module.partition(".")[0]
         modules[own] = sys.modules[own]
     # Paths instead of modules: Ray deep-copies this together with a job's own environment, which modules do not allow.
     paths = [str(next(iter(getattr(module, "__path__", [])), module.__file__)) for module in modules.values()]
     return {"py_modules": paths, "excludes": ["**/__pycache__"]}
 
 
-def by_value(found: Found) -> None:
+def by_value(loaded_space: LoadedSpace) -> None:
     """Makes cloudpickle send the functions of a space file whole, since workers cannot import that file as a module."""
-    if _is_file(found):
-        cloudpickle.register_pickle_by_value(sys.modules[found.module])
+    if _is_file(loaded_space):
+        cloudpickle.register_pickle_by_value(sys.modules[loaded_space.module])
 
 
-def check_nodes(experiment: Experiment, found: Found) -> None:
+def check_nodes(experiment: Experiment, loaded_space: LoadedSpace) -> None:
     """Runs a task on every node; raises RequestError if a node cannot load the space or has another results folder."""
-    by_value(found)
-    code = cloudpickle.dumps(found.space.task or found.space.train)
+    by_value(loaded_space)
+    code = cloudpickle.dumps(loaded_space.space.task or loaded_space.space.train)
     with _mark(Path(experiment.results).absolute()) as mark:
         task = ray.remote(num_cpus=0, max_retries=0)(visit)
         asked = {
@@ -62,13 +62,13 @@ def check_nodes(experiment: Experiment, found: Found) -> None:
             if node["Alive"]
         }
         ray.wait(list(asked), num_returns=len(asked), timeout=PATIENCE_S)
-        told: dict[str, list[str]] = {}
+        problems: dict[str, list[str]] = {}
         for ref, host in asked.items():
-            told.setdefault(_answer(ref), []).append(host)
-    told.pop("", None)
-    for said, hosts in told.items():
+            problems.setdefault(_answer(ref), []).append(host)
+    problems.pop("", None)
+    for problem, hosts in problems.items():
         others = f" (and {len(hosts) - 1} more)" if len(hosts) > 1 else ""
-        raise RequestError(f"--address {experiment.address}: node {hosts[0]}{others}: {said}")
+        raise RequestError(f"--address {experiment.address}: node {hosts[0]}{others}: {problem}")
 
 
 def visit(code: bytes, mark: str) -> str:
@@ -88,8 +88,8 @@ def visit(code: bytes, mark: str) -> str:
     return ""
 
 
-def _is_file(found: Found) -> bool:
-    return found.module.startswith("tuner_space_")
+def _is_file(loaded_space: LoadedSpace) -> bool:
+    return loaded_space.module.startswith("tuner_space_")
 
 
 @contextmanager
@@ -105,12 +105,14 @@ def _mark(results: Path) -> Iterator[Path]:
 
 def _answer(ref: Any) -> str:
     try:
-        said: str = ray.get(ref, timeout=0)
-        return said
+        message: str = ray.get(ref, timeout=0)
+        return message
     except GetTimeoutError:
         return f"has not answered in {PATIENCE_S:.0f} s; see the Ray logs there, /tmp/ray/session_latest/logs"
     except RuntimeEnvSetupError as error:
-        said = " ".join(str(error).split())[:200]
-        return f"cannot be given the code ({said}); see runtime_env_setup-*.log there, in /tmp/ray/session_latest/logs"
+        message = " ".join(str(error).split())[:200]
+        return (
+            f"cannot be given the code ({message}); see runtime_env_setup-*.log there, in /tmp/ray/session_latest/logs"
+        )
     except RayError as error:
         return f"cannot run a task ({' '.join(str(error).split())[:200]})"

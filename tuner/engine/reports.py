@@ -26,7 +26,7 @@ class Reporter:
 
     def __init__(self, report: Callable[..., None]) -> None:
         self._report, self._usage = report, Usage()
-        self.told_to_stop = False
+        self.stopped_by_ray = False
 
     def __call__(self, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         # Two kinds of report are no epoch and get no usage: RESULT_DUPLICATE, which Ray sends through this method when
@@ -37,7 +37,7 @@ class Reporter:
         try:
             self._report(metrics, *args, **kwargs)
         except SystemExit:
-            self.told_to_stop = True
+            self.stopped_by_ray = True
             raise
 
 
@@ -61,7 +61,7 @@ def own_exits(reporter: Reporter) -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        if reporter.told_to_stop:
+        if reporter.stopped_by_ray:
             raise
         if error.code not in (None, 0):
             raise RuntimeError(

@@ -50,7 +50,7 @@ class AshaComparison:
     recorded: int
 
 
-class Asha(AsyncHyperBandScheduler):
+class AshaScheduler(AsyncHyperBandScheduler):
     """Ray's ASHA with one bracket."""
 
     def __init__(self, time_attr: str, grace_period: int, max_t: int, reduction_factor: float) -> None:

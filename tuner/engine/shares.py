@@ -49,13 +49,15 @@ def division(wants: Mapping[str, Want]) -> dict[str, int]:
 
     def turn(name: str) -> tuple[bool, int, float, str]:
         want = wants[name]
-        return given[name] > 0, -want.priority, (given[name] + 1) / want.fit, name
+        return shares[name] > 0, -want.priority, (shares[name] + 1) / want.fit, name
 
-    given, left = dict.fromkeys(sorted(wants), 0), 1.0
+    shares, left = dict.fromkeys(sorted(wants), 0), 1.0
     while True:
-        takers = [name for name, want in wants.items() if given[name] < want.num_trials and 1 / want.fit <= left + 1e-9]
+        takers = [
+            name for name, want in wants.items() if shares[name] < want.num_trials and 1 / want.fit <= left + 1e-9
+        ]
         if not takers:
-            return {name: max(1, number) for name, number in given.items()}
+            return {name: max(1, number) for name, number in shares.items()}
         name = min(takers, key=turn)
-        given[name] += 1
+        shares[name] += 1
         left -= 1 / wants[name].fit

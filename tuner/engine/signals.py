@@ -66,15 +66,15 @@ def _deadline() -> int:
     start of another thread, and would then wait for that thread's lock forever. An alarm in the handler would not
     help either, because its own handler would wait for the main thread.
     """
-    told, teller = os.pipe()
+    reading_end, writing_end = os.pipe()
 
     def wait() -> None:
-        with open(told, "rb", buffering=0) as pipe:
+        with open(reading_end, "rb", buffering=0) as pipe:
             if pipe.read(1) == SIGNALLED and not select.select([pipe], [], [], LATE_S)[0]:
                 end_late()
 
     threading.Thread(target=wait, name="deadline", daemon=True).start()
-    return teller
+    return writing_end
 
 
 def give_up(reason: str) -> None:
@@ -93,23 +93,23 @@ def end_now(number: int, frame: Any) -> None:
 
 def end_late() -> None:
     """Prints a message and kills a search that did not end in time; its journal already has every report."""
-    said = f"tuner: not ended {LATE_S:.0f} s after the signal, so ended now; --resume goes on"
-    print(said, file=sys.stderr, flush=True)
+    message = f"tuner: not ended {LATE_S:.0f} s after the signal, so ended now; --resume goes on"
+    print(message, file=sys.stderr, flush=True)
     end_now(signal.SIGTERM, None)
 
 
 def end_family() -> None:
     """Kills all descendants of this process. It suspends all of them first, so that none can start another process."""
     family: set[psutil.Process] = set()
-    while found := set(psutil.Process().children(recursive=True)) - family:
-        for process in found:
-            _told(process.suspend)
-        family |= found
+    while children := set(psutil.Process().children(recursive=True)) - family:
+        for process in children:
+            _unless_ended(process.suspend)
+        family |= children
     for process in family:
-        _told(process.kill)
+        _unless_ended(process.kill)
 
 
-def _told(action: Callable[[], None]) -> None:
+def _unless_ended(action: Callable[[], None]) -> None:
     try:
         action()
     except psutil.NoSuchProcess:

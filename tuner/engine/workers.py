@@ -18,7 +18,7 @@ import ray
 from ray.util.placement_group import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tuner.training.group import Answer, Group, Member, addresses_among, gathered
+from tuner.training.group import Group, Member, RankResult, addresses_among, gathered
 
 
 class WorkerActor:
@@ -63,8 +63,8 @@ class Workers(Group):
         for rank in range(self.num_workers):
             place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=rank)
             options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "scheduling_strategy": place}
-            given = rank, self.num_workers, max(1, int(self.cpus)), device
-            self.actors.append(actor.options(**options).remote(*given))
+            arguments = rank, self.num_workers, max(1, int(self.cpus)), device
+            self.actors.append(actor.options(**options).remote(*arguments))
         addresses = addresses_among(ray.get([each.address.remote() for each in self.actors]))
         port = self.call_first("listen", host=addresses[0])
         joins = [a.call.remote("join", addresses[0], port, own) for a, own in zip(self.actors, addresses, strict=True)]
@@ -81,7 +81,7 @@ class Workers(Group):
     def answers(self, calls: list[Any]) -> list[Any]:
         pending = {call: rank for rank, call in enumerate(calls)}
 
-        def done(timeout_s: float | None) -> list[Answer]:
+        def done(timeout_s: float | None) -> list[RankResult]:
             ready, _ = ray.wait(list(pending), num_returns=1, timeout=timeout_s)
             return [received(pending.pop(call), call) for call in ready]
 
@@ -103,7 +103,7 @@ class Workers(Group):
         self.actors = []
 
 
-def received(rank: int, call: Any) -> Answer:
+def received(rank: int, call: Any) -> RankResult:
     """Returns a finished call's rank with its result or its error; a member's own error is unwrapped from Ray's."""
     try:
         return rank, ray.get(call), None

@@ -12,13 +12,13 @@ from pathlib import Path
 from tuner.errors import RequestError
 from tuner.record.files import open_in
 
-# Number of folders and entries that `Saved` lists, 5 us each. A trial has few checkpoints, and the best trials are
-# looked up first.
+# Number of folders and entries that `SavedCheckpoints` lists, 5 us each. A trial has few checkpoints, and the best
+# trials are looked up first.
 MOST_LOOKS = 20_000
 STATE = "state.pt"  # the only file in a Task's checkpoint; torch.save writes a zip with a CRC-32 per record
 
 
-class Saved:
+class SavedCheckpoints:
     """The checkpoints of an experiment that exist on disk; `name in saved` takes a name from the journal.
 
     Each trial's folder is listed once. Every folder and every entry counts towards MOST_LOOKS; beyond that number a
@@ -40,14 +40,14 @@ class Saved:
         return last in self._listed[parent]
 
     def _folders_in(self, parent: str) -> frozenset[str]:
-        found = set()
+        names = set()
         self._left -= 1
         with contextlib.suppress(OSError), os.scandir(os.path.join(self._experiment, parent)) as entries:
             for entry in islice(entries, self._left):
                 self._left -= 1
                 if entry.is_dir():
-                    found.add(entry.name)
-        return frozenset(found)
+                    names.add(entry.name)
+        return frozenset(names)
 
 
 def within(experiment: Path, name: str) -> Path:

@@ -21,7 +21,7 @@ RAY_KEYS = frozenset(
 STATES = ("finished", "interrupted", "failed")  # states of a search that has ended
 
 
-def check(event: Event) -> None:
+def check_event(event: Event) -> None:
     """Raises ValueError or KeyError if a field of the event is missing or has a wrong value."""
     kind, when, trial = event["event"], event["time"], event.get("trial")
     if not isinstance(kind, str) or not (isinstance(when, (int, float)) and 0 <= when <= MOST_TIME):

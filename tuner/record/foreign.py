@@ -39,25 +39,25 @@ def is_ray_folder(folder: Path) -> bool:
     if is_file_in(folder, "tuner.pkl"):
         return True
     with os.scandir(folder) as entries:
-        return any(_is_state(entry.name) for entry in islice(entries, MOST_ENTRIES))
+        return any(_is_state_file(entry.name) for entry in islice(entries, MOST_ENTRIES))
 
 
-def _is_state(name: str) -> bool:
+def _is_state_file(name: str) -> bool:
     return name.startswith("experiment_state-") and name.endswith(".json")
 
 
-def files_of(folder: Path) -> list[Path]:
+def ray_files_in(folder: Path) -> list[Path]:
     """Lists the files that `read_ray` reads, without links; raises RequestError if the folder has too many entries."""
-    found = []
+    paths = []
     with os.scandir(folder) as entries:
         for number, entry in enumerate(entries):
             if number >= MOST_ENTRIES:
                 raise RequestError(f"{folder} has more than {MOST_ENTRIES:,} entries, too many to be shown")
-            if _is_state(entry.name):
-                found += [folder / entry.name]
+            if _is_state_file(entry.name):
+                paths += [folder / entry.name]
             elif entry.is_dir(follow_symlinks=False):
-                found += [path for name in OF_A_TRIAL if stat.S_ISREG(_mode(path := folder / entry.name / name))]
-    return sorted(found)
+                paths += [path for name in OF_A_TRIAL if stat.S_ISREG(_mode(path := folder / entry.name / name))]
+    return sorted(paths)
 
 
 def _mode(path: Path) -> int:
@@ -75,7 +75,7 @@ def read_ray(folder: Path, hold: Hold = unbounded) -> tuple[Experiment, dict[str
     Args:
         hold: called before each file is parsed, with the bytes of memory that all values so far take.
     """
-    files = files_of(folder)
+    files = ray_files_in(folder)
     if sum(path.lstat().st_size for path in files) > MOST_OF_ALL:
         raise RequestError(f"{folder} holds more than {MOST_OF_ALL:,} bytes of results, too many to be shown")
     states = _states(folder, (path for path in files if path.parent == folder), hold)
@@ -85,7 +85,7 @@ def read_ray(folder: Path, hold: Hold = unbounded) -> tuple[Experiment, dict[str
             by_trial.setdefault(path.parent, set()).add(path.name)
     read = _Reader(hold)
     trials = [_trial(place, names, states, read) for place, names in sorted(by_trial.items())]
-    trials = _in_order(trials)
+    trials = _ordered(trials)
     metric, mode = guessed(trials)
     experiment = Experiment(
         space="",
@@ -142,12 +142,12 @@ def _states(folder: Path, paths: Iterable[Path], hold: Hold) -> dict[str, str]:
 
 
 def _trial(place: Path, names: set[str], states: dict[str, str], read: _Reader) -> TrialRecord:
-    config = read(place, "params.json", _whole) if "params.json" in names else {}
+    config = read(place, "params.json", _document) if "params.json" in names else {}
     rows = read(place, "result.json", _results) if "result.json" in names else []
     if not rows and "progress.csv" in names:
         rows = read(place, "progress.csv", _progress)
-    found = ((_epoch(row.get("training_iteration")), row) for row in rows)
-    reports = {epoch: _report(epoch, row) for epoch, row in found if epoch is not None}
+    numbered = ((_epoch(row.get("training_iteration")), row) for row in rows)
+    reports = {epoch: _report(epoch, row) for epoch, row in numbered if epoch is not None}
     first, last = (rows[0], rows[-1]) if rows else ({}, {})
     trial_id = last.get("trial_id") if is_trial_id(last.get("trial_id")) else place.name
     done = "completed" if last.get("done") else "interrupted"
@@ -183,7 +183,7 @@ def _seconds(value: Any) -> float:
     return float(number) if number is not None and 0 <= number <= MOST_TIME else 0.0
 
 
-def _in_order(trials: list[TrialRecord]) -> list[TrialRecord]:
+def _ordered(trials: list[TrialRecord]) -> list[TrialRecord]:
     """Sorts trials by start time and numbers all reports by arrival; Ray stores times in whole seconds."""
     trials = sorted(trials, key=lambda trial: trial.spans or ((math.inf, 0.0),))
     arrived = sorted((r.time, i, r.epoch) for i, trial in enumerate(trials) for r in trial.reports)
@@ -213,7 +213,7 @@ class _Reader:
             raise RequestError(f"{place / name} is damaged ({error})") from None
 
 
-def _whole(content: bytes) -> Any:
+def _document(content: bytes) -> Any:
     return parsed(content)
 
 
@@ -227,14 +227,14 @@ def _results(content: bytes) -> list[dict[str, Any]]:
     lines = content.split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
-            rows += [_row(parsed(line))] if line.strip() else []
+            rows += [_object(parsed(line))] if line.strip() else []
         except ValueError as error:
             if number < len(lines):
                 raise ValueError(f"line {number}: {error}") from None
     return rows
 
 
-def _row(value: Any) -> dict[str, Any]:
+def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("it is no result")
     return value
@@ -242,10 +242,10 @@ def _row(value: Any) -> dict[str, Any]:
 
 def _progress(content: bytes) -> list[dict[str, Any]]:
     rows = csv.DictReader(io.StringIO(_text(content), newline=""))
-    return [{name: _number(text) for name, text in row.items() if name} for row in rows]
+    return [{name: _csv_value(text) for name, text in row.items() if name} for row in rows]
 
 
-def _number(text: str | None) -> Any:
+def _csv_value(text: str | None) -> Any:
     try:
         return float(text) if text else None
     except ValueError:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tuner.errors import RequestError
-from tuner.record.events import Event, check
+from tuner.record.events import Event, check_event
 from tuner.record.files import MOST_BYTES, lines_of, open_in, parsed, write_atomically
 
 BEGINNINGS = ("experiment_started", "experiment_resumed")  # the first event of a session
@@ -49,13 +49,13 @@ class Journal:
         self.lost = False
         self._file = _appended(path)
         content = content_of(path)
-        found = scan(content)
-        if found.damage:
+        scanned = scan(content)
+        if scanned.damage:
             copy = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
             write_atomically(copy, content)
-        if found.size < len(content):
-            self._file.truncate(found.size)
-        self._size = found.size
+        if scanned.size < len(content):
+            self._file.truncate(scanned.size)
+        self._size = scanned.size
 
     def write(self, event: str, trial: str | None = None, **fields: Any) -> None:
         """Appends one event with the current time; `trial` is the id of the trial that the event concerns, if any."""
@@ -186,7 +186,7 @@ def follow(
                         offset += len(line) + 1
                         yield event
             except (ValueError, KeyError, TypeError) as error:
-                raise damaged(path, number + 1, error) from None
+                raise damaged_journal(path, number + 1, error) from None
             if once or event.get("event") == "experiment_finished":
                 return  # the last event decides: an experiment_finished before it only ended an earlier session
             time.sleep(pause_s)
@@ -201,7 +201,7 @@ def _opened(path: Path) -> BinaryIO:
         raise RequestError(f"{path} cannot be read: {error.strerror}") from None
 
 
-def damaged(path: Path, line: int, error: Exception) -> RequestError:
+def damaged_journal(path: Path, line: int, error: Exception) -> RequestError:
     """Returns the error for a journal that cannot be read from that line on."""
     return RequestError(f"{path} is damaged at line {line} ({error}); --resume goes on from the lines before it")
 
@@ -235,7 +235,7 @@ def opened(line: bytes, is_sealed: bool) -> Event:
         _replace_words(event, ("value", "cutoff"))
         if event["event"] == "report" and isinstance(event["metrics"], dict):
             _replace_words(event["metrics"], tuple(event["metrics"]))
-    check(event)
+    check_event(event)
     return event
 
 

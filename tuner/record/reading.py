@@ -10,7 +10,7 @@ from pathlib import Path
 from tuner.errors import RequestError
 from tuner.record.events import Event
 from tuner.record.files import lines_of, open_in, weight
-from tuner.record.journal import BEGINNINGS, damaged, has_seal, opened
+from tuner.record.journal import BEGINNINGS, damaged_journal, has_seal, opened
 from tuner.record.records import Folding, TrialRecord
 
 # Called with the bytes of memory that a reader will use, before it uses them; raises an error to forbid it.
@@ -68,13 +68,13 @@ class Reading:
         """
         try:
             with open_in(self._path.parent, self._path.name) as file:
-                found = os.fstat(file.fileno())
-                if found.st_size < self._offset or (self._inode and found.st_ino != self._inode):
+                status = os.fstat(file.fileno())
+                if status.st_size < self._offset or (self._inode and status.st_ino != self._inode):
                     self._begin_anew()
-                self._inode = found.st_ino
-                if self._most_bytes is not None and found.st_size > self._most_bytes:
+                self._inode = status.st_ino
+                if self._most_bytes is not None and status.st_size > self._most_bytes:
                     raise RequestError(
-                        f"{self._path} has {found.st_size:,} bytes: at most {self._most_bytes:,} are read here; "
+                        f"{self._path} has {status.st_size:,} bytes: at most {self._most_bytes:,} are read here; "
                         f"`python -m tuner.report` takes more"
                     )
                 file.seek(self._offset)
@@ -83,15 +83,15 @@ class Reading:
                     self._hold(heavier)
                     self.weight = heavier
                     self._take(lines)
-                    if until is not None and time.monotonic() > until and self._offset < found.st_size:
-                        share = f"{self._offset >> 20} of {found.st_size >> 20} MiB"
+                    if until is not None and time.monotonic() > until and self._offset < status.st_size:
+                        share = f"{self._offset >> 20} of {status.st_size >> 20} MiB"
                         raise NotYet(f"its journal is being read: {share} so far; ask again")
         except FileNotFoundError:
             self._begin_anew()
         except ValueError as error:
             number = self.lines + 1
             self._begin_anew()  # the records may contain half of an event
-            raise damaged(self._path, number, error) from None
+            raise damaged_journal(self._path, number, error) from None
         except OSError as error:
             raise RequestError(f"{self._path} cannot be read: {error.strerror}") from None
         return self._folding.records()

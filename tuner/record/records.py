@@ -49,8 +49,8 @@ class TrialRecord:
         status: suggested, running, completed, pruned, failed or interrupted.
         reason: why the trial ended.
         order: the number of the trial's first event in the journal.
-        news: the number of its last event.
-        spans: start and end of each session on a worker, in unix seconds.
+        changed_at: the number of its last event.
+        spans: start and end of each time span on a worker, in unix seconds.
         repeated: earlier reports of epochs that a restart trained again.
     """
 
@@ -65,7 +65,7 @@ class TrialRecord:
     node: str = ""
     seconds: float = 0.0  # on a worker: sum over sessions, each from its start to its last event
     order: int = 0
-    news: int = 0
+    changed_at: int = 0
     spans: tuple[tuple[float, float], ...] = ()
     repeated: tuple[Report, ...] = ()
 
@@ -119,7 +119,7 @@ class Folding:
     def __init__(self) -> None:
         self._building: dict[str, _Building] = {}
         self._made: dict[str, TrialRecord] = {}  # in the order of the trials' first events
-        self._news: dict[str, _Building] = {}
+        self._changed: dict[str, _Building] = {}
         self._count = 0
 
     def add(self, event: Event) -> None:
@@ -132,12 +132,12 @@ class Folding:
         if building is None:
             building = self._building[trial] = _Building(trial, self._count)
         building.add(event, self._count)
-        self._news[trial] = building
+        self._changed[trial] = building
 
     def records(self) -> list[TrialRecord]:
         """Returns one record per trial, in the order of the trials' first events."""
-        self._made |= {trial: building.record() for trial, building in self._news.items()}
-        self._news.clear()
+        self._made |= {trial: building.record() for trial, building in self._changed.items()}
+        self._changed.clear()
         return list(self._made.values())
 
 
@@ -152,12 +152,12 @@ class _Building:
         self.errors: list[str] = []
         self.seconds, self.since = 0.0, math.nan
         self.spans: list[tuple[float, float]] = []
-        self.news = order
+        self.changed_at = order
 
     def add(self, event: Event, order: int) -> None:
         """Adds an event of the trial."""
         kind, time = event["event"], event["time"]
-        self.news = order
+        self.changed_at = order
         if kind == "report":
             self._report(event, order)
         elif kind == "decision":
@@ -191,7 +191,7 @@ class _Building:
             decisions=tuple(self.decisions),
             errors=tuple(self.errors),
             seconds=round(self.seconds, 3),
-            news=self.news,
+            changed_at=self.changed_at,
             spans=tuple(self.spans),
             repeated=tuple(self.repeated),
         )

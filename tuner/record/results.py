@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
-from tuner.record.checkpoints import Saved
+from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.files import MOST_BYTES, SWELL
 from tuner.record.foreign import is_ray_folder, read_ray
 from tuner.record.kept import kept
@@ -50,7 +50,7 @@ class ExperimentRecord:
     def best(self) -> tuple[TrialRecord, Report] | None:
         """Returns the best trial by `experiment.BEST_RULE` and its best report."""
         asked = self.experiment.metric, self.experiment.mode
-        return self.standing.best_saved(*asked, Saved(self.experiment.folder)) or self.standing.best(*asked)
+        return self.standing.best_saved(*asked, SavedCheckpoints(self.experiment.folder)) or self.standing.best(*asked)
 
 
 def load(folder: Path) -> ExperimentRecord:

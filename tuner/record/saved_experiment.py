@@ -27,7 +27,7 @@ def save_experiment(experiment: Experiment, folder: Path, facts: dict[str, Any])
         write_atomically(folder / name, text)
 
 
-def damaged(folder: Path, error: Exception) -> RequestError:
+def damaged_experiment(folder: Path, error: Exception) -> RequestError:
     """Returns the error for an experiment.json whose facts are missing."""
     return RequestError(f"{folder}/{FILE} is damaged ({error!r}); restore it from a copy")
 
@@ -48,12 +48,12 @@ def load_experiment(folder: Path) -> tuple[Experiment, dict[str, Any]]:
     except UNREADABLE as error:
         what = f"is damaged ({error})"
     try:
-        found = _read(folder, COPY)
+        saved = _read(folder, COPY)
     except UNREADABLE:
         wanted = "restore it from a copy, or start anew with --name"
         raise RequestError(f"{path} {what}, and so is its copy {copy.name}; {wanted}") from None
     logger.warning("%s", printable(f"{path} {what}; its copy {copy.name} is used"))
-    return found
+    return saved
 
 
 def digest(document: dict[str, Any]) -> str:

@@ -44,19 +44,19 @@ class Improvement(NamedTuple):
     place: int
 
 
-class Session(NamedTuple):
-    """A trial's session on a worker: when it started, the trial's index, and the session's number in the trial."""
+class WorkerSpan(NamedTuple):
+    """A time span in which a trial had a worker: its start, the trial's index, and the number of the span in the trial."""
 
     start: float
     place: int
     number: int
 
 
-class Rung(NamedTuple):
+class RungSummary(NamedTuple):
     """The trials that reached a rung of a bracket.
 
     Attributes:
-        came: number of trials that reached the rung.
+        reached: number of trials that reached the rung.
         went_on, stopped, waiting: how many of them continued, were pruned, or are paused there.
         scores: their finite values in ascending order, with the sign that makes larger values better.
         cutoff_then: the cutoff of the rung's latest decision.
@@ -64,7 +64,7 @@ class Rung(NamedTuple):
 
     rung: int
     bracket: int | None
-    came: int
+    reached: int
     went_on: int
     stopped: int
     waiting: int
@@ -89,11 +89,11 @@ class Standing:
     counts: dict[str, int]
     epochs: int
     ranked: list[Rank]
-    rungs: list[Rung]
+    rungs: list[RungSummary]
     calls: list[Call]
     improvements: list[Improvement]
     arrived: int
-    sessions: list[Session]
+    worker_spans: list[WorkerSpan]
     any_saved: bool
 
     def best(self, metric: str, mode: str) -> tuple[TrialRecord, Report] | None:
@@ -104,15 +104,15 @@ class Standing:
 
     def best_saved(self, metric: str, mode: str, saved: Container[str]) -> tuple[TrialRecord, Report] | None:
         """Returns the same as `best` among the reports whose checkpoint is in `saved`."""
-        found: tuple[Rank, Report] | None = None
+        best: tuple[Rank, Report] | None = None
         for rank in self.ranked if self.any_saved else []:
-            if found and rank[:2] > found[0][:2]:
+            if best and rank[:2] > best[0][:2]:
                 break  # no later trial can be better, so their checkpoints need not be looked up on disk
             report = self.trials[rank.place].best_saved(metric, mode, saved)
             if report:
                 own = _rank(rank.place, report, metric, mode)
-                found = min(found or (own, report), (own, report), key=lambda pair: pair[0][:2])
-        return (self.trials[found[0].place], found[1]) if found else None
+                best = min(best or (own, report), (own, report), key=lambda pair: pair[0][:2])
+        return (self.trials[best[0].place], best[1]) if best else None
 
 
 def _rank(place: int, report: Report, metric: str, mode: str) -> Rank:
@@ -133,52 +133,52 @@ class Tally:
         self._counts: Counter[str] = Counter()
         self._epochs = 0
         self._ranked: list[Rank] = []
-        self._rungs: dict[tuple[int | None, int], _Rung] = defaultdict(_Rung)
+        self._rungs: dict[tuple[int | None, int], _RungTally] = defaultdict(_RungTally)
         self._calls: list[Call] = []
         self._improvements: list[Improvement] = []
         self._arrived, self._last_order = 0, -1
-        self._sessions: list[Session] = []
+        self._worker_spans: list[WorkerSpan] = []
         self._any_saved = False
 
     def update(self, trials: Sequence[TrialRecord]) -> Standing:
         """Returns the current summary; `trials` has the trials of the last update in the same order, then new ones."""
         pairs = enumerate(zip_longest(self._trials, trials))
-        news = [(place, old, new) for place, (old, new) in pairs if old is not new]
+        changed = [(place, old, new) for place, (old, new) in pairs if old is not new]
         self._trials = tuple(trials)
-        self._count(news)
-        self._rank(news)
-        self._judge(news)
-        self._listen(news)
+        self._count(changed)
+        self._rank(changed)
+        self._judge(changed)
+        self._listen(changed)
         return Standing(
             self._trials, dict(self._counts), self._epochs, self._ranked[:], self._rung_list(), self._calls[:],
-            self._improvements[:], self._arrived, self._sessions[:], self._any_saved,
+            self._improvements[:], self._arrived, self._worker_spans[:], self._any_saved,
         )  # fmt: skip
 
-    def _count(self, news: list[_News]) -> None:
+    def _count(self, changed: list[_Changed]) -> None:
         started = []
-        for place, old, new in news:
+        for place, old, new in changed:
             if old:
                 self._counts[old.status] -= 1
             self._counts[new.status] += 1
-            self._epochs += _epochs(new) - _epochs(old)
+            self._epochs += _last_epoch(new) - _last_epoch(old)
             known = len(old.spans) if old else 0
-            started += [Session(span[0], place, n) for n, span in enumerate(new.spans) if n >= known]
-        _renew(self._sessions, [], started)
+            started += [WorkerSpan(span[0], place, n) for n, span in enumerate(new.spans) if n >= known]
+        _renew(self._worker_spans, [], started)
 
-    def _rank(self, news: list[_News]) -> None:
-        gone = [self._rank_of(place, old) for place, old, _ in news if old]
-        come = [self._rank_of(place, new) for place, _, new in news]
-        _renew(self._ranked, filter(None, gone), filter(None, come))
+    def _rank(self, changed: list[_Changed]) -> None:
+        removed = [self._rank_of(place, old) for place, old, _ in changed if old]
+        added = [self._rank_of(place, new) for place, _, new in changed]
+        _renew(self._ranked, filter(None, removed), filter(None, added))
 
     def _rank_of(self, place: int, trial: TrialRecord) -> Rank | None:
         report = trial.best(self._metric, self._mode)
         return _rank(place, report, self._metric, self._mode) if report else None
 
-    def _judge(self, news: list[_News]) -> None:
+    def _judge(self, changed: list[_Changed]) -> None:
         calls = []
-        for place, old, new in news:
+        for place, old, new in changed:
             known = len(old.decisions) if old else 0
-            reached = _epochs(new)
+            reached = _last_epoch(new)
             for number, decision in enumerate(new.decisions):
                 if number >= known:
                     calls.append(Call(margin_of(decision), place, number))
@@ -187,14 +187,14 @@ class Tally:
                     rung.put(place, decision, reached, -self._sign, is_new=number >= known)
         _renew(self._calls, [], calls)
 
-    def _rung_list(self) -> list[Rung]:
+    def _rung_list(self) -> list[RungSummary]:
         places = sorted(self._rungs, key=lambda place: (-1 if place[0] is None else place[0], place[1]))
         return [self._rungs[place].seen(*place) for place in places]
 
-    def _listen(self, news: list[_News]) -> None:
+    def _listen(self, changed: list[_Changed]) -> None:
         """Processes new reports in the order in which they arrived."""
         known, best = self._last_order, self._improvements[-1].value * self._sign if self._improvements else math.inf
-        reports = ((place, report) for place, _, new in news for report in (*new.repeated, *new.reports))
+        reports = ((place, report) for place, _, new in changed for report in (*new.repeated, *new.reports))
         arrivals = [(report.order, place, report) for place, report in reports if report.order > known]
         arrivals.sort()
         for number, (_, place, report) in enumerate(arrivals, self._arrived + 1):
@@ -207,19 +207,19 @@ class Tally:
         self._any_saved = self._any_saved or any(report.checkpoint for _, _, report in arrivals)
 
 
-_News = tuple[int, TrialRecord | None, TrialRecord]  # a trial's index, its old record, its new record
+_Changed = tuple[int, TrialRecord | None, TrialRecord]  # a trial's index, its old record, its new record
 
 
-class _Rung:
+class _RungTally:
     """Collects the trials that reached one rung of one bracket: the action for each, and its finite score."""
 
     def __init__(self) -> None:
-        self._came: dict[int, tuple[str, float | None]] = {}
+        self._reached: dict[int, tuple[str, float | None]] = {}
         self._actions: Counter[str] = Counter()
         self._scores: list[float] = []
-        self._gone: list[float] = []
-        self._come: list[float] = []
-        self._held: tuple[int, int, float | None] = (-1, -1, None)
+        self._removed: list[float] = []
+        self._added: list[float] = []
+        self._latest_cutoff: tuple[int, int, float | None] = (-1, -1, None)
 
     def put(self, place: int, decision: Decision, reached: int, sign: int, *, is_new: bool) -> None:
         """Adds a trial's decision at this rung; after restarts the last decision counts.
@@ -231,28 +231,35 @@ class _Rung:
         waits = decision.action == "pause" and reached <= decision.epoch
         value = finite(decision.value)
         now = ("wait" if waits else decision.action, None if value is None else sign * value)
-        before = self._came.get(place)
-        if is_new and decision.cutoff is not None and (decision.recorded, place) >= self._held[:2]:
-            self._held = decision.recorded, place, decision.cutoff
+        before = self._reached.get(place)
+        if is_new and decision.cutoff is not None and (decision.recorded, place) >= self._latest_cutoff[:2]:
+            self._latest_cutoff = decision.recorded, place, decision.cutoff
         if before == now:
             return
-        self._came[place] = now
+        self._reached[place] = now
         self._actions[now[0]] += 1
-        self._come += [] if now[1] is None else [now[1]]
+        self._added += [] if now[1] is None else [now[1]]
         if before:
             self._actions[before[0]] -= 1
-            self._gone += [] if before[1] is None else [before[1]]
+            self._removed += [] if before[1] is None else [before[1]]
 
-    def seen(self, bracket: int | None, rung: int) -> Rung:
+    def seen(self, bracket: int | None, rung: int) -> RungSummary:
         """Returns the rung's current state."""
-        self._scores += self._come
+        self._scores += self._added
         self._scores.sort()
-        _renew(self._scores, self._gone, [])
-        self._come, self._gone = [], []
+        _renew(self._scores, self._removed, [])
+        self._added, self._removed = [], []
         actions = self._actions
         went_on = actions["continue"] + actions["pause"]
-        return Rung(
-            rung, bracket, len(self._came), went_on, actions["stop"], actions["wait"], self._scores[:], self._held[2]
+        return RungSummary(
+            rung,
+            bracket,
+            len(self._reached),
+            went_on,
+            actions["stop"],
+            actions["wait"],
+            self._scores[:],
+            self._latest_cutoff[2],
         )
 
 
@@ -262,15 +269,15 @@ def margin_of(decision: Decision) -> float:
     return math.inf if value is None or cutoff is None else abs(value - cutoff)
 
 
-def _epochs(trial: TrialRecord | None) -> int:
+def _last_epoch(trial: TrialRecord | None) -> int:
     return trial.reports[-1].epoch if trial and trial.reports else 0
 
 
-def _renew(ordered: list[Item], gone: Iterable[Item], come: Iterable[Item]) -> None:
+def _renew(ordered: list[Item], removed: Iterable[Item], added: Iterable[Item]) -> None:
     """Removes items from a sorted list and inserts others; the list stays sorted."""
-    for item in gone:
+    for item in removed:
         del ordered[bisect_left(ordered, item)]
-    new = list(come)
+    new = list(added)
     if len(new) > 100:  # sorting once is faster than many insertions
         ordered += new
         ordered.sort()

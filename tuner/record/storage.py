@@ -28,7 +28,7 @@ JOURNAL = "journal.jsonl"
 OF_THIS_MACHINE = (".lock", ".driver")  # not uploaded: they lock the experiment on this machine
 
 
-class Store:
+class ObjectStore:
     """A folder of experiments in an object store.
 
     Raises:
@@ -60,8 +60,8 @@ class Store:
 
     def names(self) -> list[str]:
         """Returns the names of the experiments, sorted by the last write to their journals, the newest last."""
-        found = [entry for entry in self._entries(self.root, recursive=False) if entry.type.name == "Directory"]
-        journals = self.filesystem.get_file_info([self.path(entry.base_name, JOURNAL) for entry in found])
+        folders = [entry for entry in self._entries(self.root, recursive=False) if entry.type.name == "Directory"]
+        journals = self.filesystem.get_file_info([self.path(entry.base_name, JOURNAL) for entry in folders])
         there = [journal for journal in journals if journal.type.name == "File"]
         return [PurePosixPath(journal.path).parent.name for journal in sorted(there, key=lambda info: info.mtime_ns)]
 
@@ -124,8 +124,8 @@ class Store:
         return list(self.filesystem.get_file_info(FileSelector(path, allow_not_found=True, recursive=recursive)))
 
 
-class Uploads(Protocol):
-    """The part of `Store` that `Mirror` uses."""
+class UploadTarget(Protocol):
+    """The part of `ObjectStore` that `Uploader` uses."""
 
     uri: str
 
@@ -134,7 +134,7 @@ class Uploads(Protocol):
     def remove(self, name: str, relative: str) -> None: ...
 
 
-class Mirror:
+class Uploader:
     """Uploads an experiment's changed files from a thread while the `with` block runs.
 
     Each check takes one `stat` per file. Files are uploaded whole, so the pause between uploads grows with the time
@@ -142,14 +142,14 @@ class Mirror:
     If the store fails, the upload is retried, and the search continues in its working copy.
     """
 
-    def __init__(self, store: Uploads, name: str, folder: Path) -> None:
+    def __init__(self, store: UploadTarget, name: str, folder: Path) -> None:
         self._store, self._name, self._folder = store, name, folder
         self._uploaded: dict[str, tuple[int, int]] = {}
         self._failing = ""
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tuner-mirror", daemon=True)
 
-    def __enter__(self) -> Mirror:
+    def __enter__(self) -> Uploader:
         self._thread.start()
         return self
 
@@ -206,14 +206,14 @@ def files_of(folder: Path) -> dict[str, tuple[int, int]]:
 
     The journal is last, so that the checkpoints which it names are uploaded before it.
     """
-    found: dict[str, tuple[int, int]] = {}
+    marks: dict[str, tuple[int, int]] = {}
     for path in sorted(folder.rglob("*"), key=lambda each: (each.name == JOURNAL, each)):
         relative = path.relative_to(folder).as_posix()
         with contextlib.suppress(FileNotFoundError):
             stat = path.stat()
             if path.is_file() and relative not in OF_THIS_MACHINE:
-                found[relative] = stat.st_size, stat.st_mtime_ns
-    return found
+                marks[relative] = stat.st_size, stat.st_mtime_ns
+    return marks
 
 
 def _content(path: Path) -> bytes:

@@ -22,8 +22,8 @@ from tuner.serve.connections import Connection
 from tuner.serve.guard import is_loopback
 from tuner.serve.jobs import RayJobs, missing
 from tuner.serve.searches import NO_DATA_DIR, Searches
-from tuner.serve.secret import given_token, kept_token, long_enough
-from tuner.serve.state import state_of
+from tuner.serve.secret import kept_token, long_enough, token_from_environment
+from tuner.serve.state import state_folder
 from tuner.spec.experiment import CHOICES
 
 MOST_CLIENTS = 400  # open connections; tuner.serve.stream allows fewer event streams
@@ -34,7 +34,7 @@ REQUEST_S = 10  # from the start of a connection, or its last response, to the e
 def main(argv: list[str]) -> int:
     """Serves until interrupted; returns the exit code: 0, or 2 for a wrong option."""
     try:
-        serve(parse(argv), given_token())
+        serve(parse(argv), token_from_environment())
         return 0
     except RequestError as error:
         print(f"tuner: error: {error}", file=sys.stderr)
@@ -57,7 +57,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def serve(args: argparse.Namespace, given_token: str) -> None:
+def serve(args: argparse.Namespace, environment_token: str) -> None:
     """Serves until a signal arrives.
 
     Raises:
@@ -69,11 +69,11 @@ def serve(args: argparse.Namespace, given_token: str) -> None:
     results = Path(args.results)
     if not results.is_dir():
         raise RequestError(f"--results {results}: no such folder; give the one that searches write to")
-    if not (given_token or is_loopback(args.host)):
+    if not (environment_token or is_loopback(args.host)):
         raise RequestError(f"--host {args.host} is reached from elsewhere: set TUNER_TOKEN to a secret of your own")
-    token, searches, problem, kept = long_enough(given_token), None, missing(), None
+    token, searches, problem, kept = long_enough(environment_token), None, missing(), None
     try:
-        state = state_of(results)
+        state = state_folder(results)
         if not token:
             kept, token = kept_token(state)
         searches = None if problem else starter(args, state)

@@ -32,7 +32,7 @@ _ESCAPED = re.compile(r"\\(?:u(20(?:2[a-e]|6[6-9]))|.)")  # each escape of JSON;
 _writing = threading.Semaphore(MOST_WRITTEN)
 
 
-class Answer(Response):
+class BoundedResponse(Response):
     """A JSON response that is sent in pieces and counts against MOST_SENT until it is sent completely.
 
     Raises:
@@ -45,16 +45,16 @@ class Answer(Response):
     def __init__(self, content: str | bytes, status: int = 200) -> None:
         super().__init__(content, status, media_type="application/json")
         size = len(self.body) if len(self.body) > PIECE_BYTES else 0
-        with Answer._lock:
-            if size and Answer._sent and Answer._sent + size > MOST_SENT:
-                raise NotYet(f"answers of {Answer._sent >> 20} MiB are being sent; ask again")
-            Answer._sent += size
-        self._end = weakref.finalize(self, Answer._forget, size)  # runs even if the response is never sent
+        with BoundedResponse._lock:
+            if size and BoundedResponse._sent and BoundedResponse._sent + size > MOST_SENT:
+                raise NotYet(f"answers of {BoundedResponse._sent >> 20} MiB are being sent; ask again")
+            BoundedResponse._sent += size
+        self._end = weakref.finalize(self, BoundedResponse._forget, size)  # runs even if the response is never sent
 
     @staticmethod
     def _forget(size: int) -> None:
-        with Answer._lock:
-            Answer._sent -= size
+        with BoundedResponse._lock:
+            BoundedResponse._sent -= size
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -67,9 +67,9 @@ class Answer(Response):
             self._end()
 
 
-def answer(row: Any, status: int = 200, **rows: Iterable[Any]) -> Answer:
+def answer(row: Any, status: int = 200, **rows: Iterable[Any]) -> BoundedResponse:
     """Returns a response with the JSON that `text_of` writes."""
-    return Answer(text_of(row, **rows), status)
+    return BoundedResponse(text_of(row, **rows), status)
 
 
 def text_of(row: Any, **rows: Iterable[Any]) -> str:
@@ -80,7 +80,7 @@ def text_of(row: Any, **rows: Iterable[Any]) -> str:
             `left_out` if rows may be left out.
     """
     with _writing:
-        fields = {name: "" if name in rows else _text(_fitted(value)) for name, value in vars(row).items()}
+        fields = {name: "" if name in rows else _json_text(_fitted(value)) for name, value in vars(row).items()}
         left = MOST_BYTES - sum(map(len, fields.values()))
         left_out = 0
         for name, each in rows.items():
@@ -113,7 +113,7 @@ def _texts(rows: Iterable[Any], most: int) -> tuple[list[str], int]:
     texts: list[str] = []
     rows = iter(rows)
     for row in rows:
-        text = _text(shortened(row, MOST_ROW))
+        text = _json_text(shortened(row, MOST_ROW))
         most -= len(text) + 2
         if most < 0:
             return texts, 1 + sum(1 for _ in rows)
@@ -121,20 +121,20 @@ def _texts(rows: Iterable[Any], most: int) -> tuple[list[str], int]:
     return texts, 0
 
 
-def _text(value: Any) -> str:
+def _json_text(value: Any) -> str:
     try:
         # Encoded without a copy: copying 10,000 rows by `asdict` and then by `strict` takes four times as long.
         text = _encode(value)
     except ValueError:
         text = _encode(strict(dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value))  # type: ignore[arg-type]
-    return _in_order(text)
+    return _left_to_right(text)
 
 
-def _in_order(text: str) -> str:
+def _left_to_right(text: str) -> str:
     """Replaces, in JSON, characters that reverse the writing direction of a line by their escapes as visible text."""
     if "\\u20" not in text:
         return text
-    return _ESCAPED.sub(lambda found: f"\\\\u{found[1]}" if found[1] else found[0], text)
+    return _ESCAPED.sub(lambda match: f"\\\\u{match[1]}" if match[1] else match[0], text)
 
 
 def _fitted(value: Any) -> Any:
@@ -158,7 +158,7 @@ def shortened(value: Any, most: int) -> Any:
 
     The copy marks each cut: a text ends with its full length, a list or dict with the number of missing items.
     """
-    return value if _measured(value, most) >= 0 else _cut(value, most)[0]
+    return value if _measured(value, most) >= 0 else _cut_to(value, most)[0]
 
 
 def _measured(value: Any, left: int) -> int:
@@ -182,7 +182,7 @@ def _measured(value: Any, left: int) -> int:
     return left - (20 if isinstance(value, (float, int)) else 5)
 
 
-def _cut(value: Any, left: int) -> tuple[Any, int]:
+def _cut_to(value: Any, left: int) -> tuple[Any, int]:
     """Returns a copy of at most about `left` bytes, and the number of bytes that remain.
 
     No item takes more than half of the bytes that remain before it.
@@ -195,7 +195,7 @@ def _cut(value: Any, left: int) -> tuple[Any, int]:
     if dataclasses.is_dataclass(value):
         fields = {}
         for name, item in vars(value).items():
-            fields[name], rest = _cut(item, left // 2)
+            fields[name], rest = _cut_to(item, left // 2)
             left -= left // 2 - rest
         return fields, left
     if isinstance(value, dict):
@@ -204,8 +204,8 @@ def _cut(value: Any, left: int) -> tuple[Any, int]:
             if left <= LEAST_ITEM:
                 items["left out"] = f"{len(value) - len(items):,} more"
                 break
-            short, _ = _cut(name, LONGEST_NAME)
-            items[short], rest = _cut(item, left // 2)
+            short, _ = _cut_to(name, LONGEST_NAME)
+            items[short], rest = _cut_to(item, left // 2)
             left -= left // 2 - rest + len(short) + 6
         return items, left
     if isinstance(value, (list, tuple)):
@@ -214,7 +214,7 @@ def _cut(value: Any, left: int) -> tuple[Any, int]:
             if left <= LEAST_ITEM:
                 rows.append(f"left out: {len(value) - len(rows):,} more")
                 break
-            row, rest = _cut(item, left // 2)
+            row, rest = _cut_to(item, left // 2)
             rows.append(row)
             left -= left // 2 - rest + 4
         return rows, left

@@ -20,15 +20,15 @@ from starlette.responses import Response
 
 from tuner.errors import RequestError
 from tuner.record.reading import NotYet
-from tuner.serve.answers import Answer, answer
+from tuner.serve.answers import BoundedResponse, answer
 from tuner.serve.bounds import Bounds, later
 from tuner.serve.control import REFUSALS, Desk, Shown, add_control
 from tuner.serve.guard import HEADERS, Guard, Keys, is_loopback, refusal
 from tuner.serve.insight import add_insight
 from tuner.serve.page import add_page
+from tuner.serve.results_reader import NotThere, ResultsReader
 from tuner.serve.searches import Refused, Searches
-from tuner.serve.store import NotThere, Store
-from tuner.serve.stream import Stream, follow
+from tuner.serve.stream import Stream, event_frames
 from tuner.views import tables
 
 MOST_ROWS = 10_000
@@ -117,11 +117,11 @@ def create_app(
     app.add_middleware(Guard, keys=keys, loopback=is_loopback(host))
     _errors_as_json(app)
     add_page(app)
-    store = Store(results, stopping=lambda: app.state.stopping())
-    desk = Desk(store, searches, "" if searches else problem)
+    reader = ResultsReader(results, stopping=lambda: app.state.stopping())
+    desk = Desk(reader, searches, "" if searches else problem)
     _api(app, desk)
     add_insight(app, desk)
-    _events(app, desk)
+    _event_route(app, desk)
     add_control(app, desk, keys)
     return app
 
@@ -130,13 +130,13 @@ def _api(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/health", responses={200: {"model": Health}})
     async def health() -> Response:
         """Reports that the service answers, even while all its threads are busy."""
-        return answer(Health("ok", str(desk.store.root)))
+        return answer(Health("ok", str(desk.reader.root)))
 
     @app.get("/api/experiments", responses={200: {"model": Experiments}})
     def experiments(offset: Offset = 0, limit: Limit = MOST_ROWS) -> Response:
         """All experiments: first those that wait to be started, then the others from newest to oldest."""
         total, rows = desk.rows(offset, limit)
-        return answer(Experiments(str(desk.store.root), total), experiments=rows)
+        return answer(Experiments(str(desk.reader.root), total), experiments=rows)
 
     @app.get("/api/experiments/{name}", responses={200: {"model": Shown}})
     def experiment(name: str) -> Response:
@@ -147,7 +147,7 @@ def _api(app: FastAPI, desk: Desk) -> None:
     def trials(name: str, offset: Offset = 0, limit: Limit = MOST_ROWS, since: Since = 0) -> Response:
         """Its trials in the order in which they were suggested."""
         record = desk.view(name).record
-        asked = tables.with_news(record, since)[offset : offset + limit]
+        asked = tables.changed_since(record, since)[offset : offset + limit]
         return answer(Trials(len(record.trials)), trials=tables.trial_rows(record, asked))
 
     @app.get("/api/experiments/{name}/rungs", responses={200: {"model": Rungs}})
@@ -164,10 +164,10 @@ def _api(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/experiments/{name}/figures", responses={200: {"model": dict[str, dict[str, Any]]}})
     def figures(name: str) -> Response:
         """Figures of Plotly's schema by name; figures without data are left out."""
-        return Answer(desk.view(name).figures)
+        return BoundedResponse(desk.view(name).figures)
 
 
-def _events(app: FastAPI, desk: Desk) -> None:
+def _event_route(app: FastAPI, desk: Desk) -> None:
     streams: set[Stream] = set()
 
     @app.get("/api/experiments/{name}/events", response_class=StreamingResponse)
@@ -175,7 +175,7 @@ def _events(app: FastAPI, desk: Desk) -> None:
         name: str, after: Annotated[Line, Query()] = 0, last_event_id: Annotated[Line, Header()] = 0
     ) -> Response:
         """Server-sent events: the journal's lines, as they are written; `id` is the line's number."""
-        return Stream(follow(desk.journal(name), last_event_id or after, app.state.stopping), streams)
+        return Stream(event_frames(desk.journal(name), last_event_id or after, app.state.stopping), streams)
 
 
 def _errors_as_json(app: FastAPI) -> None:

@@ -39,7 +39,7 @@ class Bounds:
             await self._app(scope, receive, send_in_time)
             return
         try:
-            body = await asyncio.wait_for(_whole(receive), self._body_s)
+            body = await asyncio.wait_for(_whole_body(receive), self._body_s)
         except TimeoutError:
             await refusal(408, f"the body did not come in {self._body_s:g} s")(scope, receive, send)
             return
@@ -58,7 +58,7 @@ class Bounds:
         await self._app(scope, receive_again, send_in_time)
 
 
-async def _whole(receive: Receive) -> bytes | None:
+async def _whole_body(receive: Receive) -> bytes | None:
     """Reads the whole body; returns None if it is too long or the client disconnected."""
     body = b""
     while len(body) <= MOST_BYTES:

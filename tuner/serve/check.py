@@ -28,7 +28,7 @@ def experiment_of(argv: list[str]) -> Experiment:
     here = argv[-1:] != [ELSEWHERE]
     argv = argv if here else argv[:-1]
     command = run.parse(argv, Experiment())
-    return run.requested(argv, command, run.resumed(command), here).experiment
+    return run.request_of(argv, command, run.resumed_experiment(command), here).experiment
 
 
 def main(argv: list[str]) -> int:

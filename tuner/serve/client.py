@@ -52,8 +52,8 @@ class Client:
 
     def experiments(self) -> list[Row]:
         """Returns the summaries of all experiments, the newest first."""
-        found: list[Row] = self._get("/api/experiments")["experiments"]
-        return found
+        rows: list[Row] = self._get("/api/experiments")["experiments"]
+        return rows
 
     def get(self, name: str) -> Row:
         """Returns the summary of one experiment."""
@@ -131,8 +131,8 @@ class Client:
     def _json(self, method: str, path: str, body: str | None) -> Row:
         connection, answer = self._ask(method, path, body)
         try:
-            found: Row = json.loads(answer.read())
-            return found
+            row: Row = json.loads(answer.read())
+            return row
         finally:
             connection.close()
 
@@ -157,14 +157,14 @@ class Client:
             raise
         connection.close()
         again = answer.headers.get("Retry-After", "")
-        raise ServiceError(answer.status, _said(text), float(again) if again.isdecimal() else 0.0)
+        raise ServiceError(answer.status, _error_text(text), float(again) if again.isdecimal() else 0.0)
 
 
 def _path(name: str, rest: str = "") -> str:
     return f"/api/experiments/{quote(name, safe='')}{rest}"
 
 
-def _said(text: str) -> str:
+def _error_text(text: str) -> str:
     try:
         return str(json.loads(text)["error"])
     except (ValueError, KeyError, TypeError):

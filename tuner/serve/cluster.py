@@ -170,10 +170,10 @@ def _is_own_folder(folder: Path) -> bool:
     if folder.parent != Path(tempfile.gettempdir()) or not folder.name.startswith(PREFIX):
         return False
     try:
-        found = folder.lstat()
+        status = folder.lstat()
     except (OSError, ValueError):  # ValueError: the path contains a zero byte
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _reap(pid: int) -> None:

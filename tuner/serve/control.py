@@ -19,9 +19,9 @@ from tuner.serve.answers import answer
 from tuner.serve.guard import Keys, client_of, signin_page, welcome
 from tuner.serve.options import Resume, Start
 from tuner.serve.queue import ACTIVE, Search
+from tuner.serve.results_reader import NotThere, ResultsReader
 from tuner.serve.searches import Refused, Searches
-from tuner.serve.store import NotThere, Store
-from tuner.serve.summary import Summary, requested
+from tuner.serve.summary import Summary, options_summary
 from tuner.serve.tries import Wait
 from tuner.serve.watched import View
 from tuner.spec.spaces import list_spaces
@@ -37,7 +37,7 @@ class Refusal:
 
 
 @dataclasses.dataclass(frozen=True)
-class Space:
+class SpaceChoice:
     """A search space that a search can use, with the first line of its file."""
 
     name: str
@@ -45,14 +45,14 @@ class Space:
 
 
 @dataclasses.dataclass(frozen=True)
-class Spaces:
+class SpaceChoices:
     """All search spaces of `search_spaces/`."""
 
-    spaces: list[Space]
+    spaces: list[SpaceChoice]
 
 
 @dataclasses.dataclass(frozen=True)
-class Session:
+class SignIn:
     """Whether this client may start, stop and resume searches.
 
     `problem` says why the service cannot start searches; it is empty if it can.
@@ -92,8 +92,8 @@ class Desk:
         problem: why no search can be started, if `searches` is None.
     """
 
-    def __init__(self, store: Store, searches: Searches | None, problem: str = "") -> None:
-        self.store, self._searches, self.problem = store, searches, problem
+    def __init__(self, reader: ResultsReader, searches: Searches | None, problem: str = "") -> None:
+        self.reader, self._searches, self.problem = reader, searches, problem
 
     @property
     def searches(self) -> Searches:
@@ -108,11 +108,11 @@ class Desk:
         Experiments that wait to be started come first, then the others from newest to oldest.
         """
         asked = {search.name: search for search in (self._searches.all() if self._searches else [])}
-        there = self.store.summaries()
-        found = {summary.name for summary in there}
-        waiting = [_pending(search) for search in reversed(asked.values()) if search.name not in found]
+        there = self.reader.summaries()
+        names = {summary.name for summary in there}
+        waiting = [_pending(search) for search in reversed(asked.values()) if search.name not in names]
         rows = islice(chain(waiting, there), offset, offset + limit)
-        return len(waiting) + len(there), (shown(row, asked.get(row.name)) for row in self.store.unless_stopping(rows))
+        return len(waiting) + len(there), (shown(row, asked.get(row.name)) for row in self.reader.unless_stopping(rows))
 
     def view(self, name: str) -> View:
         """Returns an experiment's record; the record is empty if the search is queued and has not begun.
@@ -121,7 +121,7 @@ class Desk:
             NotThere: there is no experiment of that name.
         """
         try:
-            return self.store.view(name)
+            return self.reader.view(name)
         except NotThere:
             search = self._searches.get(name) if self._searches else None
             if search is None:
@@ -144,14 +144,14 @@ class Desk:
             NotThere: there is no experiment of that name.
         """
         try:
-            return self.store.journal(name)
+            return self.reader.journal(name)
         except NotThere:
             self.view(name)
-            return self.store.root / name / "journal.jsonl"
+            return self.reader.root / name / "journal.jsonl"
 
     def resume(self, name: str, asked: Any) -> None:
         """Queues a search to be resumed; Refused while another process runs it."""
-        if driver := driver_of(self.store.journal(name).parent):
+        if driver := driver_of(self.reader.journal(name).parent):
             raise Refused(409, f"{name} is run by {driver}; stop it first")
         self.searches.resume(name, asked)
 
@@ -181,21 +181,21 @@ def shown(summary: Summary, search: Search | None) -> Shown:
 
 def _pending(search: Search) -> Summary:
     """Returns the summary of a search that has no folder yet."""
-    return dataclasses.replace(requested(search.experiment), name=search.name, state="queued")
+    return dataclasses.replace(options_summary(search.experiment), name=search.name, state="queued")
 
 
 def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
     """Adds the routes that change something to the app."""
 
-    @app.get("/api/session", responses={200: {"model": Session}})
+    @app.get("/api/session", responses={200: {"model": SignIn}})
     def session(request: Request) -> Response:
         """Returns whether the client is signed in, so that it may start, stop and resume searches."""
-        return answer(Session(request.state.signed_in, desk.problem))
+        return answer(SignIn(request.state.signed_in, desk.problem))
 
-    @app.get("/api/spaces", responses={200: {"model": Spaces}})
+    @app.get("/api/spaces", responses={200: {"model": SpaceChoices}})
     def spaces() -> Response:
         """The search spaces that a search can use."""
-        return answer(Spaces([Space(*pair) for pair in list_spaces().items()]))
+        return answer(SpaceChoices([SpaceChoice(*pair) for pair in list_spaces().items()]))
 
     @app.post("/api/experiments", status_code=202, responses={202: {"model": Shown}})
     def start(asked: Start) -> Response:  # type: ignore[valid-type]  # made from Experiment's fields
@@ -218,9 +218,9 @@ def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
     @app.post("/signin", include_in_schema=False)
     async def signin(request: Request) -> Response:
         """Checks the token that the sign-in page's form sends, and opens a session."""
-        given = parse_qs((await request.body()).decode("utf-8", "replace")).get("token", [""])[0]
+        token = parse_qs((await request.body()).decode("utf-8", "replace")).get("token", [""])[0]
         try:
-            if not keys.is_token(given.encode("utf-8", "replace"), client_of(request)):
+            if not keys.is_token(token.encode("utf-8", "replace"), client_of(request)):
                 return signin_page("That is not the token.", 401)
         except Wait as wait:
             return signin_page(f"{wait}.".capitalize(), 429, {"Retry-After": str(wait.seconds)})

@@ -23,7 +23,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tuner.serve.answers import Answer
+from tuner.serve.answers import BoundedResponse
 from tuner.serve.bounds import later
 from tuner.serve.guard import refusal
 from tuner.serve.secret import child_environment
@@ -81,7 +81,7 @@ class Costly:
         finally:
             gone.set()  # also if this task is cancelled, which happens at shutdown
             watch.cancel()
-        return Answer(content, status)
+        return BoundedResponse(content, status)
 
     def close(self) -> None:
         """Kills the process; requests that wait for it get an error."""

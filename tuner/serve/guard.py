@@ -68,13 +68,13 @@ class Keys:
         self.cookie = f"tuner_{secrets.token_hex(6)}"
         self.code = secrets.token_urlsafe(24)
 
-    def is_token(self, given: bytes, client: str) -> bool:
+    def is_token(self, token: bytes, client: str) -> bool:
         """Checks a token in constant time.
 
         Raises:
             Wait: the token is wrong, and too many wrong ones were tried before.
         """
-        return self._tries.check(client, hmac.compare_digest(given, self._token))
+        return self._tries.check(client, hmac.compare_digest(token, self._token))
 
     def spend(self, code: str, client: str) -> bool:
         """Checks the sign-in code; a right code is replaced, so it works once.
@@ -82,8 +82,8 @@ class Keys:
         Raises:
             Wait: the code is wrong, and too many wrong ones were tried before.
         """
-        given = code.encode("utf-8", "replace")
-        right = self._code_tries.check(client, hmac.compare_digest(given, self.code.encode()))
+        tried = code.encode("utf-8", "replace")
+        right = self._code_tries.check(client, hmac.compare_digest(tried, self.code.encode()))
         if right:
             self.code = secrets.token_urlsafe(24)
         return right
@@ -112,14 +112,14 @@ class Keys:
         FastAPI reads `request.cookies` for each route, which calls Python's cookie parser. That parser's time grows
         with the square of the header's length: 60 kB of backslashes take 10 s, during which no request is answered.
         """
-        name, found = self.cookie.encode(), ""
+        name, session_secret = self.cookie.encode(), ""
         for header, value in scope["headers"]:
             for pair in value.split(b";") if header == b"cookie" else ():
-                given, _, secret = pair.strip().partition(b"=")
-                if given == name:
-                    found = secret.decode("latin-1")  # the secret is URL-safe, so it is never quoted
+                key, _, secret = pair.strip().partition(b"=")
+                if key == name:
+                    session_secret = secret.decode("latin-1")  # the secret is URL-safe, so it is never quoted
         scope["headers"] = [header for header in scope["headers"] if header[0] != b"cookie"]
-        return found
+        return session_secret
 
     def holds(self, asked: HTTPConnection, secret: str) -> tuple[bool, bool]:
         """Checks whether a request has the right token, and whether it has the secret of an open session.
@@ -206,8 +206,8 @@ class Guard:
             if not public:
                 raise
             by_token = by_cookie = False  # reading needs no token here, and a program may send an outdated one
-        given, key = asked.headers.get(KEY, ""), self._keys.key_of(asked.state.session)
-        acts = by_cookie and hmac.compare_digest(given.encode("latin-1"), key.encode())
+        sent, key = asked.headers.get(KEY, ""), self._keys.key_of(asked.state.session)
+        acts = by_cookie and hmac.compare_digest(sent.encode("latin-1"), key.encode())
         asked.state.signed_in = by_token or acts
         if public or by_token or (by_cookie and reads) or (acts and "origin" in asked.headers):
             return None

@@ -16,7 +16,7 @@ from tuner.serve.answers import answer
 from tuner.serve.control import Desk
 from tuner.serve.costly import Costly
 from tuner.serve.questions import QUESTIONS, FigureAnswer, WhatIfAnswer
-from tuner.serve.store import NotThere
+from tuner.serve.results_reader import NotThere
 from tuner.serve.watched import MOST_JOURNAL_BYTES
 from tuner.views.audit_record import AuditResult, result_of
 from tuner.views.one_trial import OneTrial, one_trial
@@ -43,7 +43,7 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
         An experiment without a folder has an empty record, so the service itself computes its response.
         """
         try:
-            folder = await asyncio.to_thread(desk.store.folder, name)
+            folder = await asyncio.to_thread(desk.reader.folder, name)
         except NotThere:
             return await asyncio.to_thread(asked, desk, name, lambda record: QUESTIONS[question](record, **choices))
         return await costly.ask(request, folder, question, choices, lambda: app.state.stopping())
@@ -76,10 +76,10 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
         """One trial: its row, decisions, metrics, the end of its output, and the command that trains it again."""
 
         def work(record: ExperimentRecord) -> OneTrial:
-            found = one_trial(record, trial)
-            if found is None:
+            details = one_trial(record, trial)
+            if details is None:
                 raise NotThere(f"{name} has no trial of that id")
-            return found
+            return details
 
         return asked(desk, name, work, "decisions", "metrics")
 
@@ -106,5 +106,5 @@ def asked(desk: Desk, name: str, work: Callable[[ExperimentRecord], Any], *lists
     """
     record = desk.view(name).record
     with blamed(name):
-        found = work(record)
-        return answer(found, **{each: getattr(found, each) for each in lists})
+        result = work(record)
+        return answer(result, **{each: getattr(result, each) for each in lists})

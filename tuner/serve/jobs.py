@@ -21,12 +21,12 @@ STOP_WAIT_S = 120  # by default Ray kills a job 3 s after its SIGTERM; writing t
 
 
 @dataclass(frozen=True)
-class Fate:
-    """The state of a job. If it ended by itself, `exit_code` and `said`, the last line that it printed."""
+class JobState:
+    """The state of a job. If it ended by itself, `exit_code` and `last_line`, the last line that it printed."""
 
     state: Literal["active", "stopped", "ended", "lost"]
     exit_code: int | None = None
-    said: str = ""
+    last_line: str = ""
 
 
 class Jobs(Protocol):
@@ -46,7 +46,7 @@ class Jobs(Protocol):
     def submit(self, job: str, arguments: list[str]) -> None:
         """Starts `tuner.run` with these arguments as a job with the id `job`."""
 
-    def fate(self, job: str) -> Fate:
+    def job_state(self, job: str) -> JobState:
         """Returns the state of the job."""
 
     def stop(self, job: str) -> None:
@@ -100,24 +100,24 @@ class RayJobs:
                 if "already exists" not in str(error):  # a first try succeeded, but its response was lost
                     raise
 
-    def fate(self, job: str) -> Fate:
-        """Implements `Jobs.fate`."""
+    def job_state(self, job: str) -> JobState:
+        """Implements `Jobs.job_state`."""
         client = self._connected(start=False)
         if client is None:
-            return Fate("lost")
+            return JobState("lost")
         with self._answering(f"what became of {job}"):
             try:
                 details = client.get_job_info(job)
             except RuntimeError as error:
                 if "status code 404" in str(error):
-                    return Fate("lost")
+                    return JobState("lost")
                 raise
         if not details.status.is_terminal():
-            return Fate("active")
+            return JobState("active")
         if details.status == "STOPPED":
-            return Fate("stopped")
+            return JobState("stopped")
         lines = [line.strip() for line in (details.message or "").splitlines() if line.strip()]
-        return Fate("ended", details.driver_exit_code, lines[-1] if lines else "")
+        return JobState("ended", details.driver_exit_code, lines[-1] if lines else "")
 
     def stop(self, job: str) -> None:
         """Implements `Jobs.stop`."""
@@ -161,8 +161,8 @@ class RayJobs:
             yield
         except kinds as error:
             where = f"the cluster of --address {self.address}" if self.address else "Ray on this machine"
-            said = " ".join(str(error).split()).partition(" Please ")[0][:300]  # without Ray's long advice
-            raise RequestError(f"{where} does not say {what}: {said}") from error
+            message = " ".join(str(error).split()).partition(" Please ")[0][:300]  # without Ray's long advice
+            raise RequestError(f"{where} does not say {what}: {message}") from error
 
 
 def _size(nodes: list[dict[str, float]]) -> float:

@@ -35,7 +35,7 @@ class Holder(Protocol):
         """Drops its records and returns True; returns False if they are being read."""
 
 
-class _Held(NamedTuple):
+class _Use(NamedTuple):
     weight: int
     time: float
 
@@ -50,7 +50,7 @@ class Memory:
     def __init__(self, stopping: Callable[[], bool] = lambda: False) -> None:
         self._stopping = stopping
         self._lock = threading.Lock()
-        self._held: OrderedDict[Holder, _Held] = OrderedDict()  # the most recently used one is last
+        self._uses: OrderedDict[Holder, _Use] = OrderedDict()  # the most recently used one is last
         self._total = 0
 
     @property
@@ -85,7 +85,7 @@ class Memory:
                 if other.forget():
                     self._set(other, 0)
             if self._total > MOST_MEMORY:
-                heavier = any(self._is_lighter(holder, other) for other in self._held if not other.is_whole)
+                heavier = any(self._is_lighter(holder, other) for other in self._uses if not other.is_whole)
                 kind = Crowded if heavier else NotYet
                 raise kind("the memory is taken by others that are being read; ask again")
 
@@ -97,15 +97,15 @@ class Memory:
     def touch(self, holder: Holder) -> None:
         """Marks the holder's records as the most recently used ones."""
         with self._lock:
-            if holder in self._held:
-                self._held.move_to_end(holder)
+            if holder in self._uses:
+                self._uses.move_to_end(holder)
 
     def _set(self, holder: Holder, weight: int) -> None:
-        before = self._held.pop(holder, None)
+        before = self._uses.pop(holder, None)
         self._total -= before.weight if before else 0
         if weight:
-            self._held[holder] = _Held(max(weight, LEAST_WEIGHT), time.monotonic())
-            self._total += self._held[holder].weight
+            self._uses[holder] = _Use(max(weight, LEAST_WEIGHT), time.monotonic())
+            self._total += self._uses[holder].weight
 
     def _forgettable(self, holder: Holder) -> list[Holder]:
         """Returns the holders whose records may be dropped to make room for this holder's, in the order to drop them.
@@ -113,12 +113,12 @@ class Memory:
         Completely read experiments come first, the least recently used one first. Then come partly read ones: those
         unused for IDLE_S, then those smaller than this one.
         """
-        whole = [other for other in self._held if other is not holder and other.is_whole]
-        half = [other for other in self._held if other is not holder and not other.is_whole]
+        whole = [other for other in self._uses if other is not holder and other.is_whole]
+        half = [other for other in self._uses if other is not holder and not other.is_whole]
         long_ago = time.monotonic() - IDLE_S
-        idle = [other for other in half if self._held[other].time < long_ago]
+        idle = [other for other in half if self._uses[other].time < long_ago]
         lighter = [other for other in half if other not in idle and self._is_lighter(other, holder)]
         return [*whole, *idle, *lighter]
 
     def _is_lighter(self, one: Holder, other: Holder) -> bool:
-        return one is not other and (self._held[one].weight, id(one)) < (self._held[other].weight, id(other))
+        return one is not other and (self._uses[one].weight, id(one)) < (self._uses[other].weight, id(other))

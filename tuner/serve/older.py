@@ -63,10 +63,10 @@ def _files(folder: Path) -> list[Path]:
 
 def _is_own(path: Path, is_kind: Callable[[int], bool]) -> bool:
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return False
-    return is_kind(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    return is_kind(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
 def _json(path: Path) -> Any:
@@ -82,8 +82,8 @@ def _search(path: Path, results: Path) -> Search | None:
     """
     try:
         document = dict(_json(path))  # raises TypeError or ValueError unless it is an object
-        given = {name: value for name, value in document["options"].items() if name in (*SETTABLE, "space")}
-        asked = Start.model_validate(given).model_dump(exclude_none=True)
+        fields = {name: value for name, value in document["options"].items() if name in (*SETTABLE, "space")}
+        asked = Start.model_validate(fields).model_dump(exclude_none=True)
         options = dataclasses.asdict(Experiment(**asked, results=str(results)))
         search = Search(asked["name"], options, asked, time.time(), phase="failed", message=MESSAGE)
         search.arguments()

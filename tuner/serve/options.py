@@ -42,13 +42,13 @@ def helps() -> dict[str, str]:
 
 def _model(name: str, doc: str, fields: tuple[str, ...], **more: Any) -> type[BaseModel]:
     kinds, about = get_type_hints(Experiment), helps()
-    given: dict[str, Any] = dict(more)
+    definitions: dict[str, Any] = dict(more)
     for field in fields:
         # Null means "not set": the space's own default, or for a resume the value that the search has.
         limit = MOST_CHARS if kinds[field] is str else None
-        given[field] = (kinds[field] | None, Field(None, description=about[field], max_length=limit))
+        definitions[field] = (kinds[field] | None, Field(None, description=about[field], max_length=limit))
     config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    return create_model(name, __config__=config, __doc__=doc, **given)
+    return create_model(name, __config__=config, __doc__=doc, **definitions)
 
 
 Start: type[BaseModel] = _model(
@@ -78,11 +78,11 @@ def start_arguments(asked: BaseModel) -> list[str]:
     Raises:
         RequestError: the space is not a name of `search_spaces/`.
     """
-    given = asked.model_dump(exclude_none=True)
-    space, known = given.pop("space"), list_spaces()
+    chosen = asked.model_dump(exclude_none=True)
+    space, known = chosen.pop("space"), list_spaces()
     if space not in known:  # a path or a module would let a request run any code
         raise RequestError(f"space {space!r}: must be one of {', '.join(known)}{nearest(space, known)}")
-    return [f"--space={space}", *_arguments(given)]
+    return [f"--space={space}", *_arguments(chosen)]
 
 
 def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
@@ -106,7 +106,7 @@ def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
     return [f"--resume={name}", f"--space={space}", *_arguments(asked.model_dump(exclude_none=True))]
 
 
-def _arguments(given: dict[str, Any]) -> list[str]:
+def _arguments(chosen: dict[str, Any]) -> list[str]:
     """Returns the options as `--name=value`; a boolean option is a bare `--name` if True and left out if False.
 
     Each option is one word, so that a value with a leading dash is not read as another option.
@@ -115,8 +115,8 @@ def _arguments(given: dict[str, Any]) -> list[str]:
         RequestError: a text contains characters that are not printable. A command line cannot contain a zero byte,
             and control characters could steer a terminal.
     """
-    for name, value in given.items():
+    for name, value in chosen.items():
         if not str(value).isprintable():
             raise RequestError(f"{name} {value!r}: must have printable characters only")
-    said = {option(name): value for name, value in given.items() if value is not False and value != ""}
-    return [name if value is True else f"{name}={value}" for name, value in said.items()]
+    options = {option(name): value for name, value in chosen.items() if value is not False and value != ""}
+    return [name if value is True else f"{name}={value}" for name, value in options.items()]

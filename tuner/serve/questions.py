@@ -111,8 +111,8 @@ class Answers:
         self._followed.move_to_end(folder)
         while len(self._followed) > MOST_FOLLOWED:
             self._records.pop(self._followed.popitem(last=False)[0], None)
-        found, before = followed.load(), self._records.get(folder)
-        self._records[folder] = before if before == found else found  # the trials of both are the same objects
+        record, before = followed.load(), self._records.get(folder)
+        self._records[folder] = before if before == record else record  # the trials of both are the same objects
         return self._records[folder]
 
 
@@ -120,9 +120,9 @@ def _refused(message: str) -> str:
     return json.dumps({"error": message[:2000]})
 
 
-def serve(asked: BinaryIO, told: BinaryIO, answers: Answers, most_s: float, most_memory: int) -> int:
+def answer_requests(requests: BinaryIO, responses: BinaryIO, answers: Answers, most_s: float, most_memory: int) -> int:
     """Answers requests until the input ends; returns the exit code: 0, or 1 if the memory is used up."""
-    for line in asked:
+    for line in requests:
         signal.setitimer(signal.ITIMER_REAL, 2 * most_s)  # SIGALRM ends this process if the service is gone
         try:
             status, text = answers.answer(*json.loads(line))
@@ -130,9 +130,9 @@ def serve(asked: BinaryIO, told: BinaryIO, answers: Answers, most_s: float, most
             message = f"this takes more than {most_memory >> 20} MiB of memory, which is what an answer may take"
             status, text = 503, _refused(message)
         content = text.encode()
-        told.write(b"%d %d\n" % (status, len(content)))
-        told.write(content)
-        told.flush()
+        responses.write(b"%d %d\n" % (status, len(content)))
+        responses.write(content)
+        responses.flush()
         signal.setitimer(signal.ITIMER_REAL, 0)
         if status == 503:
             return 1
@@ -143,9 +143,9 @@ def main(argv: list[str]) -> int:
     """Answers the requests on stdin. The arguments are limits: seconds per response, bytes of memory, journal bytes."""
     most_s, most_memory, most_journal = float(argv[0]), int(argv[1]), int(argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (most_memory, most_memory))
-    told = os.fdopen(os.dup(1), "wb")
+    responses = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a library's prints go to stderr, so that they do not mix with responses
-    return serve(sys.stdin.buffer, told, Answers(most_journal), most_s, most_memory)
+    return answer_requests(sys.stdin.buffer, responses, Answers(most_journal), most_s, most_memory)
 
 
 if __name__ == "__main__":

@@ -76,8 +76,8 @@ class Queue:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        found = [_read(path) for path in sorted(folder.glob("*.json"))]
-        self._searches = {search.name: search for search in found if search}
+        searches = [_read(path) for path in sorted(folder.glob("*.json"))]
+        self._searches = {search.name: search for search in searches if search}
 
     def __iter__(self) -> Any:
         return iter(sorted(self._searches.values(), key=lambda search: search.since))

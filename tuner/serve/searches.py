@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from tuner.errors import RequestError
 from tuner.record.saved_experiment import load_experiment
 from tuner.serve.check import ELSEWHERE
-from tuner.serve.jobs import Fate, Jobs
+from tuner.serve.jobs import Jobs, JobState
 from tuner.serve.older import bring
 from tuner.serve.options import resume_arguments, start_arguments
 from tuner.serve.queue import ACTIVE, Queue, Search, TooLarge, startable
@@ -50,7 +50,7 @@ class Refused(RequestError):
         self.status = status
 
 
-def checked(arguments: list[str]) -> dict[str, Any]:
+def checked_options(arguments: list[str]) -> dict[str, Any]:
     """Checks arguments of `tuner.run` in a child process; returns the experiment's fields with defaults filled in.
 
     Raises:
@@ -72,9 +72,9 @@ def checked(arguments: list[str]) -> dict[str, Any]:
     if done.returncode == 0:
         options: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return options
-    said = done.stderr.strip().splitlines()
-    if done.returncode == 2 and said and said[-1].startswith("tuner: error: "):
-        raise RequestError(said[-1].removeprefix("tuner: error: "))
+    lines = done.stderr.strip().splitlines()
+    if done.returncode == 2 and lines and lines[-1].startswith("tuner: error: "):
+        raise RequestError(lines[-1].removeprefix("tuner: error: "))
     print(done.stderr, file=sys.stderr, flush=True)
     raise Refused(503, f"checking the request failed (exit code {done.returncode}); see the service's output")
 
@@ -90,7 +90,9 @@ class Searches:
         check: checks arguments and returns the experiment's fields.
     """
 
-    def __init__(self, results: Path, state: Path, jobs: Jobs, chosen: list[str], check: Check = checked) -> None:
+    def __init__(
+        self, results: Path, state: Path, jobs: Jobs, chosen: list[str], check: Check = checked_options
+    ) -> None:
         self._results, self._jobs, self._chosen, self._check = results.absolute(), jobs, chosen, check
         self._owned = _own(state)
         bring(self._results, state / "queue")
@@ -115,8 +117,8 @@ class Searches:
 
     def start(self, asked: BaseModel) -> Search:
         """Queues a new search; raises RequestError if the request, a `Start`, is wrong."""
-        given = asked.model_dump()
-        name = given["name"] or self._free_name(given["space"])
+        fields = asked.model_dump()
+        name = fields["name"] or self._free_name(fields["space"])
         with self._reserved(name):
             asked = asked.model_copy(update={"name": name})
             return self._ask(name, start_arguments(asked), asked, resumed=False)
@@ -159,8 +161,8 @@ class Searches:
         with self._lock:
             if len(self._queue.phase("queued")) >= MOST_WAITING:
                 raise Refused(503, f"{MOST_WAITING} searches are waiting; stop one")
-            given = asked.model_dump(exclude_none=True)
-            search = self._queue.put(Search(name, options, given, time.time(), resumed=resumed))
+            fields = asked.model_dump(exclude_none=True)
+            search = self._queue.put(Search(name, options, fields, time.time(), resumed=resumed))
         self._wake.set()
         return search
 
@@ -239,34 +241,34 @@ class Searches:
         for search in active:
             if search.phase == "stopping":
                 self._jobs.stop(search.job)
-            self._note(search, self._jobs.fate(search.job))
+            self._note(search, self._jobs.job_state(search.job))
         with self._lock:
             waiting, running = self._queue.phase("queued"), self._queue.phase(*ACTIVE)
         if waiting:
             self._start_some(waiting, running)
         return bool(waiting or running)
 
-    def _note(self, search: Search, fate: Fate) -> None:
-        if fate.state == "active":
+    def _note(self, search: Search, ended: JobState) -> None:
+        if ended.state == "active":
             return
         with self._lock:
             now = self._queue.get(search.name)
             if now is None or now.job != search.job:
                 return
             begun = (self._results / search.name / "journal.jsonl").exists()
-            if fate.state == "stopped" or fate.exit_code == 130:
+            if ended.state == "stopped" or ended.exit_code == 130:
                 after = replace(now, phase="stopped", message="stopped")
-            elif fate.state == "lost" and now.phase == "stopping":
+            elif ended.state == "lost" and now.phase == "stopping":
                 after = replace(now, phase="stopped", message="stopped; its cluster is gone")
-            elif fate.state == "lost" and not begun:
+            elif ended.state == "lost" and not begun:
                 after = replace(now, phase="queued", job="")
-            elif fate.state == "lost":
+            elif ended.state == "lost":
                 after = replace(now, phase="failed", message="the cluster that it ran on is gone; resume it")
-            elif fate.exit_code in (0, 1):
+            elif ended.exit_code in (0, 1):
                 after = replace(now, phase="done", message="")
             else:
-                said = fate.said.removeprefix("tuner: error: ") or f"ended with exit code {fate.exit_code}"
-                after = replace(now, phase="failed", message=said)
+                message = ended.last_line.removeprefix("tuner: error: ") or f"ended with exit code {ended.exit_code}"
+                after = replace(now, phase="failed", message=message)
             self._queue.put(after)
 
     def _start_some(self, waiting: list[Search], running: list[Search]) -> None:

@@ -33,10 +33,10 @@ def keep_secret(path: Path, new: str) -> Path:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
-        found = path.lstat()
-        if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077 or found.st_uid != os.getuid():
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077 or status.st_uid != os.getuid():
             raise RequestError(f"{path} can be read by others; remove it, and a new one is made") from None
-        if found.st_size < LEAST_CHARS:
+        if status.st_size < LEAST_CHARS:
             raise RequestError(f"{path} holds no whole token; remove it, and a new one is made") from None
         return path
     except OSError as error:
@@ -52,31 +52,31 @@ def keep_secret(path: Path, new: str) -> Path:
     return path
 
 
-def given_token() -> str:
+def token_from_environment() -> str:
     """Returns the token from TUNER_TOKEN, or from the file that TUNER_TOKEN_FILE names; empty if neither is set.
 
     The environment of a running process can be read, so a file is the safer way to pass a secret to a container.
     """
-    given, path = os.environ.get(TOKEN, ""), os.environ.get(TOKEN_FILE, "")
-    if given or not path:
-        return given
+    token, path = os.environ.get(TOKEN, ""), os.environ.get(TOKEN_FILE, "")
+    if token or not path:
+        return token
     try:
-        given = Path(path).read_text().strip()
+        token = Path(path).read_text().strip()
     except (OSError, ValueError) as error:
         raise RequestError(f"{TOKEN_FILE}={path} cannot be read ({error}); name a file with the token") from None
-    if not given:
+    if not token:
         raise RequestError(f"{TOKEN_FILE}={path} is empty; write a token of {LEAST_CHARS} characters or more to it")
-    return given
+    return token
 
 
-def long_enough(given: str) -> str:
+def long_enough(token: str) -> str:
     """Returns the token unchanged; raises RequestError if it is shorter than LEAST_CHARS."""
-    if given and len(given.strip()) < LEAST_CHARS:
+    if token and len(token.strip()) < LEAST_CHARS:
         raise RequestError(
-            f"{TOKEN} has {len(given.strip())} characters, give {LEAST_CHARS} or more (openssl rand -hex 16 prints as "
+            f"{TOKEN} has {len(token.strip())} characters, give {LEAST_CHARS} or more (openssl rand -hex 16 prints as "
             "many), or leave it out"
         )
-    return given
+    return token
 
 
 def kept_token(state: Path) -> tuple[Path, str]:

@@ -15,7 +15,7 @@ from tuner.errors import RequestError
 BASE = "TUNER_STATE"  # environment variable: a folder to use in place of the user's state folder
 
 
-def state_of(results: Path) -> Path:
+def state_folder(results: Path) -> Path:
     """Creates and checks the folder for the service's files about these results: token, queue, cluster.
 
     The service trusts the files in this folder, so only this user may have access to it. It trusts no file under
@@ -36,14 +36,14 @@ def state_of(results: Path) -> Path:
 def _make(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError as error:
         raise RequestError(f"{folder} cannot be made ({error.strerror}); {_elsewhere()}") from None
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         raise RequestError(f"{folder} is a link and must be a folder; {_elsewhere()}")
-    if found.st_uid != os.geteuid():
-        raise RequestError(f"{folder} belongs to another user (id {found.st_uid}); {_elsewhere()}")
-    if found.st_mode & 0o077:
+    if status.st_uid != os.geteuid():
+        raise RequestError(f"{folder} belongs to another user (id {status.st_uid}); {_elsewhere()}")
+    if status.st_mode & 0o077:
         raise RequestError(f"{folder} can be opened by other users; run chmod 700 {folder}, or {_elsewhere()}")
 
 

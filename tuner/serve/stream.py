@@ -54,7 +54,7 @@ class Place(NamedTuple):
     number: int
 
 
-async def follow(
+async def event_frames(
     journal: Path, after: int, stopping: Callable[[], bool], pause_s: float = PAUSE_S
 ) -> AsyncIterator[bytes]:
     """Yields events for the journal's lines except the first `after`, then for new lines until `stopping()` is True.

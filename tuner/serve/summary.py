@@ -61,7 +61,7 @@ UNRECORDED: dict[str, Any] = {
 }
 
 
-def requested(experiment: Experiment) -> Summary:
+def options_summary(experiment: Experiment) -> Summary:
     """Returns a summary with an experiment's options only, without its progress or results."""
     shared = {each.name for each in fields(Experiment)} & {each.name for each in fields(Summary)}
     return Summary(**{name: getattr(experiment, name) for name in shared})
@@ -86,7 +86,7 @@ def _summary_of(record: ExperimentRecord, reading: Reading) -> Summary:
     winner = e.folder / "best" / "config.json"
     more = "" if record.state in ("interrupted", "running") else f" --num-samples {e.num_samples * 2}"
     return replace(
-        requested(e),
+        options_summary(e),
         **({} if ours else UNRECORDED),
         state=record.state,
         killed=record.reason == KILLED,

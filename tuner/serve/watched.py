@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tuner.errors import RequestError, blamed
-from tuner.record.foreign import files_of
+from tuner.record.foreign import ray_files_in
 from tuner.record.lock import abandoned
 from tuner.record.reading import NotYet
 from tuner.record.results import ExperimentRecord, Following
@@ -99,9 +99,9 @@ class Watched:
             return None
         if began < self._looks_again:
             return last
-        has_news, took_s = _has_news(self.folder, last.stamp, last.summary), time.monotonic() - began
+        has_changed, took_s = _has_changed(self.folder, last.stamp, last.summary), time.monotonic() - began
         self._looks_again = began + LOOK_SHARE * took_s if took_s > LONG_LOOK_S else 0.0
-        return None if has_news else last
+        return None if has_changed else last
 
     def read(self, until: float) -> Last:
         """Reads the folder's current state.
@@ -161,12 +161,12 @@ def _stamp(folder: Path) -> object:
     """Returns a value that changes whenever one of the experiment's files changes."""
     files = [folder / "experiment.json", folder / "journal.jsonl", folder / "best" / "config.json"]
     try:
-        return [_stat(path) for path in (files if os.path.lexists(files[0]) else files_of(folder))]
+        return [_stat(path) for path in (files if os.path.lexists(files[0]) else ray_files_in(folder))]
     except (OSError, RequestError):
         return [_stat(folder)]
 
 
-def _has_news(folder: Path, stamp: object, summary: Summary) -> bool:
+def _has_changed(folder: Path, stamp: object, summary: Summary) -> bool:
     """Checks whether files changed since `stamp`, or the process of a running search is gone.
 
     The end of that process changes no file.
@@ -176,7 +176,7 @@ def _has_news(folder: Path, stamp: object, summary: Summary) -> bool:
 
 def _stat(path: Path) -> tuple[int, ...]:
     try:
-        found = path.lstat()
-        return found.st_size, found.st_mtime_ns, found.st_ino, found.st_mode
+        status = path.lstat()
+        return status.st_size, status.st_mtime_ns, status.st_ino, status.st_mode
     except OSError as error:
         return (error.errno or 0,)

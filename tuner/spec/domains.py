@@ -56,7 +56,7 @@ def kind(domain: Any) -> str:
     return "normal" if isinstance(drawn_by, sample.Normal) else base
 
 
-def check(domain: Any) -> None:
+def check_domain(domain: Any) -> None:
     """Raises a ValueError that says what is wrong: not a domain, no values, or a reversed or empty range."""
     name = kind(domain)
     if name in ("choice", "grid_search") and not values_of(domain):

@@ -12,17 +12,17 @@ from typing import Any
 
 from tuner.spec import domains
 from tuner.spec.experiment import BEST_RULE
-from tuner.spec.spaces import Found
+from tuner.spec.spaces import LoadedSpace
 
 
-def facts_of(found: Found, argv: list[str]) -> dict[str, Any]:
+def facts_of(loaded_space: LoadedSpace, argv: list[str]) -> dict[str, Any]:
     """The part of experiment.json that is known before the data is read: the space, versions, commit and command."""
-    space = found.space
+    space = loaded_space.space
     return {
         "best_rule": BEST_RULE,
         "space": {
-            "path": str(found.path),
-            "sha256": found.sha256,
+            "path": str(loaded_space.path),
+            "sha256": loaded_space.sha256,
             "params": {name: domains.describe(domain) for name, domain in domains.leaves(space.params)},
             "mutable": list(space.mutable),
         },

@@ -86,10 +86,10 @@ class Asha(Fifo):
         return int(np.random.RandomState(derived).choice(len(self._rungs), p=self._odds))
 
     def judge(self, trial: int, epoch: int, value: float) -> Judged:
-        for rung, came, values in self._rungs[self.bracket(trial)]:  # Ray checks the highest rung first
-            if epoch >= rung and trial not in came:
+        for rung, reached, values in self._rungs[self.bracket(trial)]:  # Ray checks the highest rung first
+            if epoch >= rung and trial not in reached:
                 cutoff = -percentile(values, self._percent) if values else None
-                came.add(trial)
+                reached.add(trial)
                 insort(values, -value)
                 return Judged("stop" if cutoff is not None and value > cutoff else "continue", rung, cutoff)
         return Judged()

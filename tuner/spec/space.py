@@ -54,7 +54,7 @@ class Space:
             raise ValueError(f"train={self.train!r}: must be a function of one argument, the config")
         for name, domain in domains.leaves(self.params):
             try:
-                domains.check(domain)
+                domains.check_domain(domain)
             except ValueError as error:
                 raise ValueError(f"parameter {name!r}: {error}") from None
         for name in ("max_epochs", "num_samples", "grace_period", "workers_per_trial"):

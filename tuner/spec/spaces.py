@@ -17,7 +17,7 @@ from tuner.spec.space import Space
 
 
 @dataclass(frozen=True)
-class Found:
+class LoadedSpace:
     """A loaded space with its origin: the name that was requested, its file, and the file's sha256."""
 
     space: Space
@@ -30,7 +30,7 @@ class Found:
 def list_spaces() -> dict[str, str]:
     """Name -> first line of the docstring, for every file in `search_spaces/`; imports none of them."""
     files = sorted(path for path in _folder().glob("*.py") if not path.name.startswith("_"))
-    return {path.stem: _first_line(path) for path in files}
+    return {path.stem: _about(path) for path in files}
 
 
 def is_path(name: str) -> bool:
@@ -86,7 +86,7 @@ def mentions_torch(name: str) -> bool:
     return path is None or b"torch" in (text := path.read_bytes()) or b"Task" in text
 
 
-def find_space(name: str) -> Found:
+def find_space(name: str) -> LoadedSpace:
     """Imports a space: a name in `search_spaces/`, a path to a .py file, or `package.module[:attribute]`.
 
     Raises:
@@ -100,14 +100,14 @@ def find_space(name: str) -> Found:
         what = f"{attribute or 'space'} = Space(...)"
         raise RequestError(f"--space {name}: {module.__file__} has no {what} at module level; add it")
     path = Path(str(module.__file__))
-    return Found(space, name, path, hashlib.sha256(path.read_bytes()).hexdigest(), module.__name__)
+    return LoadedSpace(space, name, path, hashlib.sha256(path.read_bytes()).hexdigest(), module.__name__)
 
 
 def _folder() -> Path:
     return Path(__file__).parent.parent.parent / "search_spaces"
 
 
-def _first_line(path: Path) -> str:
+def _about(path: Path) -> str:
     try:
         return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
     except SyntaxError as error:

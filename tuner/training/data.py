@@ -100,5 +100,5 @@ def hold_out(splits: Splits, *, fraction: float, seed: int) -> Splits:
     order = np.random.default_rng(seed).permutation(len(splits.train))
     num_validation = round(len(order) * fraction)
     # Sorted, because reading in memory order is faster. The order within a part has no meaning.
-    held, kept = np.sort(order[:num_validation]), np.sort(order[num_validation:])
-    return replace(splits, train=splits.train.take(kept), validation=splits.train.take(held))
+    validation, train = np.sort(order[:num_validation]), np.sort(order[num_validation:])
+    return replace(splits, train=splits.train.take(train), validation=splits.train.take(validation))

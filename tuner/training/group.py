@@ -28,7 +28,7 @@ from tuner.training.trial_spec import TrialSpec
 from tuner.training.usage import Usage, of_workers
 
 logger = logging.getLogger(__name__)
-Answer = tuple[int, Any, BaseException | None]  # rank, value, error
+RankResult = tuple[int, Any, BaseException | None]  # rank, value, error
 JOIN_TIMEOUT = datetime.timedelta(seconds=60)  # until all processes must have connected
 ECHO_S = 5.0  # how long to wait for the original error of another process, see `is_echo`
 SIOCGIFADDR = 0x8915  # Linux ioctl that returns the address of a network interface
@@ -222,7 +222,7 @@ def addresses_among(addresses: list[str]) -> list[str]:
     return ["127.0.0.1"] * len(addresses) if len(set(addresses)) == 1 else addresses
 
 
-def gathered(num_workers: int, done: Callable[[float | None], list[Answer]]) -> list[Any]:
+def gathered(num_workers: int, done: Callable[[float | None], list[RankResult]]) -> list[Any]:
     """Collects the return values of all processes, by rank.
 
     Raises the first error at once, because the other processes may wait in a collective call for ever. If the error

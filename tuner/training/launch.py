@@ -10,7 +10,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from tuner.training.data import Splits
-from tuner.training.group import Answer, Group, Member, gathered
+from tuner.training.group import Group, Member, RankResult, gathered
 from tuner.training.task import Task
 
 Source = Callable[[], tuple[Task, Splits]]
@@ -45,7 +45,7 @@ class Processes(Group):
             pipe, theirs = context.Pipe()
             device = f"cuda:{rank}" if self.use_cuda else "cpu"
             arguments = (theirs, self.source, rank, self.num_workers, self.num_threads, device)
-            process = context.Process(target=serve, args=arguments, daemon=True)
+            process = context.Process(target=run_calls, args=arguments, daemon=True)
             process.start()
             theirs.close()  # else this process would not notice the end of the other
             self.processes.append(process)
@@ -65,13 +65,13 @@ class Processes(Group):
     def answers(self, num_workers: int) -> list[Any]:
         pending = dict(zip(self.pipes, range(num_workers), strict=False))
 
-        def done(timeout_s: float | None) -> list[Answer]:
+        def done(timeout_s: float | None) -> list[RankResult]:
             ready = wait(list(pending), timeout_s)
             return [self.received(pending.pop(pipe)) for pipe in ready]  # type: ignore[call-overload]
 
         return gathered(num_workers, done)
 
-    def received(self, rank: int) -> Answer:
+    def received(self, rank: int) -> RankResult:
         try:
             return rank, *self.pipes[rank].recv()
         except (EOFError, ConnectionError):
@@ -98,7 +98,7 @@ class Processes(Group):
         self.close()
 
 
-def serve(pipe: Connection, source: Source, rank: int, num_workers: int, num_threads: int, device: str) -> None:
+def run_calls(pipe: Connection, source: Source, rank: int, num_workers: int, num_threads: int, device: str) -> None:
     """The main function of a process: runs the calls that arrive through the pipe, until the pipe closes."""
     member = Member(rank, num_workers, num_threads, device)
     material: tuple[Task, Splits] | None = None

@@ -44,7 +44,7 @@ class Busy:
     """
 
     def __init__(self, uuid: str) -> None:
-        self._driver = _opened()
+        self._driver = _started()
         self._handle = None
         if self._driver is not None:
             self._handle = if_supported(lambda: self._driver.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
@@ -59,7 +59,7 @@ class Busy:
 @contextmanager
 def nvml() -> Iterator[Any]:
     """Initializes NVML and shuts it down afterwards; yields None if there is no driver."""
-    driver = _opened()
+    driver = _started()
     try:
         yield driver
     finally:
@@ -67,7 +67,7 @@ def nvml() -> Iterator[Any]:
             driver.nvmlShutdown()
 
 
-def _opened() -> Any:
+def _started() -> Any:
     import pynvml
 
     try:

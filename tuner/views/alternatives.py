@@ -66,12 +66,12 @@ def _row(outcome: WhatIf) -> AlternativeRow:
         scheduler=outcome.scheduler + (" (as it was)" if outcome.same else ""),
         grace_period=outcome.grace_period if asha or outcome.scheduler == "median" else None,
         reduction_factor=outcome.reduction_factor if asha or outcome.scheduler == "hyperband" else None,
-        stopped=_said(outcome.stopped),
-        epochs=_said(outcome.epochs),
+        stopped=_range_text(outcome.stopped),
+        epochs=_range_text(outcome.epochs),
         saved=f"{least} %" if least == most else f"{least} to {most} %",
         best_trial=lost,
     )
 
 
-def _said(span: Range) -> str:
+def _range_text(span: Range) -> str:
     return str(span.least) if span.least == span.most else f"{span.least} to {span.most}"

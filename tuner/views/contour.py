@@ -44,7 +44,7 @@ def contour_of(record: ExperimentRecord, x: str, y: str) -> Contour:
             raise RequestError(f"no parameter {name!r} that differs between trials{nearest(name, axes)}")
     first, second, values = axes[x], axes[y], parallel.axes[-1].values
     xs, ys = _ticks(first), _ticks(second)
-    grid = smoothed(first.values, second.values, values, xs, ys)
+    grid = smoothed_grid(first.values, second.values, values, xs, ys)
     return Contour(first, second, values, [label_of(trial) for trial in parallel.trials], xs, ys, grid)
 
 
@@ -52,7 +52,7 @@ def _ticks(axis: Axis) -> list[float]:
     return [float(at) for at in np.linspace(min(axis.values), max(axis.values), CELLS)]
 
 
-def smoothed(
+def smoothed_grid(
     x: list[float], y: list[float], values: list[float], xs: list[float], ys: list[float]
 ) -> list[list[float | None]]:
     """Returns for each cell the mean of the values, weighted by a Gaussian of their distance.

@@ -65,14 +65,14 @@ def curves_of(record: ExperimentRecord) -> Curves:
     trials = drawn(record)
     points = sum(len(trial.reports) for trial in trials)
     step = math.ceil(points / MAX_POINTS) if points else 1
-    found, stops = [], []
+    curves, stops = [], []
     for trial in trials:
         label = label_of(trial)
         last = len(trial.reports) - 1
         kept = [r for i, r in enumerate(trial.reports) if i % step == 0 or i == last]
         values = [finite(report.metrics.get(experiment.metric)) for report in kept]
         status = "running" if trial.status == "suggested" else trial.status
-        found.append(Curve(trial.id, status, label, [report.epoch for report in kept], values))
+        curves.append(Curve(trial.id, status, label, [report.epoch for report in kept], values))
         stop = _stop_of(trial, experiment.metric, label)
         stops += [stop] if stop else []
     rungs = {at.rung for at in record.standing.rungs}
@@ -82,7 +82,7 @@ def curves_of(record: ExperimentRecord) -> Curves:
         }  # at the last epoch, asha compares nothing
     if experiment.scheduler == "median":
         rungs = set()  # the median rule compares at every epoch
-    return Curves(experiment.metric, found, stops, sorted(rungs), winner[0].id if winner else "", len(record.trials))
+    return Curves(experiment.metric, curves, stops, sorted(rungs), winner[0].id if winner else "", len(record.trials))
 
 
 def drawn(record: ExperimentRecord) -> list[TrialRecord]:
@@ -172,12 +172,12 @@ def _lines(curves: list[Curve], name: str, color: str, opacity: float, width: fl
 
 
 def _stop_marks(stops: list[Stop]) -> list[Figure]:
-    held = [(stop, stop.cutoff) for stop in stops if stop.cutoff is not None]
+    cutoffs = [(stop, stop.cutoff) for stop in stops if stop.cutoff is not None]
     cross = {"symbol": "x", "size": 8, "color": "#d9534f"}
     dash = {"symbol": "line-ew-open", "size": 16, "color": "#d9534f", "line": {"width": 2}}
     marks: list[tuple[str, Figure, list[tuple[Stop, float]], str]] = [
         ("stopped here", cross, [(stop, stop.value) for stop in stops], "%{text}<extra></extra>"),
-        ("cutoff of that moment", dash, held, "cutoff %{y:.5g} of<br>%{text}<extra></extra>"),
+        ("cutoff of that moment", dash, cutoffs, "cutoff %{y:.5g} of<br>%{text}<extra></extra>"),
     ]
     return [
         {"type": "scattergl", "mode": "markers", "name": name, "meta": "pruned", "marker": marker}

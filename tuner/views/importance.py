@@ -73,8 +73,8 @@ def _one_forest(x: Any, y: Any, seed: int) -> tuple[Any, float]:
     drawn = stream.integers(0, len(x), len(x))
     unseen = np.setdiff1d(np.arange(len(x)), drawn)
     forest = RandomForestRegressor(n_estimators=50, min_samples_leaf=2, random_state=seed).fit(x[drawn], y[drawn])
-    found = permutation_importance(forest, x[unseen], y[unseen], n_repeats=3, random_state=seed)
-    return found.importances_mean, float(forest.score(x[unseen], y[unseen]))
+    importance = permutation_importance(forest, x[unseen], y[unseen], n_repeats=3, random_state=seed)
+    return importance.importances_mean, float(forest.score(x[unseen], y[unseen]))
 
 
 def draw_importance(data: Importance) -> dict[str, Any]:
@@ -85,11 +85,11 @@ def draw_importance(data: Importance) -> dict[str, Any]:
     bars |= {"error_x": {"type": "data", "array": data.deviations[::-1]}}
     bars |= {"hovertemplate": "%{y}: %{x:.3f} ± %{error_x.array:.3f}<extra></extra>"}
     explained = 0.0 if math.isnan(data.explained) else data.explained
-    said = f"drop of R² when shuffled<br>(R² on unseen trials: {explained:.2f})"
+    label = f"drop of R² when shuffled<br>(R² on unseen trials: {explained:.2f})"
     return {
         "data": [bars],
         "layout": {
-            "xaxis": {"title": {"text": said}},
+            "xaxis": {"title": {"text": label}},
             "height": 110 + 34 * len(data.names),
             "showlegend": False,
             # In a narrow figure, Plotly's automatic margin cuts off the first letters of the labels.

@@ -35,11 +35,11 @@ MOST_PARAMETERS = 12  # a hover box with more covers the curves
 def label_of(trial: TrialRecord) -> str:
     """Returns the hover text of a trial, escaped: its id, its status, and one line per parameter."""
     lines = [f"trial {trial.id}, {trial.status}"]
-    lines += [f"{name} {shown(value)}" for name, value in islice(leaves(trial.config), MOST_PARAMETERS)]
+    lines += [f"{name} {formatted(value)}" for name, value in islice(flat_parameters(trial.config), MOST_PARAMETERS)]
     return "<br>".join(escaped(line, 80) for line in lines)
 
 
-def shown(value: Any) -> str:
+def formatted(value: Any) -> str:
     """Formats a float with five significant digits and any other value by `str`."""
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
@@ -61,10 +61,10 @@ def tick(text: str, length: int) -> str:
 
 def flat(config: dict[str, Any]) -> dict[str, Any]:
     """Flattens nested parameters: `{"a": {"b": 1}}` -> `{"a/b": 1}`."""
-    return dict(leaves(config))
+    return dict(flat_parameters(config))
 
 
-def leaves(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def flat_parameters(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yields the flattened names and values of a trial's parameters one by one; nested names are cut at MOST_NAME.
 
     It is a generator, so that a caller who needs the first few does not flatten all: 16 MB hold a million parameters.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tuner.record.checkpoints import Saved
+from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.files import open_in
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
@@ -56,7 +56,7 @@ def one_trial(record: ExperimentRecord, trial_id: str) -> OneTrial | None:
     if trial is None:
         return None
     experiment = record.experiment
-    best, saved = trial.best(experiment.metric, experiment.mode), Saved(experiment.folder)
+    best, saved = trial.best(experiment.metric, experiment.mode), SavedCheckpoints(experiment.folder)
     return OneTrial(
         row=trial_row(trial, experiment.metric, experiment.mode),
         decisions=[decision_row(trial.id, decision) for decision in trial.decisions],
@@ -85,13 +85,13 @@ def _checkpoints(trial: TrialRecord) -> list[str]:
 
 def logs_of(folder: Path, trial_id: str) -> list[Log]:
     """Returns the ends of a trial's stdout and stderr; reads no links and nothing outside the experiment's folder."""
-    found = []
+    logs = []
     for name in LOGS:
         try:
-            found.append(tail(folder, f"ray/{trial_id}/{name}"))
+            logs.append(tail(folder, f"ray/{trial_id}/{name}"))
         except (OSError, ValueError):
             continue
-    return [log for log in found if log.tail]
+    return [log for log in logs if log.tail]
 
 
 def tail(folder: Path, name: str) -> Log:
@@ -139,8 +139,8 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dic
         traces.append(trace | {"xaxis": f"x{number}", "yaxis": f"y{number}"})
         layout[f"xaxis{number}"] = {"title": {"text": "epoch" if i >= len(shown) - 2 else ""}}
         layout[f"yaxis{number}"] = {"title": {"text": escaped(name, 24)}}
-    held = [(d.epoch, d.cutoff) for d in trial.decisions if finite(d.cutoff) is not None]
-    if held:
+    cutoff_points = [(d.epoch, d.cutoff) for d in trial.decisions if finite(d.cutoff) is not None]
+    if cutoff_points:
         dash = {"symbol": "line-ew-open", "size": 14, "color": STOP_COLOR, "line": {"width": 2}}
         cutoffs: dict[str, Any] = {
             "type": "scatter",
@@ -150,7 +150,9 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dic
             "xaxis": "x",
             "yaxis": "y",
         }
-        traces.append(cutoffs | {"x": [epoch for epoch, _ in held], "y": [cutoff for _, cutoff in held]})
+        traces.append(
+            cutoffs | {"x": [epoch for epoch, _ in cutoff_points], "y": [cutoff for _, cutoff in cutoff_points]}
+        )
     return {"data": traces, "layout": layout}
 
 
@@ -161,10 +163,10 @@ def _varied(trial: TrialRecord, metric: str) -> list[str]:
     because one pass per name would take minutes if both are many.
     """
     first: dict[str, float] = {}
-    found: dict[str, bool] = {}  # every name, in order of first report -> whether it varies
+    varying: dict[str, bool] = {}  # every name, in order of first report -> whether it varies
     for report in trial.reports:
         for name, each in report.metrics.items():
-            varies = found.setdefault(name, name == metric)
+            varies = varying.setdefault(name, name == metric)
             if not varies and (value := finite(each)) is not None:
-                found[name] = value != first.setdefault(name, value) or len(trial.reports) == 1
-    return [name for name, varies in found.items() if varies]
+                varying[name] = value != first.setdefault(name, value) or len(trial.reports) == 1
+    return [name for name, varies in varying.items() if varies]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from tuner.record.kept import kept
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
-from tuner.views.labels import BEST_COLOR, escaped, leaves, shown, tick
+from tuner.views.labels import BEST_COLOR, escaped, flat_parameters, formatted, tick
 
 BEST_TO_WORST = [[0, BEST_COLOR], [0.35, "#4c8bf5"], [1, "#8b93a7"]]
 MOST_LINES = 1000  # trials that are drawn and used for importance: more lines cannot be told apart
@@ -48,8 +48,8 @@ def parallel_of(record: ExperimentRecord) -> Parallel:
     pairs = [(parameters_of(t), b.metrics[metric]) for t in trials if (b := t.best(metric, mode))]
     if not pairs:
         return Parallel([], mode, [])
-    told = record.facts.get("space", {}).get("params", {})
-    declared = {name: domain for name, domain in told.items() if isinstance(domain, dict)}
+    described = record.facts.get("space", {}).get("params", {})
+    declared = {name: domain for name, domain in described.items() if isinstance(domain, dict)}
     names = list(islice(dict.fromkeys(name for config, _ in pairs for name in config), MOST_PARAMETERS))
     axes = [_axis(name, [config.get(name) for config, _ in pairs], declared.get(name, {})) for name in names]
     varied = [axis for axis in axes if len(set(axis.values)) > 1]
@@ -72,7 +72,7 @@ def sampled(record: ExperimentRecord) -> list[TrialRecord]:
 @kept
 def parameters_of(trial: TrialRecord) -> dict[str, Any]:
     """Returns the first MOST_PARAMETERS parameters of a trial by flattened name."""
-    return dict(islice(leaves(trial.config), MOST_PARAMETERS))
+    return dict(islice(flat_parameters(trial.config), MOST_PARAMETERS))
 
 
 def _axis(name: str, values: list[Any], declared: dict[str, Any]) -> Axis:
@@ -93,10 +93,10 @@ def _named(name: str, values: list[Any]) -> Axis:
 
     A missing value gets a tick of its own.
     """
-    texts = {shown(value): value for value in values}
+    texts = {formatted(value): value for value in values}
     ordered = sorted(texts, key=lambda text: (finite(texts[text]) is None, finite(texts[text]) or 0, text))
     place = {text: float(i) for i, text in enumerate(ordered)}
-    return Axis(name, [place[shown(value)] for value in values], list(place.values()), ordered)
+    return Axis(name, [place[formatted(value)] for value in values], list(place.values()), ordered)
 
 
 def draw_parallel(data: Parallel) -> dict[str, Any]:

@@ -95,11 +95,11 @@ def _contours(record: ExperimentRecord) -> dict[str, Figure]:
 
 def _summary(record: ExperimentRecord) -> list[str]:
     e, best = record.experiment, best_row(record)
-    said = ", ".join(f"{count} {status}" for status, count in counts(record).items() if count) or "no trial"
+    totals = ", ".join(f"{count} {status}" for status, count in counts(record).items() if count) or "no trial"
     when = record.facts.get("created")
     started = f"; started {_time(when)}" if isinstance(when, (int, float)) else ""
     rules = f"{e.searcher} + {e.scheduler}, seed {e.seed}" if e.space else "decisions not recorded"
-    lines = [escaped(f"{e.space or 'a folder of Ray Tune'}: {rules}; {record.state}; {said}") + started]
+    lines = [escaped(f"{e.space or 'a folder of Ray Tune'}: {rules}; {record.state}; {totals}") + started]
     if best:
         lines.append(
             escaped(f"Best {e.metric} {best.value:.6g}: trial {best.trial}, epoch {best.epoch}: {setting(best.config)}")

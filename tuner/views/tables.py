@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from tuner.record.records import Decision, TrialRecord, sign_of
 from tuner.record.results import ExperimentRecord
-from tuner.record.standing import Rung, margin_of
+from tuner.record.standing import RungSummary, margin_of
 from tuner.spec.experiment import Experiment
 from tuner.spec.rules import percentile
 
@@ -93,22 +93,22 @@ class DecisionRow:
 
 def counts(record: ExperimentRecord) -> dict[str, int]:
     """Returns the number of trials for each of the six statuses."""
-    found = record.standing.counts
-    return {n: found.get(n, 0) for n in ("suggested", "running", "completed", "pruned", "failed", "interrupted")}
+    numbers = record.standing.counts
+    return {n: numbers.get(n, 0) for n in ("suggested", "running", "completed", "pruned", "failed", "interrupted")}
 
 
 def best_row(record: ExperimentRecord) -> BestRow | None:
     """Returns the winner by `experiment.BEST_RULE`; None if no trial has a finite metric."""
-    found = record.best()
-    if found is None:
+    best = record.best()
+    if best is None:
         return None
-    trial, report = found
+    trial, report = best
     return BestRow(trial.id, report.epoch, report.metrics[record.experiment.metric], trial.config)
 
 
-def with_news(record: ExperimentRecord, since: int) -> Sequence[TrialRecord]:
+def changed_since(record: ExperimentRecord, since: int) -> Sequence[TrialRecord]:
     """Returns the trials with an event after line `since` of the journal, in order; all trials if `since` is 0."""
-    return record.trials if since == 0 else [trial for trial in record.trials if trial.news > since]
+    return record.trials if since == 0 else [trial for trial in record.trials if trial.changed_at > since]
 
 
 def trial_rows(record: ExperimentRecord, trials: Iterable[TrialRecord] | None = None) -> list[TrialRow]:
@@ -143,13 +143,13 @@ def rung_rows(record: ExperimentRecord, limit: int | None = None) -> list[RungRo
     return [_rung_row(rung, record.experiment) for rung in record.standing.rungs[:limit]]
 
 
-def _rung_row(at: Rung, experiment: Experiment) -> RungRow:
+def _rung_row(at: RungSummary, experiment: Experiment) -> RungRow:
     now = cutoff_of(at.scores, experiment) if experiment.scheduler == "asha" else None
     sign = -sign_of(experiment.mode)
     return RungRow(
         rung=at.rung,
         bracket=at.bracket,
-        came=at.came,
+        came=at.reached,
         went_on=at.went_on,
         stopped=at.stopped,
         waiting=at.waiting,
@@ -177,12 +177,12 @@ def decision_rows(
     """Returns the decisions, the smallest margin first; decisions without a comparison come last, in trial order.
 
     Returns at most `limit` decisions from `offset` on. With `since`, returns only the decisions of the trials of
-    `with_news`, in trial order.
+    `changed_since`, in trial order.
     """
     end = None if limit is None else offset + limit
     if since:
-        news = ((trial.id, decision) for trial in with_news(record, since) for decision in trial.decisions)
-        return [decision_row(*each) for each in islice(news, offset, end)]
+        decisions = ((trial.id, decision) for trial in changed_since(record, since) for decision in trial.decisions)
+        return [decision_row(*each) for each in islice(decisions, offset, end)]
     trials = ((record.trials[call.place], call.number) for call in record.standing.calls[offset:end])
     return [decision_row(trial.id, trial.decisions[number]) for trial, number in trials]
 

@@ -44,12 +44,14 @@ def timeline_of(record: ExperimentRecord) -> Timeline:
     worker runs several trials one after the other.
     """
     winner = record.best()
-    sessions = record.standing.sessions[-MOST_SPANS:]
-    first = sessions[0].start if sessions else 0.0
+    worker_spans = record.standing.worker_spans[-MOST_SPANS:]
+    first = worker_spans[0].start if worker_spans else 0.0
     busy: dict[str, list[float]] = {}
     spans = []
-    labels = {i: f"{label_of(record.trials[i])}<br>{cost_of(record.trials[i])}" for i in {s.place for s in sessions}}
-    for start, i, number in sessions:
+    labels = {
+        i: f"{label_of(record.trials[i])}<br>{cost_of(record.trials[i])}" for i in {s.place for s in worker_spans}
+    }
+    for start, i, number in worker_spans:
         trial, end = record.trials[i], record.trials[i].spans[number][1]
         places = busy.setdefault(trial.node, [])
         # 50 ms of tolerance, because a trial's end is journaled slightly after the start of the next trial.

@@ -96,8 +96,8 @@ def what_if(
         RequestError: a value is one that a search refuses too, the scheduler cannot be replayed, or there are more
             brackets than rungs.
     """
-    rules = checked(record.experiment, scheduler, grace_period, reduction_factor, brackets)
-    runs = [_Replay(record, rules, brackets, beyond).fates() for beyond in ("missing", "best", "worst")]
+    rules = checked_rules(record.experiment, scheduler, grace_period, reduction_factor, brackets)
+    runs = [_Simulation(record, rules, brackets, beyond).fates() for beyond in ("missing", "best", "worst")]
     fates = runs[0]
     winner = record.best()
     lost = {_lost(fates, winner[0].id, winner[1].epoch) for fates in runs} if winner else {False}
@@ -127,7 +127,9 @@ def what_if(
     )
 
 
-def checked(own: Experiment, scheduler: str, grace_period: int, reduction_factor: float, brackets: int) -> Experiment:
+def checked_rules(
+    own: Experiment, scheduler: str, grace_period: int, reduction_factor: float, brackets: int
+) -> Experiment:
     """Returns the rules as an `Experiment`, which checks them as it does for a search.
 
     Raises:
@@ -152,9 +154,9 @@ def reproduced(record: ExperimentRecord) -> int | None:
     own = record.experiment
     if own.scheduler not in REPLAYED or record.facts.get("foreign"):
         return None
-    fates = _Replay(record, own, getattr(own, "brackets", 1), "missing").fates()
-    found = {fate.trial: (fate.epochs, fate.cutoff) for fate in fates if fate.outcome == "stopped"}
-    return sum(found.get(trial) == stop for trial, stop in _stops(record).items())
+    fates = _Simulation(record, own, getattr(own, "brackets", 1), "missing").fates()
+    stops = {fate.trial: (fate.epochs, fate.cutoff) for fate in fates if fate.outcome == "stopped"}
+    return sum(stops.get(trial) == stop for trial, stop in _stops(record).items())
 
 
 def _stops(record: ExperimentRecord) -> dict[str, tuple[int, float | None]]:
@@ -202,7 +204,7 @@ def _lost(fates: list[Fate], winner: str, epoch: int) -> bool:
     return any(fate.trial == winner and fate.outcome == "stopped" and fate.epochs < epoch for fate in fates)
 
 
-class _Replay:
+class _Simulation:
     """Replays all reports once, in order of arrival. A trial is identified by its index in the record."""
 
     def __init__(self, record: ExperimentRecord, rules: Experiment, brackets: int, beyond: Beyond) -> None:
@@ -292,15 +294,15 @@ class _Replay:
 
     def _arrivals(self, place: int) -> list[_Arrival]:
         trial, metric = self._trials[place], self._experiment.metric
-        found = []
+        arrivals = []
         for report in sorted((*trial.repeated, *trial.reports), key=lambda report: report.order):
             value = finite(report.metrics.get(metric))
             own = None if value is None else self._sign * value
-            found.append(_Arrival(report.order, place, report.epoch, own))
-        if not found or found[-1].value is None:
-            return found
-        last = found[-1]
-        return found + [last._replace(epoch=epoch, value=value) for epoch, value in self._beyond_of(trial)]
+            arrivals.append(_Arrival(report.order, place, report.epoch, own))
+        if not arrivals or arrivals[-1].value is None:
+            return arrivals
+        last = arrivals[-1]
+        return arrivals + [last._replace(epoch=epoch, value=value) for epoch, value in self._beyond_of(trial)]
 
     def _beyond_of(self, trial: TrialRecord) -> tuple[tuple[int, float], ...]:
         """Returns the assumed epochs and values after the end of a pruned trial's record."""
@@ -313,6 +315,6 @@ class _Replay:
 
 def _extremes(record: ExperimentRecord, sign: float) -> tuple[float, float]:
     """Returns the best and the worst finite value of all trials; smaller is better."""
-    found = (report.metrics.get(record.experiment.metric) for trial in record.trials for report in trial.reports)
-    values = [sign * value for each in found if (value := finite(each)) is not None]
+    reported = (report.metrics.get(record.experiment.metric) for trial in record.trials for report in trial.reports)
+    values = [sign * value for each in reported if (value := finite(each)) is not None]
     return (min(values), max(values)) if values else (0.0, 0.0)

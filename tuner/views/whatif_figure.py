@@ -39,12 +39,12 @@ def _cut(trial: TrialRecord, fate: Fate, metric: str, every: int) -> Cut:
     ends = (fate.epochs, trial.reports[-1].epoch)
     drawn = [report for i, report in enumerate(trial.reports) if i % every == 0 or report.epoch in ends]
     points = [(report.epoch, finite(report.metrics.get(metric))) for report in drawn]
-    label = f"{label_of(trial)}<br>{escaped(said(fate), 120)}"
+    label = f"{label_of(trial)}<br>{escaped(outcome_text(fate), 120)}"
     kept = [point for point in points if point[0] <= fate.epochs]
     return Cut(fate, label, kept, [point for point in points if point[0] >= fate.epochs])
 
 
-def said(fate: Fate) -> str:
+def outcome_text(fate: Fate) -> str:
     """Describes the outcome of a trial in words."""
     if fate.outcome == "unknown":
         return f"would go on beyond epoch {fate.epochs}, where its record ends"

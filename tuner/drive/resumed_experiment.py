@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.drive.trust import code_of, refuse_links
-from tuner.record.saved_experiment import COPY, FILE, damaged, latest_experiment, load_experiment
-from tuner.record.storage import Store
+from tuner.record.saved_experiment import COPY, FILE, damaged_experiment, latest_experiment, load_experiment
+from tuner.record.storage import ObjectStore
 from tuner.spec.experiment import LATEST, Experiment
 from tuner.spec.places import is_uri, local_root
 
 
 @dataclass(frozen=True)
-class Saved:
+class ResumedExperiment:
     """A loaded experiment, the facts beside it in experiment.json, and lines to print about the code that it runs."""
 
     experiment: Experiment
@@ -21,19 +21,19 @@ class Saved:
     code: list[str]
 
 
-def saved(given: Experiment, name: str, trusted: bool = False) -> Saved:
-    """Loads the experiment `name`, or the latest one, in `given.results`; downloads it from an object store if needed.
+def load_resumed(requested: Experiment, name: str, trusted: bool = False) -> ResumedExperiment:
+    """Loads the experiment `name`, or the latest one, from `requested.results`; an object store's is downloaded.
 
     Args:
-        given: the options of the command line.
+        requested: the options of the command line.
         trusted: skip the checks of the code that the folder names (`tuner.drive.trust`).
 
     Raises:
         RequestError: there is no such experiment, it is damaged, or its folder names code that must not run.
     """
-    results = local_root(given.results)
-    if is_uri(given.results):
-        store = Store(given.results)
+    results = local_root(requested.results)
+    if is_uri(requested.results):
+        store = ObjectStore(requested.results)
         names = store.names()
         name = names[-1] if name == LATEST and names else name
         if name in names:
@@ -45,8 +45,8 @@ def saved(given: Experiment, name: str, trusted: bool = False) -> Saved:
     try:
         sha256 = facts["space"]["sha256"]
     except (KeyError, TypeError) as error:
-        raise damaged(folder, error) from None
-    code = code_of(folder, (FILE, COPY), experiment.space, sha256, trusted=trusted, named_now=bool(given.space))
+        raise damaged_experiment(folder, error) from None
+    code = code_of(folder, (FILE, COPY), experiment.space, sha256, trusted=trusted, named_now=bool(requested.space))
     if not trusted:
         refuse_links(folder)
-    return Saved(replace(experiment, results=given.results, name=name), facts, code)
+    return ResumedExperiment(replace(experiment, results=requested.results, name=name), facts, code)

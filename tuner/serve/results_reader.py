@@ -32,7 +32,7 @@ class NotThere(RequestError):
     """There is no experiment of that name."""
 
 
-class Store:
+class ResultsReader:
     """Reads experiments under one folder; thread-safe.
 
     Args:
@@ -73,13 +73,13 @@ class Store:
             raise RequestError(f"{self.root} cannot be read: {error.strerror}") from None
         self._drop_gone(names)
         until = time.monotonic() + LIST_S
-        place, found, late = bisect_left(names, self._first), [], ""
+        place, summaries, late = bisect_left(names, self._first), [], ""
         for name in self.unless_stopping((*names[place:], *names[:place])):
             if not late and time.monotonic() > until:
                 late = name
-            found.append(self._unread(name) if late else self._summary(name, until))
+            summaries.append(self._unread(name) if late else self._summary(name, until))
         self._first = late
-        return sorted((s for s in found if s), key=lambda s: (s.started or 0, s.name), reverse=True)
+        return sorted((s for s in summaries if s), key=lambda s: (s.started or 0, s.name), reverse=True)
 
     def _drop_gone(self, names: list[str]) -> None:
         """Frees the records of experiments whose folders were deleted."""

@@ -20,7 +20,7 @@ from tuner.spec.experiment import Experiment
 logger = logging.getLogger(__name__)
 
 
-class Saves:
+class JournalCheckpoints:
     """The checkpoints that the journal names, and which of them trials can continue from."""
 
     def __init__(self, experiment: Experiment) -> None:
