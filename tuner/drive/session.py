@@ -86,7 +86,7 @@ def defaults_of(loaded_space: LoadedSpace) -> Experiment:
 
 
 def begin(experiment: Experiment, loaded_space: LoadedSpace, argv: list[str], here: bool = True) -> Request:
-    """Checks the request for a new search; `here` as in `checked_request`. Raises a RequestError if it cannot be done."""
+    """Checks the request for a new search; `here` as in `checked_request`. Raises RequestError if it cannot be done."""
     name = experiment.name or f"{Path(loaded_space.name).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     if name == LATEST:
         raise RequestError(f"--name {name}: --resume {name} goes on with the newest experiment; take another name")

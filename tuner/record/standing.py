@@ -45,7 +45,7 @@ class Improvement(NamedTuple):
 
 
 class WorkerSpan(NamedTuple):
-    """A time span in which a trial had a worker: its start, the trial's index, and the number of the span in the trial."""
+    """A time span in which a trial had a worker: its start, the trial's index, and its number in the trial."""
 
     start: float
     place: int
