@@ -18,7 +18,7 @@ REQUESTS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("argv", "text", "said"), REQUESTS, ids=[f"{i}: {' '.join(argv)}" for i, (argv, *_) in enumerate(REQUESTS)]
+    ("argv", "text", "message"), REQUESTS, ids=[f"{i}: {' '.join(argv)}" for i, (argv, *_) in enumerate(REQUESTS)]
 )
 def test_the_command_ends_with_2_and_one_line(tmp_path, argv, text, message):
     (tmp_path / "empty").mkdir()
@@ -28,7 +28,7 @@ def test_the_command_ends_with_2_and_one_line(tmp_path, argv, text, message):
 
 
 @pytest.mark.parametrize(
-    ("folder", "said"),
+    ("folder", "message"),
     [("mine.txt", "Not a directory"), ("long" * 25, "path length cannot exceed 107 bytes")],
 )
 def test_a_machine_on_which_ray_does_not_start_is_told_in_one_line(tmp_path, folder, message):

@@ -48,7 +48,7 @@ def test_the_plan_names_every_searcher_and_scheduler(tmp_path, searcher):
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "text"),
     [
         (["--searcher", "grid"], "6, drawn by the seed, of a grid of 45 (--num-samples 45 tries all)"),
         (["--searcher", "grid", "--num-samples", "45"], "all of a grid of 45"),
@@ -64,7 +64,7 @@ def test_the_plan_says_how_settings_are_proposed(tmp_path, argv, text):
 
 
 @pytest.mark.parametrize(
-    ("declared", "said"),
+    ("declared", "text"),
     [
         (tune.choice([4, 8]), "{4, 8}"),
         (tune.choice(list(range(20))), "{0, 1, 2, 3, 4, 5, 6, 7, 8, ...}"),

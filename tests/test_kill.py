@@ -114,7 +114,7 @@ def small_disk(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("freed", [True, False])
 def test_a_full_disk_is_waited_for_or_left_with_the_state_kept(small_disk, tmp_path, freed):
-    output = tmp_path / "said"
+    output = tmp_path / "output"
     with output.open("w") as file:
         process = start([*COMMAND, *SLOW, "--results", str(small_disk), "--name", "x"], stderr=file)
     folder = small_disk / "x"
@@ -140,7 +140,7 @@ def test_a_full_disk_is_waited_for_or_left_with_the_state_kept(small_disk, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("back", [True, False])
 def test_a_folder_that_is_moved_away_is_waited_for_or_left(tmp_path, back):
-    output, folder = tmp_path / "said", tmp_path / "x"
+    output, folder = tmp_path / "output", tmp_path / "x"
     with output.open("w") as file:
         process = start([*COMMAND, *SLOW, "--results", str(tmp_path), "--name", "x"], stderr=file)
     wait_for(lambda: (folder / "journal.jsonl").exists() and reports(folder) >= 2)
@@ -165,7 +165,7 @@ def test_a_folder_that_is_moved_away_is_waited_for_or_left(tmp_path, back):
 def test_a_search_does_not_notice_what_happens_to_wandb(tmp_path, fault):
     small = ["--num-samples", "3", "--scheduler", "fifo", "--max-epochs", "4", "--wandb", "offline"]
     folder = tmp_path / "x"
-    with (tmp_path / "said").open("w") as file:
+    with (tmp_path / "output").open("w") as file:
         process = start([*COMMAND, *SLOW, *small, "--results", str(tmp_path), "--name", "x"], stdout=file, stderr=file)
     wait_for(lambda: (folder / "wandb.log").exists())
     try:
@@ -179,7 +179,7 @@ def test_a_search_does_not_notice_what_happens_to_wandb(tmp_path, fault):
     finally:
         if fault in ("full", "read-only"):
             subprocess.run(["umount", "-l", str(folder / "wandb")], check=True)
-    output = (tmp_path / "said").read_text()
+    output = (tmp_path / "output").read_text()
     assert {(trial.status, len(trial.reports)) for trial in load(folder).trials} == {("completed", 4)}
     assert "Traceback" not in output and "best        trial" in output
     if fault in ("killed", "stopped"):

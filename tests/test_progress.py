@@ -18,7 +18,7 @@ def trial(number, status="RUNNING", epoch=1, losses=(1.0,)):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "text"),
     [(0, "0 s"), (59.4, "59 s"), (60, "1 m 0 s"), (185, "3 m 5 s"), (3600, "1 h 0 m"), (7800, "2 h 10 m")],
 )
 def test_a_duration_is_told_in_two_units(seconds, text):

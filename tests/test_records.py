@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.record.checkpoints import Saved
+from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.journal import Journal
 from tuner.record.records import records_of
 from tuner.record.results import load
@@ -93,7 +93,7 @@ def test_only_saved_epochs_count_where_a_checkpoint_is_there(tmp_path):
     ]
     (record,) = records_of(events)
     assert record.best("loss", "min").epoch == 3
-    assert record.best_saved("loss", "min", Saved(tmp_path)).epoch == 1
+    assert record.best_saved("loss", "min", SavedCheckpoints(tmp_path)).epoch == 1
 
 
 def test_a_bounded_number_of_checkpoints_is_looked_for_on_the_disk(tmp_path, monkeypatch):
@@ -102,7 +102,7 @@ def test_a_bounded_number_of_checkpoints_is_looked_for_on_the_disk(tmp_path, mon
     monkeypatch.setattr(os, "scandir", lambda path, scan=os.scandir: looks.append(path) or scan(path))
     for name in ("one/a", "one/b", "many/0", "many/1", "many/2", "many/3"):
         (tmp_path / name).mkdir(parents=True)
-    saved = Saved(tmp_path)
+    saved = SavedCheckpoints(tmp_path)
     assert [f"one/{name}" in saved for name in "abc"] == [True, True, False] and len(looks) == 1
     assert "gone/a" not in saved and "gone/b" not in saved and len(looks) == 2
     assert 0 < sum(f"many/{i}" in saved for i in range(4)) < 4  # 4 looks are left, one of them for the folder itself

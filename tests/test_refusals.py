@@ -130,14 +130,14 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"), OPTIONS, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+    ("argv", "message"), OPTIONS, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
 )
 def test_a_wrong_option_is_refused(refused, argv, message):
     assert message in refused("--space", TINY, *argv)
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["--num-smaples", "3"], "--num-samples"),
         (["--num-samples", "ten"], "--num-samples"),
@@ -169,7 +169,7 @@ SPACE_NAMES = [
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"), SPACE_NAMES, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+    ("argv", "message"), SPACE_NAMES, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
 )
 def test_a_wrong_space_is_refused(refused, argv, message):
     assert message in refused(*argv)
@@ -211,7 +211,7 @@ FILES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "said"), FILES)
+@pytest.mark.parametrize(("text", "message"), FILES)
 def test_a_wrong_space_file_is_refused(refused, tmp_path, text, message):
     (tmp_path / "mine.py").write_text((HEAD if "Space(" in text else "") + text)
     assert message.replace("TMP", str(tmp_path)) in refused(
@@ -234,7 +234,7 @@ def derived(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["--space", "TMP/normal.py", "--searcher", "grid"], "cannot propose parameter 'x', a normal"),
         (
@@ -298,7 +298,7 @@ def test_an_experiment_that_is_called_latest_is_the_one_that_is_meant(saved, cap
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (
             ["--space", "space.py", "--name", "mine"],
@@ -413,7 +413,7 @@ def test_a_cluster_that_does_not_answer_is_refused_at_once(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("    return open('my_data.npz')", ["FileNotFoundError", "my_data.npz", "space.py, line 6"]),
         ("    return (1, 2)", ["returns a tuple; return Splits(train=Arrays(inputs, targets))"]),

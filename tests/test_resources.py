@@ -51,7 +51,7 @@ def test_trials_at_a_time_are_bounded_by_what_was_asked_and_by_what_fits(most, e
 
 
 @pytest.mark.parametrize(
-    ("cpus", "gpus", "cluster", "said"),
+    ("cpus", "gpus", "cluster", "message"),
     [
         (9, 0, {"CPU": 8}, "--cpus-per-trial 9: there are 8 CPUs on this machine; ask for 8 or less"),
         (2, 0, {"CPU": 1}, "--cpus-per-trial 2: there is 1 CPU on this machine; ask for 1 or less"),
@@ -66,7 +66,7 @@ def test_more_than_there_is_is_refused_with_what_there_is(cpus, gpus, cluster, m
 
 
 @pytest.mark.parametrize(
-    ("cpus", "gpus", "said"),
+    ("cpus", "gpus", "message"),
     [
         (3, 0, "--cpus-per-trial 3: no node of the cluster has more than 2 CPUs; ask for that or less; if"),
         (1, 2, "--gpus-per-trial 2: no node of the cluster has more than 1 GPU; ask for that or less; if"),
@@ -111,7 +111,7 @@ def test_a_trial_in_workers_has_a_bundle_each_and_none_for_its_own_process():
 
 
 @pytest.mark.parametrize(
-    ("num", "cluster", "others", "said"),
+    ("num", "cluster", "others", "message"),
     [
         (4, {"CPU": 2}, {}, "--workers-per-trial 4: 4 workers x 1 CPU per trial, there are 2; ask for fewer workers"),
         (2, {"CPU": 2, "GPU": 1}, {}, "2 workers x 1 GPU per trial, there is 1; ask for fewer workers, or for --gpus"),

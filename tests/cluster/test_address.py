@@ -100,7 +100,7 @@ def test_a_search_runs_on_a_cluster(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"RAY_AUTH_TOKEN_PATH": "HOME/other"}, "the cluster refuses this token (RAY_AUTH_MODE is token)"),
         ({"RAY_AUTH_MODE": "disabled"}, "the cluster refuses this token (RAY_AUTH_MODE is disabled)"),
@@ -138,7 +138,7 @@ def test_rays_client_is_refused_with_what_works(run):
 
 
 @pytest.mark.parametrize(
-    ("theirs", "said"),
+    ("theirs", "message"),
     [
         ({"ray_version": "2.9.0"}, "the cluster runs Ray 2.9.0 on Python"),
         ({"python_version": "3.9.1"}, "on Python 3.9.1, this is Ray"),

@@ -7,7 +7,7 @@ from tuner.errors import RequestError
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "message"),
     [
         ("ray://127.0.0.1:10001", "run it there: ray job submit"),
         ("127.0.0.1:1", "nothing answers there"),

@@ -45,7 +45,7 @@ def test_a_search_listens_on_loopback_alone_and_its_files_are_private(tmp_path, 
     command = [sys.executable, "-m", "tuner.run", "--space", "quadratic", "--num-samples", "4", "--wandb", "disabled"]
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     env |= {"HOME": str(tmp_path), "RAY_TMPDIR": str(sessions)}
-    with open(tmp_path / "said", "w") as output:
+    with open(tmp_path / "output", "w") as output:
         search = subprocess.Popen(
             [*command, "--results", str(tmp_path / "results")], env=env, stdout=output, stderr=output, umask=0o022
         )
@@ -56,7 +56,7 @@ def test_a_search_listens_on_loopback_alone_and_its_files_are_private(tmp_path, 
                 modes |= {stat.S_IMODE(folder.stat().st_mode) for folder in sessions.iterdir()}
             time.sleep(0.1)
     assert modes == {0o700} and not list(sessions.iterdir())
-    assert search.returncode == 0, (tmp_path / "said").read_text()
+    assert search.returncode == 0, (tmp_path / "output").read_text()
     names = {name for name, _ in listeners}
     assert {"gcs_server", "raylet"} <= names and any(name.startswith("ray::TrialFunction") for name in names)
     assert all(is_loopback(address) for _, address in listeners), sorted(listeners)

@@ -85,7 +85,7 @@ def test_an_only_search_has_all_of_it(cluster):
 
 
 @pytest.mark.parametrize(
-    ("present", "waiting", "said"),
+    ("present", "waiting", "notice"),
     [
         ([{"CPU": 8}], 2, "2 trials wait for a node with 1 CPU and 1 GPU: none of 1 node has that"),
         ([], 1, "1 trial waits for a node with 1 CPU and 1 GPU: none of 0 nodes has that"),

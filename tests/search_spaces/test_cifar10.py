@@ -216,7 +216,7 @@ def raise_a_label(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (cut_in_a_record, "no whole number of 3,073-byte records"),
         (cut_between_records, "19 records instead of 20"),

@@ -246,7 +246,7 @@ def test_the_thread_outlives_whatever_goes_wrong(service, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "fate, begun, wanted",
+    "job_state, begun, wanted",
     [
         (JobState("ended", 2, "tuner: error: no data"), False, ("failed", "no data", [])),
         (JobState("ended", -9), True, ("failed", "ended with exit code -9", ["resume"])),

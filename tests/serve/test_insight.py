@@ -77,7 +77,7 @@ def test_a_later_grace_period_stops_nobody_sooner(ask):
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "message"),
     [
         ("grace_period=9", "grace"),
         ("scheduler=pbt", "scheduler"),

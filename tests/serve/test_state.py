@@ -22,7 +22,7 @@ from tuner.serve.check import experiment_of
 from tuner.serve.client import Client
 from tuner.serve.cluster import Cluster, _born, find
 from tuner.serve.options import Resume, ships
-from tuner.serve.searches import checked
+from tuner.serve.searches import checked_options
 from tuner.serve.state import BASE, state_folder
 from tuner.spec.experiment import Experiment
 
@@ -382,7 +382,7 @@ def test_the_check_has_no_token_in_its_environment(tmp_path, monkeypatch):
     program.chmod(0o755)
     monkeypatch.setenv("TUNER_TOKEN", "s3cret")
     monkeypatch.setattr(sys, "executable", str(program))
-    assert checked([]) == {"token": "", "home": os.environ["HOME"]}
+    assert checked_options([]) == {"token": "", "home": os.environ["HOME"]}
 
 
 def test_the_head_has_no_token_but_its_own_in_its_environment(tmp_path, monkeypatch):

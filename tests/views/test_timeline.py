@@ -27,7 +27,7 @@ def test_a_resumed_trial_has_a_span_a_session_and_nodes_have_lanes_of_their_own(
 
 
 @pytest.mark.parametrize(
-    ("resources", "said"),
+    ("resources", "text"),
     [({"CPU": 2}, "1 epochs in 8 s (8 s each) on 2 CPU: 16 CPU-seconds"),
      ({"CPU": 1, "GPU": 0.5}, "1 epochs in 8 s (8 s each) on 0.5 GPU, 1 CPU: 4 GPU-seconds")],
 )  # fmt: skip
