@@ -354,7 +354,7 @@ def test_a_folder_that_takes_long_to_look_at_is_looked_at_seldom(tmp_path, monke
     begin(tmp_path, "slow", [STARTED, REPORT])
     reader, looks = ResultsReader(tmp_path), []
     reader.summaries()
-    monkeypatch.setattr("tuner.serve.watched._has_news", lambda *_: looks.append(time.sleep(0.2)))
+    monkeypatch.setattr("tuner.serve.watched._has_changed", lambda *_: looks.append(time.sleep(0.2)))
     for _ in range(5):
         assert reader.summaries()[0].epochs == 1
     assert len(looks) == 1

@@ -28,7 +28,7 @@ def schema(service, monkeypatch):
         looks = itertools.count()
         return stream.event_frames(journal, after, lambda: next(looks) > 1, pause_s=0)
 
-    monkeypatch.setattr("tuner.serve.app.follow", few)
+    monkeypatch.setattr("tuner.serve.app.event_frames", few)
     journal = service.begin("demo")
     journal.write("trial_started", "0", config={"x": 1.5, "act": "relu", "on": True}, resources={"CPU": 1}, node="n")
     for epoch, value in enumerate([2.0, float("inf"), float("nan")], 1):
