@@ -17,7 +17,7 @@ COSTLY = some.sampled_from(worlds.COSTLY)
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
-    monkeypatch.setattr("tuner.serve.app.event_frames", worlds.ends_soon(stream.follow))
+    monkeypatch.setattr("tuner.serve.app.event_frames", worlds.ends_soon(stream.event_frames))
     world = worlds.World(tmp_path)
     with world.client:
         yield world
