@@ -70,7 +70,10 @@ def refused(error: Exception) -> str:
 
 def say(*lines: str) -> None:
     """Prints lines, with unprintable characters escaped: an experiment's names and errors may contain any text."""
-    print("\n".join(map(printable, lines)), flush=True)
+    try:
+        print("\n".join(map(printable, lines)), flush=True)
+    except BrokenPipeError:  # the reader, such as `head`, has what it wanted
+        sys.stdout = open(os.devnull, "w")
 
 
 def leave(code: int) -> NoReturn:

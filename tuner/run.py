@@ -10,7 +10,7 @@ import dataclasses
 import io
 import itertools
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -62,15 +62,16 @@ def main(argv: list[str]) -> int:
 def parse(argv: list[str], default: Experiment) -> Command:
     """Parses the command line over the defaults; turns the errors of tyro into a RequestError of one line."""
     stderr = io.StringIO()
+    # tyro takes a default of nested tuples for a structure; what is repeatable is appended here.
     try:
         with contextlib.redirect_stderr(stderr):
-            return tyro.cli(
+            command = tyro.cli(
                 Command,
                 prog="python -m tuner.run",
                 args=argv,
-                default=Command(experiment=default),
+                default=Command(experiment=replace(default, point=(), stop=())),
                 description=f"{Command.__doc__}\n\nThe answer: {BEST_RULE}. Exit codes: {EXIT_CODES}.",
-                config=(tyro.conf.FlagCreatePairsOff,),
+                config=(tyro.conf.FlagCreatePairsOff, tyro.conf.UseAppendAction),
             )
     except SystemExit as ended:
         if not ended.code:
@@ -82,6 +83,9 @@ def parse(argv: list[str], default: Experiment) -> Command:
         unknown = [word for word in argv if word.startswith("--") and word.partition("=")[0] not in known]
         hint = nearest(unknown[0], known) if unknown else ""
         raise RequestError(f"{text}{hint} (see --help)") from None
+    given = command.experiment
+    point, stop = default.point + given.point, default.stop + given.stop
+    return replace(command, experiment=replace(given, point=point, stop=stop))
 
 
 def print_spaces() -> int:

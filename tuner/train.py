@@ -84,7 +84,7 @@ def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
     last = trial.reports[-1].epoch if trial.reports else 0
     shares = {f"{name.lower()}s": float(trial.resources.get(name) or 0) for name in ("CPU", "GPU")}
     sha256 = record.facts.get("space", {}).get("sha256", "")
-    return config_of(experiment, trial, best.epoch if best else last, sha256=sha256, **shares)
+    return config_of(record, trial, best.epoch if best else last, sha256=sha256, **shares)
 
 
 def load_config(path: Path) -> dict[str, Any]:

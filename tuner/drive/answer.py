@@ -16,7 +16,7 @@ from tuner.record.files import json_in, write_atomically
 from tuner.record.journal import strict
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
-from tuner.spec.experiment import Experiment
+from tuner.spec.parameters import merged
 from tuner.spec.spaces import LoadedSpace
 from tuner.training.trial_spec import TrialSpec, trial_seed
 from tuner.views.labels import flat
@@ -57,7 +57,7 @@ def conclude(
         ended: whether the search has ended. The test part is not used before: a resumed search may find a better trial,
             and a user who interrupts a search should not wait.
     """
-    folder, experiment = record.experiment.folder, record.experiment
+    folder = record.experiment.folder
     write_atomically(folder / "trials.csv", trials_csv(record))
     winner = whole_winner(record)
     if winner is None:
@@ -65,7 +65,7 @@ def conclude(
     trial, report = winner
     best = folder / "best"
     best.mkdir(exist_ok=True)
-    config = config_of(experiment, trial, report.epoch, cpus=cpus, gpus=gpus, sha256=loaded_space.sha256)
+    config = config_of(record, trial, report.epoch, cpus=cpus, gpus=gpus, sha256=loaded_space.sha256)
     test = tested_before(best, config)
     if test is None and report.checkpoint and splits is not None:
         state = save_model(within(folder, report.checkpoint), best / "model.pt")
@@ -79,16 +79,17 @@ def conclude(
 
 
 def config_of(
-    experiment: Experiment, trial: TrialRecord, epoch: int, *, cpus: float, gpus: float, sha256: str
+    record: ExperimentRecord, trial: TrialRecord, epoch: int, *, cpus: float, gpus: float, sha256: str
 ) -> dict[str, Any]:
     """The content of best/config.json: everything needed to train this setting again.
 
     Args:
         epoch: the epoch whose model is the answer.
     """
+    experiment = record.experiment
     return {
         "space": experiment.space,
-        "config": trial.config,
+        "config": merged(record.constants, trial.config),
         "trial": trial.id,
         "epoch": epoch,
         "max_epochs": experiment.max_epochs,

@@ -77,7 +77,7 @@ def assemble(
         experiment,
         ledger,
         halt,
-        loaded_space.space.mutable,
+        tuple(loaded_space.space.mutable),
         resumed=bool(history),
         concurrent=None if pbt else nodes.concurrent,
     )
@@ -138,7 +138,8 @@ def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, re
         num_workers=resources.workers,
         cpus=resources.cpus,
         gpus=resources.gpus,
-        mutable=space.mutable,
+        mutable=tuple(space.mutable),
+        constants=space.constants,
     )
     goal = trials.Goal(spec, experiment.metric, experiment.mode)
     probe.by_value(loaded_space)

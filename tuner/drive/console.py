@@ -11,7 +11,7 @@ from tuner.drive.sampling import GridSearcher, num_random
 from tuner.drive.searchers import num_settings
 from tuner.record.columns import GROWTH
 from tuner.record.records import TrialRecord
-from tuner.spec import domains
+from tuner.spec import domains, parameters
 from tuner.spec.experiment import Experiment
 from tuner.spec.places import is_uri
 from tuner.views.labels import figures, setting
@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 def plan(request: Request) -> list[str]:
     """The plan of a search, which `--dry-run` prints."""
     e, space, resources = request.experiment, request.loaded_space.space, request.resources
-    lines = [f"space       {e.space}: {', '.join(f'{n} {domain(d)}' for n, d in domains.leaves(space.params))}"]
+    lines = [f"space       {e.space}: {', '.join(f'{n} {domain(d)}' for n, d in domains.leaves(space.searched))}"]
+    if space.constants:
+        lines += [f"constants   {setting(space.constants)}"]
     lines += [f"settings    {settings(request)}"]
     lines += [f"scheduler   {schedule(e)}"]
-    lines += [f"epochs      at most {e.num_samples * e.max_epochs} ({e.max_epochs} per trial)"]
+    lines += [f"epochs      at most {num_settings(e, space) * e.max_epochs} ({e.max_epochs} per trial)"]
     if e.time_budget:
         lines[-1] += f", and at most {e.time_budget}"
     if resources:
@@ -197,12 +199,21 @@ def num_unstopped(e: Experiment) -> int:
 
 def domain(declared: Any) -> str:
     """`{4, 8, 16}`, `loguniform(0.0001, 0.1)`"""
+    if values := parameters.branches(declared):
+        return "{" + " | ".join(map(_branch, values)) + "}"
     described = domains.describe(declared)
     if "values" in described:
         values = [str(value) for value in described["values"]]
         return "{" + ", ".join(values if len(values) <= 10 else [*values[:9], "..."]) + "}"
     bounds = ", ".join(f"{described[end]:g}" for end in ("lower", "upper") if end in described)
     return f"{described['kind']}({bounds})"
+
+
+def _branch(value: Any) -> str:
+    if not parameters.is_nested(value):
+        return str(value)
+    inner = {n: d if parameters.is_constant(d) else domain(d) for n, d in domains.leaves(value)}
+    return ", ".join(f"{name}={each}" for name, each in inner.items())
 
 
 def per_trial(resources: Resources) -> str:

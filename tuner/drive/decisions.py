@@ -92,6 +92,7 @@ class JournalingScheduler(TrialScheduler):
         self._known: set[str] = set()  # unfinished trials of the inner scheduler, those of a replay too
         self._queue: dict[str, Trial] = {}  # unfinished trials that Ray has, in the order of their addition
         self._first: list[Trial] = []
+        self._limits = experiment.limits
         self.max_epochs = experiment.max_epochs
         self.verdicts: dict[str, Verdict] = {}
 
@@ -154,11 +155,20 @@ class JournalingScheduler(TrialScheduler):
             # The value is not recorded at any rung: as the worst value it would distort the rung's percentile.
             reason = f"{self.metric} is {value} at epoch {epoch}: the training diverged"
             return self._decide(trial_id, epoch, value, STOP, reason, Comparison(), "pruned")
-        if epoch >= self.max_epochs:
-            reason = f"trained its {self.max_epochs} epochs"
+        reason = self._completes(metrics, epoch)
+        if reason:
             return self._decide(trial_id, epoch, value, STOP, reason, Comparison(), "completed")
         result[self.metric] = value
         return self._ask(tune_controller, trial, result, value)
+
+    def _completes(self, metrics: dict[str, Any], epoch: int) -> str:
+        """Why the report is the trial's last one, if the scheduler need not decide; else an empty text."""
+        for name, limit in self._limits.items():
+            value = metrics.get(name, epoch if name == "training_iteration" else None)
+            least = name != self.metric or self._experiment.mode == "max"
+            if isinstance(value, (int, float)) and (value >= limit if least else value <= limit):
+                return f"{name} reached {value:g} (--stop {name}={limit:g})"
+        return f"trained its {self.max_epochs} epochs" if epoch >= self.max_epochs else ""
 
     def _ask(self, tune_controller: Any, trial: Trial, result: dict[str, Any], value: float) -> str:
         """Asks the inner scheduler for its decision; journals it if the scheduler compared or changed anything."""

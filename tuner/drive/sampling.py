@@ -14,9 +14,10 @@ import numpy as np
 from ray.tune.search import Searcher
 from ray.tune.search.variant_generator import generate_variants
 
+from tuner.errors import RequestError
 from tuner.record.records import sign_of
-from tuner.spec import domains
-from tuner.spec.experiment import Experiment
+from tuner.spec import domains, parameters
+from tuner.spec.experiment import Experiment, nested
 from tuner.spec.space import Space
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,34 @@ def seeded(*key: int) -> Iterator[None]:
         np.random.set_state(before[1])
 
 
+def first_settings(experiment: Experiment, space: Space) -> list[Setting]:
+    """The settings of `points`, flattened, as a searcher gets them; the values that a point leaves open are random.
+
+    Raises:
+        RequestError: a point names an unknown parameter, or a value that its parameter cannot have.
+    """
+    settings = []
+    for number, point in enumerate(experiment.points):
+        try:
+            placed = parameters.place(space.declared, point)
+        except ValueError as error:
+            raise RequestError(f"--point {error}") from None
+        drawn = _drawn(space.encoded, experiment.seed, 6, number)[0]
+        settings.append(dict(domains.leaves(drawn)) | placed)
+    return settings
+
+
+def first_configs(experiment: Experiment, space: Space) -> list[Setting]:
+    """The settings of `points` as trials get them."""
+    return [parameters.decode(space.searched, nested(flat)) for flat in first_settings(experiment, space)]
+
+
+def _drawn(params: Mapping[str, Any], *key: int) -> list[Setting]:
+    """A random setting for each point of the params' `tune.grid_search`; a single one without any."""
+    with seeded(*key):
+        return [spec["config"] for _, spec in generate_variants({"config": params})]
+
+
 class RandomSearcher(Searcher):
     """Proposes random settings. Setting i depends only on (seed, i), so a search can be resumed or extended at any i.
 
@@ -48,24 +77,21 @@ class RandomSearcher(Searcher):
 
     def __init__(self, experiment: Experiment, space: Space) -> None:
         super().__init__(experiment.metric, experiment.mode)
-        self._seed, self._params = experiment.seed, dict(space.params)
-        grids = [domains.values_of(d) for _, d in domains.leaves(self._params) if domains.is_grid(d)]
+        self._seed, self._space = experiment.seed, space
+        grids = [domains.values_of(d) for _, d in domains.leaves(space.searched) if domains.is_grid(d)]
         self._per_sample = math.prod(len(values) for values in grids)
         self.num_settings = experiment.num_samples * self._per_sample
+        self._first = first_configs(experiment, space)
         self._proposed = 0
 
     def suggest(self, trial_id: str) -> Setting | None:
-        return self.draw()
-
-    def draw(self) -> Setting:
-        """The next random setting."""
-        sample, point = divmod(self._proposed, self._per_sample)
-        self._proposed += 1
-        return self._settings(sample)[point]
-
-    def _settings(self, sample: int) -> list[Setting]:
-        with seeded(self._seed, sample):
-            return [spec["config"] for _, spec in generate_variants({"config": self._params})]
+        number, self._proposed = self._proposed, self._proposed + 1
+        if number < len(self._first):
+            return self._first[number]
+        sample, point = divmod(number, self._per_sample)
+        # Drawn from all params, as `tune.sample_from` may read a constant.
+        drawn = _drawn(self._space.declared, self._seed, sample)[point]
+        return parameters.searched_in(self._space.declared, drawn)
 
     def on_trial_complete(self, trial_id: str, result: Setting | None = None, error: bool = False) -> None:
         """Nothing to learn."""
@@ -79,29 +105,27 @@ class GridSearcher(Searcher):
 
     def __init__(self, experiment: Experiment, space: Space) -> None:
         super().__init__(experiment.metric, experiment.mode)
-        self.grid = grid_of(space.params)
-        self.size = math.prod(len(values) for values in self.grid.values())
-        self.num_settings = min(experiment.num_samples, self.size)
+        self._space, self._first = space, first_configs(experiment, space)
+        self.size = grid_size(space.searched)
+        self.num_settings = min(experiment.num_samples, len(self._first) + self.size)
         # The order contains indices, not settings, because a grid may have millions of points.
-        self._order = random.Random(experiment.seed).sample(range(self.size), self.num_settings)
+        num_points = max(0, self.num_settings - len(self._first))
+        self._order = random.Random(experiment.seed).sample(range(self.size), num_points)
         self._proposed = 0
 
     def suggest(self, trial_id: str) -> Setting | str:
-        if self._proposed >= len(self._order):
+        number, self._proposed = self._proposed, self._proposed + 1
+        if number < len(self._first):
+            return self._first[number]
+        if number >= self.num_settings:
             return str(Searcher.FINISHED)
-        index = self._order[self._proposed]
-        self._proposed += 1
-        flat = {}
-        for name, values in reversed(self.grid.items()):
-            index, at = divmod(index, len(values))
-            flat[name] = values[at]
-        return nested(dict(reversed(flat.items())))
+        return grid_point(self._space.searched, self._order[number - len(self._first)])
 
     def on_trial_complete(self, trial_id: str, result: Setting | None = None, error: bool = False) -> None:
         """Nothing to learn."""
 
 
-class RefineSearcher(RandomSearcher):
+class RefineSearcher(Searcher):
     """Proposes random settings for the first half of the samples, then neighbours of the best setting.
 
     The second half begins when every trial of the first half has ended. Neighbours (`domains.neighbours`) that differ
@@ -109,42 +133,47 @@ class RefineSearcher(RandomSearcher):
     """
 
     def __init__(self, experiment: Experiment, space: Space) -> None:
-        super().__init__(experiment, space)
-        self.num_settings = experiment.num_samples
-        self.num_random = num_random(experiment)
-        self._leaves = dict(domains.leaves(space.params))
+        super().__init__(experiment.metric, experiment.mode)
+        self._seed, self._space = experiment.seed, space
+        self._leaves = dict(domains.leaves(space.encoded))
+        self.num_settings, self.num_random = experiment.num_samples, num_random(experiment)
+        self._first = first_settings(experiment, space)
+        self._proposed = 0
         self._sign = sign_of(experiment.mode)
-        self._settings_tried: dict[str, Setting] = {}
+        self._tried: dict[str, Setting] = {}  # trial -> its flattened setting
         self._best: dict[str, float] = {}  # trial -> its best value so far, with a sign such that smaller is better
         self._running: set[str] = set()
         self._neighbours: Iterator[Setting] | None = None
 
     def suggest(self, trial_id: str) -> Setting | None:
-        if self._proposed < self.num_random or self._neighbours is not None or not self._running:
-            setting = self._next()
-            self._settings_tried[trial_id] = setting
-            self._running.add(trial_id)
-            return setting
-        return None  # trials of the first half are still training
+        if self._proposed >= self.num_random and self._neighbours is None and self._running:
+            return None  # trials of the first half are still training
+        flat = self._tried[trial_id] = self._next()
+        self._proposed += 1
+        self._running.add(trial_id)
+        return self._config(flat)
+
+    def _config(self, flat: Setting) -> Setting:
+        return parameters.decode(self._space.searched, nested(flat))
 
     def _next(self) -> Setting:
-        if self._proposed < self.num_random:
-            return self.draw()
-        if self._neighbours is None:
-            self._neighbours = self._around_best()
-        neighbour = next(self._neighbours, None)
-        if neighbour is not None:
-            self._proposed += 1
-            return neighbour
-        return self.draw()  # every neighbour has been tried
+        if self._proposed < len(self._first):
+            return self._first[self._proposed]
+        if self._proposed >= self.num_random:
+            if self._neighbours is None:
+                self._neighbours = self._around_best()
+            neighbour = next(self._neighbours, None)
+            if neighbour is not None:
+                return neighbour  # else every neighbour has been tried
+        return dict(domains.leaves(_drawn(self._space.encoded, self._seed, self._proposed)[0]))
 
     def _around_best(self) -> Iterator[Setting]:
         if not self._best:
             logger.warning("refine: no trial of the first half has a finite metric; the second half is random too")
             return
-        first = min(self._best, key=self._best.__getitem__)
-        centre = dict(domains.leaves(self._settings_tried[first]))
-        seen = [dict(domains.leaves(setting)) for setting in self._settings_tried.values()]
+        centre = self._tried[min(self._best, key=self._best.__getitem__)]
+        # Configs are compared: two settings that differ only in a branch that is not chosen train the same.
+        seen = [self._config(flat) for flat in self._tried.values()]
         order = random.Random(self._seed)
         for radius in range(1, 11):
             around = {n: domains.neighbours(d, centre[n], radius) for n, d in self._leaves.items()}
@@ -156,9 +185,10 @@ class RefineSearcher(RandomSearcher):
                 ]
                 order.shuffle(ring)
                 for flat in ring:
-                    if flat not in seen:
-                        seen.append(flat)
-                        yield nested(flat)
+                    config = self._config(flat)
+                    if config not in seen:
+                        seen.append(config)
+                        yield flat
 
     def on_trial_result(self, trial_id: str, result: Setting) -> None:
         value = self._sign * result.get(str(self.metric), math.inf)
@@ -176,18 +206,33 @@ def num_random(experiment: Experiment) -> int:
     return math.ceil(experiment.num_samples / 2)
 
 
-def grid_of(params: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Parameter -> the values that a grid search tries."""
-    return {name: domains.grid_values(domain) for name, domain in domains.leaves(params)}
+def grid_size(params: Any) -> int:
+    """The number of settings that a grid search of searched parameters tries."""
+    return math.prod(_num_values(value) for value in params.values())
 
 
-def nested(flat: Mapping[str, Any]) -> Setting:
-    """`{"a/b": 1}` -> `{"a": {"b": 1}}`, the inverse of `domains.leaves`."""
-    result: Setting = {}
-    for path, value in flat.items():
-        *outer, last = path.split("/")
-        inside = result
-        for name in outer:
-            inside = inside.setdefault(name, {})
-        inside[last] = value
-    return result
+def _num_values(value: Any) -> int:
+    if branches := parameters.branches(value):
+        return sum(_num_values(each) for each in branches)
+    if parameters.is_nested(value):
+        return grid_size(value)
+    return 1 if parameters.is_constant(value) else len(domains.grid_values(value))
+
+
+def grid_point(params: Mapping[str, Any], index: int) -> Setting:
+    """The setting of this index, 0 to `grid_size` - 1; the last parameter changes first."""
+    config = {}
+    for name, value in reversed(list(params.items())):
+        index, at = divmod(index, _num_values(value))
+        config[name] = _grid_value(value, at)
+    return dict(reversed(config.items()))
+
+
+def _grid_value(value: Any, at: int) -> Any:
+    for branch in parameters.branches(value):
+        if at < (size := _num_values(branch)):
+            return _grid_value(branch, at)
+        at -= size
+    if parameters.is_nested(value):
+        return grid_point(value, at)
+    return value if parameters.is_constant(value) else domains.grid_values(value)[at]

@@ -62,10 +62,9 @@ def _bohb(experiment: Experiment, space: Space) -> TrialScheduler:
 
 
 def _pbt(experiment: Experiment, space: Space) -> TrialScheduler:
-    flat = dict(domains.leaves(space.params))
     return PopulationBasedTraining(
-        perturbation_interval=experiment.grace_period,
-        hyperparam_mutations={name: _mutation(flat[name]) for name in space.mutable},
+        perturbation_interval=experiment.perturbation_interval or experiment.grace_period,
+        hyperparam_mutations={name: _mutation(domain) for name, domain in space.mutations.items()},
         log_config=False,  # the journal has it; a replay would write every line of Ray's file again
         **BY_EPOCH,
     )

@@ -8,11 +8,13 @@ from typing import Any
 
 from ray.tune.search import Searcher
 
-from tuner.drive.sampling import GridSearcher, RandomSearcher, RefineSearcher
+from tuner.drive.sampling import GridSearcher, RandomSearcher, RefineSearcher, first_settings
 from tuner.errors import RequestError
-from tuner.spec import domains
+from tuner.spec import domains, parameters
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
+
+Points = list[dict[str, Any]]  # flattened settings to try first
 
 
 def build_searcher(experiment: Experiment, space: Space) -> tuple[Searcher, int]:
@@ -25,9 +27,12 @@ def build_searcher(experiment: Experiment, space: Space) -> tuple[Searcher, int]
     if experiment.searcher in OWN:
         searcher = OWN[experiment.searcher](experiment, space)
         return searcher, searcher.num_settings
-    model_based = MODEL_BASED[experiment.searcher](experiment)
-    model_based.set_search_properties(experiment.metric, experiment.mode, dict(space.params))
-    return model_based, experiment.num_samples
+    first = first_settings(experiment, space)
+    if experiment.searcher == "hyperopt":
+        first = [_indexed(point, space) for point in first]
+    model_based = MODEL_BASED[experiment.searcher](experiment, first)
+    model_based.set_search_properties(experiment.metric, experiment.mode, space.encoded)
+    return Decoding(model_based, space), experiment.num_samples
 
 
 def num_settings(experiment: Experiment, space: Space) -> int:
@@ -44,7 +49,7 @@ def check_searcher(experiment: Experiment, space: Space) -> None:
                 f"--searcher {experiment.searcher} needs the package {package}: pip install -e '.[{extra}]'"
             )
     refused = REFUSED[experiment.searcher]
-    for name, domain in domains.leaves(space.params):
+    for name, domain in domains.leaves(space.encoded):
         described = domains.describe(domain)
         kind = f"quantised {described['kind']}" if "q" in described else described["kind"]
         if described["kind"] in refused or kind in refused:
@@ -54,31 +59,60 @@ def check_searcher(experiment: Experiment, space: Space) -> None:
             )
 
 
+class Decoding(Searcher):
+    """A searcher of a library, whose settings of the encoded space become configs."""
+
+    def __init__(self, inner: Searcher, space: Space) -> None:
+        super().__init__(inner.metric, inner.mode)
+        self._inner, self._space = inner, space
+
+    def suggest(self, trial_id: str) -> Any:
+        setting = self._inner.suggest(trial_id)
+        return parameters.decode(self._space.searched, setting) if isinstance(setting, dict) else setting
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        self._inner.on_trial_result(trial_id, result)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        self._inner.on_trial_complete(trial_id, result, error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)  # HyperBandForBOHB tells its searcher of pauses
+
+
+def _indexed(point: dict[str, Any], space: Space) -> dict[str, Any]:
+    """HyperOpt takes a choice by its index. Ray's adapter looks up the indices of parameters that are not nested."""
+    choices = {n: domains.values_of(d) for n, d in domains.leaves(space.encoded) if "/" in n and domains.is_choice(d)}
+    return {name: choices[name].index(value) if name in choices else value for name, value in point.items()}
+
+
 def _startup(experiment: Experiment) -> int:
     # By default the libraries try 20 and 10 random settings before they use their model: all of a search with
     # 10 samples would be random.
     return max(3, min(10, experiment.num_samples // 3))
 
 
-def _hyperopt(experiment: Experiment) -> Searcher:
+def _hyperopt(experiment: Experiment, first: Points) -> Searcher:
     from ray.tune.search.hyperopt import HyperOptSearch
 
-    return HyperOptSearch(random_state_seed=experiment.seed, n_initial_points=_startup(experiment))
+    return HyperOptSearch(
+        random_state_seed=experiment.seed, n_initial_points=_startup(experiment), points_to_evaluate=first or None
+    )
 
 
-def _optuna(experiment: Experiment) -> Searcher:
+def _optuna(experiment: Experiment, first: Points) -> Searcher:
     import optuna
     from ray.tune.search.optuna import OptunaSearch
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=experiment.seed, n_startup_trials=_startup(experiment))
-    return OptunaSearch(sampler=sampler)
+    return OptunaSearch(sampler=sampler, points_to_evaluate=first or None)
 
 
-def _bohb(experiment: Experiment) -> Searcher:
+def _bohb(experiment: Experiment, first: Points) -> Searcher:
     from ray.tune.search.bohb import TuneBOHB
 
-    return TuneBOHB(seed=experiment.seed)
+    return TuneBOHB(seed=experiment.seed, points_to_evaluate=first or None)
 
 
 OWN: dict[str, Callable[[Experiment, Space], Any]] = {
@@ -86,7 +120,11 @@ OWN: dict[str, Callable[[Experiment, Space], Any]] = {
     "grid": GridSearcher,
     "refine": RefineSearcher,
 }
-MODEL_BASED: dict[str, Callable[[Experiment], Searcher]] = {"hyperopt": _hyperopt, "optuna": _optuna, "bohb": _bohb}
+MODEL_BASED: dict[str, Callable[[Experiment, Points], Searcher]] = {
+    "hyperopt": _hyperopt,
+    "optuna": _optuna,
+    "bohb": _bohb,
+}
 STEPPED = ("uniform", "loguniform", "randint", "lograndint")
 # Searcher -> the kinds of domains that it cannot propose.
 REFUSED: dict[str, tuple[str, ...]] = {

@@ -28,7 +28,7 @@ from tuner.record.journal import Journal, Scan, content_of, scan
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import damaged_experiment, save_experiment
 from tuner.record.storage import ObjectStore, Uploader
-from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, option
+from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, option, words
 from tuner.spec.facts import facts_of
 from tuner.spec.places import is_uri, local_root
 from tuner.spec.resources import Resources, resources_of
@@ -82,6 +82,8 @@ def defaults_of(loaded_space: LoadedSpace) -> Experiment:
         mode=cast(Any, space.mode),  # checked by Experiment
         strategy=cast(Any, space.strategy),
         workers_per_trial=space.workers_per_trial,
+        point=tuple(words(point) for point in space.points),
+        stop=words(space.stop),
     )
 
 
@@ -121,7 +123,9 @@ def resume(wanted: Experiment, earlier: ResumedExperiment, here: bool = True) ->
     loaded_space = find_space(wanted.space)
     now = facts_of(loaded_space, [])["space"]
     try:
-        old, new = dict(earlier.facts["space"]["params"]), now["params"]
+        before = earlier.facts["space"]
+        old = before["params"] | before.get("constants", {})
+        new = now["params"] | now["constants"]
     except (KeyError, TypeError, ValueError) as error:
         raise damaged_experiment(wanted.folder, error) from None
     if old != new:

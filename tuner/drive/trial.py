@@ -25,6 +25,7 @@ from tuner.engine.reports import begin_reports, own_exits
 from tuner.record.checkpoints import STATE
 from tuner.record.columns import WAITS
 from tuner.record.records import sign_of
+from tuner.spec.parameters import merged
 from tuner.training.share import hold_to_share
 from tuner.training.task import Task
 from tuner.training.trial_spec import TrialSpec, trial_seed
@@ -45,7 +46,8 @@ class Goal:
 
     def spec_of(self, config: dict[str, Any]) -> TrialSpec:
         """The spec of the trial that runs in this process."""
-        return replace(self.spec, config=config, seed=trial_seed(self.spec.seed, tune.get_context().get_trial_id()))
+        seed = trial_seed(self.spec.seed, tune.get_context().get_trial_id())
+        return replace(self.spec, config=merged(self.spec.constants, config), seed=seed)
 
 
 def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -> None:
@@ -143,7 +145,7 @@ def train_function(config: dict[str, Any], *, function: Callable[[dict[str, Any]
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(spec.seed)
     with own_exits(reporter):
-        output = function(config)
+        output = function(dict(spec.config))
         if not inspect.isgenerator(output):
             return output
         for metrics in output:

@@ -46,6 +46,11 @@ class ExperimentRecord:
             return self.followed
         return Tally(self.experiment).update(self.trials)
 
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The space's constants, which trials' configs in the journal lack."""
+        return dict(self.facts.get("space", {}).get("constants", {}))
+
     @kept
     def best(self) -> tuple[TrialRecord, Report] | None:
         """Returns the best trial by `experiment.BEST_RULE` and its best report."""

@@ -78,7 +78,7 @@ def _check_facts(facts: dict[str, Any]) -> None:
     if type(created) not in (int, float) or not 0 <= created <= 1e11:
         raise ValueError("`created` is no time")
     space, data = facts.get("space", {}), facts.get("data") or {}
-    if not isinstance(space.get("params", {}), dict):
+    if not isinstance(space.get("params", {}), dict) or not isinstance(space.get("constants", {}), dict):
         raise ValueError("`space` holds no parameters")
     if not isinstance(data.get("notice") or "", str):
         raise ValueError("`notice` is no text")

@@ -46,14 +46,25 @@ def kind(domain: Any) -> str:
         return "sample_from"
     base = {sample.Float: "uniform", sample.Integer: "randint"}.get(type(domain))
     if base is None:
-        raise ValueError(
-            f"{domain!r} is not a search domain; use tune.choice, tune.uniform, tune.loguniform, tune.randint, "
-            f"tune.grid_search or tune.sample_from (a constant belongs in the model or training function)"
-        )
+        raise ValueError(_no_domain(domain))
     drawn_by = _sampler(domain)
     if isinstance(drawn_by, sample.LogUniform):
         return f"log{base}"
     return "normal" if isinstance(drawn_by, sample.Normal) else base
+
+
+def is_choice(value: Any) -> bool:
+    """Whether the value is what `tune.choice` returns."""
+    from ray.tune.search.sample import Categorical
+
+    return isinstance(value, Categorical)
+
+
+def choice(values: list[Any]) -> Any:
+    """`tune.choice(values)`"""
+    from ray import tune
+
+    return tune.choice(values)
 
 
 def check_domain(domain: Any) -> None:
@@ -77,6 +88,30 @@ def describe(domain: Any) -> dict[str, Any]:
         return {"kind": name}
     bounds = {"kind": name, "lower": domain.lower, "upper": domain.upper, "q": getattr(domain.sampler, "q", None)}
     return {key: value for key, value in bounds.items() if value is not None and value not in (math.inf, -math.inf)}
+
+
+def checked_value(domain: Any, value: Any, name: str) -> Any:
+    """Returns the value as a trial gets it if the domain has it; a text may be that of one of a choice's values.
+
+    Raises:
+        ValueError: the domain has no such value; the text names the parameter and what is allowed.
+    """
+    described = kind(domain)
+    if described in ("choice", "grid_search"):
+        values = values_of(domain)
+        for each in values:
+            if (each == value and type(each) is type(value)) or str(each) == value:
+                return each
+        if value in values:
+            return values[values.index(value)]
+        raise ValueError(f"{name}={value!r}: must be one of {', '.join(map(repr, values))}")
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise ValueError(f"{name}={value!r}: must be a number")
+    if "randint" in described and value != int(value):
+        raise ValueError(f"{name}={value!r}: must be a whole number")
+    if described != "normal" and not domain.lower <= value <= _top(domain):
+        raise ValueError(f"{name}={value!r}: must be {domain.lower}..{_top(domain)}")
+    return int(value) if "randint" in described else float(value)
 
 
 def values_of(domain: Any) -> list[Any]:
@@ -150,6 +185,22 @@ def from_unit(domain: Any, unit: float) -> Any:
     if step:
         value = min(_top(domain), max(domain.lower, round(value / step) * step))
     return int(round(value)) if "randint" in name else float(value)
+
+
+def _no_domain(value: Any) -> str:
+    """Why a value in `params` is neither a domain nor a constant, and what to write instead."""
+    if isinstance(value, (list, tuple, set, frozenset, range)):
+        values = list(value)
+        shown = repr(values if len(values) <= 10 else [*values[:9], "..."])
+        return f"{type(value).__name__} {shown}; did you mean tune.choice({shown})?"
+    code = getattr(value, "__code__", None)
+    if code is not None:
+        what = f"{value.__name__} is a function ({code.co_filename}, line {code.co_firstlineno})"
+        return f"{what}; to compute a value for each trial, write tune.sample_from(lambda spec: ...)"
+    return (
+        f"a {type(value).__name__} is neither a domain, such as tune.choice, tune.uniform, tune.loguniform, "
+        f"tune.randint, tune.grid_search or tune.sample_from, nor a constant: a number, a text, True, False or None"
+    )
 
 
 def _share(domain: Any) -> float:

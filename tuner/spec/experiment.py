@@ -6,14 +6,17 @@ a request by building an Experiment from it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from tuner.errors import RequestError, nearest
+from tuner.spec import domains
 from tuner.spec.places import is_uri, local_root
 
 SearcherName = Literal["random", "grid", "refine", "hyperopt", "bohb", "optuna"]
@@ -36,6 +39,7 @@ EXTENDABLE = frozenset(
     | {"wandb", "wandb_project", "cpus_per_trial", "gpus_per_trial"}
     | {"trial_timeout", "max_failures", "priority"}
 )
+CONSTANTS = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
 LATEST = "latest"  # --resume takes it for the newest experiment, so no new experiment may have this name
 NAMES = {  # option -> the pattern that its value must match, and the pattern in words
     "name": (r"|[A-Za-z0-9][\w.-]{0,99}", "letters, digits, '.', '_' and '-', a letter or digit first, at most 100"),
@@ -49,6 +53,7 @@ BOUNDS = {
     "num_samples": (1, 1_000_000),
     "max_epochs": (1, MOST_EPOCHS),
     "grace_period": (1, MOST_EPOCHS),
+    "perturbation_interval": (0, MOST_EPOCHS),
     "workers_per_trial": (1, 10_000),
     "max_failures": (0, 1_000_000),
     "max_concurrent_trials": (0, 1_000_000),
@@ -59,7 +64,9 @@ MOST_RUNGS = 100  # factor 1.1 gives 100 rungs at 12,500 epochs; each rung costs
 MOST_SECONDS = 1e9  # 31 years
 MOST_CHARS = 4096  # length of a text
 MOST_NUMBER = 1e6  # CPUs, GPUs, or the reduction factor
+MOST_WORDS = 1000  # of one --point or --stop, and how many points
 KINDS = {int: "a whole number", float: "a number", str: f"a text of {MOST_CHARS} characters at most", bool: "yes or no"}
+KINDS |= {tuple: f"at most {MOST_WORDS} texts of {MOST_CHARS} characters at most"}
 BEST_RULE = (
     "the best trial is the one with the best finite value of the metric in any epoch that has a checkpoint (in any "
     "epoch at all if no trial saved a checkpoint); of equal values, the earlier report wins"
@@ -80,6 +87,8 @@ class Experiment:
     """Epochs (reports) that every trial trains before it may be stopped."""
     reduction_factor: float = 2
     """Keep 1 in this many trials at each rung; above 1."""
+    perturbation_interval: int = 0
+    """Epochs (reports) after which pbt compares trials and changes parameters. 0 = --grace-period."""
     searcher: SearcherName = "random"
     """How to propose settings. refine proposes random settings for the first half, then neighbours of the best one."""
     scheduler: SchedulerName = "asha"
@@ -104,6 +113,10 @@ class Experiment:
     """How many trials may run at once; on an autoscaling cluster, also how many are requested. 0 = as many as fit."""
     priority: int = 0
     """Rank among searches on one cluster or in the service's queue, -100..100; the highest starts trials first."""
+    point: tuple[tuple[str, ...], ...] = ()
+    """Values to try first, as name=value; repeat it for more trials. The searcher proposes the values left out."""
+    stop: tuple[str, ...] = ()
+    """End a trial when a metric reaches a value, as metric=value; for the searched metric in its --mode."""
     time_budget: str = ""
     """Stop the search after this time: 90s, 30m, 2h. Empty = no limit."""
     trial_timeout: str = ""
@@ -128,6 +141,8 @@ class Experiment:
     """Also write TensorBoard files, with Ray's own logger."""
 
     def __post_init__(self) -> None:
+        for name in ("point", "stop"):
+            object.__setattr__(self, name, _tuples(getattr(self, name)))  # JSON has only lists
         for field in dataclasses.fields(self):
             self._check_kind(field.name)
             self._check_choice(field.name)
@@ -144,7 +159,7 @@ class Experiment:
         self._check_workers()
         self._check_pair()
         self._check_names()
-        self.time_budget_s, self.trial_timeout_s  # noqa: B018  (raise for a bad one)
+        self.time_budget_s, self.trial_timeout_s, self.points, self.limits  # noqa: B018  (raise for a wrong one)
 
     @property
     def time_budget_s(self) -> float | None:
@@ -155,6 +170,20 @@ class Experiment:
     def trial_timeout_s(self) -> float | None:
         """The longest time in seconds that a trial may take for a report; None = no limit."""
         return self._seconds("trial_timeout")
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        """The settings to try first, nested as in a config; parameters may be missing."""
+        return [nested(dict(self._pair("point", word) for word in words)) for words in self.point]
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Metric -> the value at which a trial ends."""
+        limits = dict(self._pair("stop", word) for word in self.stop)
+        for name, value in limits.items():
+            if isinstance(value, (str, bool, type(None))) or math.isnan(value):
+                raise RequestError(f"--stop {name}={value}: must be a number")
+        return limits
 
     @property
     def folder(self) -> Path:
@@ -171,6 +200,8 @@ class Experiment:
         """Checks the type of a value: a value from a file may be anything."""
         kinds, value = ALLOWED_KINDS[name], getattr(self, name)
         fits = type(value) in kinds or (float in kinds and type(value) is int)
+        if isinstance(value, tuple):
+            fits = fits and _are_words(value, depth=2 if name == "point" else 1)
         if not fits or (isinstance(value, str) and len(value) > MOST_CHARS):
             shown = repr(value)[:50] if isinstance(value, (str, float, bool, type(None))) else type(value).__name__
             raise RequestError(f"{option(name)} {shown}: must be {' or '.join(KINDS[kind] for kind in kinds)}")
@@ -239,6 +270,12 @@ class Experiment:
                 f"the object store on each node, and give its path"
             )
 
+    def _pair(self, name: str, word: str) -> tuple[str, Any]:
+        key, equals, value = word.partition("=")
+        if not (key and equals and value):
+            raise RequestError(f"{option(name)} {word[:50]!r}: write it as name=value")
+        return key, literal(value)
+
     def _seconds(self, name: str) -> float | None:
         text = getattr(self, name)
         if not text:
@@ -253,6 +290,43 @@ class Experiment:
         """Field -> (value in this experiment, value in the other), for the fields that differ."""
         pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self)}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def literal(text: str) -> Any:
+    """The number, True, False or None that a text writes; else the text itself."""
+    for read in (int, float, CONSTANTS.__getitem__):
+        with contextlib.suppress(ValueError, KeyError):
+            return read(text)
+    return text
+
+
+def words(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """`{"a": {"b": 1}}` -> `("a/b=1",)`, as the options `--point` and `--stop` write it."""
+    return tuple(f"{name}={value}" for name, value in domains.leaves(values))
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """`{"a/b": 1}` -> `{"a": {"b": 1}}`, the inverse of `domains.leaves`."""
+    result: dict[str, Any] = {}
+    for path, value in flat.items():
+        *outer, last = path.split("/")
+        inside = result
+        for name in outer:
+            inside = inside.setdefault(name, {})
+            if not isinstance(inside, dict):
+                raise RequestError(f"{path}: {name!r} has a value and parameters of its own; leave one of them out")
+        inside[last] = value
+    return result
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _are_words(value: Any, depth: int) -> bool:
+    if depth == 0:
+        return isinstance(value, str) and len(value) <= MOST_CHARS
+    return isinstance(value, tuple) and len(value) <= MOST_WORDS and all(_are_words(each, depth - 1) for each in value)
 
 
 def option(field: str) -> str:
@@ -270,6 +344,8 @@ def _kinds(kind: Any) -> tuple[type, ...]:
     """The Python classes of the values that a type annotation allows."""
     if get_origin(kind) is Literal:
         return (str,)
+    if get_origin(kind) is tuple:
+        return (tuple,)
     return tuple(each for part in get_args(kind) for each in _kinds(part)) or (kind,)
 
 

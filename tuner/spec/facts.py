@@ -10,7 +10,7 @@ import time
 from functools import partial
 from typing import Any
 
-from tuner.spec import domains
+from tuner.spec import parameters
 from tuner.spec.experiment import BEST_RULE
 from tuner.spec.spaces import LoadedSpace
 
@@ -23,7 +23,8 @@ def facts_of(loaded_space: LoadedSpace, argv: list[str]) -> dict[str, Any]:
         "space": {
             "path": str(loaded_space.path),
             "sha256": loaded_space.sha256,
-            "params": {name: domains.describe(domain) for name, domain in domains.leaves(space.params)},
+            "params": parameters.describe(space.declared),
+            "constants": space.constants,
             "mutable": list(space.mutable),
         },
         "versions": versions(),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from tuner.spec import domains
+from tuner.spec import domains, parameters
 from tuner.training.task import Task
 
 
@@ -16,15 +17,23 @@ class Space:
     """The searched parameters, what a trial trains, and the metric. A space file names it `space`, at module level.
 
     Args:
-        params: name -> Ray domain (`tune.choice`, `tune.loguniform`, ...); dictionaries may be nested.
+        params: name -> Ray domain (`tune.choice`, `tune.loguniform`, ...) or a constant, which every trial gets: a
+            number, a text, True, False or None. Dictionaries may be nested. Dictionaries with domains in a
+            `tune.choice` are conditional parameters: a trial gets those of the chosen dictionary.
         task: the training functions. Give either `task` or `train`.
         train: any function that Ray Tune accepts: `train(config)` that calls `ray.tune.report`.
         metric: the reported metric to optimize.
         mode: "min" or "max": whether to minimize or maximize the metric.
         max_epochs: maximum epochs (reports) per trial; ASHA's `max_t`.
+        points: settings to try first; the searcher proposes the parameters that a point leaves out.
+        stop: metric -> value at which a trial ends. The searched metric ends it in its mode's direction; any other
+            ends it when it is at least the value.
         num_samples, grace_period, reduction_factor: defaults of the search; command-line options take precedence.
         strategy, workers_per_trial: how to train a trial of the task; command-line options take precedence.
-        mutable: parameters that pbt may change while a trial trains ("lr", "momentum", "weight_decay").
+        mutable: parameters that pbt may change while a trial trains ("lr", "momentum", "weight_decay"). A dict
+            declares the domain of each one's changed values, which is otherwise the parameter's own. A parameter with
+            a domain here may be a constant in `params`: then all trials start with it.
+        callbacks: Ray Tune's callbacks (`tune.Callback`) of the search.
 
     Raises:
         ValueError: a parameter or field is wrong; the text names it, its value and what is allowed.
@@ -41,7 +50,10 @@ class Space:
     reduction_factor: float = 2
     strategy: str = "single"
     workers_per_trial: int = 1
-    mutable: tuple[str, ...] = ()
+    mutable: Sequence[str] | Mapping[str, Any] = ()
+    points: Sequence[Mapping[str, Any]] = ()
+    stop: Mapping[str, float] = field(default_factory=dict)
+    callbacks: Sequence[Any] = ()
 
     def __post_init__(self) -> None:
         if (self.task is None) == (self.train is None):
@@ -52,19 +64,50 @@ class Space:
             raise ValueError("Space has no params: there is nothing to search")
         if self.train is not None and not _takes_config(self.train):
             raise ValueError(f"train={self.train!r}: must be a function of one argument, the config")
-        for name, domain in domains.leaves(self.params):
-            try:
-                domains.check_domain(domain)
-            except ValueError as error:
-                raise ValueError(f"parameter {name!r}: {error}") from None
+        parameters.check(self.params)
         for name in ("max_epochs", "num_samples", "grace_period", "workers_per_trial"):
             if type(getattr(self, name)) is not int:
                 raise ValueError(f"{name}={getattr(self, name)!r}: must be a whole number")
-        names = [name for name, _ in domains.leaves(self.params)]
         for name in self.mutable:
-            if name not in names or "/" in name:
-                what = "is a nested parameter" if name in names else f"is no parameter; give one of {', '.join(names)}"
-                raise ValueError(f"mutable names {name!r}, which {what}")
+            if name not in self.params or parameters.is_nested(self.params[name]):
+                known = ", ".join(name for name, value in self.params.items() if not parameters.is_nested(value))
+                raise ValueError(f"mutable names {name!r}, which is no parameter or a nested one; give one of {known}")
+        parameters.check(self.mutations, of="mutable")
+        if not self.searched:
+            raise ValueError("params has only constants: nothing to search; give one a domain such as tune.uniform")
+        for point in self.points:
+            try:
+                parameters.place(self.declared, point)
+            except ValueError as error:
+                raise ValueError(f"points: {error}") from None
+
+    @cached_property
+    def declared(self) -> dict[str, Any]:
+        """The params; a constant that pbt changes is a choice with one value."""
+        starts = {name: self.params[name] for name in self.mutable if parameters.is_constant(self.params[name])}
+        return {**self.params, **{name: domains.choice([value]) for name, value in starts.items()}}
+
+    @cached_property
+    def searched(self) -> dict[str, Any]:
+        """The declared parameters without constants."""
+        return parameters.searched(self.declared)
+
+    @cached_property
+    def encoded(self) -> dict[str, Any]:
+        """The searched params as a searcher gets them: without conditional ones."""
+        return parameters.encode(self.declared)
+
+    @cached_property
+    def constants(self) -> dict[str, Any]:
+        """The constants among the declared parameters, which every trial gets."""
+        return parameters.constants(self.declared)
+
+    @cached_property
+    def mutations(self) -> dict[str, Any]:
+        """Mutable parameter -> the domain of its changed values."""
+        if isinstance(self.mutable, Mapping):
+            return dict(self.mutable)
+        return {name: self.params[name] for name in self.mutable}
 
     def reported(self) -> set[str] | None:
         """The metrics that every report has; None for `train`, whose metrics are known only when a trial runs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tuner.training.task import Config
 
@@ -21,6 +21,7 @@ class TrialSpec:
         num_workers: number of processes that train it; more than 1 only with ddp.
         cpus, gpus: CPUs and GPUs of the whole trial.
         mutable: parameters whose value in `config` takes precedence over that in a checkpoint; pbt needs this.
+        constants: the space's constants, which are not in `config`.
     """
 
     config: Config
@@ -33,6 +34,7 @@ class TrialSpec:
     cpus: float = 1
     gpus: float = 0
     mutable: tuple[str, ...] = ()
+    constants: Config = field(default_factory=dict)
 
     @property
     def device(self) -> str:

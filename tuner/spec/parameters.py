@@ -1,0 +1,206 @@
+"""Splits declared parameters into searched ones and constants, and encodes conditional ones for searchers.
+
+A parameter is conditional if it is a `tune.choice` of dictionaries that declare domains of their own:
+
+    "optimizer": tune.choice([
+        {"name": "sgd", "momentum": tune.uniform(0, 0.99)},
+        {"name": "adam"},
+    ])
+
+A trial's config holds the chosen dictionary alone. A searcher proposes a value for each domain of every branch, beside
+the number of the branch: `{"optimizer": {"chosen": "branch0", "branch0": {"momentum": 0.9}}}`. Each searcher of
+the libraries can propose that; `decode` turns it into a config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tuner.errors import nearest
+from tuner.spec import domains
+
+CHOSEN, BRANCH = "chosen", "branch"
+Params = Mapping[str, Any]
+Setting = dict[str, Any]
+
+
+def is_nested(value: Any) -> bool:
+    """Whether the value is a dictionary of parameters."""
+    return isinstance(value, Mapping) and not domains.is_grid(value)
+
+
+def is_constant(value: Any) -> bool:
+    """Whether the value is passed to every trial as it is."""
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def check(params: Params, of: str = "parameter") -> None:
+    """Raises a ValueError that names the first parameter that is neither a domain nor a constant, or a wrong domain."""
+    for name, value in domains.leaves(params):
+        if is_constant(value):
+            continue
+        try:
+            domains.check_domain(value)
+        except ValueError as error:
+            raise ValueError(f"{of} {name!r}: {error}") from None
+        for each in branches(value):
+            if is_nested(each):
+                check(each, of=f"{of} {name!r}, one of its choices:")
+            elif not is_constant(each):
+                raise ValueError(f"{of} {name!r}: a {type(each).__name__} among dictionaries with domains; give a dict")
+
+
+def branches(value: Any) -> list[Any]:
+    """The values of a choice if at least one of them is a dictionary with a domain in it, else an empty list."""
+    if not domains.is_choice(value):
+        return []
+    values = domains.values_of(value)
+    return values if any(is_nested(each) and searched(each) for each in values) else []
+
+
+def searched(params: Params) -> Setting:
+    """The parameters without constants, and without dictionaries that hold only constants."""
+    inner = {name: searched(value) if is_nested(value) else value for name, value in params.items()}
+    return {name: value for name, value in inner.items() if value != {} and not is_constant(value)}
+
+
+def constants(params: Params) -> Setting:
+    """The constants alone, nested as they were declared."""
+    inner = {name: constants(value) if is_nested(value) else value for name, value in params.items()}
+    return {name: value for name, value in inner.items() if value and isinstance(value, dict) and is_nested(value)} | {
+        name: value for name, value in inner.items() if is_constant(value)
+    }
+
+
+def merged(constants: Params, config: Params) -> Setting:
+    """A trial's whole config: its searched parameters and the constants."""
+    both = {name: merged(constants[name], config[name]) for name in constants if is_nested(config.get(name))}
+    return {**constants, **config, **both}
+
+
+def searched_in(params: Params, config: Params) -> Setting:
+    """A trial's whole config without the constants: the inverse of `merged`."""
+    left = {}
+    for name, value in searched(params).items():
+        left[name] = searched_in(params[name], config[name]) if is_nested(value) else config[name]
+    return left
+
+
+def encode(params: Params) -> Setting:
+    """The searched parameters as a searcher gets them: without conditional ones (see the module's text)."""
+    encoded: Setting = {}
+    for name, value in searched(params).items():
+        if values := branches(value):
+            inner = {_key(i): encode(each) for i, each in enumerate(values) if is_nested(each)}
+            encoded[name] = {CHOSEN: domains.choice([_key(i) for i in range(len(values))])}
+            encoded[name] |= {key: each for key, each in inner.items() if each}
+        else:
+            encoded[name] = encode(value) if is_nested(value) else value
+    return encoded
+
+
+def _key(number: int) -> str:
+    return f"{BRANCH}{number}"  # not the number alone: Ray's adapter of BOHB would make a list of it
+
+
+def decode(params: Params, setting: Params) -> Setting:
+    """The config of a setting that was proposed for `encode(params)`, with the constants of `params`."""
+    config: Setting = {}
+    for name, value in params.items():
+        if values := branches(value):
+            key = setting[name][CHOSEN]
+            chosen = values[int(key.removeprefix(BRANCH))]
+            config[name] = decode(chosen, setting[name].get(key, {})) if is_nested(chosen) else chosen
+        elif is_nested(value):
+            config[name] = decode(value, setting.get(name, {}))
+        else:
+            config[name] = value if is_constant(value) else setting[name]
+    return config
+
+
+def leaves(params: Params) -> Iterator[tuple[str, list[Any]]]:
+    """Yields each name of a flattened config, with the domains and constants that it may have a value of.
+
+    A name has several of them if several branches declare it. Constants outside of branches are left out.
+    """
+    found: dict[str, list[Any]] = {}
+    for name, value in searched(params).items():
+        for path, each in _leaves(name, value):
+            found.setdefault(path, []).append(each)
+    yield from found.items()
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    nested_in = branches(value) or ([value] if is_nested(value) else [])
+    if not nested_in:
+        yield path, value
+    for each in nested_in:
+        for name, inner in each.items() if is_nested(each) else [("", each)]:
+            yield from _leaves(f"{path}/{name}" if name else path, inner)
+
+
+def describe(params: Params) -> dict[str, dict[str, Any]]:
+    """Name of a flattened config -> its domain as JSON, as experiment.json records it.
+
+    A name that several branches declare has the kind and bounds of all, or the kind `conditional` if kinds differ.
+    """
+    return {path: _described(values) for path, values in leaves(params)}
+
+
+def _described(values: list[Any]) -> dict[str, Any]:
+    told = [{"kind": "choice", "values": [each]} if is_constant(each) else domains.describe(each) for each in values]
+    kinds = {each["kind"] for each in told}
+    if len(told) == 1 or all(each == told[0] for each in told):
+        return told[0]
+    if kinds == {"choice"}:
+        return {"kind": "choice", "values": list(dict.fromkeys(v for each in told for v in each["values"]))}
+    return {"kind": "conditional", "branches": told}
+
+
+def place(params: Params, point: Params, path: str = "") -> Setting:
+    """The part of a setting for `encode(params)` that a point fixes, flattened: `{"optimizer/branch0/momentum": 0.9}`.
+
+    Args:
+        point: some parameters of a config with their values, nested as in a config.
+
+    Raises:
+        ValueError: the point names an unknown parameter, or gives a value that its parameter cannot have.
+    """
+    unknown = [name for name in point if name not in params]
+    if unknown:
+        at = f"{path}{unknown[0]}"
+        raise ValueError(f"{at!r} is no parameter{nearest(unknown[0], params)}; give {', '.join(params)}")
+    placed: Setting = {}
+    for name, given in point.items():
+        value, here = params[name], f"{path}{name}"
+        if values := branches(value):
+            placed |= _branch_of(values, given, here)
+        elif is_nested(value):
+            if not is_nested(given):
+                raise ValueError(f"{here}={given!r}: must be a dict of {', '.join(value)}")
+            placed |= place(value, given, f"{here}/")
+        elif is_constant(value):
+            if given != value:
+                raise ValueError(f"{here}={given!r}: is the constant {value!r}; leave it out, or search it")
+        elif domains.kind(value) == "sample_from":
+            raise ValueError(f"{here}={given!r}: tune.sample_from computes it; leave it out")
+        else:
+            placed[here] = domains.checked_value(value, given, here)
+    return placed
+
+
+def _branch_of(values: list[Any], given: Any, here: str) -> Setting:
+    """The branch that the given value is of, and the values that it fixes there: the first branch that fits."""
+    why = ValueError(f"{here}={given!r}: is none of its choices")
+    for number, each in enumerate(values):
+        chosen = {f"{here}/{CHOSEN}": _key(number)}
+        if not is_nested(each):
+            if each == given:
+                return chosen
+        elif is_nested(given):
+            try:
+                return chosen | place(each, given, f"{here}/{_key(number)}/")
+            except ValueError as error:
+                why = ValueError(str(error).replace(f"{here}/{_key(number)}/", f"{here}/"))
+    raise why
