@@ -94,8 +94,8 @@ def test_a_missing_file_is_told():
         ("import no_such_module_at_all\n", "No module named 'no_such_module_at_all'", 1),
         (HEAD + "tune.nothing\n", "has no attribute 'nothing'", 9),
         (
-            HEAD + "space = Space(\n    params={'lr': 0.1},\n    train=train)\n",
-            "parameter 'lr': 0.1 is not a search domain",
+            HEAD + "space = Space(\n    params={'lr': [0.1]},\n    train=train)\n",
+            "parameter 'lr': list [0.1]; did you mean tune.choice([0.1])?",
             9,
         ),
         (
@@ -110,8 +110,8 @@ def test_a_missing_file_is_told():
         ),
         (HEAD + "space = Space(params={'x': tune.loguniform(0, 1)}, train=train)\n", "", 9),
         (
-            HEAD + "space = Space(params={'a': {'b': 3}}, train=train)\n",
-            "parameter 'a/b': 3 is not a search domain",
+            HEAD + "space = Space(params={'a': {'b': {3}}}, train=train)\n",
+            "parameter 'a/b': set [3]; did you mean tune.choice([3])?",
             9,
         ),
         (HEAD + "space = Space(params={}, train=train)\n", "no params: there is nothing to search", 9),

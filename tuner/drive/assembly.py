@@ -21,7 +21,7 @@ from tuner.drive.progress import ProgressTable
 from tuner.drive.proposals import KEEP_BEST_AND_LATEST, Proposals
 from tuner.drive.replay import Replay
 from tuner.drive.schedulers import build_scheduler
-from tuner.drive.searchers import build_searcher
+from tuner.drive.searchers import build_searcher, first_num_samples
 from tuner.engine import probe
 from tuner.engine.controller import installed
 from tuner.engine.halt import Halt
@@ -68,7 +68,7 @@ def assemble(
         follow=bool(experiment.address),
         priority=experiment.priority,
     )
-    searcher, num_settings = build_searcher(experiment, loaded_space.space)
+    searcher, num_settings = build_searcher(experiment, loaded_space.space, first_num_samples(history))
     scheduler = build_scheduler(experiment, loaded_space.space)
     pbt = experiment.scheduler == "pbt"  # runs its whole population at once, and may copy any checkpoint
     ledger = Ledger(journal)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tuner.drive.sampling import GridSearcher, num_random
-from tuner.drive.searchers import num_settings
+from tuner.drive.searchers import first_num_samples, num_settings
 from tuner.record.columns import GROWTH
 from tuner.record.records import TrialRecord
 from tuner.spec import domains, parameters
@@ -19,6 +19,7 @@ from tuner.views.labels import figures, setting
 if TYPE_CHECKING:
     from tuner.drive.session import Done, Request
     from tuner.spec.resources import Resources
+    from tuner.spec.space import Space
 
 
 def plan(request: Request) -> list[str]:
@@ -159,12 +160,17 @@ def growing(trials: Iterable[TrialRecord]) -> list[str]:
 def settings(request: Request) -> str:
     """The number of settings, and how they are proposed."""
     e, space = request.experiment, request.loaded_space.space
+    points = f"; the first {len(e.point)} from the given points" if e.point else ""
+    return _proposed(request, e, space) + points
+
+
+def _proposed(request: Request, e: Experiment, space: Space) -> str:
     if e.searcher == "grid":
-        grid = GridSearcher(e, space)
+        grid = GridSearcher(e, space, e.num_samples)
         part = "all" if grid.num_settings == grid.size else f"{grid.num_settings}, drawn by the seed,"
         return f"{part} of a grid of {grid.size}" + ("" if part == "all" else f" (--num-samples {grid.size} tries all)")
     if e.searcher == "refine":
-        half = num_random(e)
+        half = num_random(first_num_samples(request.history) or e.num_samples)
         return f"{half} random, then {e.num_samples - half} neighbours of the best one"
     points = num_settings(e, space) // e.num_samples
     times = f" x {points} grid points" if points > 1 else ""

@@ -75,7 +75,7 @@ class RandomSearcher(Searcher):
     If the space contains `tune.grid_search`, every sample is tried at each grid point, as in Ray.
     """
 
-    def __init__(self, experiment: Experiment, space: Space) -> None:
+    def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
         super().__init__(experiment.metric, experiment.mode)
         self._seed, self._space = experiment.seed, space
         grids = [domains.values_of(d) for _, d in domains.leaves(space.searched) if domains.is_grid(d)]
@@ -103,14 +103,14 @@ class GridSearcher(Searcher):
     Without the random order, the first `num_samples` settings would all have the same values of the first parameters.
     """
 
-    def __init__(self, experiment: Experiment, space: Space) -> None:
+    def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
         super().__init__(experiment.metric, experiment.mode)
         self._space, self._first = space, first_configs(experiment, space)
         self.size = grid_size(space.searched)
         self.num_settings = min(experiment.num_samples, len(self._first) + self.size)
-        # The order contains indices, not settings, because a grid may have millions of points.
-        num_points = max(0, self.num_settings - len(self._first))
-        self._order = random.Random(experiment.seed).sample(range(self.size), num_points)
+        num_first = min(first_num_samples, len(self._first) + self.size) - len(self._first)
+        order = extendable_sample(self.size, max(0, num_first), experiment.seed)
+        self._order = list(itertools.islice(order, max(0, self.num_settings - len(self._first))))
         self._proposed = 0
 
     def suggest(self, trial_id: str) -> Setting | str:
@@ -132,11 +132,11 @@ class RefineSearcher(Searcher):
     in one parameter come before those that differ in two. After all neighbours at one step come those at two steps.
     """
 
-    def __init__(self, experiment: Experiment, space: Space) -> None:
+    def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
         super().__init__(experiment.metric, experiment.mode)
         self._seed, self._space = experiment.seed, space
         self._leaves = dict(domains.leaves(space.encoded))
-        self.num_settings, self.num_random = experiment.num_samples, num_random(experiment)
+        self.num_settings, self.num_random = experiment.num_samples, num_random(first_num_samples)
         self._first = first_settings(experiment, space)
         self._proposed = 0
         self._sign = sign_of(experiment.mode)
@@ -201,9 +201,32 @@ class RefineSearcher(Searcher):
         self._running.discard(trial_id)
 
 
-def num_random(experiment: Experiment) -> int:
+def num_random(num_samples: int) -> int:
     """How many settings of a `refine` search are random; the other settings are neighbours of the best one."""
-    return math.ceil(experiment.num_samples / 2)
+    return math.ceil(num_samples / 2)
+
+
+def extendable_sample(size: int, num: int, seed: int) -> Iterator[int]:
+    """Yields all of `range(size)` in random order; the first `num` are `random.Random(seed).sample(range(size), num)`.
+
+    `sample` alone would draw others for a larger `num`: it has two methods, and chooses by `num`. This continues with
+    the method that it has chosen. No list of a grid's points is built unless the sample needs one.
+    """
+    stream = random.Random(seed)
+    most = 21 + (4 ** math.ceil(math.log(num * 3, 4)) if num > 5 else 0)  # CPython's `Random.sample`
+    if size <= most:
+        pool = list(range(size))
+        for left in range(size, 0, -1):
+            place = stream.randrange(left)
+            yield pool[place]
+            pool[place] = pool[left - 1]
+        return
+    drawn: set[int] = set()
+    while len(drawn) < size:
+        index = stream.randrange(size)
+        if index not in drawn:
+            drawn.add(index)
+            yield index
 
 
 def grid_size(params: Any) -> int:

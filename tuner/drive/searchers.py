@@ -10,6 +10,7 @@ from ray.tune.search import Searcher
 
 from tuner.drive.sampling import GridSearcher, RandomSearcher, RefineSearcher, first_settings
 from tuner.errors import RequestError
+from tuner.record.events import Event
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
@@ -17,28 +18,43 @@ from tuner.spec.space import Space
 Points = list[dict[str, Any]]  # flattened settings to try first
 
 
-def build_searcher(experiment: Experiment, space: Space) -> tuple[Searcher, int]:
+def build_searcher(experiment: Experiment, space: Space, first_num_samples: int | None = None) -> tuple[Searcher, int]:
     """Builds the searcher of an experiment; returns it with the number of settings that it will propose.
+
+    Args:
+        first_num_samples: --num-samples of the search's first session, if a later one has extended it. An extended
+            search proposes the settings of the first session again, then more.
 
     Raises:
         RequestError: the searcher cannot propose a parameter of the space, or needs a package that is not installed.
     """
     check_searcher(experiment, space)
+    first_num_samples = first_num_samples or experiment.num_samples
     if experiment.searcher in OWN:
-        searcher = OWN[experiment.searcher](experiment, space)
+        searcher = OWN[experiment.searcher](experiment, space, first_num_samples)
         return searcher, searcher.num_settings
     first = first_settings(experiment, space)
     if experiment.searcher == "hyperopt":
         first = [_indexed(point, space) for point in first]
-    model_based = MODEL_BASED[experiment.searcher](experiment, first)
+    # By default the libraries try 20 and 10 random settings before they use their model: all settings of a search with
+    # 10 samples would be random.
+    num_random = max(3, min(10, first_num_samples // 3))
+    model_based = MODEL_BASED[experiment.searcher](experiment.seed, num_random, first)
     model_based.set_search_properties(experiment.metric, experiment.mode, space.encoded)
     return Decoding(model_based, space), experiment.num_samples
+
+
+def first_num_samples(history: list[Event]) -> int | None:
+    """--num-samples of the search's first session; None for a new search."""
+    begun = next((event for event in history if event["event"] == "experiment_started"), {})
+    number = begun.get("num_samples")
+    return number if type(number) is int and number > 0 else None
 
 
 def num_settings(experiment: Experiment, space: Space) -> int:
     """Returns how many settings the searcher of an experiment will propose."""
     own = OWN.get(experiment.searcher)
-    return own(experiment, space).num_settings if own else experiment.num_samples
+    return own(experiment, space, experiment.num_samples).num_settings if own else experiment.num_samples
 
 
 def check_searcher(experiment: Experiment, space: Space) -> None:
@@ -86,41 +102,33 @@ def _indexed(point: dict[str, Any], space: Space) -> dict[str, Any]:
     return {name: choices[name].index(value) if name in choices else value for name, value in point.items()}
 
 
-def _startup(experiment: Experiment) -> int:
-    # By default the libraries try 20 and 10 random settings before they use their model: all of a search with
-    # 10 samples would be random.
-    return max(3, min(10, experiment.num_samples // 3))
-
-
-def _hyperopt(experiment: Experiment, first: Points) -> Searcher:
+def _hyperopt(seed: int, num_random: int, first: Points) -> Searcher:
     from ray.tune.search.hyperopt import HyperOptSearch
 
-    return HyperOptSearch(
-        random_state_seed=experiment.seed, n_initial_points=_startup(experiment), points_to_evaluate=first or None
-    )
+    return HyperOptSearch(random_state_seed=seed, n_initial_points=num_random, points_to_evaluate=first or None)
 
 
-def _optuna(experiment: Experiment, first: Points) -> Searcher:
+def _optuna(seed: int, num_random: int, first: Points) -> Searcher:
     import optuna
     from ray.tune.search.optuna import OptunaSearch
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(seed=experiment.seed, n_startup_trials=_startup(experiment))
+    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=num_random)
     return OptunaSearch(sampler=sampler, points_to_evaluate=first or None)
 
 
-def _bohb(experiment: Experiment, first: Points) -> Searcher:
+def _bohb(seed: int, num_random: int, first: Points) -> Searcher:
     from ray.tune.search.bohb import TuneBOHB
 
-    return TuneBOHB(seed=experiment.seed, points_to_evaluate=first or None)
+    return TuneBOHB(seed=seed, points_to_evaluate=first or None)
 
 
-OWN: dict[str, Callable[[Experiment, Space], Any]] = {
+OWN: dict[str, Callable[[Experiment, Space, int], Any]] = {
     "random": RandomSearcher,
     "grid": GridSearcher,
     "refine": RefineSearcher,
 }
-MODEL_BASED: dict[str, Callable[[Experiment, Points], Searcher]] = {
+MODEL_BASED: dict[str, Callable[[int, int, Points], Searcher]] = {
     "hyperopt": _hyperopt,
     "optuna": _optuna,
     "bohb": _bohb,

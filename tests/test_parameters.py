@@ -1,0 +1,169 @@
+"""Constants, conditional parameters, given points and extended searches, for every searcher."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ray import tune
+from test_searchers import drive, experiment_of
+
+from tuner.drive.sampling import extendable_sample
+from tuner.drive.searchers import build_searcher
+from tuner.errors import RequestError
+from tuner.space import Space
+from tuner.spec import parameters
+from tuner.spec.experiment import CHOICES, nested, words
+
+SEARCHERS = CHOICES["searcher"]
+
+
+def train(config):
+    pass
+
+
+def conditional(**others):
+    """Two optimizers with parameters of their own, a branch within a branch, and constants at each level."""
+    sgd = {"name": "sgd", "lr": tune.loguniform(1e-3, 1), "momentum": tune.uniform(0, 0.99)}
+    decay = tune.choice([None, {"weight_decay": tune.loguniform(1e-6, 1e-2)}])
+    adam = {"name": "adam", "lr": tune.loguniform(1e-5, 1e-1), "decay": decay}
+    params = {"optimizer": tune.choice([sgd, adam]), "width": tune.choice([4, 8]), "steps": 4}
+    return Space(params=params | {"net": {"kind": "mlp", "depth": tune.randint(1, 4)}}, train=train, **others)
+
+
+def settings_of(searcher, space, num=14, first=None, seed=0, **options):
+    points = tuple(words(point) for point in space.points)
+    experiment = experiment_of(searcher, seed, num, point=points, **options)
+    built, num_settings = build_searcher(experiment, space, first)
+    return drive(built, seed=seed, num=min(num, num_settings))
+
+
+@pytest.mark.parametrize("searcher", SEARCHERS)
+def test_a_trial_gets_the_parameters_of_its_branch_alone(searcher):
+    names = {"sgd": {"name", "lr", "momentum"}, "adam": {"name", "lr", "decay"}}
+    configs = settings_of(searcher, conditional(), num=30)
+    assert {config["optimizer"]["name"] for config in configs} == set(names)
+    for config in configs:
+        assert set(config) == {"optimizer", "width", "net"} and set(config["net"]) == {"depth"}
+        optimizer = config["optimizer"]
+        assert set(optimizer) == names[optimizer["name"]]
+        low, high = (1e-3, 1) if optimizer["name"] == "sgd" else (1e-5, 1e-1)
+        assert low <= optimizer["lr"] <= high
+        assert optimizer.get("decay") is None or 1e-6 <= optimizer["decay"]["weight_decay"] <= 1e-2
+
+
+@pytest.mark.parametrize("searcher", SEARCHERS)
+def test_the_given_points_come_first_and_the_searcher_fills_in_the_rest(searcher):
+    whole = {"optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0.9}, "width": 8, "net": {"depth": 2}}
+    points = [whole, {"optimizer": {"name": "adam", "lr": 0.001, "decay": None}}, {"width": 4}]
+    first, second, third, *rest = settings_of(searcher, conditional(points=points))
+    assert first == whole
+    assert second["optimizer"] == points[1]["optimizer"] and second["width"] in (4, 8)
+    assert third["width"] == 4 and "lr" in third["optimizer"]
+    assert len(rest) == 11
+
+
+@pytest.mark.parametrize("searcher", SEARCHERS)
+@pytest.mark.parametrize("numbers", [(3, 14), (10, 20), (31, 45)])
+@pytest.mark.parametrize("points", [(), ({"width": 4},)])
+def test_an_extended_search_proposes_what_it_has_proposed(searcher, numbers, points):
+    few, many = numbers
+    space = conditional(points=points)
+    begun = settings_of(searcher, space, num=few)
+    extended = settings_of(searcher, space, num=many, first=few)
+    assert extended[:few] == begun and len(extended) == many
+
+
+@given(st.integers(1, 2000), st.integers(0, 300), st.integers(0, 300), st.integers(0, 9))
+def test_a_sample_is_extended_at_its_end(size, num, more, seed):
+    num = min(size, num)
+    stream = extendable_sample(size, num, seed)
+    assert [next(stream) for _ in range(num)] == random.Random(seed).sample(range(size), num)
+    if size < 300:
+        assert sorted(extendable_sample(size, num, seed)) == list(range(size))
+
+
+def test_a_grid_has_each_combination_of_each_branch_once():
+    branches = [{"a": tune.choice([1, 2]), "b": tune.choice([3, 4, 5])}, {"a": tune.choice([6, 7])}, None]
+    space = Space(params={"x": tune.choice(branches), "y": tune.choice("pq"), "z": 1}, train=train)
+    configs = settings_of("grid", space, num=100)
+    assert len(configs) == (2 * 3 + 2 + 1) * 2
+    assert len({str(config) for config in configs}) == len(configs)
+
+
+def test_refine_keeps_to_the_branch_of_the_best_trial_or_leaves_it_whole():
+    configs = settings_of("refine", conditional(), num=30)
+    assert len({str(config) for config in configs}) == 30, "no setting twice: an inactive parameter is no difference"
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 2**32 - 1))
+def test_a_drawn_setting_becomes_a_config_and_the_same_point_again(seed):
+    (config,) = settings_of("random", space := conditional(), num=1, seed=seed)
+    placed = parameters.place(space.declared, config)
+    assert parameters.decode(space.searched, nested(placed)) == config
+    whole = parameters.merged(space.constants, config)
+    assert whole["steps"] == 4 and whole["net"]["kind"] == "mlp"
+    assert parameters.searched_in(space.declared, whole) == config
+
+
+@pytest.mark.parametrize(
+    "point, message",
+    [
+        ({"widht": 4}, "'widht' is no parameter; did you mean 'width'?"),
+        ({"width": 5}, "width=5: must be one of 4, 8"),
+        ({"steps": 5}, "steps=5: is the constant 4"),
+        ({"net": 3}, "net=3: must be a dict of kind, depth"),
+        ({"net": {"depth": 9}}, "net/depth=9: must be 1..3"),
+        ({"net": {"depth": 1.5}}, "net/depth=1.5: must be a whole number"),
+        ({"net": {"depth": "deep"}}, "net/depth='deep': must be a number"),
+        ({"optimizer": {"name": "adm"}}, "optimizer/name='adm'"),
+        ({"optimizer": {"name": "adam", "momentum": 1}}, "'optimizer/momentum' is no parameter"),
+    ],
+)
+def test_a_wrong_point_is_refused_by_name(point, message):
+    with pytest.raises(ValueError, match="points: .*" + message.split("?")[0].replace("(", r"\(")):
+        conditional(points=[point])
+    with pytest.raises(RequestError) as refused:
+        experiment = experiment_of("random", point=(words(point),))
+        build_searcher(experiment, conditional())
+    assert message in str(refused.value) and str(refused.value).startswith("--point")
+
+
+def test_what_is_declared_has_the_names_of_a_config():
+    described = parameters.describe(conditional().declared)
+    assert described["optimizer/name"] == {"kind": "choice", "values": ["sgd", "adam"]}
+    assert described["optimizer/momentum"]["kind"] == "uniform"
+    assert [each["lower"] for each in described["optimizer/lr"]["branches"]] == [1e-3, 1e-5]
+    assert described["optimizer/decay/weight_decay"]["kind"] == "loguniform"
+    assert set(described) >= {"width", "net/depth"} and not {"steps", "net/kind"} & set(described)
+
+
+@pytest.mark.parametrize(
+    "value, message",
+    [
+        ([0.1, 0.01], "list [0.1, 0.01]; did you mean tune.choice([0.1, 0.01])?"),
+        ((1, 2), "did you mean tune.choice([1, 2])?"),
+        (lambda spec: 1, "is a function"),
+        (object(), "a object is neither a domain"),
+        (tune.choice([{"a": tune.choice([])}]), "tune.choice([]) has no values"),
+        (tune.choice([{"a": tune.uniform(0, 1)}, [1]]), "a list among dictionaries with domains"),
+    ],
+)
+def test_what_is_neither_a_domain_nor_a_constant_is_refused_with_what_to_write(value, message):
+    with pytest.raises(ValueError) as refused:
+        Space(params={"x": value, "y": tune.uniform(0, 1)}, train=train)
+    assert message in str(refused.value) and "'x'" in str(refused.value)
+    if callable(value):
+        assert __file__ in str(refused.value), "the user's own file and line"
+
+
+def test_constants_alone_are_no_search():
+    with pytest.raises(ValueError, match="only constants"):
+        Space(params={"x": 1, "y": {"z": None}}, train=train)
+
+
+def test_a_choice_of_fixed_dictionaries_is_one_parameter():
+    space = Space(params={"x": tune.choice([{"a": 1}, {"a": 2}])}, train=train)
+    assert space.encoded == space.searched == space.params
+    assert {str(config) for config in settings_of("random", space)} == {"{'x': {'a': 1}}", "{'x': {'a': 2}}"}
