@@ -11,6 +11,7 @@ OPTIONS = {
     "--scheduler", "--metric", "--mode", "--cpus-per-trial", "--gpus-per-trial", "--workers-per-trial", "--strategy",
     "--precision", "--on-oom", "--max-concurrent-trials", "--time-budget", "--seed", "--name", "--results",
     "--resume", "--address", "--data-dir", "--wandb", "--wandb-project", "--dry-run", "--tensorboard", "--help",
+    "--point", "--stop", "--perturbation-interval",
     "--trial-timeout", "--max-failures", "--priority", "--trust",
 }  # fmt: skip
 PROGRAM = """

@@ -183,8 +183,8 @@ FILES = [
     ("space = 3\n", "has no space = Space(...)"),
     ("", "has no space = Space(...)"),
     (
-        "space = Space(params={'lr': 0.1}, train=train)",
-        "parameter 'lr': 0.1 is not a search domain; use tune.choice",
+        "space = Space(params={'lr': [0.1, 1]}, train=train)",
+        "parameter 'lr': list [0.1, 1]; did you mean tune.choice([0.1, 1])?",
     ),
     (
         "space = Space(params={'l': tune.choice([])}, train=train)",

@@ -15,7 +15,7 @@ from ray.tune.experiment import Trial
 from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 
 from tuner.drive import trial as trials
-from tuner.drive.callbacks import JournalCallback
+from tuner.drive.callbacks import GuardedCallback, JournalCallback
 from tuner.drive.decisions import JournalingScheduler
 from tuner.drive.progress import ProgressTable
 from tuner.drive.proposals import KEEP_BEST_AND_LATEST, Proposals
@@ -103,6 +103,7 @@ def assemble(
     all_may_wait = pbt or experiment.address
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(num_settings if all_may_wait else resources.concurrent + 1)
     loggers = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
+    users = [GuardedCallback(callback) for callback in loaded_space.space.callbacks]
     tuner = tune.Tuner(
         trainable(experiment, loaded_space, splits, resources),
         tune_config=tune.TuneConfig(
@@ -116,7 +117,7 @@ def assemble(
             name="ray",
             storage_path=str(experiment.folder.absolute()),
             stop=halt,
-            callbacks=[JournalCallback(journal, judge, halt, retries), *loggers],
+            callbacks=[JournalCallback(journal, judge, halt, retries), *loggers, *users],
             progress_reporter=ProgressTable(experiment, num_settings, halt.left_s, nodes.notice),
             verbose=1,
         ),

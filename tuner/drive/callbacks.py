@@ -1,7 +1,9 @@
-"""Writes the start, failures and end of each trial to the journal, from Ray's callbacks."""
+"""Writes the start, failures and end of each trial to the journal, and guards the user's own callbacks."""
 
 from __future__ import annotations
 
+import logging
+from functools import partialmethod
 from typing import Any
 
 from ray.tune import Callback
@@ -11,6 +13,9 @@ from tuner.drive.decisions import JournalingScheduler, Verdict
 from tuner.engine.halt import Halt
 from tuner.engine.retries import Failure, Retries
 from tuner.record.journal import Journal
+from tuner.spec.spaces import with_place
+
+logger = logging.getLogger(__name__)
 
 
 class JournalCallback(Callback):
@@ -72,3 +77,27 @@ class JournalCallback(Callback):
         for trial_id in sorted(self._running):
             reason = self._halt.reason or "the search was interrupted"
             self._journal.write("trial_ended", trial_id, status="interrupted", reason=reason)
+
+
+class GuardedCallback(Callback):
+    """A user's callback; if it raises an exception, that is printed and the callback is not called again.
+
+    In Ray, an exception in a callback ends the whole search.
+    """
+
+    def __init__(self, inner: Callback) -> None:
+        self._inner: Callback | None = inner
+
+    def _call(self, hook: str, *args: Any, **info: Any) -> Any:
+        if self._inner is None:
+            return None
+        try:
+            return getattr(self._inner, hook)(*args, **info)
+        except Exception as error:
+            name = type(self._inner).__name__
+            logger.warning("callback %s.%s raises %s; it is not called again", name, hook, with_place(error))
+            self._inner = None
+
+
+for _hook in (name for name in dir(Callback) if name.startswith("on_") or name in ("setup", "get_state", "set_state")):
+    setattr(GuardedCallback, _hook, partialmethod(GuardedCallback._call, _hook))

@@ -22,6 +22,7 @@ from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
 from tuner.engine.reports import begin_reports, own_exits
+from tuner.engine.trainable import run_class
 from tuner.record.checkpoints import STATE
 from tuner.record.columns import WAITS
 from tuner.record.records import sign_of
@@ -135,7 +136,7 @@ def run_epochs(training: Epochs, save: Callable[[float, Path], None], best: floa
         patiently(report_of, report, partial(save, best) if math.isfinite(value) else None)
 
 
-def train_function(config: dict[str, Any], *, function: Callable[[dict[str, Any]], Any], goal: Goal) -> Any:
+def train_function(config: dict[str, Any], *, function: Any, goal: Goal) -> Any:
     """Runs a function that was written for Ray Tune; it may report, yield or return its metrics."""
     spec = goal.spec_of(config)
     start_clean(spec.num_threads, spec.gpus)
@@ -145,6 +146,8 @@ def train_function(config: dict[str, Any], *, function: Callable[[dict[str, Any]
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(spec.seed)
     with own_exits(reporter):
+        if inspect.isclass(function):
+            return run_class(function, dict(spec.config))
         output = function(dict(spec.config))
         if not inspect.isgenerator(output):
             return output

@@ -1,12 +1,19 @@
-"""Turns a trial's function into the class that Ray runs in a worker."""
+"""Turns a trial's function into the class that Ray runs in a worker, and a user's class into a function."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.tune.logger import NoopLogger
+from ray.tune.result import DONE
 from ray.tune.trainable import wrap_function
+
+from tuner.record.checkpoints import STATE
+from tuner.record.events import RAY_KEYS
 
 
 class StillTrainingError(Exception):
@@ -29,3 +36,48 @@ def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[s
 
     made: type = tune.with_resources(TrialFunction, tune.PlacementGroupFactory(bundles))
     return made
+
+
+def run_class(trainable: type[tune.Trainable], config: dict[str, Any]) -> None:
+    """Runs a class Trainable: reports each step's result, with a checkpoint if the class can save one.
+
+    What `save_checkpoint` returns must be None, its folder, or a dict that `torch.load` reads with `weights_only`: a
+    resume must not run code of a file.
+    """
+    with tempfile.TemporaryDirectory(prefix="tuner-") as logs:
+        instance = trainable(config=config, logger_creator=lambda config: NoopLogger(config, logs))
+        try:
+            _restore(instance)
+            done = False
+            while not done:
+                result = instance.train()
+                done = bool(result.get(DONE))
+                _report({name: value for name, value in result.items() if name not in RAY_KEYS}, instance)
+        finally:
+            instance.stop()
+
+
+def _restore(instance: Any) -> None:
+    checkpoint = tune.get_checkpoint()
+    if checkpoint is None:
+        return
+    import torch
+
+    with checkpoint.as_directory() as folder:
+        state = torch.load(Path(folder) / STATE, weights_only=True)
+        instance.load_checkpoint(folder if state["data"] is None else state["data"])
+    instance._iteration = state["iteration"]
+
+
+def _report(metrics: dict[str, Any], instance: Any) -> None:
+    import torch
+
+    with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
+        try:
+            data = instance.save_checkpoint(folder)
+        except NotImplementedError:  # the class saves nothing
+            tune.report(metrics)
+            return
+        data = data if isinstance(data, dict) else None
+        torch.save({"iteration": instance.iteration, "data": data}, Path(folder) / STATE)
+        tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
