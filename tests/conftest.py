@@ -131,5 +131,11 @@ class Ran:
         self.code, self.out, self.err, self.folder, self.record = code, out, err, folder, record
 
     @property
+    def events(self):
+        from tuner.record.journal import read
+
+        return read(self.folder / "journal.jsonl")
+
+    @property
     def trials(self):
         return {trial.id: trial for trial in self.record.trials}

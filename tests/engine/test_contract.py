@@ -55,6 +55,7 @@ CONTRACT = {
     "ray.train._internal.session:_FutureTrainingResult.resolve": "(self, block=True)",
     "ray.train._internal.session:_FutureTrainingResult": "class (future)",
     "ray.train._internal.session:_TrainingResult": "class (checkpoint, metrics)",
+    "ray.tune.trainable:Trainable._iteration": "= 0",
     "ray.train._internal.storage:": "module",
     "ray.train._internal.storage:StorageContext.current_checkpoint_index": "= current_checkpoint_index",
     "ray.train._internal.storage:StorageContext.trial_fs_path": "property",

@@ -33,6 +33,7 @@ STOP: str = TrialScheduler.STOP
 PAUSE: str = TrialScheduler.PAUSE
 NOOP: str = TrialScheduler.NOOP
 ACTIONS = {CONTINUE: "continue", STOP: "stop", PAUSE: "pause", NOOP: "pause"}
+EPOCH = "training_iteration"
 NOT_METRICS = RAY_KEYS | {"improved"}  # `tuner.drive.trial` adds this one
 
 
@@ -164,7 +165,7 @@ class JournalingScheduler(TrialScheduler):
     def _completes(self, metrics: dict[str, Any], epoch: int) -> str:
         """Why the report is the trial's last one, if the scheduler need not decide; else an empty text."""
         for name, limit in self._limits.items():
-            value = metrics.get(name, epoch if name == "training_iteration" else None)
+            value = metrics.get(name, epoch if name == EPOCH else None)
             least = name != self.metric or self._experiment.mode == "max"
             if isinstance(value, (int, float)) and (value >= limit if least else value <= limit):
                 return f"{name} reached {value:g} (--stop {name}={limit:g})"
@@ -243,16 +244,20 @@ class JournalingScheduler(TrialScheduler):
 
         If the first report of a search lacks the metric, the whole search is refused.
         """
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        missing = [name for name in self._limits if name not in metrics and name != EPOCH]
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and (self._judged_any or not missing):
             return ""
         names = ", ".join(sorted(metrics.keys() - USAGE)) or "nothing"
-        if self.metric not in metrics:
-            what = f"reports no {self.metric!r} at epoch {epoch}; it reports {names}"
+        option, name = "--metric", self.metric
+        if self.metric in metrics and missing:
+            option, name = "--stop", missing[0]
+        if name not in metrics:
+            what = f"reports no {name!r} at epoch {epoch}; it reports {names}"
         else:
             what = f"reports {self.metric!r} as {value!r} at epoch {epoch}, which is not a number"
         if not self._judged_any:
-            hint = nearest(self.metric, metrics)
-            self._halt.refuse(RequestError(f"--metric {self.metric}: trial {trial_id} {what}{hint}"))
+            hint = nearest(name, metrics)
+            self._halt.refuse(RequestError(f"{option} {name}: trial {trial_id} {what}{hint}"))
         return f"the trial {what}"
 
     def _decide(

@@ -16,6 +16,7 @@ from typing import Any, cast
 from tuner.drive import driver
 from tuner.drive.answer import Answer, conclude
 from tuner.drive.assembly import assemble
+from tuner.drive.decisions import EPOCH
 from tuner.drive.mirroring import wandb_mode
 from tuner.drive.resumed_experiment import ResumedExperiment
 from tuner.drive.schedulers import check_scheduler
@@ -23,6 +24,7 @@ from tuner.drive.searchers import check_searcher
 from tuner.engine.cluster import check_head
 from tuner.engine.machine import local_cluster
 from tuner.errors import RequestError, nearest
+from tuner.record.columns import USAGE
 from tuner.record.events import Event
 from tuner.record.journal import Journal, Scan, content_of, scan
 from tuner.record.results import ExperimentRecord, load
@@ -179,6 +181,10 @@ def checked_request(
             f"--metric {experiment.metric}: space {experiment.space!r} reports {', '.join(sorted(reported))}"
             f"{nearest(experiment.metric, reported)}"
         )
+    unknown = [name for name in experiment.limits if reported is not None and name not in {*reported, *USAGE, EPOCH}]
+    if unknown:
+        known = sorted(reported or ())
+        raise RequestError(f"--stop {unknown[0]}: the space reports {', '.join(known)}{nearest(unknown[0], known)}")
     check_strategy(experiment, loaded_space)
     if experiment.address:
         check_head(experiment.address)

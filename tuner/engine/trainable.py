@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
-from ray.tune.logger import NoopLogger
+from ray.train._internal.session import get_session
 from ray.tune.result import DONE
 from ray.tune.trainable import wrap_function
 
@@ -44,17 +44,17 @@ def run_class(trainable: type[tune.Trainable], config: dict[str, Any]) -> None:
     What `save_checkpoint` returns must be None, its folder, or a dict that `torch.load` reads with `weights_only`: a
     resume must not run code of a file.
     """
-    with tempfile.TemporaryDirectory(prefix="tuner-") as logs:
-        instance = trainable(config=config, logger_creator=lambda config: NoopLogger(config, logs))
-        try:
-            _restore(instance)
-            done = False
-            while not done:
-                result = instance.train()
-                done = bool(result.get(DONE))
-                _report({name: value for name, value in result.items() if name not in RAY_KEYS}, instance)
-        finally:
-            instance.stop()
+    # Without the session's storage a Trainable makes a folder in the user's home for each trial.
+    instance = trainable(config=config, storage=get_session().storage)
+    try:
+        _restore(instance)
+        done = False
+        while not done:
+            result = instance.train()
+            done = bool(result.get(DONE))
+            _report({name: value for name, value in result.items() if name not in RAY_KEYS}, instance)
+    finally:
+        instance.stop()
 
 
 def _restore(instance: Any) -> None:
