@@ -17,8 +17,21 @@ WAYS_IN = [
 ]  # fmt: skip
 
 
-def output_of(program):
-    command = [sys.executable, "-c", program]
+ASKS_FOR_RAY = """
+import importlib, os, sys
+class First:
+    def find_spec(self, name, path=None, target=None):
+        if name == "ray":
+            print([os.environ.get(name) for name in {names}], flush=True)
+            os._exit(0)
+sys.meta_path.insert(0, First())
+importlib.import_module({module!r})
+import ray
+"""
+
+
+def output_of(program, *arguments):
+    command = [sys.executable, "-c", program, *arguments]
     env = {name: value for name, value in os.environ.items() if name not in tuner.ENVIRONMENT}  # set here already
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=env)
     assert done.returncode == 0, done.stderr
@@ -27,11 +40,13 @@ def output_of(program):
 
 @pytest.mark.parametrize("module", WAYS_IN)
 def test_every_way_in_sets_it_before_ray_is_imported(module):
+    program = ASKS_FOR_RAY.format(module=module, names=list(tuner.ENVIRONMENT))
+    assert said(program)[0] == str(list(tuner.ENVIRONMENT.values()))
+
+
+def test_ray_reads_it_when_it_is_imported():
     program = (
-        f"import importlib; importlib.import_module({module!r})\n"
-        "import ray\n"
-        "from ray._private import ray_constants\n"
-        "print(ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV)"
+        "import tuner, ray\nfrom ray._private import ray_constants\nprint(ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV)"
     )
     assert output_of(program)[0] == "False"
 
@@ -48,14 +63,15 @@ def test_a_ray_that_was_imported_before_is_corrected():
     assert corrected == "False" and not warned
 
 
-def test_a_ray_that_was_started_before_is_warned_of_in_one_line():
+def test_a_ray_that_was_started_before_is_warned_of_in_one_line(one_ray):
     program = (
-        "import logging, ray\n"
-        "ray.init('local', num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)\n"
-        "import sys; print('READY', file=sys.stderr, flush=True)\n"
+        "import logging, ray, sys\n"
+        "ray.init(sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)\n"
+        "print('READY', file=sys.stderr, flush=True)\n"
         "import tuner"
     )
-    (line,) = output_of(program)[1].partition("READY\n")[2].splitlines()
+    address = one_ray.get_runtime_context().gcs_address
+    (line,) = output_of(program, address)[1].partition("READY\n")[2].splitlines()
     assert "import tuner before ray.init()" in line
 
 

@@ -54,7 +54,7 @@ def test_a_search_listens_on_loopback_alone_and_its_files_are_private(tmp_path, 
             listeners |= listening(search.pid)
             with contextlib.suppress(FileNotFoundError):
                 modes |= {stat.S_IMODE(folder.stat().st_mode) for folder in sessions.iterdir()}
-            time.sleep(0.1)
+            time.sleep(0.3)  # a look takes 50 ms of a CPU
     assert modes == {0o700} and not list(sessions.iterdir())
     assert search.returncode == 0, (tmp_path / "output").read_text()
     names = {name for name, _ in listeners}

@@ -115,6 +115,7 @@ def test_a_poisoned_worker_is_replaced_once(lossy):
     processes = [[report.metrics["process"] for report in trial.reports] for trial in (once, always, none)]
     before, after = processes[0][:2], processes[0][2:]
     assert len(set(before)) == len(set(after)) == 1 and not set(before) & {*after, *processes[1], *processes[2]}
+    assert not set(processes[1]) & set(processes[2])
     assert ran.trained(3, "00001") == 2
 
 

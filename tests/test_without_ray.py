@@ -1,0 +1,38 @@
+"""`pytest --without-ray` runs most of the suite in a process that never imports Ray."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+PROGRAM = """
+import sys, pytest
+code = pytest.main(["--without-ray", "-n", "0", "-p", "no:cacheprovider", *sys.argv[1:]])
+print(sorted(name for name in sys.modules if name.partition(".")[0] == "ray"))
+sys.exit(code)
+"""
+FEW = [
+    "test_errors.py", "test_files.py", "test_gpus.py", "test_records.py", "cluster/test_manifests.py",
+    "search_spaces/test_cifar10.py", "serve/test_answers.py", "training/test_memory.py",
+]  # fmt: skip
+WITH_RAY = "test_resume.py"  # skipped as a whole: it imports Ray itself
+
+
+@pytest.mark.parametrize(
+    ("paths", "least"),
+    [
+        pytest.param([*FEW, WITH_RAY], 180, id="few"),
+        pytest.param([""], 1300, id="all", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+    ],
+)
+def test_ray_is_never_imported_and_most_tests_run(paths, least):
+    command = [sys.executable, "-c", PROGRAM, *(str(TESTS / path) for path in paths)]
+    done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    *_, summary, imported = done.stdout.splitlines()
+    assert imported == "[]"
+    counts = {outcome: int(number) for number, outcome in re.findall(r"(\d+) (passed|skipped)", summary)}
+    assert counts["passed"] >= least and counts["skipped"] >= 1, summary
