@@ -16,7 +16,6 @@ import pytest
 from tuner.engine.loopback import keep_token_private
 from tuner.training.launch import Processes
 
-
 WORKER = ("ray::TrialFunction", "ray::ResourceTrainable")  # between two calls, and in one
 
 

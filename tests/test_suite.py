@@ -1,4 +1,4 @@
-"""`pytest --without-ray` runs most of the suite in a process that never imports Ray."""
+"""How the suite runs: `pytest --without-ray` never imports Ray, and one process runs all tests that use Ray."""
 
 import re
 import subprocess
@@ -36,3 +36,11 @@ def test_ray_is_never_imported_and_most_tests_run(paths, least):
     assert imported == "[]"
     counts = {outcome: int(number) for number, outcome in re.findall(r"(\d+) (passed|skipped)", summary)}
     assert counts["passed"] >= least and counts["skipped"] >= 1, summary
+
+
+def test_the_tests_on_ray_come_first_and_are_less_than_half(request):
+    """pytest-xdist gives the first half of the tests to one process; so the other one starts no Ray."""
+    on_ray = ["one_ray" in item.fixturenames for item in request.session.items]
+    assert on_ray == sorted(on_ray, reverse=True)
+    if request.config.args_source is not request.config.ArgsSource.ARGS:
+        assert sum(on_ray) < len(on_ray) / 2
