@@ -87,8 +87,9 @@ def no_home(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def one_ray():
-    """Ray on this machine with two CPUs, told from no cluster of the environment."""
+    """Ray on this machine with two CPUs, whatever cluster the environment names."""
     os.environ.pop("RAY_ADDRESS", None)
+    os.environ["RAY_worker_niceness"] = "0"  # with 15 the other tests would keep them waiting
     import ray
 
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)

@@ -14,17 +14,14 @@ code = pytest.main(["--without-ray", "-n", "0", "-p", "no:cacheprovider", *sys.a
 print(sorted(name for name in sys.modules if name.partition(".")[0] == "ray"))
 sys.exit(code)
 """
-FEW = [
-    "test_errors.py", "test_files.py", "test_gpus.py", "test_records.py", "cluster/test_manifests.py",
-    "search_spaces/test_cifar10.py", "serve/test_answers.py", "training/test_memory.py",
-]  # fmt: skip
+FEW = ["test_errors.py", "test_files.py", "test_gpus.py", "test_records.py", "training/test_memory.py"]
 WITH_RAY = "test_resume.py"  # skipped as a whole: it imports Ray itself
 
 
 @pytest.mark.parametrize(
     ("paths", "least"),
     [
-        pytest.param([*FEW, WITH_RAY], 180, id="few"),
+        pytest.param([*FEW, WITH_RAY], 120, id="few"),
         pytest.param([""], 1300, id="all", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
     ],
 )
