@@ -95,6 +95,7 @@ def test_a_function_without_checkpoints_begins_anew_and_reports_no_epoch_twice(l
     assert ran.failed[0]["from_epoch"] == 0
 
 
+@pytest.mark.slow  # by default `test_recovery.py` without workers, and the counts above
 def test_a_trial_that_always_loses_its_worker_ends(lossy):
     ran = lossy("killed always", options=["--max-failures", "1"])
     assert [failed["will_retry"] for failed in ran.failed] == [True, False]
