@@ -1,7 +1,7 @@
 """How the suite runs: in two processes, with one Ray, which the searches of tests join instead of starting their own.
 
-* The tests that use this Ray (fixture `one_ray`) are one group, which pytest-xdist gives to one process. The other
-  process runs the other tests meanwhile.
+* The tests that use this Ray (fixture `one_ray`) run first. pytest-xdist gives the first half of the tests to one
+  process, so only this process starts Ray. A process that has finished takes tests from the end of the other's list.
 * A part of the suite runs in one process, as do the slow tests and those in a browser: two would only cost imports.
 * `--without-ray` runs the tests that never import Ray in their own process, and skips the others.
 """
@@ -61,11 +61,8 @@ def pytest_xdist_auto_num_workers(config):
 TIER = "not slow and not browser and not chaos"  # the default in pyproject.toml
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items):
-    for item in items:
-        if "one_ray" in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group("ray"))
+    items.sort(key=lambda item: "one_ray" not in item.fixturenames)
 
 
 def pytest_collection_finish():
@@ -90,8 +87,9 @@ def no_home(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def one_ray():
-    """Ray on this machine with two CPUs, told from no cluster of the environment."""
+    """Ray on this machine with two CPUs, whatever cluster the environment names."""
     os.environ.pop("RAY_ADDRESS", None)
+    os.environ["RAY_worker_niceness"] = "0"  # with 15 the other tests would keep them waiting
     import ray
 
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)

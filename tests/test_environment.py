@@ -13,12 +13,24 @@ ROOT = Path(__file__).parents[1]
 WAYS_IN = [
     "tuner.run", "tuner.train", "tuner.audit", "tuner.report", "tuner.serve.__main__", "tuner.serve.head",
     "tuner.serve.check", "tuner.drive.driver", "tuner.drive.session", "tuner.drive.sampling", "tuner.space",
-    "search_spaces.quadratic",
 ]  # fmt: skip
 
 
-def output_of(program):
-    command = [sys.executable, "-c", program]
+ASKS_FOR_RAY = """
+import importlib, os, sys
+class First:
+    def find_spec(self, name, path=None, target=None):
+        if name == "ray":
+            print([os.environ.get(name) for name in {names}], flush=True)
+            os._exit(0)
+sys.meta_path.insert(0, First())
+importlib.import_module({module!r})
+import ray
+"""
+
+
+def output_of(program, *arguments):
+    command = [sys.executable, "-c", program, *arguments]
     env = {name: value for name, value in os.environ.items() if name not in tuner.ENVIRONMENT}  # set here already
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=env)
     assert done.returncode == 0, done.stderr
@@ -27,6 +39,12 @@ def output_of(program):
 
 @pytest.mark.parametrize("module", WAYS_IN)
 def test_every_way_in_sets_it_before_ray_is_imported(module):
+    program = ASKS_FOR_RAY.format(module=module, names=list(tuner.ENVIRONMENT))
+    assert output_of(program)[0] == str(list(tuner.ENVIRONMENT.values()))
+
+
+@pytest.mark.parametrize("module", ["tuner.run", "search_spaces.quadratic"])  # the second imports Ray before tuner
+def test_ray_has_read_it_or_is_corrected(module):
     program = (
         f"import importlib; importlib.import_module({module!r})\n"
         "import ray\n"
@@ -48,14 +66,15 @@ def test_a_ray_that_was_imported_before_is_corrected():
     assert corrected == "False" and not warned
 
 
-def test_a_ray_that_was_started_before_is_warned_of_in_one_line():
+def test_a_ray_that_was_started_before_is_warned_of_in_one_line(one_ray):
     program = (
-        "import logging, ray\n"
-        "ray.init('local', num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)\n"
-        "import sys; print('READY', file=sys.stderr, flush=True)\n"
+        "import logging, ray, sys\n"
+        "ray.init(sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)\n"
+        "print('READY', file=sys.stderr, flush=True)\n"
         "import tuner"
     )
-    (line,) = output_of(program)[1].partition("READY\n")[2].splitlines()
+    address = one_ray.get_runtime_context().gcs_address
+    (line,) = output_of(program, address)[1].partition("READY\n")[2].splitlines()
     assert "import tuner before ray.init()" in line
 
 

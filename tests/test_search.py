@@ -15,7 +15,7 @@ from tuner.spec.experiment import PAIRS
 
 SPACES = Path(__file__).parent / "spaces"
 PAIRED = [(searcher, scheduler) for searcher, schedulers in PAIRS.items() for scheduler in schedulers]
-IN_WORKERS = [("random", "hyperband"), ("grid", "pbt"), ("bohb", "bohb")]  # those that pause or change trials
+IN_WORKERS = [("grid", "pbt"), ("bohb", "bohb")]  # those that change trials, and that pause them
 SMALL = ["--num-samples", "5", "--max-epochs", "4"]
 
 
@@ -40,10 +40,10 @@ def assert_answered(ran):
     assert "test        loss" in ran.out
 
 
-def test_the_folder_holds_what_the_contract_says(search):
+def test_the_folder_holds_what_the_contract_says(search_here):
     import torch
 
-    ran = search("tiny.py")
+    ran = search_here("tiny.py")
     folder = ran.folder
     saved = json.loads((folder / "experiment.json").read_text())
     assert {"options", "best_rule", "space", "data", "versions", "git_commit", "command"} <= set(saved)
@@ -72,17 +72,16 @@ def test_the_folder_holds_what_the_contract_says(search):
 )
 def test_the_same_command_writes_the_same_journal(search, options):
     one_at_a_time = ["--max-concurrent-trials", "1", "--seed", "3", *options]
-    first = search("tiny.py", *one_at_a_time, name="first")
-    second = search("tiny.py", *one_at_a_time, name="second")
+    in_a_worker = search("tiny.py", *one_at_a_time, name="worker")
     with in_this_process():
-        third = search("tiny.py", *one_at_a_time, name="third")
-    assert timeless(first.folder) == timeless(second.folder) == timeless(third.folder)
+        here = search("tiny.py", *one_at_a_time, name="here")
+    assert timeless(in_a_worker.folder) == timeless(here.folder)
 
 
-def test_the_winner_is_trained_again_to_the_last_digit(search, capsys):
+def test_the_winner_is_trained_again_to_the_last_digit(search_here, capsys):
     from tuner import train
 
-    ran = search("tiny.py")
+    ran = search_here("tiny.py")
     assert train.main([str(ran.folder / "best" / "config.json")]) == 0
     trial, report = ran.record.best()
     output = capsys.readouterr().out
@@ -152,8 +151,8 @@ def test_a_finished_search_is_extended(search_here, tmp_path, capsys):
     assert [t.reason for t in extended.trials] == [t.reason for t in whole.record.trials]
 
 
-def test_a_function_without_checkpoints_is_never_begun_again(search):
-    ran = search("quadratic", "--scheduler", "median", "--num-samples", "6")
+def test_a_function_without_checkpoints_is_never_begun_again(search_here):
+    ran = search_here("quadratic", "--scheduler", "median", "--num-samples", "6")
     assert ran.code == 0
     epochs = [[report.epoch for report in trial.reports] for trial in ran.record.trials]
     assert epochs == [list(range(1, len(seen) + 1)) for seen in epochs]
@@ -243,6 +242,7 @@ def test_a_space_searches_precision(search_here, tmp_path):
     )
 
 
+@pytest.mark.slow  # as `engine/test_retries.py`, by default, of one that is tried again
 def test_a_worker_with_a_poisoned_cuda_context_serves_no_other_trial(search, tmp_path):
     space = tmp_path / "poisoned.py"
     space.write_text(

@@ -162,7 +162,11 @@ def described(value):
             signature = inspect.signature(value)
         except (TypeError, ValueError):
             return type(value).__name__
-        bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+        bare = [
+            each.replace(annotation=each.empty)
+            for each in signature.parameters.values()
+            if each.name != "_ray_trace_ctx"  # Ray adds it to a class's methods when one of them becomes an actor
+        ]
         text = str(signature.replace(parameters=bare, return_annotation=signature.empty))
         return ("class " if inspect.isclass(value) else "") + text
     return type(value).__name__

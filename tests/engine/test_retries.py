@@ -95,6 +95,7 @@ def test_a_function_without_checkpoints_begins_anew_and_reports_no_epoch_twice(l
     assert ran.failed[0]["from_epoch"] == 0
 
 
+@pytest.mark.slow  # by default `test_recovery.py` without workers, and the counts above
 def test_a_trial_that_always_loses_its_worker_ends(lossy):
     ran = lossy("killed always", options=["--max-failures", "1"])
     assert [failed["will_retry"] for failed in ran.failed] == [True, False]
@@ -115,6 +116,7 @@ def test_a_poisoned_worker_is_replaced_once(lossy):
     processes = [[report.metrics["process"] for report in trial.reports] for trial in (once, always, none)]
     before, after = processes[0][:2], processes[0][2:]
     assert len(set(before)) == len(set(after)) == 1 and not set(before) & {*after, *processes[1], *processes[2]}
+    assert not set(processes[1]) & set(processes[2])
     assert ran.trained(3, "00001") == 2
 
 

@@ -84,11 +84,10 @@ def test_a_worker_in_trouble_is_its_trials_alone(search, nothing_left):
 
 
 @pytest.mark.parametrize("strategy", ["dp", "model", "pipeline"])
-def test_one_process_with_several_devices_finds_what_single_finds(search, strategy):
+def test_one_process_with_several_devices_finds_what_single_finds(search_here, strategy):
     small = ["--num-samples", "2", "--max-epochs", "2", "--max-concurrent-trials", "1"]
-    ran = search("tiny.py", *small, "--strategy", strategy, name=strategy)
-    with in_this_process():
-        alone = search("tiny.py", *small, name="single")
+    ran = search_here("tiny.py", *small, "--strategy", strategy, name=strategy)
+    alone = search_here("tiny.py", *small, name="single")
     assert ran.code == 0 and "test        loss" in ran.out
     assert ("NOTE: --strategy dp copies" in ran.out) == (strategy == "dp")
     for (*decisions, losses), (*expected, others) in zip(curves(ran.record), curves(alone.record), strict=True):

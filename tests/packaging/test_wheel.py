@@ -1,5 +1,6 @@
 """The wheel, installed by pip into somebody's own project, searches that project's space from any folder."""
 
+import ensurepip
 import os
 import subprocess
 import sys
@@ -33,9 +34,10 @@ def project(tmp_path_factory):
     (folder / "my_package" / "my_space.py").write_text(SPACE)
     ran([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)], ROOT)
     (wheel,) = folder.glob("*.whl")
-    venv.create(folder / "venv", with_pip=True)
+    venv.create(folder / "venv")
     python = str(folder / "venv" / "bin" / "python")
-    ran([python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", str(wheel)], folder)
+    (pip,) = (Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")  # runs without being installed itself
+    ran([python, str(pip / "pip"), "install", "-q", "--no-deps", "--no-index", str(wheel)], folder)
     (site,) = (folder / "venv").glob("lib/python*/site-packages")
     # Paths in a .pth file have their own .pth files ignored: our checkout, installed as editable, is not seen.
     (site / "others.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n{folder}\n")

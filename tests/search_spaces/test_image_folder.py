@@ -155,7 +155,7 @@ def test_what_is_no_picture_by_its_content_is_not_given_to_a_program(tree, monke
 
 
 @pytest.mark.parametrize("options", [[], ["--data-dir", "no/such"], ["--data-dir", "."]])
-def test_the_command_says_what_it_needs(options, tmp_path, monkeypatch, capsys):
+def test_the_command_says_what_it_needs(one_ray, options, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code = run.main(["--space", "imagefolder", "--results", str(tmp_path / "results"), *options])
     message = capsys.readouterr().err

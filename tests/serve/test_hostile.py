@@ -14,6 +14,7 @@ from tuner.record.lock import driver_of
 from tuner.record.saved_experiment import COPY, FILE, digest, save_experiment
 from tuner.serve.app import create_app
 from tuner.serve.client import Client, ServiceError
+from tuner.serve.costly import Costly
 from tuner.serve.results_reader import ResultsReader
 from tuner.spec.experiment import Experiment
 
@@ -43,6 +44,17 @@ def begin(results, name, events=(), facts=None, **options):
     lines = [sealed(json.dumps(event).encode()) for event in ({"time": 0.5, "event": "experiment_started"}, *events)]
     (folder / "journal.jsonl").write_bytes(b"".join(lines))
     return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_costly():
+    """All services here ask one process what costs much: its start takes 0.4 s of a CPU."""
+    made = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tuner.serve.insight.Costly", lambda most: made.get(most) or made.setdefault(most, Costly(most)))
+        yield
+    for costly in made.values():
+        costly.close()
 
 
 def journal(*events):

@@ -71,9 +71,11 @@ def test_every_answer_is_one_that_the_schema_describes(schema, service, tier):
     few = tier.settings(
         "routes", pieces=len(operations) * len(modes) * len(names), phases=[Phase.explicit, Phase.generate]
     )
-    for name, operation, mode in itertools.product(names, operations, modes):
+    for operation, mode in itertools.product(operations, modes):
+        cases = operation.as_strategy(generation_mode=mode)
         try:
-            few(given(case=operation.as_strategy(generation_mode=mode))(asking(service, name)))()
+            for name in names:
+                few(given(case=cases)(asking(service, name)))()
         except Unsatisfiable:
             assert mode.is_negative, operation.label  # nothing of it could be wrong: any text is a name
     labels = {operation.label for operation in operations}

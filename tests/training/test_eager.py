@@ -7,7 +7,7 @@ import sys
 import pytest
 
 STEPS = """
-import json, sys, torch
+import json, os, sys, torch
 {before}
 def loaded():
     return type(sys.modules.get("torch._dynamo")).__name__ == "module"
@@ -27,43 +27,51 @@ kinds = [
     (torch.optim.NAdam, {{}}), (torch.optim.RAdam, {{}}), (torch.optim.Adadelta, {{}}),
 ]
 found = [weights(kind, **options) for kind, options in kinds]
-steps_loaded = loaded()
-{after}
-print(json.dumps([found, steps_loaded, loaded()]))
+print(json.dumps([found, loaded()]), flush=True)
+for use in {uses}:  # each in a process that has done the steps
+    if not (child := os.fork()):
+        exec(use)
+        print(json.dumps(loaded()), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
 """
 LATE = "from tuner.training.eager import import_compiler_late; import_compiler_late()"
 
 
-def ran(before="", after=""):
-    """Weights after the steps of each optimiser, and whether the compiler was loaded by then and at the end."""
-    program = STEPS.format(before=before, after=after)
+USES = [
+    "assert torch.compile(lambda x: x * 2, backend='eager')(torch.ones(1)) == 2",
+    "import torch._dynamo.config; assert torch._dynamo.config.recompile_limit",
+    "from torch._dynamo import utils; assert utils.counters is not None",
+    "assert torch._dynamo.is_compiling() is False",
+]
+LOOKS = "import inspect; [getattr(each, '__file__', None) for each in list(sys.modules.values())]"
+
+
+def ran(before="", uses=()):
+    """Each optimiser's weights after the steps; whether the compiler was loaded by then, and after each use."""
+    program = STEPS.format(before=before, uses=list(uses))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    (found, loaded), *after = map(json.loads, done.stdout.splitlines())
+    return found, loaded, dict(zip(uses, after, strict=True))
 
 
-def test_optimizers_step_without_the_compiler_to_the_same_weights():
-    usual, by_torch, _ = ran()
-    late, steps_loaded, at_the_end = ran(before=LATE)
-    assert late == usual
-    assert by_torch and not steps_loaded and not at_the_end
+@pytest.fixture(scope="module")
+def late():
+    return ran(LATE, [*USES, LOOKS])
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        "assert torch.compile(lambda x: x * 2, backend='eager')(torch.ones(1)) == 2",
-        "import torch._dynamo.config; assert torch._dynamo.config.recompile_limit",
-        "from torch._dynamo import utils; assert utils.counters is not None",
-        "assert torch._dynamo.is_compiling() is False",
-    ],
-)
-def test_whoever_uses_the_compiler_gets_it(use):
-    _, steps_loaded, at_the_end = ran(before=LATE, after=use)
-    assert not steps_loaded and at_the_end
+def test_optimizers_step_without_the_compiler_to_the_same_weights(late):
+    usual, loaded_by_torch, _ = ran()
+    weights, loaded, _ = late
+    assert weights == usual
+    assert loaded_by_torch and not loaded
 
 
-def test_who_goes_through_all_modules_does_not_load_it():
-    after = "import inspect; [getattr(each, '__file__', None) for each in list(sys.modules.values())]"
-    _, _, at_the_end = ran(before=LATE, after=after)
-    assert not at_the_end
+@pytest.mark.parametrize("use", USES)
+def test_whoever_uses_the_compiler_gets_it(late, use):
+    assert late[2][use]
+
+
+def test_who_goes_through_all_modules_does_not_load_it(late):
+    assert not late[2][LOOKS]

@@ -66,10 +66,10 @@ class Fatal(Layers):
         return super().forward(inputs)
 
 
-def task(model=Layers, middle=(), **changes):
+def task(**changes):
     parts = {
         "data": lambda data_dir: None,
-        "model": lambda config: model(*(layer() for layer in middle)).double(),
+        "model": lambda config: Layers().double(),
         "optimizer": lambda parameters, config: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
         "metrics": {"accuracy": lambda outputs, targets: (outputs.argmax(1) == targets).double().mean()},
         "stages": lambda model: [model.body, model.head],
@@ -77,9 +77,19 @@ def task(model=Layers, middle=(), **changes):
     return Task(**{**parts, **changes})
 
 
-def material(model=Layers, middle=()):
-    """A task and its data, made in each process."""
-    return task(model, middle), Splits(blobs(), blobs(21, seed=1))
+MODELS = {
+    "layers": lambda config: Layers(),
+    "normed": lambda config: Layers(nn.BatchNorm1d(16)),
+    "drawing": lambda config: Layers(Drawing(config["folder"])),
+    "hungry": lambda config: Hungry(),
+    "fatal": lambda config: Fatal(),
+}
+
+
+def material():
+    """A task and its data, made in each process; a setting names its model."""
+    made = task(model=lambda config: MODELS[config.get("model", "layers")](config).double())
+    return made, Splits(blobs(), blobs(21, seed=1))
 
 
 def training(config=None, *, strategy="single", made=None, **options):
@@ -131,10 +141,17 @@ def test_evaluated_rows_are_disjoint_and_whole():
 
 
 @pytest.fixture(scope="module")
-def two():
-    """Two processes that train `material`, one setting after another."""
+def group():
     with Processes(material, 2) as group:
         yield group
+
+
+@pytest.fixture
+def two(group):
+    """Two processes that train `material`, one setting after another; new ones if a test has ended one."""
+    if not all(process.is_alive() for process in group.processes):
+        group.restart()
+    return group
 
 
 @pytest.mark.parametrize("batch_size", [16, 17, 51])  # 51 leaves a last batch of one: nothing for rank 1
@@ -178,31 +195,30 @@ class Drawing(nn.Module):
 
     def forward(self, inputs):
         if self.training:
-            with (self.folder / f"{torch.distributed.get_rank()}").open("a") as file:
+            with open(f"{self.folder}/{torch.distributed.get_rank()}", "a") as file:
                 print(random.random(), np.random.random(), torch.rand(1).item(), file=file)
         return inputs
 
 
-def test_each_process_draws_its_own_random_numbers_the_same_in_each_run(tmp_path):
+def test_each_process_draws_its_own_random_numbers_the_same_in_each_run(two, tmp_path):
     runs = []
-    with Processes(partial(material, Layers, (partial(Drawing, tmp_path),)), 2) as group:
-        for _ in range(2):
-            group.begin(TrialSpec({"batch_size": 16}, 3, 4))
-            group.run_epoch(), group.run_epoch()
-            runs.append([(tmp_path / rank).read_text().split() for rank in "01"])
-            for rank in "01":
-                (tmp_path / rank).unlink()
+    for _ in range(2):
+        two.begin(TrialSpec({"batch_size": 16, "model": "drawing", "folder": str(tmp_path)}, 3, 4))
+        two.run_epoch(), two.run_epoch()
+        runs.append([(tmp_path / rank).read_text().split() for rank in "01"])
+        for rank in "01":
+            (tmp_path / rank).unlink()
     first, second = runs[0]
     assert len(first) == len(second) == 2 * 7 * 3  # epochs, batches, streams
     assert len({*first, *second}) == len(first) + len(second)
     assert runs[0] == runs[1]
 
 
-def test_batch_norms_statistics_are_the_same_in_all_processes():
-    with Processes(partial(material, Layers, (partial(nn.BatchNorm1d, 16),)), 2) as group:
-        group.begin(TrialSpec({"batch_size": 16}, 3, 4))
-        group.run_epoch()
-        first, second = (torch.load(io_of(state), weights_only=True) for state in group.call("state"))
+def test_batch_norms_statistics_are_the_same_in_all_processes(two):
+    two.begin(TrialSpec({"batch_size": 16, "model": "normed"}, 3, 4))
+    two.run_epoch()
+    first, second = (torch.load(io_of(state), weights_only=True) for state in two.call("state"))
+    assert any("running_mean" in name for name in first["training"]["model"])
     for name, tensor in first["training"]["model"].items():
         assert torch.equal(tensor, second["training"]["model"][name]), name
 
@@ -213,19 +229,19 @@ def io_of(data):
     return io.BytesIO(data)
 
 
-def test_a_group_that_runs_out_of_memory_starts_anew_with_half():
-    with Processes(partial(material, Hungry), 2) as group:
-        group.begin(TrialSpec({"batch_size": 16}, 3, 4))
-        report = group.run_epoch()
+def test_a_group_that_runs_out_of_memory_starts_anew_with_half(two):
+    before = list(two.processes)
+    two.begin(TrialSpec({"batch_size": 16, "model": "hungry"}, 3, 4))
+    report = two.run_epoch()
+    assert not any(process in two.processes for process in before)
     assert report["micro_batch_size"] == 4  # 8, halved once
     assert_close([report], [training({"batch_size": 16}).run_epoch()])
 
 
-def test_a_dead_process_is_named_at_once():
-    with Processes(partial(material, Fatal), 2) as group:
-        group.begin(TrialSpec({"batch_size": 16}, 3, 4))
-        with pytest.raises(WorkerDiedError, match=r"worker 1 has died \(exit code 9\)"):
-            group.run_epoch()
+def test_a_dead_process_is_named_at_once(two):
+    two.begin(TrialSpec({"batch_size": 16, "model": "fatal"}, 3, 4))
+    with pytest.raises(WorkerDiedError, match=r"worker 1 has died \(exit code 9\)"):
+        two.run_epoch()
 
 
 def test_the_error_behind_an_echo_is_raised():
@@ -268,7 +284,7 @@ def test_one_process_with_several_devices_gives_the_losses_of_one(strategy, spli
 
 
 def test_a_pipeline_normalises_by_the_micro_batch():
-    made = partial(task, middle=(partial(nn.BatchNorm1d, 16),))
+    made = partial(task, model=lambda config: Layers(nn.BatchNorm1d(16)).double())
     pipeline = training({"batch_size": 16, "split_size": 4}, strategy="pipeline", made=made())
     alone = training({"batch_size": 16}, made=made())
     alone.train_fit.limit = 4
