@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tuner.record.columns import USAGE
+from tuner.record.report_keys import USAGE
 from tuner.training import usage
 from tuner.training.share import hold_to_share
 from tuner.training.usage import LEAST_BYTES, SKIPPED, STEPS, Growth, Usage

@@ -16,9 +16,9 @@ from types import SimpleNamespace
 import pytest
 
 from tuner.errors import RequestError
-from tuner.record import storage
-from tuner.record.journal import read
-from tuner.record.storage import JOURNAL, ObjectStore, Uploader, files_of
+from tuner.record import object_store
+from tuner.record.object_store import JOURNAL, ObjectStore, Uploader, files_of
+from tuner.record.reading import read
 from tuner.spec.places import is_uri, local_root
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +82,7 @@ def test_a_store_that_fails_is_tried_again_and_told_of(folder, monkeypatch, capl
         def upload(self, name, relative, content):
             raise OSError("AWS Error NETWORK_CONNECTION")
 
-    monkeypatch.setattr(storage, "LAST_TRIES_S", 0)
+    monkeypatch.setattr(object_store, "LAST_TRIES_S", 0)
     with Uploader(Failing(), "mine", folder):
         pass
     assert "AWS Error NETWORK_CONNECTION" in caplog.text and "--resume mine uploads it" in caplog.text
@@ -136,11 +136,11 @@ class Parts:
 
 
 def test_an_upload_holds_a_limited_number_of_parts_in_memory(uri, monkeypatch):
-    monkeypatch.setattr(storage, "PART_BYTES", 10)
+    monkeypatch.setattr(object_store, "PART_BYTES", 10)
     store, content = ObjectStore(uri), bytes(range(256))
     store.filesystem = parts = Parts()
     store.upload("mine", "state.pt", io.BytesIO(content))
-    assert parts.whole == content and parts.closed and parts.most == 10 * storage.MOST_PARTS
+    assert parts.whole == content and parts.closed and parts.most == 10 * object_store.MOST_PARTS
 
 
 def test_an_interrupted_download_is_repeated(uri, folder, tmp_path, monkeypatch):
@@ -186,7 +186,10 @@ def test_no_journal_names_a_checkpoint_that_could_not_be_read(uri, folder, tmp_p
         def read(self, size=-1):
             raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(storage, "open", lambda path, mode: Unreadable() if path.suffix == ".pt" else open(path, mode), raising=False)
+    def opened(path, mode):
+        return Unreadable() if path.suffix == ".pt" else open(path, mode)
+
+    monkeypatch.setattr(object_store, "open", opened, raising=False)
     uploader = Uploader(store, "mine", folder)
     assert not uploader.pushed() and not store.read("mine", JOURNAL)
     monkeypatch.undo()
@@ -278,7 +281,7 @@ def test_a_search_in_s3_is_killed_and_goes_on_on_another_machine(s3, tmp_path):
 GROWTH = """
 import resource, sys
 from pathlib import Path
-from tuner.record.storage import ObjectStore, Uploader
+from tuner.record.object_store import ObjectStore, Uploader
 store = ObjectStore(sys.argv[1])
 store.names()  # loads the SDK
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
