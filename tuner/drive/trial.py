@@ -27,9 +27,9 @@ from tuner.record.checkpoints import STATE
 from tuner.record.records import sign_of
 from tuner.record.report_keys import WAITS
 from tuner.spec.parameters import merged
-from tuner.training.share import hold_to_share
 from tuner.training.task import Task
 from tuner.training.trial_spec import TrialSpec, trial_seed
+from tuner.training.usage import hold_to_share
 
 
 @dataclass(frozen=True)
