@@ -328,7 +328,8 @@ def overridden_methods():
     """Returns `Class.method` for each method of Ray's that a class of tuner/engine/ overrides."""
     from tuner.engine.trainable import trainable_of
 
-    classes = {trainable_of(lambda config: None, [{"CPU": 1.0}])}
+    trainable = trainable_of(lambda config: None, [{"CPU": 1.0}])
+    classes = {each for each in inspect.getmro(trainable) if each.__module__ == "tuner.engine.trainable"}
     for path in ENGINE.glob("[!_]*.py"):
         module = importlib.import_module(f"tuner.engine.{path.stem}")
         classes |= {
