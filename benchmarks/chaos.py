@@ -34,7 +34,8 @@ from killing import (
 )
 
 from benchmarks.peers.measure import show
-from tuner.record.journal import Event, read
+from tuner.record.events import Event
+from tuner.record.reading import read
 from tuner.record.results import load
 
 SLOW = ["--space", str(SPACES / "slow.py")]

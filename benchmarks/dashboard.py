@@ -24,7 +24,7 @@ import httpx
 import psutil
 
 from benchmarks.peers import measure
-from tuner.record.journal import sealed
+from tuner.record.events import sealed
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import measure
-from tuner.record.journal import read
+from tuner.record.reading import read
 
 WORKERS = 2
 

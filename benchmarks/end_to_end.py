@@ -71,9 +71,9 @@ def peer(program: str, *options: str) -> Callable[[Workload, Path], list[str]]:
 
 
 def tuner_losses(results: Path) -> Losses:
-    from tuner.record import journal
+    from tuner.record.reading import read
 
-    for event in journal.read(results / "search" / "journal.jsonl"):
+    for event in read(results / "search" / "journal.jsonl"):
         if event["event"] == "report":
             yield event["metrics"]["loss"]
 

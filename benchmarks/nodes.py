@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import measure
-from tuner.record.journal import Event, read
+from tuner.record.events import Event
+from tuner.record.reading import read
 
 ROOT = Path(__file__).parent.parent
 SPACE = ROOT / "benchmarks" / "peers" / "classes.py"

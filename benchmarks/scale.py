@@ -102,8 +102,7 @@ def judged_s(num_trials: int, num_reports: int) -> float:
     from tuner.drive.decisions import JournalingScheduler
     from tuner.drive.schedulers import build_scheduler
     from tuner.engine.halt import Halt
-    from tuner.record.journal import Journal
-    from tuner.record.ledger import Ledger
+    from tuner.record.journal import Journal, Ledger
     from tuner.space import Space
     from tuner.spec.experiment import Experiment
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks.dashboard import Server, write_journal
-from tuner.record.journal import sealed
+from tuner.record.events import sealed
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
 

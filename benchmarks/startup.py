@@ -24,7 +24,6 @@ from pathlib import Path
 import psutil
 
 from benchmarks.peers import measure
-from tuner.record import journal
 
 SEARCH = "-m tuner.run --space cifar --name search"
 TRACING = Path(__file__).parent / "tracing"
@@ -88,7 +87,7 @@ def search(results: Path, words: Sequence[str], trace: Path | None = None) -> Se
     for number, each in seen.items():
         each.spans = sorted(spans(trace / str(number), began)) if trace else []
     first: dict[str, float] = {}
-    for event in journal.read(results / "search" / "journal.jsonl"):
+    for event in read(results / "search" / "journal.jsonl"):
         first.setdefault(event["event"], event["time"] - began)
     answer = next(at for at, line in printed if line.startswith(ANSWER))
     trial, report, finished = (first[name] for name in ("trial_started", "report", "experiment_finished"))

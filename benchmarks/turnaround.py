@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers import measure
-from tuner.record import journal
+from tuner.record.reading import read
 
 SIDES = ("ray", "tuner", "tuner, W&B offline")
 
@@ -42,7 +42,7 @@ def command(side: str, num_samples: int, num_cpus: int, results: Path) -> list[s
 def trials_s(side: str, num_samples: int, results: Path) -> float:
     if side == "ray":
         return float(json.loads((results / "spans.json").read_text())["trials_s"])
-    events = journal.read(results / "instant" / "journal.jsonl")
+    events = read(results / "instant" / "journal.jsonl")
     started = [event["time"] for event in events if event["event"] == "trial_started"]
     ended = [event["time"] for event in events if event["event"] == "trial_ended"]
     num_reports = sum(event["event"] == "report" for event in events)

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.record.journal import read
+from tuner.record.reading import read
 from tuner.record.results import load
 
 SPACES = Path(__file__).parent / "spaces"

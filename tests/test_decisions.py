@@ -15,8 +15,8 @@ from tuner.drive.replay import Replay
 from tuner.drive.schedulers import build_scheduler
 from tuner.engine.halt import Halt
 from tuner.engine.stage import BareStage
-from tuner.record.journal import Journal, read
-from tuner.record.ledger import Ledger
+from tuner.record.journal import Journal, Ledger
+from tuner.record.reading import read
 from tuner.space import Space
 from tuner.spec.experiment import Experiment
 

@@ -13,7 +13,8 @@ from killing import repeated_and_lost
 from ray.tune import CheckpointConfig
 from workerless import Workerless, conduct, run
 
-from tuner.record.journal import Journal, read
+from tuner.record.journal import Journal
+from tuner.record.reading import read
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import find_space
 

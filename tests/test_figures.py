@@ -243,6 +243,15 @@ def test_reports_are_looked_at_once_however_many_names_they_have():
     assert Counted.asked < 10_000
 
 
+def test_a_metric_whose_name_begins_like_that_of_a_speed_is_no_usage():
+    def reported(number):
+        metrics = {"loss": 0.5, "train_s": 1.0 + number, "train_score": float(number), "cpu_percent": 50.0 + number}
+        return TrialRecord(str(number), {"lr": number}, "completed", "r", (Report(1, metrics, None, 1.0, 1),))
+
+    used = usage_of(record(reported(0), reported(1)))
+    assert [axis.name for axis in used.axes] == ["train_s", "cpu_percent"]
+
+
 def test_names_of_a_nested_setting_are_short_and_few():
     config = {"x" * 1000 + str(n): {f"{n}_{i}": i for i in range(100)} for n in range(20)}
     assert max(map(len, flat(config))) <= MOST_NAME <= 200

@@ -6,7 +6,9 @@ import math
 import pickle
 import shutil
 import subprocess
+import tempfile
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.errors import RequestError
-from tuner.record import journal
-from tuner.record.journal import Journal, follow, opened, plain, read, scan, sealed
-from tuner.record.reading import Reading
+from tuner.record import events as event_lines
+from tuner.record import files
+from tuner.record.events import event_of, plain, sealed
+from tuner.record.journal import Journal
+from tuner.record.reading import Reading, follow, read, scan
 
 DECIDED = {"rung": 1, "bracket": 0, "value": 0.5, "cutoff": None, "recorded": 0, "action": "stop", "reason": "why"}
 
@@ -98,7 +102,7 @@ def test_a_number_of_a_report_and_a_decision_is_read_back_as_it_was(tmp_path, va
                     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
 def test_a_line_is_read_as_the_standard_library_reads_it(value):
     line = json.dumps({"time": 1.5, "event": "e", "given": value}).encode()
-    assert same(opened(sealed(line)[:-1], True), json.loads(line))
+    assert same(event_of(sealed(line)[:-1], True), json.loads(line))
 
 
 def test_what_only_the_standard_library_reads_is_read(tmp_path):
@@ -185,7 +189,7 @@ def test_numpys_numbers_are_written_as_numbers(tmp_path):
     book.close()
     (event,) = read(tmp_path / "j")
     assert event["epoch"] == 1 and math.isnan(event["metrics"]["loss"]) and event["metrics"]["n"] == 4
-    assert journal._NON_FINITE.keys() == {"nan", "inf", "-inf"}
+    assert event_lines._NON_FINITE.keys() == {"nan", "inf", "-inf"}
 
 
 WORDS = st.text(max_size=8)
@@ -212,14 +216,21 @@ def written(folder, events):
     return path.read_bytes()
 
 
+def scanned_from(content):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "journal.jsonl"
+        path.write_bytes(content)
+        return scan(path)
+
+
 @settings(max_examples=60, deadline=None)
 @given(events=EVENTS, data=st.data())
 def test_any_prefix_of_bytes_reads_to_a_prefix_of_events(tmp_path_factory, events, data):
     content = written(tmp_path_factory.mktemp("j"), events)
-    whole = scan(content)
+    whole = scanned_from(content)
     assert len(whole.events) == len(events) and not whole.damage and whole.size == len(content)
     length = data.draw(st.integers(0, 10**6)) % (len(content) + 1)
-    scanned = scan(content[:length])
+    scanned = scanned_from(content[:length])
     assert not scanned.damage and same(scanned.events, whole.events[: content[:length].count(b"\n")])
 
 
@@ -227,10 +238,10 @@ def test_any_prefix_of_bytes_reads_to_a_prefix_of_events(tmp_path_factory, event
 @given(events=EVENTS, data=st.data())
 def test_an_altered_byte_ends_the_reading_at_its_line(tmp_path_factory, events, data):
     content = bytearray(written(tmp_path_factory.mktemp("j"), events))
-    whole = scan(bytes(content))
+    whole = scanned_from(bytes(content))
     at = data.draw(st.integers(0, 10**6)) % len(content)
     content[at] ^= data.draw(st.integers(1, 255))
-    scanned = scan(bytes(content))
+    scanned = scanned_from(bytes(content))
     line = content[:at].count(b"\n")
     assert len(scanned.events) <= len(whole.events)
     # A journal of one line that has lost its seal is one of the times before seals, and reads as it says.
@@ -244,7 +255,7 @@ def test_a_damaged_journal_is_copied_and_cut_when_it_is_opened(tmp_path):
     lines = path.read_bytes().splitlines(keepends=True)
     lines[2] = lines[2].replace(b"0.5", b"0.6")
     path.write_bytes(b"".join(lines))
-    assert "line 3 (its checksum does not agree)" == scan(path.read_bytes()).damage
+    assert "line 3 (its checksum does not agree)" == scan(path).damage
     with pytest.raises(RequestError, match="line 3"):
         read(path)
     Journal(path).close()
@@ -260,7 +271,7 @@ def test_whoever_reads_takes_the_same_events(tmp_path, wrong):
     report = {"time": 1.0, "event": "report", "trial": "0", "epoch": 1, "metrics": {}}
     lines = [sealed(json.dumps(event).encode()) for event in (report, {**report, **wrong})]
     path.write_bytes(b"".join(lines))
-    assert scan(path.read_bytes()).damage.startswith("line 2")
+    assert scan(path).damage.startswith("line 2")
     for reader in (read, lambda path: Reading(path).read_on()):
         with pytest.raises(RequestError, match="damaged at line 2"):
             reader(path)
@@ -346,3 +357,20 @@ def test_whoever_follows_a_journal_ends_when_its_writer_is_gone(tmp_path):
     book.write("report", "00000", epoch=1, metrics={})
     gone.append(True)
     assert [event["event"] for event in seen] == ["report"]
+
+
+def test_whoever_reads_refuses_an_endless_last_line(tmp_path, monkeypatch):
+    path = tmp_path / "j"
+    line = sealed(json.dumps({"time": 1.0, "event": "experiment_started"}).encode())
+    path.write_bytes(line + b"x" * 200)
+    monkeypatch.setattr(files, "MOST_BYTES", 100)
+    assert scan(path).damage == "line 2 (longer than 100 bytes)"
+    for reader in (read, lambda path: Reading(path).read_on()):
+        with pytest.raises(RequestError, match="damaged at line 2 .longer than 100 bytes"):
+            reader(path)
+
+
+def test_lines_of_a_journal_are_parsed_in_one_place():
+    sources = {path.name: path.read_text() for path in Path(files.__file__).parents[1].rglob("*.py")}
+    assert {name for name, text in sources.items() if "event_of(" in text} == {"events.py", "reading.py"}
+    assert sources["reading.py"].count("event_of(") == 1

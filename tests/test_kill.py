@@ -22,7 +22,7 @@ from killing import (
     start,
 )
 
-from tuner.record.journal import read
+from tuner.record.reading import read
 from tuner.record.results import load
 
 pytestmark = pytest.mark.timeout(900)  # several searches each

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from test_decisions import CONTINUE, STOP, Search, with_trials
 
 from tuner.errors import RequestError
-from tuner.record.journal import read
+from tuner.record.reading import read
 from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.spec.experiment import CHOICES, PAIRS, Experiment, option
 

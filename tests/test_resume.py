@@ -13,7 +13,7 @@ from ray.tune import CheckpointConfig
 from workerless import in_this_process
 
 from tuner import run
-from tuner.record.journal import read
+from tuner.record.reading import read
 from tuner.record.results import load
 
 ONE_AT_A_TIME = ["--max-concurrent-trials", "1", "--cpus-per-trial", "2"]

@@ -9,8 +9,8 @@ import pytest
 from workerless import in_this_process
 
 from tuner import run
-from tuner.record.columns import USAGE
-from tuner.record.journal import read
+from tuner.record.reading import read
+from tuner.record.report_keys import USAGE
 from tuner.spec.experiment import PAIRS
 
 SPACES = Path(__file__).parent / "spaces"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tuner.drive import trial
-from tuner.record.columns import WAITS
+from tuner.record.report_keys import WAITS
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ from recorded.spaces.function import learn
 
 from tuner.drive import driver
 from tuner.drive.assembly import assemble
-from tuner.record.journal import Journal, read
+from tuner.record.journal import Journal
+from tuner.record.reading import read
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import find_space

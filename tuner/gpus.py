@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tuner.errors import Parser, RequestError, blamed, say
 from tuner.record.events import Event
-from tuner.record.journal import follow
+from tuner.record.reading import follow
 from tuner.record.records import finite
 from tuner.training.nvml import Device, devices
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
-from tuner.record.events import Event
-from tuner.record.journal import BEGINNINGS, follow, read
+from tuner.record.events import BEGINNINGS, Event
 from tuner.record.lock import driver_of
+from tuner.record.reading import follow, read
 from tuner.record.saved_experiment import load_experiment
 from tuner.spec.experiment import Experiment
 

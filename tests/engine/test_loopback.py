@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tuner.engine.loopback import keep_token_private
+from tuner.engine.alone import keep_token_private
 from tuner.training.launch import Processes
 
 WORKER = ("ray::TrialFunction", "ray::ResourceTrainable")  # between two calls, and in one

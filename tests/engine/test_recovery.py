@@ -6,9 +6,9 @@ import pytest
 from ray.exceptions import RayActorError
 from workerless import Worker, Workerless, run
 
-from tuner.record.columns import WAITS
-from tuner.record.journal import read
+from tuner.record.reading import read
 from tuner.record.records import records_of
+from tuner.record.report_keys import WAITS
 
 WAIT_S, MOST_WAITS = 0.02, 500  # a trial that is never ended for its silence trains after 10 s, and the test fails
 

@@ -9,7 +9,7 @@ from tuner import run
 from tuner.engine.failures import as_a_worker_or_task_error
 from tuner.engine.output import MOST_BYTES
 from tuner.engine.retries import Retries
-from tuner.record.journal import read
+from tuner.record.reading import read
 
 LOST = ray.exceptions.RayActorError(error_msg="killed")
 POISONED = RuntimeError("CUDA error: an illegal memory access was encountered")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import hypothesis.strategies as some
 
-from tuner.record.journal import sealed
+from tuner.record.events import sealed
 from tuner.record.saved_experiment import COPY, FILE, digest
 from tuner.spec.experiment import CHOICES, Experiment
 

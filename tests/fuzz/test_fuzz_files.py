@@ -9,8 +9,8 @@ from fuzzing import TIERS
 
 from tuner import gpus
 from tuner.record.checkpoints import damage
-from tuner.record.journal import Journal, read, scan
-from tuner.record.reading import Reading
+from tuner.record.journal import Journal
+from tuner.record.reading import Reading, read, scan
 from tuner.record.records import TrialRecord, records_of
 from tuner.record.saved_experiment import load_experiment
 from tuner.spec.experiment import Experiment
@@ -40,9 +40,9 @@ def holding(tmp_path):
 @pytest.mark.parametrize("tier", TIERS)
 def test_a_journal(holding, tier):
     def holds(content):
-        scanned = scan(content)
         with holding({"journal.jsonl": content}, may_write=True) as folder:
             path = folder / "journal.jsonl"
+            scanned = scan(path)
             whole = worlds.documented(lambda: read(path))
             assert (whole is None) == bool(scanned.damage)
             records = worlds.documented(Reading(path).read_on)

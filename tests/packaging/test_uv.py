@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import tuner
-from tuner.record.journal import read
+from tuner.record.reading import read
 
 ROOT = Path(__file__).parents[2]
 UV = os.environ.get("UV") or shutil.which("uv")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.record.journal import read
+from tuner.record.reading import read
 
 ROOT = Path(__file__).parents[2]
 SPACE = '''"""A space of my own."""

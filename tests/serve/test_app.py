@@ -17,7 +17,8 @@ import uvicorn
 from fastapi.testclient import TestClient
 
 from tuner.errors import RequestError
-from tuner.record.journal import Journal, sealed
+from tuner.record.events import sealed
+from tuner.record.journal import Journal
 from tuner.record.lock import only_driver
 from tuner.record.results import Following, load
 from tuner.record.saved_experiment import save_experiment

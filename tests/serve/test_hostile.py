@@ -9,7 +9,8 @@ import time
 import pytest
 from fastapi.testclient import TestClient
 
-from tuner.record.journal import Journal, sealed
+from tuner.record.events import sealed
+from tuner.record.journal import Journal
 from tuner.record.lock import driver_of
 from tuner.record.saved_experiment import COPY, FILE, digest, save_experiment
 from tuner.serve.app import create_app

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tuner.record.columns import USAGE
-from tuner.record.records import PACE
+from tuner.record.report_keys import SPEED, USAGE
 from tuner.space import Task
 from tuner.training.batches import examples_of
 from tuner.training.data import Arrays, Splits
@@ -99,7 +98,7 @@ def training(config=None, *, strategy="single", made=None, **options):
 
 
 def figures(report):
-    return {name: value for name, value in report.items() if name not in USAGE | PACE}
+    return {name: value for name, value in report.items() if name not in USAGE | SPEED}
 
 
 def assert_close(actual, expected, tolerance=1e-12):

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.record.checkpoints import STATE, damage, within
+from tuner.record.events import strict
 from tuner.record.files import json_in, write_atomically
-from tuner.record.journal import strict
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.parameters import merged

@@ -29,8 +29,7 @@ from tuner.engine.nodes import Nodes
 from tuner.engine.retries import Retries
 from tuner.engine.trainable import trainable_of
 from tuner.record.events import Event
-from tuner.record.journal import Journal
-from tuner.record.ledger import Ledger
+from tuner.record.journal import Journal, Ledger
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import LoadedSpace

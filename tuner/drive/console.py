@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.drive.sampling import GridSearcher, num_random
 from tuner.drive.searchers import first_num_samples, num_settings
-from tuner.record.columns import GROWTH
 from tuner.record.records import TrialRecord
+from tuner.record.report_keys import GROWTH
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import Experiment
 from tuner.spec.places import is_uri

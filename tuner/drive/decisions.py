@@ -22,10 +22,9 @@ from tuner.engine.halt import Halt
 from tuner.engine.stage import BareStage
 from tuner.engine.trials import SearchTrial
 from tuner.errors import RequestError, nearest
-from tuner.record.columns import USAGE
-from tuner.record.events import RAY_KEYS
-from tuner.record.journal import plain
-from tuner.record.ledger import Ledger
+from tuner.record.events import plain
+from tuner.record.journal import Ledger
+from tuner.record.report_keys import RAY_KEYS, USAGE
 from tuner.spec.experiment import Experiment
 
 CONTINUE: str = TrialScheduler.CONTINUE

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import ray
 
 from tuner.engine import ahead, alone, probe
-from tuner.engine.loopback import on_loopback
 from tuner.engine.machine import local_cluster
 from tuner.engine.nodes import launchable, present
 from tuner.engine.signals import signals_to
@@ -85,7 +84,7 @@ def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
         with ahead.importing(imports):
             try:
                 folder = stack.enter_context(alone.session_folder())
-                with alone.no_cluster_services(), on_loopback():
+                with alone.no_cluster_services(), alone.on_loopback():
                     ray.init(
                         "local",
                         num_cpus=here["CPU"],

@@ -19,8 +19,8 @@ from ray.tune.search import SearchAlgorithm, Searcher
 from tuner.drive.sampling import seeded
 from tuner.engine.trials import new_trial
 from tuner.errors import RequestError
-from tuner.record.journal import plain
-from tuner.record.ledger import Ledger
+from tuner.record.events import plain
+from tuner.record.journal import Ledger
 from tuner.record.records import sign_of
 from tuner.spec.experiment import Experiment
 

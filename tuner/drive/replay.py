@@ -21,7 +21,7 @@ from tuner.drive.journal_checkpoints import JournalCheckpoints
 from tuner.drive.stage import Source, Stage
 from tuner.engine.stage import set_last_result, set_status
 from tuner.record.events import Event
-from tuner.record.ledger import Ledger
+from tuner.record.journal import Ledger
 from tuner.spec.experiment import Experiment
 
 logger = logging.getLogger(__name__)

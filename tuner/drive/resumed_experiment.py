@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.drive.trust import code_of, refuse_links
+from tuner.record.object_store import ObjectStore
 from tuner.record.saved_experiment import COPY, FILE, damaged_experiment, latest_experiment, load_experiment
-from tuner.record.storage import ObjectStore
 from tuner.spec.experiment import LATEST, Experiment
 from tuner.spec.places import is_uri, local_root
 

@@ -26,10 +26,11 @@ from tuner.engine.machine import local_cluster
 from tuner.errors import RequestError, nearest
 from tuner.record.columns import USAGE
 from tuner.record.events import Event
-from tuner.record.journal import Journal, Scan, content_of, scan
+from tuner.record.journal import Journal
+from tuner.record.object_store import ObjectStore, Uploader
+from tuner.record.reading import Scan, scan
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import damaged_experiment, save_experiment
-from tuner.record.storage import ObjectStore, Uploader
 from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, option, words
 from tuner.spec.facts import facts_of
 from tuner.spec.places import is_uri, local_root
@@ -157,7 +158,7 @@ def check_more_epochs(earlier: Experiment, wanted: Experiment) -> None:
 def journaled_events(folder: Path) -> list[Event]:
     """The journal's events, from which a search resumes; raises a RequestError if the journal has lost all events."""
     path = folder / "journal.jsonl"
-    scanned = scan(content_of(path)) if path.exists() else Scan([], 0, "")
+    scanned = scan(path) if path.exists() else Scan([], 0, "")
     if scanned.events and scanned.damage:
         before = f"the {len(scanned.events)} events before it; a copy of the whole journal is kept"
         logger.warning("%s is damaged at %s; the search continues from %s", path, scanned.damage, before)

@@ -8,7 +8,7 @@ from ray.tune.experiment import Trial
 
 from tuner.drive.decisions import JournalingScheduler, Verdict
 from tuner.engine.stage import BareStage, set_status
-from tuner.record.ledger import Ledger
+from tuner.record.journal import Ledger
 
 
 class Source(Protocol):

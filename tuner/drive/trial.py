@@ -24,12 +24,12 @@ from ray.tune.result import DEFAULT_METRIC
 from tuner.engine.reports import begin_reports, own_exits
 from tuner.engine.trainable import run_class
 from tuner.record.checkpoints import STATE
-from tuner.record.columns import WAITS
 from tuner.record.records import sign_of
+from tuner.record.report_keys import WAITS
 from tuner.spec.parameters import merged
-from tuner.training.share import hold_to_share
 from tuner.training.task import Task
 from tuner.training.trial_spec import TrialSpec, trial_seed
+from tuner.training.usage import hold_to_share
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ a row says otherwise, processes are counted in a search of 16 short ASHA trials,
 | `Bracket.cutoff` | computing ASHA's cutoff from 10,000 recorded trials | 0.8 us | 2,016 us |
 | `SearchTrial.handle_error` | a trial fails while the disk is full | the search continues | it ends |
 | `SearchTrial.should_recover` | `Retries` decides whether a trial is retried | as in the first row | |
+| `TrialFunction.reset_config` | the last function of a worker still runs | the next trial moves | it is lost |
+| `KnownResult.resolve` | a resume replays the saves of population-based training | no worker | it fails |
 
 | replaced part | effect | with | without |
 | --- | --- | --- | --- |
@@ -27,14 +29,15 @@ a row says otherwise, processes are counted in a search of 16 short ASHA trials,
 | `Node.start_monitor` and two more | Ray starts and ends without cluster services | 1.4 s and 0.1 s | 2.2 s and 1.4 s |
 | `ENABLE_RAY_CLUSTER` | interfaces on which Ray listens | loopback | all |
 | `RAY_ENABLE_UV_RUN_RUNTIME_ENV` | time to build an environment per session under `uv run` | 0 s | 60 s |
+| `session.report` (`Reporter`) | a trial reports a tensor of one element | a number | the trial fails |
+| `Tee.write` (`Bounded`) | size of a trial's output file if it prints 20 MB | 10 MB | 20 MB |
 | `PrestartWorkers` (a raylet call) | time that two workers import torch before the first epoch | 0 s | 5 s |
 
-Four things use Ray's public interfaces and override nothing:
+Three things use only Ray's public interfaces:
 
 * `Watch`, a callback, handles trials that stop reporting and nodes that drain.
 * The scheduler in `decisions.py` keeps the queue of unfinished trials.
 * `TUNE_GLOBAL_CHECKPOINT_S` turns off Ray's snapshots during the search.
-* The trainable in `trainable.py` raises when it cannot be reset.
 
 `is_finished` is Ray's own method: it costs 0.8 us per event with 10,000 trials.
 """

@@ -26,7 +26,7 @@ from tuner.engine.retries import Retries
 from tuner.engine.trials import CHECKPOINT_DIR_NAME, SearchTrial, checkpoint_named, training_result
 from tuner.engine.warm import ActorClasses, IdleWorkers
 from tuner.engine.watch import TrialTimeoutError, Watch, epoch_of, saved_epoch
-from tuner.record.columns import WAITS
+from tuner.record.report_keys import WAITS
 
 STOP_S = 5  # seconds for a worker to end its epoch when the search ends; Ray then kills it (Ray's default: 10)
 

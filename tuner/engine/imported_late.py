@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 
 import ray
-
-from tuner.engine import constants
+from ray._private import ray_constants
 
 logger = logging.getLogger(__name__)
 
 
 def correct() -> None:
     """Corrects what Ray read from the environment at import; warns in one line if Ray already has workers."""
-    constants.no_environment_of_uv()
+    # Under `uv run` Ray would build an environment per session, which takes 60 s.
+    ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
     if ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.SCRIPT_MODE:
         logger.warning(
             "Ray was started before tuner was imported: a trial without a GPU may train on GPU 0, and the working "

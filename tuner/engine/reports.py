@@ -14,7 +14,7 @@ from ray.tune.result import RESULT_DUPLICATE
 from ray.tune.utils.util import Tee
 
 from tuner.engine.output import Bounded, flushed
-from tuner.record.columns import WAITS
+from tuner.record.report_keys import WAITS
 from tuner.training.usage import Usage
 
 

@@ -13,7 +13,7 @@ from ray.tune.result import DONE
 from ray.tune.trainable import wrap_function
 
 from tuner.record.checkpoints import STATE
-from tuner.record.events import RAY_KEYS
+from tuner.record.report_keys import RAY_KEYS
 
 
 class StillTrainingError(Exception):

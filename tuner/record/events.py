@@ -1,41 +1,95 @@
-"""Checks the fields of each kind of event when its line is read, so that later code can rely on them."""
+"""Converts an event to a line of the journal and back; checks its fields when its line is read.
+
+Each line ends with the CRC-32 of the text before it, so that an altered line is detected. Non-finite floats are written
+as the strings "nan", "inf" and "-inf", since JSON has none and browsers refuse Python's spelling.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import zlib
 from collections.abc import Callable
 from typing import Any
 
+from tuner.record.files import MOST_BYTES, parsed
 from tuner.spec.experiment import MOST_EPOCHS
 
 Event = dict[str, Any]
 MOST_TIME = 1e11  # unix seconds: the year 5138
 MOST_ID = 200  # maximum length of a trial's id, in characters
 MOST_INTEGER = 2**63
-# Ray adds these keys to every report. The journal and the views of Ray's own folders leave them out.
-RAY_KEYS = frozenset(
-    "trial_id training_iteration time_total_s time_this_iter_s time_since_restore iterations_since_restore timestamp "
-    "date pid hostname node_ip done config checkpoint_dir_name should_checkpoint experiment_tag timesteps_total "
-    "episodes_total timesteps_since_restore hyperband_info __report_restored__".split()
-)
+BEGINNINGS = ("experiment_started", "experiment_resumed")  # the first event of a session
 STATES = ("finished", "interrupted", "failed")  # states of a search that has ended
+SEAL = b', "crc": "%08x"}'
+SEAL_BYTES = len(SEAL % 0)
+_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
-def check_event(event: Event) -> None:
-    """Raises ValueError or KeyError if a field of the event is missing or has a wrong value."""
-    kind, when, trial = event["event"], event["time"], event.get("trial")
-    if not isinstance(kind, str) or not (isinstance(when, (int, float)) and 0 <= when <= MOST_TIME):
-        raise ValueError(f"field `event` must be a text, and `time` must be 0..{MOST_TIME:.0f} unix seconds")
-    if trial is not None and not is_trial_id(trial):
-        raise ValueError("field `trial` is not a valid trial id")
-    for name, fits in _FITS.get(kind, ()):
-        if not fits(event[name]):
-            raise ValueError(f"field `{name}` has a wrong type or value")
-    if trial is None and kind in _OF_A_TRIAL:
-        raise ValueError("field `trial` is missing")
-    for name, fits in _OPTIONAL:
-        if name in event and not fits(event[name]):
-            raise ValueError(f"field `{name}` has a wrong type or value")
+def line_of(event: Event) -> bytes:
+    """Returns an event as a line of the journal."""
+    return sealed(json.dumps(strict(plain(event)), allow_nan=False).encode())
+
+
+def sealed(text: bytes) -> bytes:
+    """Returns a JSON object as a line of the journal: adds the CRC-32 of its text as the last field."""
+    return text[:-1] + SEAL % zlib.crc32(text) + b"\n"
+
+
+def has_seal(line: bytes) -> bool:
+    """Whether a line, without its newline, ends with a CRC-32 as `sealed` writes it."""
+    return line[-SEAL_BYTES:-10] == SEAL[:10] and line[-2:] == SEAL[-2:]
+
+
+def event_of(line: bytes, is_sealed: bool) -> Event:
+    """Returns a line's event without its CRC; raises ValueError, KeyError or TypeError if the line is damaged.
+
+    Args:
+        is_sealed: whether the line must have a CRC. If a journal's first line has one, all its lines must.
+    """
+    if len(line) > MOST_BYTES:
+        raise ValueError(f"longer than {MOST_BYTES:,} bytes")
+    if has_seal(line):
+        seal, line = line[-SEAL_BYTES:], line[:-SEAL_BYTES] + b"}"
+        if seal != SEAL % zlib.crc32(line):
+            raise ValueError("its checksum does not agree")
+    elif is_sealed:
+        raise ValueError("its checksum is missing")
+    event: Event = parsed(line)
+    if b'nan"' in line or b'inf"' in line:
+        _replace_words(event, ("value", "cutoff"))
+        if event["event"] == "report" and isinstance(event["metrics"], dict):
+            _replace_words(event["metrics"], tuple(event["metrics"]))
+    _check(event)
+    return event
+
+
+def plain(value: Any) -> Any:
+    """Converts a value to JSON's types: numpy and torch scalars to Python numbers, unknown types to their repr."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, str):
+        return str(value)  # numpy.str_ is a subclass of str
+    if isinstance(value, float):
+        return float(value)  # numpy.float64 is a subclass of float
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if (shape := getattr(value, "shape", None)) is None:
+        return repr(value)
+    return plain(value.item()) if math.prod(shape) == 1 else f"{type(value).__name__} of shape {tuple(shape)}"
+
+
+def strict(value: Any) -> Any:
+    """Converts non-finite floats to strings, since JSON has none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: strict(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [strict(item) for item in value]
+    return value
 
 
 def is_trial_id(value: Any) -> bool:
@@ -52,6 +106,30 @@ def is_inside(path: Any) -> bool:
         and not {"", "..", "."} & set(path.split("/"))
         and "\0" not in path
     )
+
+
+def _replace_words(fields: dict[str, Any], names: tuple[str, ...]) -> None:
+    """Replaces the strings "nan", "inf" and "-inf" by floats in the named fields."""
+    for name in names:
+        if isinstance(fields.get(name), str):
+            fields[name] = _NON_FINITE.get(fields[name], fields[name])
+
+
+def _check(event: Event) -> None:
+    """Raises ValueError or KeyError if a field of the event is missing or has a wrong value."""
+    kind, when, trial = event["event"], event["time"], event.get("trial")
+    if not isinstance(kind, str) or not (isinstance(when, (int, float)) and 0 <= when <= MOST_TIME):
+        raise ValueError(f"field `event` must be a text, and `time` must be 0..{MOST_TIME:.0f} unix seconds")
+    if trial is not None and not is_trial_id(trial):
+        raise ValueError("field `trial` is not a valid trial id")
+    for name, fits in _FITS.get(kind, ()):
+        if not fits(event[name]):
+            raise ValueError(f"field `{name}` has a wrong type or value")
+    if trial is None and kind in _OF_A_TRIAL:
+        raise ValueError("field `trial` is missing")
+    for name, fits in _OPTIONAL:
+        if name in event and not fits(event[name]):
+            raise ValueError(f"field `{name}` has a wrong type or value")
 
 
 def _is_integer(value: Any) -> bool:

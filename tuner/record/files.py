@@ -173,21 +173,28 @@ def lines_of(file: BinaryIO) -> Iterator[list[bytes]]:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replaces a file's content: at any time `path` has the old content or the new content, never a part.
+    """Replaces a file's content as `replacing` does."""
+    with replacing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
 
-    It writes another file in the same folder, syncs it, and renames it to `path`. It also syncs the folder, because
-    otherwise a power failure could undo the rename. After an OSError `path` has the old content. A link at either name
-    is replaced, not followed.
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Opens a new file for writing, which replaces `path` when the `with` block ends without an error.
+
+    At any time `path` has the old content or the new content, never a part. The new file is in the same folder. It is
+    synced before it is renamed to `path`. The folder is synced too, because otherwise a power failure could undo the
+    rename. After an error `path` has the old content. A link at either name is replaced, not followed.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         aside.unlink(missing_ok=True)
         with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):  # a read-only disk refuses this too
             aside.unlink(missing_ok=True)
         raise

@@ -1,17 +1,126 @@
-"""Reads a growing journal into records; reads each line only once."""
+"""Reads the journal: whole, while it grows, up to its first damaged line, or into records. All use `Lines`."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from tuner.errors import RequestError
-from tuner.record.events import Event
+from tuner.record.events import BEGINNINGS, Event, event_of, has_seal
 from tuner.record.files import lines_of, open_in, weight
-from tuner.record.journal import BEGINNINGS, damaged_journal, has_seal, opened
 from tuner.record.records import Folding, TrialRecord
+
+# What `event_of` raises for a damaged line.
+DAMAGE = (ValueError, KeyError, TypeError)
+
+
+class Lines:
+    """Reads the events of a journal's lines, each line once; every reader of a journal uses this class.
+
+    Attributes:
+        number: number of lines read so far.
+        size: their bytes.
+    """
+
+    def __init__(self) -> None:
+        self.number, self.size, self._is_sealed = 0, 0, False
+
+    def events(self, file: BinaryIO, prepare: Callable[[list[bytes]], None] = lambda lines: None) -> Iterator[Event]:
+        """Yields the events of the complete lines that were not read yet; leaves out an incomplete last line.
+
+        An event counts as read when the caller asks for the next one. So after an error, whether in this method or in
+        the caller, `number + 1` is the damaged line.
+
+        Args:
+            prepare: called with the next lines, up to CHUNK_BYTES, before they are parsed.
+
+        Raises:
+            ValueError, KeyError, TypeError: a line is damaged.
+        """
+        file.seek(self.size)
+        for lines in lines_of(file):
+            prepare(lines)
+            if self.number == 0:
+                self._is_sealed = has_seal(lines[0])
+            for line in lines:  # 6 us per line; 10,000 trials have 170,000 lines
+                yield event_of(line, self._is_sealed)
+                self.number += 1
+                self.size += len(line) + 1
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The readable part of a journal: its events before the first damaged line.
+
+    `size` is the number of bytes of these events. `damage` names the damaged line and what is wrong with it. It is
+    empty if no line is damaged, or if only the last line is incomplete.
+    """
+
+    events: list[Event]
+    size: int
+    damage: str
+
+
+def scan(path: Path) -> Scan:
+    """Reads a journal up to its first damaged line; raises OSError if it is missing or not a regular file."""
+    lines, events, damage = Lines(), [], ""
+    with open_in(path.parent, path.name) as file:
+        try:
+            for event in lines.events(file):
+                events.append(event)
+        except DAMAGE as error:
+            damage = f"line {lines.number + 1} ({error})"
+    return Scan(events, lines.size, damage)
+
+
+def read(path: Path) -> list[Event]:
+    """Returns all complete events; ignores an incomplete last line, and returns none for a missing file."""
+    return list(follow(path, once=True))
+
+
+def follow(
+    path: Path, *, once: bool = False, pause_s: float = 0.5, gone: Callable[[], bool] = lambda: False
+) -> Iterator[Event]:
+    """Yields events as they are appended, until the last one is `experiment_finished`.
+
+    With `once` it stops at the end of the file. If the search's process may be killed, pass `gone`: once it returns
+    True, the file is read to its end a last time. An incomplete last line is read again at the next poll. It polls
+    every `pause_s`, because inotify does not see what another host writes to a shared file system.
+    """
+    lines = Lines()
+    if once and not path.exists():
+        return
+    with _opened(path) as file:
+        while True:
+            once = once or gone()
+            event: Event = {}
+            try:
+                for event in lines.events(file):
+                    yield event
+            except DAMAGE as error:
+                raise damaged_journal(path, lines.number + 1, error) from None
+            if once or event.get("event") == "experiment_finished":
+                return  # the last event decides: an experiment_finished before it only ended an earlier session
+            time.sleep(pause_s)
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return open_in(path.parent, path.name)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def damaged_journal(path: Path, line: int, error: Exception) -> RequestError:
+    """Returns the error for a journal that cannot be read from that line on."""
+    return RequestError(f"{path} is damaged at line {line} ({error}); --resume goes on from the lines before it")
+
 
 # Called with the bytes of memory that a reader will use, before it uses them; raises an error to forbid it.
 Hold = Callable[[int], None]
@@ -29,7 +138,6 @@ class Reading:
     """Reads one journal as it grows.
 
     Attributes:
-        lines: number of lines read so far.
         state, reason: the search's state, and why it ended before its last trial, if it did.
         took_s: total seconds of all sessions, without the time between sessions.
         beginnings: how often the journal was read from its first line.
@@ -47,11 +155,16 @@ class Reading:
 
     def _begin_anew(self) -> None:
         self.beginnings += 1
-        self.state, self.reason, self.lines, self.took_s = "running", "", 0, 0.0
+        self.state, self.reason, self.took_s = "running", "", 0.0
         self.updated: float | None = None
         self._folding = Folding()
-        self._offset, self._inode, self._is_sealed = 0, 0, False
+        self._lines, self._inode = Lines(), 0
         self.weight = 0
+
+    @property
+    def lines(self) -> int:
+        """Number of lines read so far."""
+        return self._lines.number
 
     def read_on(self, until: float | None = None) -> list[TrialRecord]:
         """Reads the lines appended since the last call and returns the records of all trials.
@@ -69,7 +182,7 @@ class Reading:
         try:
             with open_in(self._path.parent, self._path.name) as file:
                 status = os.fstat(file.fileno())
-                if status.st_size < self._offset or (self._inode and status.st_ino != self._inode):
+                if status.st_size < self._lines.size or (self._inode and status.st_ino != self._inode):
                     self._begin_anew()
                 self._inode = status.st_ino
                 if self._most_bytes is not None and status.st_size > self._most_bytes:
@@ -77,18 +190,12 @@ class Reading:
                         f"{self._path} has {status.st_size:,} bytes: at most {self._most_bytes:,} are read here; "
                         f"`python -m tuner.report` takes more"
                     )
-                file.seek(self._offset)
-                for lines in lines_of(file):
-                    heavier = self.weight + sum(map(weight, lines))
-                    self._hold(heavier)
-                    self.weight = heavier
-                    self._take(lines)
-                    if until is not None and time.monotonic() > until and self._offset < status.st_size:
-                        share = f"{self._offset >> 20} of {status.st_size >> 20} MiB"
-                        raise NotYet(f"its journal is being read: {share} so far; ask again")
+                for event in self._lines.events(file, self._prepared(status.st_size, until)):
+                    self._folding.add(event)
+                    self._note(event)
         except FileNotFoundError:
             self._begin_anew()
-        except ValueError as error:
+        except DAMAGE as error:
             number = self.lines + 1
             self._begin_anew()  # the records may contain half of an event
             raise damaged_journal(self._path, number, error) from None
@@ -96,23 +203,19 @@ class Reading:
             raise RequestError(f"{self._path} cannot be read: {error.strerror}") from None
         return self._folding.records()
 
-    def _take(self, lines: list[bytes]) -> None:
-        if self.lines == 0 and lines:
-            self._is_sealed = has_seal(lines[0])
-        number, is_sealed, add, note = self.lines, self._is_sealed, self._folding.add, self._note
-        size = 0
-        try:
-            for line in lines:  # 6 us per line; 10,000 trials have 170,000 lines
-                event = opened(line, is_sealed)
-                add(event)
-                note(event)
-                number += 1
-                size += len(line) + 1
-        except (ValueError, KeyError, TypeError) as error:
-            self.lines = number
-            raise ValueError(error) from None
-        self.lines = number
-        self._offset += size
+    def _prepared(self, size: int, until: float | None) -> Callable[[list[bytes]], None]:
+        """Returns the function that is called before lines are parsed: it checks the time and the memory."""
+        begun = self.lines
+
+        def prepare(lines: list[bytes]) -> None:
+            if until is not None and time.monotonic() > until and self.lines > begun:
+                share = f"{self._lines.size >> 20} of {size >> 20} MiB"
+                raise NotYet(f"its journal is being read: {share} so far; ask again")
+            heavier = self.weight + sum(map(weight, lines))
+            self._hold(heavier)
+            self.weight = heavier
+
+        return prepare
 
     def _note(self, event: Event) -> None:
         """Updates the search's state and running time."""

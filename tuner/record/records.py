@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
+from functools import wraps
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from tuner.record.events import MOST_INTEGER, Event
-from tuner.record.kept import kept
 
-# Metrics in a report that describe the training's speed.
-PACE = frozenset({"train_s", "validate_s", "images_per_s", "micro_batch_size"})
+Record = TypeVar("Record")
+Rest = ParamSpec("Rest")
+Result = TypeVar("Result")
+
+
+def kept(function: Callable[Concatenate[Record, Rest], Result]) -> Callable[Concatenate[Record, Rest], Result]:
+    """Caches a pure function's result inside the record that is its first argument.
+
+    Callers must not change the result. All other arguments must be hashable. Without the cache the dashboard takes
+    1.2 s to draw 10,000 trials, and it does so after each event. The result is freed with its record. Two threads may
+    both compute a result; both results are equal.
+    """
+
+    @wraps(function)
+    def once(record: Record, /, *args: Rest.args, **named: Rest.kwargs) -> Result:
+        results: dict[object, Result] = record.__dict__.setdefault("_kept", {})
+        key = (function, args, *named.items())
+        if key not in results:
+            results[key] = function(record, *args, **named)
+        return results[key]
+
+    return once
 
 
 class Report(NamedTuple):

@@ -10,11 +10,10 @@ from typing import Any
 from tuner.errors import RequestError
 from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.files import MOST_BYTES, SWELL
-from tuner.record.foreign import is_ray_folder, read_ray
-from tuner.record.kept import kept
 from tuner.record.lock import abandoned
+from tuner.record.ray_folder import is_ray_folder, read_ray
 from tuner.record.reading import Hold, Reading, unbounded
-from tuner.record.records import Report, TrialRecord
+from tuner.record.records import Report, TrialRecord, kept
 from tuner.record.saved_experiment import FILE, load_experiment
 from tuner.record.standing import Standing, Tally
 from tuner.spec.experiment import Experiment
@@ -75,14 +74,14 @@ class Following:
         self.folder = folder
         self.reading = Reading(folder / "journal.jsonl", most_bytes, lambda more: hold(self._facts + more))
         self._hold = hold
-        self._facts, self._foreign = 0, 0
+        self._facts, self._ray_folder = 0, 0
         self._tally: Tally | None = None
         self._beginnings = 0
 
     @property
     def weight(self) -> int:
         """Estimated bytes of memory that the experiment's data take."""
-        return self._facts + self._foreign + self.reading.weight
+        return self._facts + self._ray_folder + self.reading.weight
 
     def load(self, until: float | None = None) -> ExperimentRecord:
         """Returns the experiment as the folder now has it.
@@ -102,7 +101,7 @@ class Following:
     def _load(self, until: float | None) -> ExperimentRecord:
         folder, reading = self.folder, self.reading
         if not (folder / FILE).exists() and is_ray_folder(folder):
-            return self._load_foreign()
+            return self._load_ray_folder()
         self._hold_facts()
         experiment, facts = load_experiment(folder)
         experiment = replace(experiment, results=str(folder.parent), name=folder.name)
@@ -115,16 +114,16 @@ class Following:
         standing = self._tally.update(trials)
         return ExperimentRecord(experiment, facts, standing.trials, state, reason, standing)
 
-    def _load_foreign(self) -> ExperimentRecord:
+    def _load_ray_folder(self) -> ExperimentRecord:
         try:
-            return ExperimentRecord(*read_ray(self.folder, self._hold_foreign))
+            return ExperimentRecord(*read_ray(self.folder, self._hold_ray_folder))
         except RequestError:
-            self._foreign = 0  # the values that were read are freed
+            self._ray_folder = 0  # the values that were read are freed
             raise
 
-    def _hold_foreign(self, weight: int) -> None:
+    def _hold_ray_folder(self, weight: int) -> None:
         self._hold(weight)
-        self._foreign = weight
+        self._ray_folder = weight
 
     def _hold_facts(self) -> None:
         try:

@@ -18,7 +18,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from tuner.record.journal import strict
+from tuner.record.events import strict
 from tuner.record.reading import NotYet
 
 MOST_BYTES = 32 << 20  # of a response; 10,000 trials of ten parameters take 5 MB, the figures of 12 parameters 8 MB

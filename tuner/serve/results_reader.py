@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from tuner.errors import RequestError
 from tuner.record.files import share
-from tuner.record.foreign import is_ray_folder
+from tuner.record.ray_folder import is_ray_folder
 from tuner.record.reading import NotYet
 from tuner.record.saved_experiment import FILE
 from tuner.serve.memory import Memory

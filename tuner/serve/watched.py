@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 
 from tuner.errors import RequestError, blamed
-from tuner.record.foreign import ray_files_in
 from tuner.record.lock import abandoned
+from tuner.record.ray_folder import ray_files_in
 from tuner.record.reading import NotYet
 from tuner.record.results import ExperimentRecord, Following
 from tuner.serve.answers import figures_text

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tuner.training.backend import onednn, small_convolutions
 from tuner.training.batches import Examples, examples_of
+from tuner.training.cpu_kernels import onednn, small_convolutions
 from tuner.training.data import Arrays, Files, Splits
 from tuner.training.eager import import_compiler_late
 from tuner.training.memory import Fit, gradients_in_parts, sums_in_parts, warn_of_batch_norm

@@ -14,9 +14,8 @@ from itertools import islice
 from typing import Any
 
 from tuner.errors import printable
-from tuner.record.columns import USAGE
-from tuner.record.kept import kept
-from tuner.record.records import PACE, TrialRecord
+from tuner.record.records import TrialRecord, kept
+from tuner.record.report_keys import SPEED, USAGE
 
 BEST_COLOR = "#f08c00"  # the winner's colour in every figure; visible on a light and on a dark page
 MAIN_COLOR, GRAY, STOP_COLOR = "#4c8bf5", "#8b93a7", "#d9534f"
@@ -91,7 +90,7 @@ def figures(metrics: dict[str, Any], metric: str = "") -> str:
 
     Leaves out resource usage and training speed, unless one of them is the metric of the search.
     """
-    hidden = (USAGE | PACE) - {metric}
+    hidden = (USAGE | SPEED) - {metric}
     shown = {
         name: value
         for name, value in metrics.items()

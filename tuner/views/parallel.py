@@ -6,8 +6,7 @@ import math
 from itertools import islice
 from typing import Any, NamedTuple
 
-from tuner.record.kept import kept
-from tuner.record.records import TrialRecord, finite
+from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
 from tuner.views.labels import BEST_COLOR, escaped, flat_parameters, formatted, tick
 

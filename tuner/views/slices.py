@@ -6,14 +6,14 @@ import math
 from itertools import islice
 from typing import Any, NamedTuple
 
-from tuner.record.kept import kept
-from tuner.record.records import PACE, TrialRecord, finite
+from tuner.record.records import TrialRecord, finite, kept
+from tuner.record.report_keys import SPEED
 from tuner.record.results import ExperimentRecord
 from tuner.views.labels import BEST_COLOR, GRAY, MAIN_COLOR, escaped, label_of, tick
 from tuner.views.parallel import MOST_PARAMETERS, Axis, parallel_of, sampled
 
 MOST_AXES = 24
-USED = ("cpu_", "rss_", "gpu_", "examples_per_s", *sorted(PACE))  # prefixes of the columns that report resource usage
+USAGE_PREFIXES = ("cpu_", "rss_", "gpu_")
 
 
 class Slices(NamedTuple):
@@ -52,7 +52,7 @@ def means_of(trial: TrialRecord) -> dict[str, float]:
     One pass over the reports serves all columns, because one pass per column would take minutes if both are many.
     """
     last = trial.reports[-1].metrics if trial.reports else {}
-    names = islice((name for name in last if name.startswith(USED)), MOST_PARAMETERS)
+    names = islice((name for name in last if name in SPEED or name.startswith(USAGE_PREFIXES)), MOST_PARAMETERS)
     columns: dict[str, list[float]] = {name: [] for name in names}
     for report in trial.reports if columns else ():
         for name, each in report.metrics.items():

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tuner.record.kept import kept
-from tuner.record.records import TrialRecord, finite
+from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
 from tuner.views.labels import BEST_COLOR, GROUPS, escaped, label_of
 

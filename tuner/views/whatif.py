@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
 from tuner.errors import RequestError
-from tuner.record.kept import kept
-from tuner.record.records import TrialRecord, finite, sign_of
+from tuner.record.records import TrialRecord, finite, kept, sign_of
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
 from tuner.spec.rules import HyperBand, Judged, Rule, rule_of

@@ -10,22 +10,29 @@ another machine continues from what is in the store.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
+import shutil
 import threading
 import time
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from tuner.errors import RequestError
-from tuner.record.files import write_atomically
+from tuner.record.events import is_inside
+from tuner.record.files import replacing
 
 logger = logging.getLogger(__name__)
 LEAST_PAUSE_S = 1.0  # minimum seconds between two checks for changed files
 LAST_TRIES_S = 30.0  # how long failed uploads are retried when a search ends
 JOURNAL = "journal.jsonl"
 OF_THIS_MACHINE = (".lock", ".driver")  # not uploaded: they lock the experiment on this machine
+PART_BYTES = 10 << 20  # bytes per read and write; pyarrow sends files to S3 in parts of this size
+# pyarrow sends these parts at once, in memory. Without a limit, a file of 500 MB takes 900 MB of memory. pyarrow's own
+# `copy_files` has no limit either: it takes 450 MB.
+MOST_PARTS = 8
 
 
 class ObjectStore:
@@ -52,7 +59,7 @@ class ObjectStore:
         """Raises RequestError if the store cannot be written to."""
         probe = self.path(f".tuner-{os.getpid()}")
         try:
-            self._write(probe, b"")
+            self._write(probe, io.BytesIO())
             self.filesystem.delete_file(probe)
         except OSError as error:
             what = f"cannot be written to ({_first_line(error)}); check the address, the bucket and the credentials"
@@ -85,12 +92,16 @@ class ObjectStore:
             raise RequestError(f"--results {self.uri}: cannot be read ({_first_line(error)})") from None
 
     def _download(self, name: str, folder: Path) -> None:
-        for entry in self._entries(self.path(name), recursive=True):
-            relative = PurePosixPath(entry.path).relative_to(self.path(name))
-            if entry.type.name == "File":
-                target = folder / relative
-                target.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(target, self.read(name, str(relative)))
+        """Downloads all files, the journal last: an interrupted download is repeated if the journal is missing."""
+        entries = [each for each in self._entries(self.path(name), recursive=True) if each.type.name == "File"]
+        names = [str(PurePosixPath(each.path).relative_to(self.path(name))) for each in entries]
+        for relative in sorted(names, key=_journal_last):
+            if not is_inside(relative):
+                raise RequestError(f"--results {self.uri}: {name} has a file {relative!r}, which lies elsewhere")
+            target = folder / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with self.filesystem.open_input_stream(self.path(name, relative)) as stream, replacing(target) as file:
+                shutil.copyfileobj(stream, file, PART_BYTES)
 
     def read(self, name: str, relative: str) -> bytes:
         """Returns the content of an experiment's file; empty if the file does not exist."""
@@ -100,8 +111,8 @@ class ObjectStore:
         except FileNotFoundError:
             return b""
 
-    def upload(self, name: str, relative: str, content: bytes) -> None:
-        """Writes a file of the experiment in one piece: readers see the old content or the new, never a part."""
+    def upload(self, name: str, relative: str, content: BinaryIO) -> None:
+        """Writes a file of the experiment. In an object store, readers see the old content until the new is whole."""
         self._write(self.path(name, relative), content)
 
     def remove(self, name: str, relative: str) -> None:
@@ -109,14 +120,17 @@ class ObjectStore:
         with contextlib.suppress(FileNotFoundError):
             self.filesystem.delete_file(self.path(name, relative))
 
-    def _write(self, path: str, content: bytes) -> None:
+    def _write(self, path: str, content: BinaryIO) -> None:
         try:
             stream = self.filesystem.open_output_stream(path)
         except FileNotFoundError:  # a store with real folders, such as HDFS
             self.filesystem.create_dir(str(PurePosixPath(path).parent), recursive=True)
             stream = self.filesystem.open_output_stream(path)
         with stream:
-            stream.write(content)
+            for number, part in enumerate(iter(lambda: content.read(PART_BYTES), b""), 1):
+                stream.write(part)
+                if number % MOST_PARTS == 0:
+                    stream.flush()  # waits until the store has all parts so far
 
     def _entries(self, path: str, *, recursive: bool) -> list[Any]:
         from pyarrow.fs import FileSelector
@@ -129,7 +143,7 @@ class UploadTarget(Protocol):
 
     uri: str
 
-    def upload(self, name: str, relative: str, content: bytes) -> None: ...
+    def upload(self, name: str, relative: str, content: BinaryIO) -> None: ...
 
     def remove(self, name: str, relative: str) -> None: ...
 
@@ -184,10 +198,11 @@ class Uploader:
                 if self._uploaded.get(relative) == mark:
                     continue
                 try:
-                    content = (self._folder / relative).read_bytes()
+                    content = open(self._folder / relative, "rb")
                 except FileNotFoundError:
                     continue  # Ray has just removed this checkpoint
-                self._store.upload(self._name, relative, content)
+                with content:
+                    self._store.upload(self._name, relative, content)
                 self._uploaded[relative] = mark
             for relative in self._uploaded.keys() - there.keys():
                 self._store.remove(self._name, relative)
@@ -207,13 +222,17 @@ def files_of(folder: Path) -> dict[str, tuple[int, int]]:
     The journal is last, so that the checkpoints which it names are uploaded before it.
     """
     marks: dict[str, tuple[int, int]] = {}
-    for path in sorted(folder.rglob("*"), key=lambda each: (each.name == JOURNAL, each)):
-        relative = path.relative_to(folder).as_posix()
+    for relative in sorted((path.relative_to(folder).as_posix() for path in folder.rglob("*")), key=_journal_last):
+        path = folder / relative
         with contextlib.suppress(FileNotFoundError):
             stat = path.stat()
             if path.is_file() and relative not in OF_THIS_MACHINE:
                 marks[relative] = stat.st_size, stat.st_mtime_ns
     return marks
+
+
+def _journal_last(relative: str) -> tuple[bool, str]:
+    return relative == JOURNAL, relative
 
 
 def _content(path: Path) -> bytes:

@@ -1,5 +1,8 @@
 """Results in an object store: mirrored from a working copy, brought back where that is gone; then in a real S3."""
 
+import errno
+import filecmp
+import io
 import os
 import shutil
 import signal
@@ -8,13 +11,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tuner.errors import RequestError
-from tuner.record import storage
-from tuner.record.journal import read
-from tuner.record.storage import JOURNAL, ObjectStore, Uploader, files_of
+from tuner.record import object_store
+from tuner.record.object_store import JOURNAL, ObjectStore, Uploader, files_of
+from tuner.record.reading import read
 from tuner.spec.places import is_uri, local_root
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +82,7 @@ def test_a_store_that_fails_is_tried_again_and_told_of(folder, monkeypatch, capl
         def upload(self, name, relative, content):
             raise OSError("AWS Error NETWORK_CONNECTION")
 
-    monkeypatch.setattr(storage, "LAST_TRIES_S", 0)
+    monkeypatch.setattr(object_store, "LAST_TRIES_S", 0)
     with Uploader(Failing(), "mine", folder):
         pass
     assert "AWS Error NETWORK_CONNECTION" in caplog.text and "--resume mine uploads it" in caplog.text
@@ -105,6 +109,92 @@ def test_a_working_copy_that_is_ahead_stays_and_one_that_went_another_way_is_ref
     (folder / JOURNAL).write_text("other\n")
     with pytest.raises(RequestError, match="went different ways"):
         store.bring("mine", folder)
+
+
+class Parts:
+    """A store's file system that counts the bytes of a file which are not yet in the store."""
+
+    def __init__(self):
+        self.whole, self.pending, self.most, self.closed = b"", 0, 0, False
+
+    def open_output_stream(self, path):
+        return self
+
+    def write(self, part):
+        self.whole += part
+        self.pending += len(part)
+        self.most = max(self.most, self.pending)
+
+    def flush(self):
+        self.pending = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.closed = True
+
+
+def test_an_upload_holds_a_limited_number_of_parts_in_memory(uri, monkeypatch):
+    monkeypatch.setattr(object_store, "PART_BYTES", 10)
+    store, content = ObjectStore(uri), bytes(range(256))
+    store.filesystem = parts = Parts()
+    store.upload("mine", "state.pt", io.BytesIO(content))
+    assert parts.whole == content and parts.closed and parts.most == 10 * object_store.MOST_PARTS
+
+
+def test_an_interrupted_download_is_repeated(uri, folder, tmp_path, monkeypatch):
+    store, elsewhere = ObjectStore(uri), tmp_path / "elsewhere"
+    Uploader(store, "mine", folder).pushed()
+    whole = store.filesystem
+
+    class Broken:
+        def __getattr__(self, name):
+            return getattr(whole, name)
+
+        def open_input_stream(self, path):
+            if path.endswith("state.pt"):
+                raise OSError("connection reset")
+            return whole.open_input_stream(path)
+
+    listed = sorted(store._entries(store.path("mine"), recursive=True), key=lambda entry: entry.path)  # as S3 does
+    monkeypatch.setattr(store, "_entries", lambda path, recursive: listed)
+    store.filesystem = Broken()
+    with pytest.raises(RequestError, match="cannot be read .connection reset"):
+        store.bring("mine", elsewhere)
+    store.filesystem = whole
+    store.bring("mine", elsewhere)
+    assert files_of(elsewhere).keys() == files_of(tmp_path / "store" / "mine").keys()
+
+
+def test_a_name_in_the_store_leads_to_no_file_elsewhere(uri, folder, tmp_path, monkeypatch):
+    store, elsewhere = ObjectStore(uri), tmp_path / "elsewhere"
+    Uploader(store, "mine", folder).pushed()
+    (tmp_path / "store" / "outside").write_text("theirs")
+    entry = store.filesystem.get_file_info(store.path("outside"))
+    hostile = SimpleNamespace(type=entry.type, path=store.path("mine") + "/../outside")  # as a key in S3 may be
+    monkeypatch.setattr(store, "_entries", lambda path, recursive: [hostile])
+    with pytest.raises(RequestError, match="'../outside', which lies elsewhere"):
+        store.bring("mine", elsewhere)
+    assert not (tmp_path / "outside").exists()
+
+
+def test_no_journal_names_a_checkpoint_that_could_not_be_read(uri, folder, tmp_path, monkeypatch):
+    store = ObjectStore(uri)
+
+    class Unreadable(io.BytesIO):
+        def read(self, size=-1):
+            raise OSError(errno.EIO, "Input/output error")
+
+    def opened(path, mode):
+        return Unreadable() if path.suffix == ".pt" else open(path, mode)
+
+    monkeypatch.setattr(object_store, "open", opened, raising=False)
+    uploader = Uploader(store, "mine", folder)
+    assert not uploader.pushed() and not store.read("mine", JOURNAL)
+    monkeypatch.undo()
+    assert uploader.pushed() and store.read("mine", "ray/00000/checkpoint_000000/state.pt") == b"weights"
+    assert store.read("mine", JOURNAL) == b"one\n"
 
 
 def test_a_search_leaves_all_of_it_in_the_store_and_goes_on_where_its_working_copy_is_gone(search_here, uri, tmp_path):
@@ -186,6 +276,35 @@ def test_a_search_in_s3_is_killed_and_goes_on_on_another_machine(s3, tmp_path):
     assert curves(local_root(s3) / "mine") == curves(tmp_path / "whole")
     assert store.read("mine", JOURNAL) == (local_root(s3) / "mine" / JOURNAL).read_bytes()
     assert store.read("mine", "best/model.pt")
+
+
+GROWTH = """
+import resource, sys
+from pathlib import Path
+from tuner.record.object_store import ObjectStore, Uploader
+store = ObjectStore(sys.argv[1])
+store.names()  # loads the SDK
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+if sys.argv[2] == "up":
+    assert Uploader(store, "large", Path(sys.argv[3])).pushed()
+else:
+    store.bring("large", Path(sys.argv[3]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before >> 10)
+"""
+
+
+@pytest.mark.slow
+def test_a_large_checkpoint_passes_through_little_memory(s3, tmp_path):
+    folder, downloaded = tmp_path / "large", tmp_path / "downloaded"
+    folder.mkdir()
+    (folder / JOURNAL).write_text("one\n")
+    (folder / "state.pt").write_bytes(os.urandom(400 << 20))
+    for what, where in (("up", folder), ("down", downloaded)):
+        ran = subprocess.run(
+            [sys.executable, "-c", GROWTH, s3, what, str(where)], cwd=ROOT, capture_output=True, text=True
+        )
+        assert ran.returncode == 0 and int(ran.stdout) < 200, ran
+    assert filecmp.cmp(folder / "state.pt", downloaded / "state.pt", shallow=False)
 
 
 @pytest.mark.slow

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
-from tuner.record.events import MOST_ID, MOST_TIME, RAY_KEYS, is_trial_id
+from tuner.record.events import MOST_ID, MOST_TIME, is_trial_id
 from tuner.record.files import SWELL, bytes_in, is_file_in, parsed, weight
 from tuner.record.reading import Hold, unbounded
 from tuner.record.records import Report, TrialRecord, finite
+from tuner.record.report_keys import RAY_KEYS
 from tuner.spec.experiment import MOST_EPOCHS, Experiment
 
 MOST_ENTRIES = 20_000  # entries, about one per trial; listing the folder takes four file lookups for each

@@ -1,0 +1,15 @@
+"""Names the keys of a report that are no metric of the training: Ray's, and those of resource usage and speed."""
+
+from __future__ import annotations
+
+# Ray adds these keys to every report. The journal and the views of Ray's own folders leave them out.
+RAY_KEYS = frozenset(
+    "trial_id training_iteration time_total_s time_this_iter_s time_since_restore iterations_since_restore timestamp "
+    "date pid hostname node_ip done config checkpoint_dir_name should_checkpoint experiment_tag timesteps_total "
+    "episodes_total timesteps_since_restore hyperband_info __report_restored__".split()
+)
+GROWTH = {"rss_growth_bytes": "resident memory", "gpu_memory_growth_bytes": "GPU memory"}
+USAGE = frozenset({"cpu_percent", "rss_bytes", "gpu_percent", "gpu_memory_bytes", "gpu_memory_peak_bytes", *GROWTH})
+SPEED = frozenset({"train_s", "validate_s", "images_per_s", "micro_batch_size"})
+# While the disk has no room for a checkpoint, the trial sends only this key, with the reason. It is not a report.
+WAITS = "waits_for_disk"
