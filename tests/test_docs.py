@@ -20,7 +20,7 @@ from tuner.record.records import Decision
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.serve import client
-from tuner.serve.options import Start
+from tuner.serve.jobs.options import Start
 from tuner.spec.experiment import CHOICES, Experiment, option
 from tuner.spec.facts import facts_of
 from tuner.spec.spaces import find_space

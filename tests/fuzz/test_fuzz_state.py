@@ -10,11 +10,11 @@ import strategies
 import world as worlds
 from fuzzing import TIERS
 
-from tuner.serve import cluster as clusters
-from tuner.serve.cluster import find
-from tuner.serve.older import bring
-from tuner.serve.options import ships
-from tuner.serve.queue import Queue
+from tuner.serve.jobs import cluster as clusters
+from tuner.serve.jobs.cluster import find
+from tuner.serve.jobs.older import bring
+from tuner.serve.jobs.options import ships
+from tuner.serve.jobs.queue import Queue
 from tuner.spec.experiment import Experiment
 
 

@@ -21,9 +21,9 @@ from tuner.record.journal import Journal, sealed
 from tuner.record.lock import only_driver
 from tuner.record.results import Following, load
 from tuner.record.saved_experiment import save_experiment
+from tuner.serve.access.guard import is_loopback
 from tuner.serve.app import create_app
-from tuner.serve.guard import is_loopback
-from tuner.serve.stream import CHUNK_BYTES, MOST_LINES, Place, framed, read_on
+from tuner.serve.reading.stream import CHUNK_BYTES, MOST_LINES, Place, framed, read_on
 from tuner.spec.experiment import Experiment
 
 HERE = "http://127.0.0.1:8800"
@@ -385,8 +385,8 @@ def test_events_are_the_journals_lines_and_go_on(served, results):
     written = path.read_text().splitlines()
     with httpx.stream("GET", f"{served}/api/experiments/demo/events", timeout=10) as stream:
         lines = stream.iter_lines()
-        assert ids(lines, len(written)) == list(range(1, len(written) + 1))
-        assert next(lines) == f"data: {written[-1]}"
+        assert ids(lines, len(written) - 1) == list(range(1, len(written)))
+        assert [next(lines) for _ in range(3)] == ["", f"data: {written[-1]}", f"id: {len(written)}"]
         journal = Journal(path)
         journal.write("experiment_resumed")
         assert ids(lines, 1) == [len(written) + 1]
@@ -416,7 +416,7 @@ def test_a_journal_of_line_ends_is_followed_in_parts(tmp_path):
     lines = read_on(path, Place(0, 0))
     assert lines == [b""] * MOST_LINES
     frames, place = framed(lines, Place(0, 0), after=MOST_LINES - 1)
-    assert frames == b"id: %d\ndata: \n\n" % MOST_LINES and place == (MOST_LINES, MOST_LINES)
+    assert frames == b"data: \nid: %d\n\n" % MOST_LINES and place == (MOST_LINES, MOST_LINES)
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

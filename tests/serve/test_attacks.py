@@ -12,10 +12,10 @@ from fastapi.testclient import TestClient
 from starlette.requests import HTTPConnection
 
 from tuner.errors import RequestError
-from tuner.serve.app import create_app
-from tuner.serve.bounds import MOST_BYTES, Bounds
-from tuner.serve.guard import KEY, MOST_SESSIONS, SESSION_S, Guard, Keys
-from tuner.serve.secret import (
+from tuner.serve.access.guard import KEY, Guard
+from tuner.serve.access.keys import MOST_SESSIONS, SESSION_S, Keys, Tries, Wait
+from tuner.serve.access.limits import MOST_BYTES, Bounds
+from tuner.serve.access.state import (
     LEAST_CHARS,
     TOKEN,
     TOKEN_FILE,
@@ -24,7 +24,7 @@ from tuner.serve.secret import (
     long_enough,
     token_from_environment,
 )
-from tuner.serve.tries import Tries, Wait
+from tuner.serve.app import create_app
 
 HERE = "http://127.0.0.1:8800"
 ALL, STOP, RESUME = "/api/experiments", "/api/experiments/demo/stop", "/api/experiments/demo/resume"

@@ -13,7 +13,7 @@ import pytest
 
 from tests.serve.test_hostile import REPORT, STARTED, begin
 from tuner.record.saved_experiment import COPY, FILE, digest
-from tuner.serve.costly import MOST_WAITING, Costly
+from tuner.serve.analysis.costly import MOST_WAITING, Costly
 
 PLAIN = {"scheduler": "fifo", "grace_period": 1, "reduction_factor": 2.0, "brackets": 1}
 JOURNAL = 1 << 30

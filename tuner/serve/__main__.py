@@ -17,16 +17,15 @@ from typing import Any, NoReturn
 import uvicorn
 
 from tuner.errors import Parser, RequestError, leave
+from tuner.serve.access.guard import is_loopback
+from tuner.serve.access.limits import Connection
+from tuner.serve.access.state import kept_token, long_enough, state_folder, token_from_environment
 from tuner.serve.app import create_app
-from tuner.serve.connections import Connection
-from tuner.serve.guard import is_loopback
-from tuner.serve.jobs import RayJobs, missing
-from tuner.serve.searches import NO_DATA_DIR, Searches
-from tuner.serve.secret import kept_token, long_enough, token_from_environment
-from tuner.serve.state import state_folder
+from tuner.serve.jobs.ray_jobs import RayJobs, missing
+from tuner.serve.jobs.searches import NO_DATA_DIR, Searches
 from tuner.spec.experiment import CHOICES
 
-MOST_CLIENTS = 400  # open connections; tuner.serve.stream allows fewer event streams
+MOST_CLIENTS = 400  # open connections; tuner.serve.reading.stream allows fewer event streams
 GRACE_S = 3  # for responses that are being sent when the service shuts down
 REQUEST_S = 10  # from the start of a connection, or its last response, to the end of the next request's headers
 
@@ -105,7 +104,7 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
             server = Server(config, close)
             app.state.stopping = lambda: server.should_exit  # else an open event stream would block shutdown
             if searches:
-                searches.open()
+                searches.dispatcher.open()
             print(
                 greeting(results, args.host, listener.getsockname()[1], app.state.keys.code, problem, kept), flush=True
             )

@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic_core import to_json
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from tuner.errors import RequestError
 from tuner.record.journal import strict
 from tuner.record.reading import NotYet
 
@@ -25,11 +26,20 @@ MOST_BYTES = 32 << 20  # of a response; 10,000 trials of ten parameters take 5 M
 MOST_ROW = 64 << 10  # bytes of one row of a list
 MOST_SENT = 256 << 20  # bytes of all responses that are not completely sent
 MOST_WRITTEN = 4  # responses encoded at once; the GIL encodes one at a time, and each is in memory twice meanwhile
+RETRY_S = 1  # after which a client should repeat a request that got 503
 LEAST_ITEM, LONGEST_NAME = 100, 1000  # bytes, when a value is shortened
 PIECE_BYTES = 64 << 10  # bytes sent at once, so that a client that does not read costs no larger copy
 _encode = json.JSONEncoder(default=vars, allow_nan=False).encode
 _ESCAPED = re.compile(r"\\(?:u(20(?:2[a-e]|6[6-9]))|.)")  # each escape of JSON; group 1 is the code of a reversing one
 _writing = threading.Semaphore(MOST_WRITTEN)
+
+
+class Refused(RequestError):
+    """A request that the service cannot fulfil now; `status` is the HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class BoundedResponse(Response):
@@ -70,6 +80,19 @@ class BoundedResponse(Response):
 def answer(row: Any, status: int = 200, **rows: Iterable[Any]) -> BoundedResponse:
     """Returns a response with the JSON that `text_of` writes."""
     return BoundedResponse(text_of(row, **rows), status)
+
+
+def refusal(status: int, message: str, more: Mapping[str, str] | None = None) -> Response:
+    """Returns an error response of the API, `{"error": message}`; `more` are additional headers."""
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    return JSONResponse({"error": message}, status, headers | dict(more or {}))
+
+
+def later(message: str) -> Response:
+    """Returns a 503 response that asks the client to retry after RETRY_S."""
+    answer = refusal(503, message)
+    answer.headers["Retry-After"] = str(RETRY_S)
+    return answer
 
 
 def text_of(row: Any, **rows: Iterable[Any]) -> str:

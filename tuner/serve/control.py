@@ -15,15 +15,15 @@ from starlette.responses import Response
 
 from tuner.record.lock import driver_of
 from tuner.record.results import ExperimentRecord
-from tuner.serve.answers import answer
-from tuner.serve.guard import Keys, client_of, signin_page, welcome
-from tuner.serve.options import Resume, Start
-from tuner.serve.queue import ACTIVE, Search
-from tuner.serve.results_reader import NotThere, ResultsReader
-from tuner.serve.searches import Refused, Searches
-from tuner.serve.summary import Summary, options_summary
-from tuner.serve.tries import Wait
-from tuner.serve.watched import View
+from tuner.serve.access.guard import signin_page, welcome
+from tuner.serve.access.keys import Keys, Wait, client_of
+from tuner.serve.answers import Refused, answer
+from tuner.serve.jobs.options import Resume, Start
+from tuner.serve.jobs.queue import ACTIVE, Search
+from tuner.serve.jobs.searches import Searches
+from tuner.serve.reading.results_reader import NotThere, ResultsReader
+from tuner.serve.reading.summary import Summary, options_summary
+from tuner.serve.reading.watched import View
 from tuner.spec.spaces import list_spaces
 
 

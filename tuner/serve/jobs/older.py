@@ -17,12 +17,12 @@ from typing import Any
 
 from tuner.errors import RequestError
 from tuner.record.files import bytes_in, parsed
-from tuner.serve.cluster import MODULE
-from tuner.serve.options import SETTABLE, Start
-from tuner.serve.queue import Queue, Search
+from tuner.serve.jobs.options import SETTABLE, Start
+from tuner.serve.jobs.queue import Queue, Search
 from tuner.spec.experiment import Experiment
 
 FOLDER = ".service"
+HEAD = b"tuner.serve.head"  # the module that ran the head of the older service's Ray cluster
 MOST_BYTES = 64 << 10  # of a file; the service wrote 3 kB
 MOST_FILES = 1000
 MESSAGE = "waited in the queue of an older tuner.serve; start it again"
@@ -103,6 +103,6 @@ def _head(folder: Path) -> str:
         words, variables = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
     except WRONG:
         return ""
-    if MODULE.encode() not in words or b"RAY_AUTH_TOKEN_PATH=" + os.fsencode(folder / "ray_token") not in variables:
+    if HEAD not in words or b"RAY_AUTH_TOKEN_PATH=" + os.fsencode(folder / "ray_token") not in variables:
         return ""
     return f"; its Ray still runs, end it by kill {process.name} once its searches are done"

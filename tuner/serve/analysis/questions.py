@@ -1,8 +1,9 @@
-"""The child process that computes expensive responses: `python -m tuner.serve.questions`.
+"""The child process that computes expensive responses: `python -m tuner.serve.analysis.questions`.
 
 It reads requests from stdin, one JSON line each. For each it writes to stdout a line `STATUS LENGTH` and then LENGTH
-bytes of JSON. The service (`tuner.serve.costly`) kills it if a response takes too long or its client disconnects. It
-exits by itself if the service ends, if its memory is used up, or if a response takes twice the time limit.
+bytes of JSON. The service (`tuner.serve.analysis.costly`) kills it if a response takes too long or its client
+disconnects. It exits by itself if the service ends, if its memory is used up, or if a response takes twice the time
+limit.
 """
 
 from __future__ import annotations

@@ -23,10 +23,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tuner.serve.answers import BoundedResponse
-from tuner.serve.bounds import later
-from tuner.serve.guard import refusal
-from tuner.serve.secret import child_environment
+from tuner.serve.access.state import child_environment
+from tuner.serve.answers import BoundedResponse, later, refusal
 
 MOST_S = 30.0  # for one request; a replay of 10,000 trials takes 3 s
 MOST_MEMORY = 2 << 30  # bytes of address space; 10,000 trials take 300 MB
@@ -141,7 +139,7 @@ class Costly:
             return self._processes[0]
         _end(self._processes)
         env = child_environment() | ALONE
-        command = [sys.executable, "-m", "tuner.serve.questions", *self._bounds]
+        command = [sys.executable, "-m", "tuner.serve.analysis.questions", *self._bounds]
         # A new session, so that Ctrl-C reaches only the service. The process exits when the service closes its stdin.
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, start_new_session=True, bufsize=0

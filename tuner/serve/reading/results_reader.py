@@ -17,9 +17,9 @@ from tuner.record.files import share
 from tuner.record.foreign import is_ray_folder
 from tuner.record.reading import NotYet
 from tuner.record.saved_experiment import FILE
-from tuner.serve.memory import Memory
-from tuner.serve.summary import Summary
-from tuner.serve.watched import Last, View, Watched
+from tuner.serve.reading.memory import Memory
+from tuner.serve.reading.summary import Summary
+from tuner.serve.reading.watched import Last, View, Watched
 from tuner.spec.experiment import NAMES
 
 Item = TypeVar("Item")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from tuner.errors import RequestError
-from tuner.serve import cluster as clusters
+from tuner.serve.jobs import cluster as clusters
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient

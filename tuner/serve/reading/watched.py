@@ -16,8 +16,8 @@ from tuner.record.lock import abandoned
 from tuner.record.reading import NotYet
 from tuner.record.results import ExperimentRecord, Following
 from tuner.serve.answers import figures_text
-from tuner.serve.memory import Crowded, Memory
-from tuner.serve.summary import Summary, summarised
+from tuner.serve.reading.memory import Crowded, Memory
+from tuner.serve.reading.summary import Summary, summarised
 from tuner.views.figures import all_figures
 
 MOST_JOURNAL_BYTES = 512 << 20  # of one journal; enough for a million trials of three reports

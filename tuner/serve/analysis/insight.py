@@ -12,12 +12,12 @@ from starlette.responses import Response
 
 from tuner.errors import blamed
 from tuner.record.results import ExperimentRecord
+from tuner.serve.analysis.costly import Costly
+from tuner.serve.analysis.questions import QUESTIONS, FigureAnswer, WhatIfAnswer
 from tuner.serve.answers import answer
 from tuner.serve.control import Desk
-from tuner.serve.costly import Costly
-from tuner.serve.questions import QUESTIONS, FigureAnswer, WhatIfAnswer
-from tuner.serve.results_reader import NotThere
-from tuner.serve.watched import MOST_JOURNAL_BYTES
+from tuner.serve.reading.results_reader import NotThere
+from tuner.serve.reading.watched import MOST_JOURNAL_BYTES
 from tuner.views.audit_record import AuditResult, result_of
 from tuner.views.one_trial import OneTrial, one_trial
 from tuner.views.whatif import MOST_BRACKETS, Replayed

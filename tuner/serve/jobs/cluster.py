@@ -27,13 +27,13 @@ from pydantic import TypeAdapter
 
 from tuner.errors import RequestError
 from tuner.record.files import bytes_in, write_atomically
-from tuner.serve.secret import child_environment, keep_secret
+from tuner.serve.access.state import child_environment, keep_secret
 
 START_S = 120.0  # a cold start takes 8 to 20 s on two busy cores
 END_S = 40.0  # Ray drains its node for up to 30 s
 
 
-MODULE, PREFIX = "tuner.serve.head", "tuner-"
+PREFIX = "tuner-"
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,8 @@ def start(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
     token = keep_secret(state / "ray_token", secrets.token_hex(32))
     folder = tempfile.mkdtemp(prefix=PREFIX)  # short, because the path of a Unix socket has at most 107 characters
     port, client, agent = _free_ports(3)
-    command = [sys.executable, "-m", MODULE, "--port=0", "--node-ip-address=127.0.0.1"]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"]
+    command += ["--port=0", "--node-ip-address=127.0.0.1"]
     command += [f"--dashboard-port={port}", "--dashboard-host=127.0.0.1", f"--ray-client-server-port={client}"]
     # The dashboard agent starts jobs. On its default port, 52365, it would never answer beside another Ray cluster.
     command += [f"--dashboard-agent-listen-port={agent}"]
@@ -156,7 +157,7 @@ def _is_head(pid: int, folder: str) -> bool:
     process = Path(f"/proc/{pid}")
     try:
         words = os.fsdecode((process / "cmdline").read_bytes()).split("\0")
-        return process.stat().st_uid == os.geteuid() and {MODULE, _temp_dir(folder)} <= set(words)
+        return process.stat().st_uid == os.geteuid() and _temp_dir(folder) in words
     except OSError:
         return False
 
