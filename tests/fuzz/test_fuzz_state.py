@@ -12,7 +12,7 @@ from fuzzing import TIERS
 
 from tuner.serve.jobs import cluster as clusters
 from tuner.serve.jobs.cluster import find
-from tuner.serve.jobs.older import bring
+from tuner.serve.jobs.older import import_older_queue
 from tuner.serve.jobs.options import ships
 from tuner.serve.jobs.queue import Queue
 from tuner.spec.experiment import Experiment
@@ -58,7 +58,7 @@ def test_what_an_older_service_left(tmp_path, tier, capsys):
         before = strategies.tree(results), strategies.tree(outside)
         try:
             with worlds.little_memory():
-                bring(results, queue)
+                import_older_queue(results, queue)
             assert (strategies.tree(results), strategies.tree(outside)) == before
             output = capsys.readouterr().err.splitlines()
             assert len(output) == 1 and output[0].isprintable() and strategies.SENTINEL not in output[0]

@@ -254,7 +254,7 @@ def test_the_link_signs_in_once_and_its_code_is_spent(far):
     assert f'content="0;url=/#key={far.keys.key_of(secret)}"' in answer.text and secret not in answer.text
     far.client.cookies.clear()
     again = far.client.get("/signin", params={"code": code})
-    assert again.status_code == 401 and "set-cookie" not in again.headers and "used already" in again.text
+    assert again.status_code == 401 and "set-cookie" not in again.headers and "is used up" in again.text
 
 
 @pytest.mark.parametrize("code", ["wrong", "", "é", "%ff", "<script>alert(1)</script>"])
@@ -294,7 +294,7 @@ def test_a_secret_is_kept_from_others(tmp_path):
         kept_token(tmp_path)
     os.chmod(path, 0o600)
     path.write_text(token[:5])  # the disk was full
-    with pytest.raises(RequestError, match="no whole token; remove it"):
+    with pytest.raises(RequestError, match="no complete token; delete it"):
         kept_token(tmp_path)
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "elsewhere")
@@ -315,12 +315,12 @@ def test_a_full_disk_leaves_no_empty_secret(tmp_path, monkeypatch, name):
 
     with monkeypatch.context() as disk:
         disk.setattr(os, "open", full)
-        with pytest.raises(RequestError, match="cannot be made .No space left"):
+        with pytest.raises(RequestError, match="cannot be created .No space left"):
             keep_secret(path, "s" * 40)
     assert not path.exists()
     assert keep_secret(path, "s" * 40).read_text() == "s" * 40
     path.write_text("")  # the machine was lost before its disk had the content
-    with pytest.raises(RequestError, match="no whole token; remove it"):
+    with pytest.raises(RequestError, match="no complete token; delete it"):
         keep_secret(path, "s" * 40)
 
 

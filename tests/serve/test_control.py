@@ -56,7 +56,7 @@ def test_what_has_not_begun_has_empty_parts_and_is_in_the_list(service):
     assert service.owner.get(f"{ALL}/a/trials").json() == {"total": 0, "trials": [], "left_out": 0}
     assert service.owner.get(f"{ALL}/a/figures").json() == {}
     (row,) = service.owner.get(ALL).json()["experiments"]
-    assert (row["name"], row["state"], row["message"]) == ("a", "queued", "waits for room")
+    assert (row["name"], row["state"], row["message"]) == ("a", "queued", "waits for free CPUs or GPUs")
 
 
 def test_a_name_is_made_where_none_is_given(service):
@@ -96,7 +96,7 @@ def test_without_rays_dashboard_the_refusal_names_the_extra_that_brings_it(monke
 
 
 def test_a_cluster_that_does_not_answer_is_said_in_one_line(tmp_path):
-    with pytest.raises(RequestError, match="^the cluster of --address http://127.0.0.1:1 does not say which nodes"):
+    with pytest.raises(RequestError, match="^the cluster of --address http://127.0.0.1:1 could not list its nodes"):
         ray_jobs.RayJobs("http://127.0.0.1:1", tmp_path).nodes()
 
 

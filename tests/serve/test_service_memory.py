@@ -114,7 +114,7 @@ def test_a_service_that_ends_reads_nothing_more(tmp_path):
     reader = ResultsReader(tmp_path, stopping=ending.is_set)
     ending.set()
     for ask in (reader.summaries, lambda: reader.view("e0"), lambda: list(reader.unless_stopping([1]))):
-        with pytest.raises(NotYet, match="is ending"):
+        with pytest.raises(NotYet, match="is shutting down"):
             ask()
 
 

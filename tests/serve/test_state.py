@@ -116,7 +116,7 @@ def test_a_hostile_folder_runs_ends_and_removes_nothing(tmp_path, victim, precio
         output = process.communicate(timeout=60)[1]
     finally:
         process.kill()
-    assert process.returncode == 0 and "to be started again: 1" in output and len(output.splitlines()) == 1
+    assert process.returncode == 0 and "lists 1 that waited there" in output and len(output.splitlines()) == 1
     assert victim.poll() is None and (precious / "file").exists() and not marker.exists()
     kept = Path(lines[2].split()[-1])
     assert kept.is_relative_to(tmp_path / "state") and kept.read_text() != "t" * 43
@@ -290,7 +290,7 @@ def test_a_ray_that_an_older_service_left_is_named_where_it_was_started_for_this
     (left.folder.parent / "cluster.json").write_text(json.dumps({"pid": process.pid}))
     try:
         left().searches.dispatcher.step()
-        assert (f"end it by kill {process.pid}" in capsys.readouterr().err) == ours and process.poll() is None
+        assert (f"end it with kill {process.pid}" in capsys.readouterr().err) == ours and process.poll() is None
     finally:
         process.kill()
         process.wait()
@@ -300,7 +300,9 @@ def test_a_ray_that_an_older_service_left_is_named_where_it_was_started_for_this
 def test_a_damaged_file_of_the_cluster_is_said_and_nothing_is_ended(tmp_path, capsys, victim, change):
     row = dataclasses.asdict(Cluster(victim.pid, _born(victim.pid), 9, "/tmp/tuner-x", "t"))
     (tmp_path / "cluster.json").write_text(json.dumps({**row, **change}))
-    assert find(tmp_path) is None and "is damaged; a Ray that it named is left alone" in capsys.readouterr().err
+    assert (
+        find(tmp_path) is None and "is damaged; the Ray cluster that it named is not ended" in capsys.readouterr().err
+    )
     (tmp_path / "cluster.json").write_bytes(b"\xff{")
     assert find(tmp_path) is None and victim.poll() is None
 
@@ -316,7 +318,7 @@ def test_a_folder_cannot_choose_the_code_that_its_resume_imports(service, evil, 
     service.begin("a").close()
     rewrite(service.results / "a", space=str(evil[0]) if space == "evil" else space)
     answer = service.owner.post(f"{ALL}/a/resume")
-    message = "to be resumed here it must be one of" if isinstance(space, str) else "is damaged"
+    message = "the service resumes only searches over" if isinstance(space, str) else "is damaged"
     assert answer.status_code == 422 and message in answer.json()["error"]
     assert not evil[1].exists() and not service.searches.all()
 

@@ -57,7 +57,7 @@ class BoundedResponse(Response):
         size = len(self.body) if len(self.body) > PIECE_BYTES else 0
         with BoundedResponse._lock:
             if size and BoundedResponse._sent and BoundedResponse._sent + size > MOST_SENT:
-                raise NotYet(f"answers of {BoundedResponse._sent >> 20} MiB are being sent; ask again")
+                raise NotYet(f"responses of {BoundedResponse._sent >> 20} MiB are being sent; send the request again")
             BoundedResponse._sent += size
         self._end = weakref.finalize(self, BoundedResponse._forget, size)  # runs even if the response is never sent
 

@@ -109,7 +109,7 @@ def create_app(
         RequestError: `host` is not loopback and there is no token.
     """
     if not is_loopback(host) and not token:
-        raise RequestError(f"--host {host} is reached from elsewhere: set TUNER_TOKEN to a secret, or use 127.0.0.1")
+        raise RequestError(f"--host {host} is open to other machines: set TUNER_TOKEN to a secret, or use 127.0.0.1")
     app = FastAPI(
         title="tuner", version="1", docs_url=None, redoc_url=None, openapi_url="/api/openapi.json", responses=REFUSALS
     )

@@ -77,7 +77,7 @@ class Shown(Summary):
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Refusal, "description": text}
     for status, text in {
-        400: "no JSON", 401: "no token", 403: "asked from elsewhere", 404: "no such experiment", 408: "too slow",
+        400: "no JSON", 401: "no token", 403: "sent by another site", 404: "no such experiment", 408: "too slow",
         409: "not now", 413: "too long", 422: "wrong, or its files are damaged", 429: "too many wrong tokens",
         503: "too busy, or searches cannot be started here",
     }.items()
@@ -160,7 +160,7 @@ def shown(summary: Summary, search: Search | None) -> Shown:
     """Returns the summary from the experiment's files, with its state corrected by the state of its job."""
     state, message = summary.state, ""
     if search and search.phase == "queued":
-        state, message = "queued", search.message or "waits for room"
+        state, message = "queued", search.message or "waits for free CPUs or GPUs"
     elif search and search.phase == "stopping":
         state = "stopping"
     elif search and search.phase == "submitted":

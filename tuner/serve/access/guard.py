@@ -85,13 +85,13 @@ class Guard:
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or (self._loopback and not is_loopback(_without_port(hosts[0]))):
             what = "open this page as http://127.0.0.1 or localhost" if self._loopback else "send one"
-            return refusal(403, f"the Host header names another machine, or none; {what}")
+            return refusal(403, f"the Host header is missing or names another machine; {what}")
         asked = HTTPConnection(scope)
         origin, site = asked.headers.get("origin"), asked.headers.get("sec-fetch-site", "same-origin")
         if origin is not None and _netloc(origin) != hosts[0].lower():
-            return refusal(403, "the Origin header names another page than this service's; ask from here")
+            return refusal(403, "the Origin header names another site; send the request from this service's page")
         if site not in ("same-origin", "none") and (scope["method"] not in READS or scope["path"].startswith("/api/")):
-            return refusal(403, "a page elsewhere asked for this; ask from here")
+            return refusal(403, "a page of another site sent this request; send it from this service's page")
         return None
 
     def _signed_in(self, scope: Scope) -> Response | None:
@@ -102,7 +102,7 @@ class Guard:
         if not codes:
             return signin_page()
         if not self._keys.spend(codes[0], client_of(HTTPConnection(scope))):
-            return signin_page("This link was used already, or is of an earlier start. Sign in by the token.", 401)
+            return signin_page("This link is used up, or an earlier start printed it. Sign in with the token.", 401)
         return welcome(self._keys, secure=scope["scheme"] == "https")
 
     def _without_key(self, scope: Scope) -> Response | None:

@@ -56,14 +56,12 @@ class Bounds:
         try:
             body = await asyncio.wait_for(_whole_body(receive), self._body_s)
         except TimeoutError:
-            await refusal(408, f"the body did not arrive within {self._body_s:g} s; send it in one piece")(
-                scope, receive, send
-            )
+            problem = refusal(408, f"the body did not arrive within {self._body_s:g} s; send the request again")
+            await problem(scope, receive, send)
             return
         if body is None:
-            await refusal(413, f"the body has more than {MOST_BYTES:,} bytes, which is the limit; send a shorter one")(
-                scope, receive, send
-            )
+            problem = refusal(413, f"the body has more than {MOST_BYTES:,} bytes, which is the limit; send less")
+            await problem(scope, receive, send)
             return
         read = False
 

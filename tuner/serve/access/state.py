@@ -45,7 +45,7 @@ def _make(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
     except OSError as error:
-        raise RequestError(f"{folder} cannot be made ({error.strerror}); {_elsewhere()}") from None
+        raise RequestError(f"{folder} cannot be created ({error.strerror}); {_elsewhere()}") from None
     if not stat.S_ISDIR(status.st_mode):
         raise RequestError(f"{folder} is a link and must be a folder; {_elsewhere()}")
     if status.st_uid != os.geteuid():
@@ -69,7 +69,7 @@ def lock_state(state: Path) -> int:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(file)
-        raise RequestError("another tuner.serve starts the searches of this folder; ask that one") from None
+        raise RequestError("another tuner.serve starts the searches of this folder; send the request there") from None
     except OSError as error:
         raise RequestError(f"searches cannot be started: {state}: {error.strerror}") from None
     return file
@@ -97,12 +97,14 @@ def keep_secret(path: Path, new: str) -> Path:
     except FileExistsError:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077 or status.st_uid != os.getuid():
-            raise RequestError(f"{path} can be read by others; remove it, and a new one is made") from None
+            raise RequestError(f"{path} can be read by others; delete it, and tuner.serve generates another") from None
         if status.st_size < LEAST_CHARS:
-            raise RequestError(f"{path} holds no whole token; remove it, and a new one is made") from None
+            raise RequestError(
+                f"{path} contains no complete token; delete it, and tuner.serve generates another"
+            ) from None
         return path
     except OSError as error:
-        raise RequestError(f"{path} cannot be made ({error.strerror})") from None
+        raise RequestError(f"{path} cannot be created ({error.strerror})") from None
     try:
         with os.fdopen(file, "w") as opened:
             opened.write(new)
@@ -110,7 +112,7 @@ def keep_secret(path: Path, new: str) -> Path:
             os.fsync(file)
     except OSError as error:
         path.unlink(missing_ok=True)
-        raise RequestError(f"{path} cannot be made ({error.strerror})") from None
+        raise RequestError(f"{path} cannot be created ({error.strerror})") from None
     return path
 
 

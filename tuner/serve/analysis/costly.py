@@ -65,7 +65,7 @@ class Costly:
         """
         with self._lock:
             if self._waiting >= MOST_WAITING:
-                return later(f"{MOST_WAITING} questions wait for their answers already; ask again")
+                return later(f"{MOST_WAITING} analyses are queued, which is the limit; send the request again")
             self._waiting += 1
         gone = threading.Event()
         watch = asyncio.create_task(_until_gone(request, gone))
@@ -97,7 +97,7 @@ class Costly:
         """
         until = time.monotonic() + self._most_s
         if is_gone():
-            raise Ended("nobody waits for the answer any more")
+            raise Ended("the client has disconnected")
         try:
             process = self._started()
             assert process.stdin and process.stdout
@@ -108,14 +108,14 @@ class Costly:
             parts: list[bytes] = []
             while not head or length > 0:
                 if is_gone():
-                    raise Ended("nobody waits for the answer any more")
+                    raise Ended("the client has disconnected")
                 if time.monotonic() > until:
-                    raise Ended(f"this takes more than {self._most_s:g} s, which is what an answer may take")
+                    raise Ended(f"this analysis takes more than {self._most_s:g} s, which is the limit")
                 if not select.select([process.stdout], [], [], LOOK_S)[0]:
                     continue
                 piece = os.read(process.stdout.fileno(), 1 << 20)
                 if not piece:
-                    raise Ended("the process that works this out ended; ask again")
+                    raise Ended("the process that computes this has ended; send the request again")
                 if not head:
                     content += piece
                     head, end, piece = content.partition(b"\n")
@@ -124,7 +124,7 @@ class Costly:
                         continue
                     status, length = map(int, head.split())
                     if length > MOST_ANSWER:
-                        raise Ended(f"the answer has {length:,} bytes, at most {MOST_ANSWER:,} are sent")
+                        raise Ended(f"the response has {length:,} bytes; the limit is {MOST_ANSWER:,}")
                 parts.append(piece)
                 length -= len(piece)
         except (Ended, OSError, ValueError) as error:

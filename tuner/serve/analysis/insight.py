@@ -54,8 +54,10 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
         name: str,
         scheduler: Annotated[Replayed | Literal[""], Query(description="empty = the search's own")] = "",
         grace_period: Annotated[int, Query(ge=1, le=10**6, description="epochs before a trial may be stopped")] = 1,
-        reduction_factor: Annotated[float, Query(gt=1, le=1000, description="1 in so many goes on")] = 2,
-        brackets: Annotated[int, Query(ge=1, le=MOST_BRACKETS, description="of asha")] = 1,
+        reduction_factor: Annotated[
+            float, Query(gt=1, le=1000, description="1 in N trials continues at each rung")
+        ] = 2,
+        brackets: Annotated[int, Query(ge=1, le=MOST_BRACKETS, description="how many brackets asha has")] = 1,
     ) -> Response:
         """Replays the recorded curves under other rules: where trials would stop, epochs saved, winner lost or not."""
         choices = {"scheduler": scheduler, "grace_period": grace_period, "reduction_factor": reduction_factor}

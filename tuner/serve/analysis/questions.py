@@ -57,7 +57,7 @@ def replayed(
     outcome = what_if(record, rules, grace_period, reduction_factor, brackets)
     figure = draw_whatif(cuts_of(record, outcome), outcome, record.experiment.metric)
     if more := len(outcome.fates[MOST_FATES:]):
-        notes = [*outcome.notes, f"Of {more:,} more trials only the sums are told."]
+        notes = [*outcome.notes, f"{more:,} more trials are not listed; the totals include them."]
         outcome = replace(outcome, fates=outcome.fates[:MOST_FATES], notes=notes)
     return WhatIfAnswer(outcome, figure)
 
@@ -128,7 +128,7 @@ def answer_requests(requests: BinaryIO, responses: BinaryIO, answers: Answers, m
         try:
             status, text = answers.answer(*json.loads(line))
         except MemoryError:
-            message = f"this takes more than {most_memory >> 20} MiB of memory, which is what an answer may take"
+            message = f"this analysis needs more than {most_memory >> 20} MiB of memory, which is the limit"
             status, text = 503, _refused(message)
         content = text.encode()
         responses.write(b"%d %d\n" % (status, len(content)))

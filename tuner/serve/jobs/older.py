@@ -29,7 +29,7 @@ MESSAGE = "waited in the queue of an older tuner.serve; start it again"
 WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, RequestError)
 
 
-def bring(results: Path, queue: Path) -> None:
+def import_older_queue(results: Path, queue: Path) -> None:
     """Creates a new queue and lists in it the searches that an older service had not begun.
 
     It does nothing if the queue exists. The user must start the listed searches again. It prints a line if the older
@@ -45,8 +45,8 @@ def bring(results: Path, queue: Path) -> None:
     mine = Queue(queue)
     for search in left:
         mine.put(search)
-    waited = f"; searches that waited there are listed, to be started again: {len(left)}" if left else ""
-    print(f"{folder} is of an older version and no longer used{waited}{_head(folder)}", file=sys.stderr, flush=True)
+    waited = f"; the page lists {len(left)} that waited there, so that you can start them again" if left else ""
+    print(f"{folder} is from an older version and no longer used{waited}{_head(folder)}", file=sys.stderr, flush=True)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -105,4 +105,4 @@ def _head(folder: Path) -> str:
         return ""
     if HEAD not in words or b"RAY_AUTH_TOKEN_PATH=" + os.fsencode(folder / "ray_token") not in variables:
         return ""
-    return f"; its Ray still runs, end it by kill {process.name} once its searches are done"
+    return f"; its Ray cluster still runs: end it with kill {process.name} once its searches have ended"

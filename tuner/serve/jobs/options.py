@@ -97,11 +97,11 @@ def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
         RequestError: the space is not one of `search_spaces/`.
     """
     if name == LATEST:  # a user named the folder by hand, or an older version did
-        raise RequestError(f"--resume={name} goes on with the newest experiment; rename the folder {name} to resume it")
+        raise RequestError(f"--resume={name} resumes the newest experiment; rename the folder {name} to resume it")
     if not ships(space):
         raise RequestError(
-            f"{name} searches {str(space)[:MOST_CHARS]!r}: to be resumed here it must be one of "
-            f"{', '.join(list_spaces())}; where you trust that code, run python -m tuner.run --resume {name}"
+            f"{name} searches {str(space)[:MOST_CHARS]!r}: the service resumes only searches over "
+            f"{', '.join(list_spaces())}; if you trust that code, run python -m tuner.run --resume {name}"
         )
     return [f"--resume={name}", f"--space={space}", *_arguments(asked.model_dump(exclude_none=True))]
 

@@ -22,7 +22,7 @@ from tuner.serve.access.state import lock_state
 from tuner.serve.answers import Refused
 from tuner.serve.jobs.check import ELSEWHERE, checked_options
 from tuner.serve.jobs.dispatcher import Dispatcher
-from tuner.serve.jobs.older import bring
+from tuner.serve.jobs.older import import_older_queue
 from tuner.serve.jobs.options import resume_arguments, start_arguments
 from tuner.serve.jobs.queue import ACTIVE, Queue, Search
 from tuner.serve.jobs.ray_jobs import Jobs
@@ -51,7 +51,7 @@ class Searches:
         self._results, self._jobs, self._check = results.absolute(), jobs, check
         self._chosen = [f"--results={self._results}", *chosen]
         self._lock_file = lock_state(state)
-        bring(self._results, state / "queue")
+        import_older_queue(self._results, state / "queue")
         self._queue = Queue(state / "queue")
         self._checks = threading.BoundedSemaphore(MOST_CHECKS)
         self._checking: set[str] = set()
@@ -100,17 +100,17 @@ class Searches:
             search = self._queue.get(name)
             if search and search.phase == "queued":
                 self._queue.remove(name)
-                return replace(search, phase="stopped", message="taken from the queue")
+                return replace(search, phase="stopped", message="removed from the queue")
             if search and search.phase in ACTIVE:
                 self.dispatcher.wake()
                 return self._queue.put(replace(search, phase="stopping"))
         if search is None:
             raise Refused(409, f"{name} was not started by this service; press Ctrl-C where it runs")
-        raise Refused(409, f"{name} does not run; nothing is to be stopped")
+        raise Refused(409, f"{name} is not running, so there is nothing to stop")
 
     def _ask(self, name: str, arguments: list[str], asked: BaseModel, resumed: bool) -> Search:
         if not self._checks.acquire(blocking=False):
-            raise Refused(503, f"{MOST_CHECKS} requests are being checked; try again in some seconds")
+            raise Refused(503, f"{MOST_CHECKS} requests are being checked, the limit; try again in a few seconds")
         try:
             options = self._check(
                 [*arguments, *self._chosen, "--address=", *([ELSEWHERE] if self._jobs.address else [])]
@@ -119,7 +119,7 @@ class Searches:
             self._checks.release()
         with self._queue.lock:
             if len(self._queue.phase("queued")) >= MOST_WAITING:
-                raise Refused(503, f"{MOST_WAITING} searches are waiting; stop one")
+                raise Refused(503, f"{MOST_WAITING} searches are queued, which is the limit; stop one")
             fields = asked.model_dump(exclude_none=True)
             search = self._queue.put(Search(name, options, fields, time.time(), resumed=resumed))
         self.dispatcher.wake()

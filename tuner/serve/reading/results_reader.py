@@ -61,7 +61,7 @@ class ResultsReader:
         asked = time.monotonic()
         with self._listing:
             if self._stopping():
-                raise NotYet("the service is ending")
+                raise NotYet("the service is shutting down")
             if self._listed[0] < asked:
                 self._listed = time.monotonic(), self._all()
             return self._listed[1]
@@ -103,7 +103,7 @@ class ResultsReader:
         """Yields the items one by one; raises NotYet once the service shuts down."""
         for item in items:
             if self._stopping():
-                raise NotYet("the service is ending")
+                raise NotYet("the service is shutting down")
             yield item
 
     def view(self, name: str) -> View:

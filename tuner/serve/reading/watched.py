@@ -110,7 +110,7 @@ class Watched:
             NotYet: reading takes until after `until`, or other experiments use the memory.
         """
         if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
-            raise NotYet("its folder is being read; ask again")
+            raise NotYet("another request is reading this experiment; send the request again")
         try:
             last = self.known()
             if last is None or not last.is_enough:
