@@ -12,7 +12,7 @@ from fuzzing import TIERS
 
 from tuner.serve.jobs import cluster as clusters
 from tuner.serve.jobs.cluster import find
-from tuner.serve.jobs.older import import_older_queue
+from tuner.serve.jobs.older_queue import import_older_queue
 from tuner.serve.jobs.options import ships
 from tuner.serve.jobs.queue import Queue
 from tuner.spec.experiment import Experiment

@@ -22,7 +22,7 @@ from tuner.serve.client import Client
 from tuner.serve.jobs import cluster as clusters
 from tuner.serve.jobs.check import checked_options, experiment_of
 from tuner.serve.jobs.cluster import Cluster, _born, find
-from tuner.serve.jobs.older import HEAD
+from tuner.serve.jobs.older_queue import HEAD
 from tuner.serve.jobs.options import Resume, ships
 from tuner.spec.experiment import Experiment
 

@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 import uvicorn
 
 from tuner.errors import Parser, RequestError, leave
-from tuner.serve.access.guard import is_loopback
+from tuner.serve.access.guard import require_token
 from tuner.serve.access.limits import Connection
-from tuner.serve.access.state import LEAST_CHARS, kept_token, long_enough, state_folder, token_from_environment
+from tuner.serve.access.state import kept_token, long_enough, state_folder, token_from_environment
 from tuner.serve.app import create_app
 from tuner.serve.jobs.ray_jobs import RayJobs, missing
 from tuner.serve.jobs.searches import NO_DATA_DIR, Searches
@@ -68,10 +68,7 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
     results = Path(args.results)
     if not results.is_dir():
         raise RequestError(f"--results {results}: no such folder; give the one that searches write to")
-    if not (environment_token or is_loopback(args.host)):
-        raise RequestError(
-            f"--host {args.host} can be reached from other machines: set TUNER_TOKEN to a secret of your own"
-        )
+    require_token(args.host, environment_token)
     token, searches, problem, kept = long_enough(environment_token), None, missing(), None
     try:
         state = state_folder(results)

@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from tuner.errors import RequestError
 from tuner.record.reading import NotYet
-from tuner.serve.access.guard import HEADERS, Guard, is_loopback
+from tuner.serve.access.guard import HEADERS, Guard, is_loopback, require_token
 from tuner.serve.access.keys import Keys
 from tuner.serve.access.limits import Bounds
 from tuner.serve.analysis.insight import add_insight
@@ -108,8 +108,7 @@ def create_app(
     Raises:
         RequestError: `host` is not loopback and there is no token.
     """
-    if not is_loopback(host) and not token:
-        raise RequestError(f"--host {host} is open to other machines: set TUNER_TOKEN to a secret, or use 127.0.0.1")
+    require_token(host, token)
     app = FastAPI(
         title="tuner", version="1", docs_url=None, redoc_url=None, openapi_url="/api/openapi.json", responses=REFUSALS
     )

@@ -97,7 +97,7 @@ class Desk:
 
     @property
     def searches(self) -> Searches:
-        """The object that starts searches; Refused if the service cannot start any."""
+        """The object that starts searches; raises Refused if the service cannot start any."""
         if self._searches is None:
             raise Refused(503, self.problem)
         return self._searches
@@ -150,7 +150,7 @@ class Desk:
             return self.reader.root / name / "journal.jsonl"
 
     def resume(self, name: str, asked: Any) -> None:
-        """Queues a search to be resumed; Refused while another process runs it."""
+        """Queues a search to be resumed; raises Refused while another process runs it."""
         if driver := driver_of(self.reader.journal(name).parent):
             raise Refused(409, f"{name} is run by {driver}; stop it first")
         self.searches.resume(name, asked)

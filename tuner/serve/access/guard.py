@@ -23,7 +23,9 @@ from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tuner.errors import RequestError
 from tuner.serve.access.keys import SESSION_S, Keys, Wait, client_of
+from tuner.serve.access.state import LEAST_CHARS
 from tuner.serve.answers import refusal
 
 HEADERS = {
@@ -49,6 +51,15 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def require_token(host: str, token: str) -> None:
+    """Raises RequestError if other machines can reach the service and there is no token."""
+    if not (token or is_loopback(host)):
+        raise RequestError(
+            f"--host {host} is open to other machines and there is no token: set TUNER_TOKEN to a secret of "
+            f"{LEAST_CHARS} characters or more, or use --host 127.0.0.1"
+        )
 
 
 class Guard:
@@ -106,6 +117,7 @@ class Guard:
         return welcome(self._keys, secure=scope["scheme"] == "https")
 
     def _without_key(self, scope: Scope) -> Response | None:
+        """Refuses a request without the token or the session that it needs; notes in its state whether it may act."""
         reads = scope["method"] in READS
         public, asked = scope["path"] in PUBLIC or (self._loopback and reads), HTTPConnection(scope)
         try:

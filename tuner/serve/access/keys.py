@@ -1,4 +1,4 @@
-"""Limits how many wrong tokens one client, and all clients together, may try per minute."""
+"""The credentials: the token, the sign-in code and the browser sessions, and how often a client may try wrong ones."""
 
 from __future__ import annotations
 

@@ -53,11 +53,13 @@ def _model(name: str, doc: str, fields: tuple[str, ...], **more: Any) -> type[Ba
 
 Start: type[BaseModel] = _model(
     "Start",
-    "A search to start; what is left out is the space's own choice.",
+    "A search to start; an option that is left out has the space's default.",
     SETTABLE,
-    space=(str, Field(description="a name of /api/spaces", json_schema_extra={"enum": list(list_spaces())})),
+    space=(str, Field(description="a name that /api/spaces lists", json_schema_extra={"enum": list(list_spaces())})),
 )
-Resume: type[BaseModel] = _model("Resume", "What a resumed search may extend; nothing, to go on as it was.", ON_RESUME)
+Resume: type[BaseModel] = _model(
+    "Resume", "What to extend in a resumed search; an empty one changes nothing.", ON_RESUME
+)
 
 
 def ships(space: object) -> bool:

@@ -22,7 +22,7 @@ from tuner.serve.access.state import lock_state
 from tuner.serve.answers import Refused
 from tuner.serve.jobs.check import ELSEWHERE, checked_options
 from tuner.serve.jobs.dispatcher import Dispatcher
-from tuner.serve.jobs.older import import_older_queue
+from tuner.serve.jobs.older_queue import import_older_queue
 from tuner.serve.jobs.options import resume_arguments, start_arguments
 from tuner.serve.jobs.queue import ACTIVE, Queue, Search
 from tuner.serve.jobs.ray_jobs import Jobs
@@ -127,7 +127,7 @@ class Searches:
 
     @contextmanager
     def _reserved(self, name: str) -> Iterator[None]:
-        """Reserves a name for one request while it is checked; Refused if a search of that name is queued or runs."""
+        """Reserves a name for one request while it is checked; raises Refused if it is in use."""
         with self._queue.lock:
             search = self._queue.get(name)
             if name in self._checking or (search and search.phase in ("queued", *ACTIVE)):
