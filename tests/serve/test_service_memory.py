@@ -178,7 +178,7 @@ def test_an_open_stream_does_not_follow_a_link_that_comes_later(results):
         return frames
 
     _, second = asyncio.run(asyncio.wait_for(frames(), 60))  # the stream ends at the link
-    assert second.startswith(b"id: 1\n")
+    assert b"\nid: 1\n" in second
 
 
 def test_the_process_of_costly_questions_does_not_follow_a_link_that_comes_later(results):
