@@ -20,8 +20,9 @@ from starlette.responses import Response
 
 from tuner.errors import RequestError
 from tuner.record.reading import NotYet
-from tuner.serve.answers import BoundedResponse, answer
+from tuner.serve.answers import BoundedResponse, answer, figures_text
 from tuner.serve.bounds import Bounds, later
+from tuner.serve.changes import MOST_ROWS, Limit, Since, add_changes
 from tuner.serve.control import REFUSALS, Desk, Shown, add_control
 from tuner.serve.guard import HEADERS, Guard, Keys, is_loopback, refusal
 from tuner.serve.insight import add_insight
@@ -30,12 +31,10 @@ from tuner.serve.results_reader import NotThere, ResultsReader
 from tuner.serve.searches import Refused, Searches
 from tuner.serve.stream import Stream, event_frames
 from tuner.views import tables
+from tuner.views.figures import FIGURES
 
-MOST_ROWS = 10_000
 Offset = Annotated[int, Query(ge=0, le=10**9, description="rows to leave out")]
-Since = Annotated[int, Query(ge=0, le=10**12, description="only trials with news after this line of the journal")]
 Line = Annotated[int, Field(ge=0, le=10**12, description="the number of the last line known")]
-Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="rows to send at most")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +119,7 @@ def create_app(
     reader = ResultsReader(results, stopping=lambda: app.state.stopping())
     desk = Desk(reader, searches, "" if searches else problem)
     _api(app, desk)
+    add_changes(app, desk)
     add_insight(app, desk)
     _event_route(app, desk)
     add_control(app, desk, keys)
@@ -164,7 +164,8 @@ def _api(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/experiments/{name}/figures", responses={200: {"model": dict[str, dict[str, Any]]}})
     def figures(name: str) -> Response:
         """Figures of Plotly's schema by name; figures without data are left out."""
-        return BoundedResponse(desk.view(name).figures)
+        view = desk.view(name)
+        return BoundedResponse(figures_text({each: view.figure(each) for each in FIGURES}))
 
 
 def _event_route(app: FastAPI, desk: Desk) -> None:

@@ -8,7 +8,8 @@ texts as HTML.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
@@ -204,21 +205,43 @@ def _rung_name(rung: int, first: bool) -> Figure:
     } | look
 
 
-def all_figures(record: ExperimentRecord) -> dict[str, Figure]:
-    """Draws `curves`, `history`, `parallel`, `slices`, `usage` and `timeline`; leaves out figures without data.
+def _curves(record: ExperimentRecord) -> Figure | None:
+    return draw_curves(curves_of(record)) if record.standing.improvements else None
 
-    Contour, importance and what-if are not among them: they need a choice by the reader or take long, and the
-    service draws them on request.
-    """
-    history = history_of(record)
-    metric = record.experiment.metric
-    timeline = timeline_of(record)
-    drawn = {"timeline": draw_timeline(timeline)} if timeline.spans else {}
-    if not history.values:
-        return drawn
-    drawn |= {"curves": draw_curves(curves_of(record)), "history": draw_history(history)}
+
+def _history(record: ExperimentRecord) -> Figure | None:
+    return draw_history(history_of(record)) if record.standing.improvements else None
+
+
+def _parallel(record: ExperimentRecord) -> Figure | None:
     parallel = parallel_of(record)
-    if len(parallel.axes) > 1:
-        drawn |= {"parallel": draw_parallel(parallel), "slices": draw_slices(slices_of(record), metric)}
-    usage = usage_of(record)
-    return drawn | ({"usage": draw_slices(usage, metric)} if usage.axes else {})
+    return draw_parallel(parallel) if len(parallel.axes) > 1 else None
+
+
+def _slices(record: ExperimentRecord) -> Figure | None:
+    slices = slices_of(record)
+    return draw_slices(slices, record.experiment.metric) if slices.axes else None
+
+
+def _timeline(record: ExperimentRecord) -> Figure | None:
+    timeline = timeline_of(record)
+    return draw_timeline(timeline) if timeline.spans else None
+
+
+def _usage(record: ExperimentRecord) -> Figure | None:
+    usage = usage_of(record) if record.standing.improvements else None
+    return draw_slices(usage, record.experiment.metric) if usage and usage.axes else None
+
+
+# Contour, importance and what-if are not among them: they need a choice by the reader or take long, and the service
+# draws them on request.
+FigureName = Literal["curves", "history", "parallel", "slices", "timeline", "usage"]
+FIGURES: dict[FigureName, Callable[[ExperimentRecord], Figure | None]] = {
+    "curves": _curves, "history": _history, "parallel": _parallel, "slices": _slices, "timeline": _timeline,
+    "usage": _usage,
+}  # fmt: skip
+
+
+def all_figures(record: ExperimentRecord) -> dict[str, Figure]:
+    """Draws all of FIGURES; leaves out figures without data."""
+    return {name: figure for name, draw in FIGURES.items() if (figure := draw(record))}

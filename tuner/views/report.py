@@ -35,7 +35,6 @@ MOST_TRIALS = 1000  # rows; trials.csv has all
 MOST_PARAMETERS = 4  # each pair of them is one contour: six contours
 SERVE = Path(__file__).parent.parent / "serve"
 DRAW = """
-"use strict";
 function drawAll() {
   for (const [name, figure] of Object.entries(FIGURES)) drawInto(document.getElementById(name), figure, name,
     (layout) => { if (name === "curves") layout.margin.t = 40; });
@@ -196,7 +195,7 @@ def _scripts(figures: dict[str, Figure], contours: list[Figure]) -> list[str]:
     # `<` is written as a JSON escape, so that a parameter with the text "</script>" does not end the script.
     figured, contoured = (to_json(rounded(each)).decode().replace("<", "\\u003c") for each in (figures, contours))
     own = f"const FIGURES = {figured}, CONTOURS = {contoured};\n{(SERVE / 'look.js').read_text()}\n{DRAW}"
-    return [f"<script>{library}</script>", f"<script>{own}</script>"] if figures else []
+    return [f"<script>{library}</script>", f'<script type="module">{own}</script>'] if figures else []
 
 
 def rounded(value: Any) -> Any:
