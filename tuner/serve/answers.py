@@ -156,7 +156,7 @@ def _fitted(value: Any) -> Any:
 
 def _empty(size: int) -> dict[str, Any]:
     """Returns a Plotly figure without data whose text says why it is empty."""
-    text = f"left out: this figure has {size:,} bytes, and an answer {MOST_BYTES:,} at most"
+    text = f"left out: this figure has {size:,} bytes; a response has at most {MOST_BYTES:,}"
     note = {"text": text, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
     axis = {"visible": False}
     return {"data": [], "layout": {"annotations": [note], "xaxis": axis, "yaxis": axis}}

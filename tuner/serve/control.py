@@ -164,7 +164,7 @@ def shown(summary: Summary, search: Search | None) -> Shown:
     """Returns the summary from the experiment's files, with its state corrected by the state of its job."""
     state, message = summary.state, ""
     if search and search.phase == "queued":
-        state, message = "queued", search.message or "waits for room"
+        state, message = "queued", search.message or "waiting for free resources"
     elif search and search.phase == "stopping":
         state = "stopping"
     elif search and search.phase == "submitted":

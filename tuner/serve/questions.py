@@ -56,7 +56,7 @@ def replayed(
     outcome = what_if(record, rules, grace_period, reduction_factor, brackets)
     figure = draw_whatif(cuts_of(record, outcome), outcome, record.experiment.metric)
     if more := len(outcome.fates[MOST_FATES:]):
-        notes = [*outcome.notes, f"Of {more:,} more trials only the sums are told."]
+        notes = [*outcome.notes, f"The table leaves out {more:,} more trials; the sums include them."]
         outcome = replace(outcome, fates=outcome.fates[:MOST_FATES], notes=notes)
     return WhatIfAnswer(outcome, figure)
 

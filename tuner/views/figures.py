@@ -143,7 +143,11 @@ def draw_curves(data: Curves) -> Figure:
         traces.append(_lines(winner, f"best: trial {escaped(data.best, 40)}", BEST_COLOR, 1, width=3))
     traces += _stop_marks(data.stops)
     count = len(data.curves)
-    few = f"<br>{count} of {data.trials:,} trials drawn: the best, and an even sample" if count < data.trials else ""
+    few = (
+        f"<br>{count} of {data.trials:,} trials drawn: the best ones and an even sample of the others"
+        if count < data.trials
+        else ""
+    )
     layout = {
         "xaxis": {"title": {"text": f"epoch{few}"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": escaped(data.metric, 40)}},
@@ -177,8 +181,8 @@ def _stop_marks(stops: list[Stop]) -> list[Figure]:
     cross = {"symbol": "x", "size": 8, "color": "#d9534f"}
     dash = {"symbol": "line-ew-open", "size": 16, "color": "#d9534f", "line": {"width": 2}}
     marks: list[tuple[str, Figure, list[tuple[Stop, float]], str]] = [
-        ("stopped here", cross, [(stop, stop.value) for stop in stops], "%{text}<extra></extra>"),
-        ("cutoff of that moment", dash, cutoffs, "cutoff %{y:.5g} of<br>%{text}<extra></extra>"),
+        ("pruned here", cross, [(stop, stop.value) for stop in stops], "%{text}<extra></extra>"),
+        ("cutoff at that time", dash, cutoffs, "cutoff %{y:.5g} for<br>%{text}<extra></extra>"),
     ]
     return [
         {"type": "scattergl", "mode": "markers", "name": name, "meta": "pruned", "marker": marker}
