@@ -134,6 +134,6 @@ def test_rows_come_in_pages_and_figures_once_a_record(ask, monkeypatch):
     assert len(ask("/trials?limit=5")["trials"]) == 5 and ask("/trials?offset=10")["trials"][0]["trial"] == "00010"
     assert ask("")["epochs"] == 36
     first = ask("/figures")
-    assert set(first) == {"curves", "history", "parallel", "slices", "timeline", "usage"}
+    assert set(first) == {"curves", "history", "parallel", "slices", "timeline"}
     monkeypatch.setattr("tuner.serve.watched.FIGURES", {})
     assert ask("/figures") == first

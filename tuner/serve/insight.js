@@ -73,8 +73,8 @@ function whatIf() {
       layout.yaxis.type = at("log-metric", HTMLInputElement).checked ? "log" : "-";
     });
     const changed = outcome.fates.filter((f) => f.epochs !== f.recorded || f.outcome === "unknown");
-    const count = changed.length === 1 ? "1 trial ends differently." : `${changed.length} trials end differently.`;
-    set(at("whatif-count"), changed.length ? count : "No trial ends differently.");
+    const count = changed.length === 1 ? "1 trial has" : `${changed.length} trials have`;
+    set(at("whatif-count"), changed.length ? `${count} a different or unknown outcome.` : "No trial ends differently.");
     fill(at("fates", HTMLTableElement), FATES, changed.slice(0, MOST_ROWS));
     at("fates-scroll").hidden = !changed.length;
   };

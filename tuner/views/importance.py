@@ -87,7 +87,7 @@ def draw_importance(data: Importance) -> dict[str, Any]:
     bars |= {"error_x": {"type": "data", "array": data.deviations[::-1]}}
     bars |= {"hovertemplate": "%{y}: %{x:.3f} ± %{error_x.array:.3f}<extra></extra>"}
     explained = 0.0 if math.isnan(data.explained) else data.explained
-    label = f"decrease of R² when the parameter is shuffled<br>(R² on unseen trials: {explained:.2f})"
+    label = f"decrease of R² when shuffled<br>(R² on unseen trials: {explained:.2f})"
     return {
         "data": [bars],
         "layout": {
