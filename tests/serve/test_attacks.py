@@ -254,7 +254,7 @@ def test_the_link_signs_in_once_and_its_code_is_spent(far):
     assert f'content="0;url=/#key={far.keys.key_of(secret)}"' in answer.text and secret not in answer.text
     far.client.cookies.clear()
     again = far.client.get("/signin", params={"code": code})
-    assert again.status_code == 401 and "set-cookie" not in again.headers and "is used up" in again.text
+    assert again.status_code == 401 and "set-cookie" not in again.headers and "already used" in again.text
 
 
 @pytest.mark.parametrize("code", ["wrong", "", "é", "%ff", "<script>alert(1)</script>"])

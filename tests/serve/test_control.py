@@ -56,7 +56,7 @@ def test_what_has_not_begun_has_empty_parts_and_is_in_the_list(service):
     assert service.owner.get(f"{ALL}/a/trials").json() == {"total": 0, "trials": [], "left_out": 0}
     assert service.owner.get(f"{ALL}/a/figures").json() == {}
     (row,) = service.owner.get(ALL).json()["experiments"]
-    assert (row["name"], row["state"], row["message"]) == ("a", "queued", "waits for free CPUs or GPUs")
+    assert (row["name"], row["state"], row["message"]) == ("a", "queued", "waiting for free resources")
 
 
 def test_a_name_is_made_where_none_is_given(service):

@@ -116,19 +116,28 @@ def text_of(row: Any, **rows: Iterable[Any]) -> str:
         return "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in fields.items()) + "}"
 
 
-def figures_text(figures: Mapping[str, dict[str, Any]]) -> bytes:
-    """Encodes figures by name as JSON.
-
-    A figure that would make the text longer than MOST_BYTES is replaced by an empty one that shows the reason.
-    """
-    left, texts = MOST_BYTES, []
+def figure_text(figure: dict[str, Any] | None) -> bytes:
+    """Encodes a figure as JSON; the text is empty if there is no figure."""
     with _writing:
-        for name, figure in figures.items():
-            text = to_json(figure)
-            text = text if len(text) <= left else to_json(_empty(len(text)))
-            texts.append(to_json(name) + b":" + text)
-            left -= len(text)
-        return b"{" + b",".join(texts) + b"}"
+        return _within(to_json(figure), MOST_BYTES) if figure else b""
+
+
+def figures_text(figures: Mapping[str, bytes], most: int | None = None) -> bytes:
+    """Combines the texts of figures by name to one JSON object of about `most` bytes, by default MOST_BYTES.
+
+    It leaves out empty texts. An empty figure that shows the reason takes the place of a figure that does not fit.
+    """
+    left, texts = MOST_BYTES if most is None else most, []
+    for name, text in figures.items():
+        if text:
+            fitted = _within(text, left)
+            texts.append(to_json(name) + b":" + fitted)
+            left -= len(fitted)
+    return b"{" + b",".join(texts) + b"}"
+
+
+def _within(text: bytes, most: int) -> bytes:
+    return text if len(text) <= most else to_json(_empty(len(text)))
 
 
 def _texts(rows: Iterable[Any], most: int) -> tuple[list[str], int]:
@@ -170,7 +179,7 @@ def _fitted(value: Any) -> Any:
 
 def _empty(size: int) -> dict[str, Any]:
     """Returns a Plotly figure without data whose text says why it is empty."""
-    text = f"left out: this figure has {size:,} bytes, and an answer {MOST_BYTES:,} at most"
+    text = f"left out: this figure has {size:,} bytes; a response has at most {MOST_BYTES:,}"
     note = {"text": text, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
     axis = {"visible": False}
     return {"data": [], "layout": {"annotations": [note], "xaxis": axis, "yaxis": axis}}

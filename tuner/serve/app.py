@@ -26,20 +26,19 @@ from tuner.serve.access.guard import HEADERS, Guard, is_loopback, require_token
 from tuner.serve.access.keys import Keys
 from tuner.serve.access.limits import Bounds
 from tuner.serve.analysis.insight import add_insight
-from tuner.serve.answers import BoundedResponse, Refused, answer, later, refusal
+from tuner.serve.answers import BoundedResponse, Refused, answer, figures_text, later, refusal
+from tuner.serve.changes import MOST_ROWS, Limit, Since, add_changes
 from tuner.serve.control import REFUSALS, Desk, Shown, add_control
 from tuner.serve.jobs.searches import Searches
 from tuner.serve.page import add_page
 from tuner.serve.reading.results_reader import NotThere, ResultsReader
 from tuner.serve.reading.stream import event_frames
 from tuner.views import tables
+from tuner.views.figures import FIGURES
 
-MOST_ROWS = 10_000
 MOST_STREAMS = 100  # event streams open at once; each checks a file twice a second
 Offset = Annotated[int, Query(ge=0, le=10**9, description="rows to leave out")]
-Since = Annotated[int, Query(ge=0, le=10**12, description="only trials with news after this line of the journal")]
 Line = Annotated[int, Field(ge=0, le=10**12, description="the number of the last line known")]
-Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="rows to send at most")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +122,7 @@ def create_app(
     reader = ResultsReader(results, stopping=lambda: app.state.stopping())
     desk = Desk(reader, searches, "" if searches else problem)
     _api(app, desk)
+    add_changes(app, desk)
     add_insight(app, desk)
     _event_route(app, desk)
     add_control(app, desk, keys)
@@ -167,7 +167,8 @@ def _api(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/experiments/{name}/figures", responses={200: {"model": dict[str, dict[str, Any]]}})
     def figures(name: str) -> Response:
         """Figures of Plotly's schema by name; figures without data are left out."""
-        return BoundedResponse(desk.view(name).figures)
+        view = desk.view(name)
+        return BoundedResponse(figures_text({each: view.figure(each) for each in FIGURES}))
 
 
 def _event_route(app: FastAPI, desk: Desk) -> None:

@@ -135,7 +135,11 @@ class Desk:
         Raises:
             NotThere: there is no experiment of that name.
         """
-        return shown(self.view(name).summary, self._searches.get(name) if self._searches else None)
+        return self.shown(self.view(name))
+
+    def shown(self, view: View) -> Shown:
+        """Returns the summary of an experiment's record, with the state of its job."""
+        return shown(view.summary, self._searches.get(view.summary.name) if self._searches else None)
 
     def journal(self, name: str) -> Path:
         """Returns the path of an experiment's journal; the file may not exist yet.
@@ -160,7 +164,7 @@ def shown(summary: Summary, search: Search | None) -> Shown:
     """Returns the summary from the experiment's files, with its state corrected by the state of its job."""
     state, message = summary.state, ""
     if search and search.phase == "queued":
-        state, message = "queued", search.message or "waits for free CPUs or GPUs"
+        state, message = "queued", search.message or "waiting for free resources"
     elif search and search.phase == "stopping":
         state = "stopping"
     elif search and search.phase == "submitted":

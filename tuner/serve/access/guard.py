@@ -113,7 +113,10 @@ class Guard:
         if not codes:
             return signin_page()
         if not self._keys.spend(codes[0], client_of(HTTPConnection(scope))):
-            return signin_page("This link is used up, or an earlier start printed it. Sign in with the token.", 401)
+            return signin_page(
+                "This link was already used, or belongs to an earlier start of the service. Sign in with the token.",
+                401,
+            )
         return welcome(self._keys, secure=scope["scheme"] == "https")
 
     def _without_key(self, scope: Scope) -> Response | None:
@@ -145,7 +148,7 @@ def welcome(keys: Keys, secure: bool) -> Response:
     session = keys.open_session()
     page = f"/#key={keys.key_of(session)}"  # browsers never send the fragment; the page moves it to its storage
     answer = HTMLResponse(
-        _page(f'<meta http-equiv="refresh" content="0;url={page}"><p>Signed in. <a href="{page}">Go on</a></p>')
+        _page(f'<meta http-equiv="refresh" content="0;url={page}"><p>Signed in. <a href="{page}">Continue</a></p>')
     )
     answer.set_cookie(keys.cookie, session, max_age=SESSION_S, httponly=True, samesite="strict", secure=secure)
     return answer
@@ -161,8 +164,8 @@ def signin_page(problem: str = "", status: int = 200, more: Mapping[str, str] | 
     form = (
         f'<h1>Sign in</h1><p role="alert">{problem}</p><form method="post" action="/signin"><p><label>Token '
         '<input type="password" name="token" autocomplete="current-password" required autofocus></label> '
-        "<button>Sign in</button></p></form><p>It is TUNER_TOKEN where the service was started, or in the file that "
-        "it named then.</p>"
+        "<button>Sign in</button></p></form><p>The token is the TUNER_TOKEN that the service was started with, or the "
+        "content of the file that the service named when it started.</p>"
     )
     policy = HEADERS["Content-Security-Policy"].replace("form-action 'none'", "form-action 'self'")
     # With the policy no-referrer, a browser sends a form with `Origin: null`, even to its own site.

@@ -57,7 +57,7 @@ def replayed(
     outcome = what_if(record, rules, grace_period, reduction_factor, brackets)
     figure = draw_whatif(cuts_of(record, outcome), outcome, record.experiment.metric)
     if more := len(outcome.fates[MOST_FATES:]):
-        notes = [*outcome.notes, f"{more:,} more trials are not listed; the totals include them."]
+        notes = [*outcome.notes, f"The table leaves out {more:,} more trials; the sums include them."]
         outcome = replace(outcome, fates=outcome.fates[:MOST_FATES], notes=notes)
     return WhatIfAnswer(outcome, figure)
 

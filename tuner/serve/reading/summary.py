@@ -55,7 +55,7 @@ class Summary:
 
 
 UNRECORDED: dict[str, Any] = {
-    "space": "a folder of Ray Tune",
+    "space": "Ray Tune folder",
     "searcher": "not recorded",
     "scheduler": "not recorded",
 }
