@@ -27,9 +27,11 @@ from benchmarks.peers import measure
 from tuner.record.events import sealed
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
+from tuner.views.figures import FIGURES
 
 WINDOW_S = 10.0  # of the search with the page open, and without
-PARTS = ("/trials", "/rungs", "/figures")  # asked for by page.js beside the summary
+ALL = "".join(f"&figures={name}" for name in FIGURES)  # what the page asks for when it opens
+ON_SCREEN = "&figures=curves"  # and at an update, with its top on the screen
 
 
 def main() -> None:
@@ -143,12 +145,10 @@ class Server:
         self._process.wait()
 
     def load(self, name: str) -> float:
-        """What the page asks for when it opens and then when there is news; seconds."""
+        """Sends the request of a page that opens, later that of an update; returns its seconds."""
         began = time.perf_counter()
-        summary = self._ask(name, "")
-        for part in PARTS:
-            self._ask(name, f"{part}?since={self._lines}" if self._lines else f"{part}?limit=500")
-        self._lines = summary.json()["lines"]
+        query = f"since={self._lines}{ON_SCREEN}" if self._lines else f"limit=500{ALL}"
+        self._lines = self._ask(name, f"/changes?{query}").json()["summary"]["lines"]
         return time.perf_counter() - began
 
     def _ask(self, name: str, part: str) -> httpx.Response:

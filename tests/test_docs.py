@@ -20,7 +20,7 @@ from tuner.record.records import Decision
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.serve import client
-from tuner.serve.options import Start
+from tuner.serve.jobs.options import Start
 from tuner.spec.experiment import CHOICES, Experiment, option
 from tuner.spec.facts import facts_of
 from tuner.spec.spaces import find_space
@@ -277,7 +277,8 @@ def test_every_picture_is_shown():
 
 def test_the_picture_of_the_packages_is_the_contracts():
     picture, *_ = fences(DOCS / "how-it-is-built.md", "text")
-    (layers,) = [each["layers"] for each in PROJECT["tool"]["importlinter"]["contracts"] if each["type"] == "layers"]
+    contracts = PROJECT["tool"]["importlinter"]["contracts"]
+    (layers,) = [each["layers"] for each in contracts if each.get("containers") == ["tuner"]]
     assert [re.split(r"\s{2,}", line)[0] for line in picture.splitlines()] == layers
 
 

@@ -11,8 +11,8 @@ import tuner
 
 ROOT = Path(__file__).parents[1]
 WAYS_IN = [
-    "tuner.run", "tuner.train", "tuner.audit", "tuner.report", "tuner.serve.__main__", "tuner.serve.head",
-    "tuner.serve.check", "tuner.drive.driver", "tuner.drive.session", "tuner.drive.sampling", "tuner.space",
+    "tuner.run", "tuner.train", "tuner.audit", "tuner.report", "tuner.serve.__main__",
+    "tuner.serve.jobs.check", "tuner.drive.driver", "tuner.drive.session", "tuner.drive.sampling", "tuner.space",
 ]  # fmt: skip
 
 

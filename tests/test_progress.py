@@ -35,15 +35,13 @@ def test_the_progress_line_counts_what_is_done_running_and_failed():
         trial(4, "PAUSED"),
     ]
     text = progress.progress_line(trials, experiment, 10, time.time() - 30, None)
-    assert text.startswith(
-        "3/10 done, 1 stopped early, 1 running, 1 paused, 1 failed | best loss 0.5000 (trial 00000) | 30 s"
-    )
+    assert text.startswith("3/10 done, 1 pruned, 1 running, 1 paused, 1 failed | best loss 0.5000 (trial 00000) | 30 s")
     assert text.endswith("about 1 m 10 s left")
 
 
 def test_the_progress_line_before_the_first_report():
     text = progress.progress_line([trial(0, losses=())], Experiment(), 10, time.time(), None)
-    assert text == "0/10 done, 0 stopped early, 1 running | 0 s"
+    assert text == "0/10 done, 0 pruned, 1 running | 0 s"
 
 
 def test_a_time_budget_bounds_what_is_left():

@@ -3,7 +3,7 @@
 from ray import tune
 
 from tuner.record.results import load
-from tuner.serve.results_reader import ResultsReader
+from tuner.serve.reading.results_reader import ResultsReader
 from tuner.views.figures import all_figures
 from tuner.views.one_trial import one_trial
 from tuner.views.report import write_report

@@ -41,11 +41,11 @@ def test_the_state_that_a_journal_names_is_text(searched):
 
 def test_other_rules_are_a_row_each_and_the_own_ones_come_first(searched):
     own, *others = alternative_rows(searched)
-    assert (own.scheduler, own.grace_period, own.saved) == ("asha (as it was)", 1, "0 %")
+    assert (own.scheduler, own.grace_period, own.saved) == ("asha (the search's own)", 1, "0 %")
     assert {row.scheduler for row in others} == {"asha", "median", "hyperband", "fifo"}
     nothing = next(row for row in others if row.scheduler == "fifo")
     assert (nothing.stopped, nothing.epochs, nothing.grace_period) == ("0", "12 to 16", None)
-    assert "<h2>Replay with other pruning rules</h2>" in page(searched)
+    assert "<h2>What if: the search replayed with other pruning rules</h2>" in page(searched)
 
 
 def test_too_much_to_replay_or_nothing_is_no_table(searched, monkeypatch):
@@ -55,7 +55,7 @@ def test_too_much_to_replay_or_nothing_is_no_table(searched, monkeypatch):
 
 
 def test_one_parameter_has_no_pair_and_no_trial_no_figure():
-    assert "<h2>Two parameters" not in page(record(trial(0, [1.0], x=1), trial(1, [2.0], x=2)))
+    assert "<h2>Contour" not in page(record(trial(0, [1.0], x=1), trial(1, [2.0], x=2)))
     assert "const FIGURES" not in page(record())
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from tuner import run
 from tuner.serve import __main__ as serve
-from tuner.serve.secret import token_from_environment
+from tuner.serve.access.state import token_from_environment
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources, resources_of
 

@@ -7,7 +7,7 @@ import world as worlds
 from fuzzing import TIERS
 
 from tuner.record.results import Following
-from tuner.serve import stream
+from tuner.serve.reading import stream
 from tuner.views import report, tables
 from tuner.views.audit_record import result_of
 from tuner.views.one_trial import one_trial

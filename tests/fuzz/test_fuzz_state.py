@@ -10,11 +10,11 @@ import strategies
 import world as worlds
 from fuzzing import TIERS
 
-from tuner.serve import cluster as clusters
-from tuner.serve.cluster import find
-from tuner.serve.older import bring
-from tuner.serve.options import ships
-from tuner.serve.queue import Queue
+from tuner.serve.jobs import cluster as clusters
+from tuner.serve.jobs.cluster import find
+from tuner.serve.jobs.older_queue import import_older_queue
+from tuner.serve.jobs.options import ships
+from tuner.serve.jobs.queue import Queue
 from tuner.spec.experiment import Experiment
 
 
@@ -58,7 +58,7 @@ def test_what_an_older_service_left(tmp_path, tier, capsys):
         before = strategies.tree(results), strategies.tree(outside)
         try:
             with worlds.little_memory():
-                bring(results, queue)
+                import_older_queue(results, queue)
             assert (strategies.tree(results), strategies.tree(outside)) == before
             output = capsys.readouterr().err.splitlines()
             assert len(output) == 1 and output[0].isprintable() and strategies.SENTINEL not in output[0]

@@ -16,13 +16,13 @@ from fastapi.testclient import TestClient
 from tuner.errors import RequestError
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import save_experiment
+from tuner.serve.access.state import BASE, state_folder
 from tuner.serve.app import create_app
-from tuner.serve.check import experiment_of
 from tuner.serve.client import BUSY, Client, ServiceError
-from tuner.serve.cluster import find
-from tuner.serve.jobs import JobState
-from tuner.serve.searches import NO_DATA_DIR, Searches
-from tuner.serve.state import BASE, state_folder
+from tuner.serve.jobs.check import experiment_of
+from tuner.serve.jobs.cluster import find
+from tuner.serve.jobs.ray_jobs import JobState
+from tuner.serve.jobs.searches import NO_DATA_DIR, Searches
 from tuner.spec.experiment import Experiment
 from tuner.spec.facts import facts_of
 from tuner.spec.spaces import find_space

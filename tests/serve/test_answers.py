@@ -60,8 +60,13 @@ def test_a_figure_that_does_not_fit_is_empty_and_says_so(monkeypatch):
     monkeypatch.setattr(answers, "MOST_BYTES", 2000)
     large = {"data": [{"x": list(range(1000))}], "layout": {}}
     small = {"data": [{"x": [1]}], "layout": {}}
-    figures = json.loads(answers.figures_text({"large": large, "small": small}))
-    assert figures["small"] == small and figures["large"]["data"] == []
+    texts = {
+        name: answers.figure_text(figure) for name, figure in {"large": large, "none": None, "small": small}.items()
+    }
+    figures = json.loads(answers.figures_text(texts))
+    assert list(figures) == ["large", "small"] and figures["small"] == small and figures["large"]["data"] == []
+    crowded = json.loads(answers.figures_text({"a": texts["small"], "b": texts["small"]}, len(texts["small"])))
+    assert crowded["a"] == small and crowded["b"]["data"] == []
     assert "left out" in figures["large"]["layout"]["annotations"][0]["text"]
     assert json.loads(answers.text_of(Page(0, rows=[])))["rows"] == []
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -22,9 +23,10 @@ from tuner.record.journal import Journal
 from tuner.record.lock import only_driver
 from tuner.record.results import Following, load
 from tuner.record.saved_experiment import save_experiment
+from tuner.serve.access.guard import is_loopback
 from tuner.serve.app import create_app
-from tuner.serve.guard import is_loopback
-from tuner.serve.stream import CHUNK_BYTES, MOST_LINES, Place, framed, read_on
+from tuner.serve.page import HERE as SCRIPTS
+from tuner.serve.reading.stream import CHUNK_BYTES, MOST_LINES, Place, framed, read_on
 from tuner.spec.experiment import Experiment
 
 HERE = "http://127.0.0.1:8800"
@@ -217,8 +219,11 @@ def test_the_cost_of_an_answer_grows_no_faster_than_its_trials(client, results, 
 def test_the_page_loads_nothing_from_elsewhere(client):
     page = client.get("/")
     assert page.status_code == 200 and "//" not in page.text.replace("<!doctype html>", "")
-    for path in ("/page.css", "/page.js", "/tables.js", "/plotly.min.js"):
+    for path in ("/page.css", "/page.js", "/plotly.min.js"):
         assert path in page.text and client.get(path).status_code == 200
+    for name in set(re.findall(r'from "\./(.*?)"', "".join(path.read_text() for path in SCRIPTS.glob("*.js")))):
+        module = client.get(f"/{name}")  # a browser runs a module only if its type is JavaScript
+        assert module.status_code == 200 and module.headers["content-type"].startswith("text/javascript")
     policy = page.headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; script-src 'self' 'unsafe-eval';")
     assert "unsafe-inline" not in policy and "http" not in policy and "*" not in policy
@@ -241,9 +246,7 @@ def test_the_api_is_described(client):
 
 
 def test_the_page_writes_texts_as_texts():
-    from tuner.serve.page import HERE as folder
-
-    code = "".join(path.read_text() for path in folder.glob("*.js"))
+    code = "".join(path.read_text() for path in SCRIPTS.glob("*.js"))
     assert not any(way in code for way in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval("))
     assert "showSendToCloud: false" in code and '"sendChartToCloud"' in code  # Plotly's upload of a chart
 
@@ -386,8 +389,8 @@ def test_events_are_the_journals_lines_and_go_on(served, results):
     written = path.read_text().splitlines()
     with httpx.stream("GET", f"{served}/api/experiments/demo/events", timeout=10) as stream:
         lines = stream.iter_lines()
-        assert ids(lines, len(written)) == list(range(1, len(written) + 1))
-        assert next(lines) == f"data: {written[-1]}"
+        assert ids(lines, len(written) - 1) == list(range(1, len(written)))
+        assert [next(lines) for _ in range(3)] == ["", f"data: {written[-1]}", f"id: {len(written)}"]
         journal = Journal(path)
         journal.write("experiment_resumed")
         assert ids(lines, 1) == [len(written) + 1]
@@ -417,7 +420,7 @@ def test_a_journal_of_line_ends_is_followed_in_parts(tmp_path):
     lines = read_on(path, Place(0, 0))
     assert lines == [b""] * MOST_LINES
     frames, place = framed(lines, Place(0, 0), after=MOST_LINES - 1)
-    assert frames == b"id: %d\ndata: \n\n" % MOST_LINES and place == (MOST_LINES, MOST_LINES)
+    assert frames == b"data: \nid: %d\n\n" % MOST_LINES and place == (MOST_LINES, MOST_LINES)
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ from fastapi.testclient import TestClient
 from starlette.requests import HTTPConnection
 
 from tuner.errors import RequestError
-from tuner.serve.app import create_app
-from tuner.serve.bounds import MOST_BYTES, Bounds
-from tuner.serve.guard import KEY, MOST_SESSIONS, SESSION_S, Guard, Keys
-from tuner.serve.secret import (
+from tuner.serve.access.guard import KEY, Guard
+from tuner.serve.access.keys import MOST_SESSIONS, SESSION_S, Keys, Tries, Wait
+from tuner.serve.access.limits import MOST_BYTES, Bounds
+from tuner.serve.access.state import (
     LEAST_CHARS,
     TOKEN,
     TOKEN_FILE,
@@ -24,7 +24,7 @@ from tuner.serve.secret import (
     long_enough,
     token_from_environment,
 )
-from tuner.serve.tries import Tries, Wait
+from tuner.serve.app import create_app
 
 HERE = "http://127.0.0.1:8800"
 ALL, STOP, RESUME = "/api/experiments", "/api/experiments/demo/stop", "/api/experiments/demo/resume"
@@ -254,7 +254,7 @@ def test_the_link_signs_in_once_and_its_code_is_spent(far):
     assert f'content="0;url=/#key={far.keys.key_of(secret)}"' in answer.text and secret not in answer.text
     far.client.cookies.clear()
     again = far.client.get("/signin", params={"code": code})
-    assert again.status_code == 401 and "set-cookie" not in again.headers and "used already" in again.text
+    assert again.status_code == 401 and "set-cookie" not in again.headers and "already used" in again.text
 
 
 @pytest.mark.parametrize("code", ["wrong", "", "é", "%ff", "<script>alert(1)</script>"])
@@ -294,7 +294,7 @@ def test_a_secret_is_kept_from_others(tmp_path):
         kept_token(tmp_path)
     os.chmod(path, 0o600)
     path.write_text(token[:5])  # the disk was full
-    with pytest.raises(RequestError, match="no whole token; remove it"):
+    with pytest.raises(RequestError, match="no complete token; delete it"):
         kept_token(tmp_path)
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "elsewhere")
@@ -315,12 +315,12 @@ def test_a_full_disk_leaves_no_empty_secret(tmp_path, monkeypatch, name):
 
     with monkeypatch.context() as disk:
         disk.setattr(os, "open", full)
-        with pytest.raises(RequestError, match="cannot be made .No space left"):
+        with pytest.raises(RequestError, match="cannot be created .No space left"):
             keep_secret(path, "s" * 40)
     assert not path.exists()
     assert keep_secret(path, "s" * 40).read_text() == "s" * 40
     path.write_text("")  # the machine was lost before its disk had the content
-    with pytest.raises(RequestError, match="no whole token; remove it"):
+    with pytest.raises(RequestError, match="no complete token; delete it"):
         keep_secret(path, "s" * 40)
 
 

@@ -102,19 +102,44 @@ def test_curves_hover_filter_and_a_zoom_that_updates_keep(page, real):
     assert page.input_value("#trial-filter") == "00003"
 
 
+def test_a_report_costs_one_request_for_what_changed_and_is_on_the_screen(page, real):
+    journal = write_experiment(real.results)
+    page.goto(f"{real.url}#demo")
+    sync_api.expect(page.locator("#live")).to_have_text("live")
+    page.wait_for_function("document.getElementById('timeline').data?.length > 0")
+    page.wait_for_timeout(500)  # the page notices which figures are on the screen
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    add_trial(journal, 6)
+    journal.close()
+    sync_api.expect(page.locator("#trial-count")).to_have_text("7 of 7")
+    page.wait_for_timeout(2500)  # a request that follows would be another one for the same lines
+    assert len(asked) in (1, 2)  # two if the stream looked at the journal while the test wrote it
+    for url in asked:
+        assert "/demo/changes?since=" in url and "figures=curves" in url and "since=0" not in url
+        assert "figures=timeline" not in url and "figures=slices" not in url
+    before = len(asked)
+    page.locator("#timeline").scroll_into_view_if_needed()
+    page.wait_for_function("document.getElementById('timeline').data[0].base.length == 7")
+    assert all("figures=timeline" in url for url in asked[before : before + 1])
+    assert (
+        page.evaluate("performance.getEntriesByType('resource').filter(e => /trials|rungs/.test(e.name)).length") == 0
+    )
+
+
 def test_other_rules_are_tried_on_the_recorded_curves(page, real):
     write_experiment(real.results).close()
     page.goto(f"{real.url}#demo")
     page.click("#whatif-section > summary")
-    sync_api.expect(page.locator("#whatif-said")).to_contain_text("5 trials stopped")  # all behind the first
+    sync_api.expect(page.locator("#whatif-status")).to_contain_text("5 trials pruned")  # all behind the first
     sync_api.expect(rows(page, "fates")).to_have_count(5)
     page.fill("#if-grace", "4")
     page.press("#if-grace", "Tab")
-    sync_api.expect(page.locator("#whatif-said")).to_contain_text("0 trials stopped")
-    sync_api.expect(page.locator("#whatif-moved")).to_have_text("No trial would have ended otherwise.")
+    sync_api.expect(page.locator("#whatif-status")).to_contain_text("0 trials pruned")
+    sync_api.expect(page.locator("#whatif-count")).to_have_text("No trial ends differently.")
     page.fill("#if-grace", "9")
     page.press("#if-grace", "Tab")
-    sync_api.expect(page.locator("#whatif-said")).to_contain_text("grace")
+    sync_api.expect(page.locator("#whatif-status")).to_contain_text("grace")
     sync_api.expect(page.locator("#whatif")).to_be_hidden()
 
 
@@ -230,7 +255,7 @@ def test_a_search_is_started_watched_stopped_and_resumed(page, real):
     page.fill("#start-name", "mine")
     page.fill("#start-num_samples", "0")
     page.click("#start-form button")
-    sync_api.expect(page.locator("#start-said")).to_contain_text("--num-samples 0: must be 1 or more", timeout=LONG)
+    sync_api.expect(page.locator("#start-status")).to_contain_text("--num-samples 0: must be 1 or more", timeout=LONG)
     page.fill("#start-num_samples", "30")
     page.click("#start-form button")
     page.wait_for_url(f"{real.url}#mine", timeout=LONG)

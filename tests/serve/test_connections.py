@@ -13,9 +13,8 @@ import pytest
 import uvicorn
 
 from tuner.serve.__main__ import MOST_CLIENTS
-from tuner.serve.app import create_app
-from tuner.serve.connections import MOST_PARTS, Connection
-from tuner.serve.stream import MOST_STREAMS
+from tuner.serve.access.limits import MOST_PARTS, Connection
+from tuner.serve.app import MOST_STREAMS, create_app
 
 GET = b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 POST = b"POST /api/experiments HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n"

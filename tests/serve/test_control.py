@@ -12,12 +12,12 @@ import uvicorn
 
 from tuner.errors import RequestError
 from tuner.record.lock import only_driver
-from tuner.serve import jobs
+from tuner.serve.access.state import state_folder
 from tuner.serve.client import Client, ServiceError
-from tuner.serve.jobs import JobState
-from tuner.serve.options import ON_RESUME, SETTABLE, WITHHELD
-from tuner.serve.queue import Search, TooLarge, startable
-from tuner.serve.state import state_folder
+from tuner.serve.jobs import ray_jobs
+from tuner.serve.jobs.options import ON_RESUME, SETTABLE, WITHHELD
+from tuner.serve.jobs.queue import Search, TooLarge, startable
+from tuner.serve.jobs.ray_jobs import JobState
 from tuner.spec.experiment import Experiment
 
 ALL = "/api/experiments"
@@ -41,7 +41,7 @@ def test_a_search_is_queued_then_submitted_as_the_command_line_would_be(service)
     row = start(service, name="a", num_samples=4, searcher="grid", grace_period=2)
     assert (row["state"], row["actions"], row["num_samples"], row["max_epochs"]) == ("queued", ["stop"], 4, 27)
     assert (row["grace_period"], row["reduction_factor"]) == (2, 3)
-    assert service.searches.step()
+    assert service.searches.dispatcher.step()
     (arguments,) = service.jobs.submitted.values()
     wanted = ["--num-samples=4", "--grace-period=2", "--searcher=grid", "--name=a"]
     wanted += [f"--results={service.results}", "--wandb=disabled", "--data-dir="]
@@ -56,7 +56,7 @@ def test_what_has_not_begun_has_empty_parts_and_is_in_the_list(service):
     assert service.owner.get(f"{ALL}/a/trials").json() == {"total": 0, "trials": [], "left_out": 0}
     assert service.owner.get(f"{ALL}/a/figures").json() == {}
     (row,) = service.owner.get(ALL).json()["experiments"]
-    assert (row["name"], row["state"], row["message"]) == ("a", "queued", "waits for room")
+    assert (row["name"], row["state"], row["message"]) == ("a", "queued", "waiting for free resources")
 
 
 def test_a_name_is_made_where_none_is_given(service):
@@ -87,17 +87,17 @@ def test_a_wrong_request_is_refused_in_the_command_lines_words(service, asked, s
 
 
 def test_without_rays_dashboard_the_refusal_names_the_extra_that_brings_it(monkeypatch):
-    monkeypatch.setattr(jobs, "_installed", lambda module: module != "aiohttp")
+    monkeypatch.setattr(ray_jobs, "_installed", lambda module: module != "aiohttp")
     extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
-    extra = re.search(r"\(aiohttp missing\): pip install 'tuner\[(.*)\]'$", jobs.missing())[1]
+    extra = re.search(r"\(aiohttp missing\): pip install 'tuner\[(.*)\]'$", ray_jobs.missing())[1]
     assert any(requirement.startswith("ray[default]") for requirement in extras[extra])
 
 
 def test_a_cluster_that_does_not_answer_is_said_in_one_line(tmp_path):
-    with pytest.raises(RequestError, match="^the cluster of --address http://127.0.0.1:1 does not say which nodes"):
-        jobs.RayJobs("http://127.0.0.1:1", tmp_path).nodes()
+    with pytest.raises(RequestError, match="^the cluster of --address http://127.0.0.1:1 could not list its nodes"):
+        ray_jobs.RayJobs("http://127.0.0.1:1", tmp_path).nodes()
 
 
 def test_every_option_is_settable_or_withheld():
@@ -136,10 +136,10 @@ def test_a_name_is_taken_once(service, where):
 def test_searches_wait_for_room_in_order_and_small_ones_run_side_by_side(service):
     for name, most in {"whole": 0, "one": 1, "two": 1, "three": 1}.items():
         start(service, name=name, max_concurrent_trials=most)
-    service.searches.step()
+    service.searches.dispatcher.step()
     assert [job.partition("-")[0] for job in service.jobs.submitted] == ["whole"]
     service.jobs.job_states[next(iter(service.jobs.submitted))] = JobState("ended", 0)
-    service.searches.step()
+    service.searches.dispatcher.step()
     assert [job.partition("-")[0] for job in service.jobs.submitted] == ["whole", "one", "two"]
     assert state(service, "three") == ("queued", ["stop"])
 
@@ -147,12 +147,12 @@ def test_searches_wait_for_room_in_order_and_small_ones_run_side_by_side(service
 def test_the_highest_priority_goes_first_and_past_lower_ones_that_run(service):
     for name, priority in {"low": -1, "normal": 0, "other": 0, "urgent": 5}.items():
         start(service, name=name, priority=priority)
-    service.searches.step()
+    service.searches.dispatcher.step()
     assert [job.partition("-")[0] for job in service.jobs.submitted] == ["urgent"]
     service.jobs.job_states[next(iter(service.jobs.submitted))] = JobState("ended", 0)
-    service.searches.step()
+    service.searches.dispatcher.step()
     start(service, name="urgent2", priority=5)  # those of a lower priority give their places up
-    service.searches.step()
+    service.searches.dispatcher.step()
     assert [job.partition("-")[0] for job in service.jobs.submitted] == ["urgent", "normal", "urgent2"]
 
 
@@ -183,8 +183,8 @@ def test_a_search_for_a_cluster_is_checked_against_its_nodes_and_not_this_machin
     service.jobs.address, service.jobs.nodes = "http://head:8265", lambda: [{}, {"CPU": 128, "GPU": 8}]
     start(service, name="large", cpus_per_trial=100, gpus_per_trial=8)
     start(service, name="larger", cpus_per_trial=200)
-    service.searches.step()  # what fits nowhere leaves the queue
-    service.searches.step()
+    service.searches.dispatcher.step()  # what fits nowhere leaves the queue
+    service.searches.dispatcher.step()
     assert [job.partition("-")[0] for job in service.jobs.submitted] == ["large"]
     assert "no node of the cluster has more than 128 CPUs" in service.searches.get("larger").message
 
@@ -199,18 +199,18 @@ def test_a_search_waits_for_room_among_all_nodes():
 
 def test_the_queue_survives_a_restart(service):
     start(service, name="a")
-    service.searches.step()
+    service.searches.dispatcher.step()
     start(service, name="b")
     again = service.reopened()
     assert state(again, "a")[0] == "starting" and state(again, "b")[0] == "queued"
     service.jobs.job_states = {job: JobState("ended", 0) for job in service.jobs.job_states}
-    again.searches.step()
+    again.searches.dispatcher.step()
     assert len(service.jobs.submitted) == 2 and state(again, "b")[0] == "starting"
 
 
 def test_one_service_at_a_time_starts_searches_of_a_folder(service):
     from tuner.errors import RequestError
-    from tuner.serve.searches import Searches
+    from tuner.serve.jobs.searches import Searches
 
     with pytest.raises(RequestError, match="another tuner.serve"):
         Searches(service.results, state_folder(service.results), service.jobs, [])
@@ -222,19 +222,19 @@ def test_a_cluster_that_does_not_answer_is_told_and_tried_again(service):
     start(service, name="a")
     service.jobs.down = "no Ray here"
     with pytest.raises(RequestError, match="no Ray here"):
-        service.searches.step()
+        service.searches.dispatcher.step()
     assert service.owner.get(f"{ALL}/a").json()["message"] == "no Ray here"
     service.jobs.down = ""
-    service.searches.step()
+    service.searches.dispatcher.step()
     assert state(service, "a")[0] == "starting"
 
 
 def test_the_thread_outlives_whatever_goes_wrong(service, monkeypatch, capsys):
-    monkeypatch.setattr("tuner.serve.searches.AFTER_ERROR_S", 0.01)
+    monkeypatch.setattr("tuner.serve.jobs.dispatcher.AFTER_ERROR_S", 0.01)
     work = service.jobs.submit
     monkeypatch.setattr(service.jobs, "submit", lambda *arguments: 1 / 0)
     start(service, name="a")
-    service.searches.open()
+    service.searches.dispatcher.open()
     until = time.monotonic() + 10
     while "ZeroDivisionError" not in service.owner.get(f"{ALL}/a").json()["message"] and time.monotonic() < until:
         time.sleep(0.02)
@@ -257,16 +257,16 @@ def test_the_thread_outlives_whatever_goes_wrong(service, monkeypatch, capsys):
 )
 def test_a_job_that_ended_without_its_journal_knowing_is_shown_as_it_is(service, job_state, begun, wanted):
     start(service, name="a")
-    service.searches.step()
+    service.searches.dispatcher.step()
     if begun:
         service.begin("a").close()
         with only_driver(service.results / "a"):
             pass  # its lock is free, and tells that it was here
     (job,) = service.jobs.submitted
     service.jobs.job_states[job] = job_state
-    service.searches.step()
+    service.searches.dispatcher.step()
     service.jobs.job_states[job] = JobState("active")
-    service.searches.step()
+    service.searches.dispatcher.step()
     row = service.owner.get(f"{ALL}/a").json()
     assert (row["state"], row["message"], row["actions"]) == wanted
 
@@ -277,18 +277,18 @@ def test_a_job_that_ended_without_its_journal_knowing_is_shown_as_it_is(service,
 def test_stop_takes_a_waiting_search_from_the_queue(service):
     start(service, name="a")
     assert service.owner.post(f"{ALL}/a/stop").json()["actions"] == []
-    assert service.owner.get(f"{ALL}/a").status_code == 404 and not service.searches.step()
+    assert service.owner.get(f"{ALL}/a").status_code == 404 and not service.searches.dispatcher.step()
 
 
 def test_stop_signals_the_job_and_shows_it(service):
     start(service, name="a")
-    service.searches.step()
+    service.searches.dispatcher.step()
     service.begin("a").close()
     assert service.owner.post(f"{ALL}/a/stop").json()["state"] == "stopping"
-    service.searches.step()
+    service.searches.dispatcher.step()
     assert service.jobs.stopped == list(service.jobs.submitted) and state(service, "a") == ("stopping", [])
     service.jobs.job_states[service.jobs.stopped[0]] = JobState("stopped")
-    service.searches.step()
+    service.searches.dispatcher.step()
     assert state(service, "a") == ("interrupted", ["resume"])
 
 
@@ -304,7 +304,7 @@ def test_resume_extends_and_goes_by_the_command_lines_resume(service):
     journal.close()
     row = service.owner.post(f"{ALL}/a/resume", json={"num_samples": 30, "time_budget": "1h"})
     assert row.status_code == 202 and row.json()["state"] == "queued"
-    service.searches.step()
+    service.searches.dispatcher.step()
     (arguments,) = service.jobs.submitted.values()
     assert arguments[:4] == ["--resume=a", "--space=quadratic", "--num-samples=30", "--time-budget=1h"]
 
@@ -373,7 +373,7 @@ def client(service):
 
 def test_the_client_starts_reads_stops_and_waits(service, client):
     assert client.start("quadratic", name="a", num_samples=3)["state"] == "queued"
-    service.searches.step()
+    service.searches.dispatcher.step()
     journal = service.begin("a", num_samples=3)
     journal.write("trial_started", "0", config={"x": 1}, resources={}, node="n")
     assert client.get("a")["state"] == "running" and [row["trial"] for row in client.trials("a")] == ["0"]
@@ -384,7 +384,7 @@ def test_the_client_starts_reads_stops_and_waits(service, client):
     with pytest.raises(TimeoutError, match="a is stopping"):
         client.wait("a", timeout_s=0)
     service.jobs.job_states = {job: JobState("stopped") for job in service.jobs.job_states}
-    service.searches.step()
+    service.searches.dispatcher.step()
     assert client.wait("a", 5)["state"] == "interrupted"
     assert client.resume("a", num_samples=5)["num_samples"] == 3 and client.experiments()[0]["state"] == "queued"
 

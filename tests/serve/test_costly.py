@@ -13,7 +13,7 @@ import pytest
 
 from tests.serve.test_hostile import REPORT, STARTED, begin
 from tuner.record.saved_experiment import COPY, FILE, digest
-from tuner.serve.costly import MOST_WAITING, Costly
+from tuner.serve.analysis.costly import MOST_WAITING, Costly
 
 PLAIN = {"scheduler": "fifo", "grace_period": 1, "reduction_factor": 2.0, "brackets": 1}
 JOURNAL = 1 << 30
@@ -107,7 +107,7 @@ def test_few_wait_and_the_others_are_told_when_to_ask_again(endless):
     with ThreadPoolExecutor(MOST_WAITING + 4) as threads:
         replies = list(threads.map(one, range(MOST_WAITING + 4)))
     assert {answer.status_code for answer in replies} == {503}
-    turned_away = [answer for answer in replies if b"wait for their answers already" in answer.body]
+    turned_away = [answer for answer in replies if b"analyses are queued" in answer.body]
     assert len(turned_away) == 4 and all(answer.headers["Retry-After"] == "1" for answer in turned_away)
 
 

@@ -15,8 +15,8 @@ from tuner.record.lock import driver_of
 from tuner.record.saved_experiment import COPY, FILE, digest, save_experiment
 from tuner.serve.app import create_app
 from tuner.serve.client import Client, ServiceError
-from tuner.serve.costly import Costly
-from tuner.serve.results_reader import ResultsReader
+from tuner.serve.analysis.costly import Costly
+from tuner.serve.reading.results_reader import ResultsReader
 from tuner.spec.experiment import Experiment
 
 HERE = "http://127.0.0.1:8800"
@@ -303,7 +303,7 @@ def test_who_reads_one_experiment_does_not_wait_for_another(tmp_path):
 
 def test_a_long_journal_is_read_in_parts_and_the_list_does_not_wait_for_it(tmp_path, monkeypatch):
     monkeypatch.setattr("tuner.record.files.CHUNK_BYTES", 1000)
-    monkeypatch.setattr("tuner.serve.results_reader.EACH_S", -1.0)
+    monkeypatch.setattr("tuner.serve.reading.results_reader.EACH_S", -1.0)
     begin(tmp_path, "long", [STARTED, *({**REPORT, "epoch": n} for n in range(1, 40))])
     reader, states = ResultsReader(tmp_path), []
     for _ in range(20):
@@ -315,7 +315,7 @@ def test_a_long_journal_is_read_in_parts_and_the_list_does_not_wait_for_it(tmp_p
 
 def test_a_request_that_would_wait_too_long_is_told_when_to_ask_again(service, monkeypatch):
     monkeypatch.setattr("tuner.record.files.CHUNK_BYTES", 100)
-    monkeypatch.setattr("tuner.serve.results_reader.VIEW_S", -1.0)
+    monkeypatch.setattr("tuner.serve.reading.results_reader.VIEW_S", -1.0)
     answer = service.get("/api/experiments/good")
     assert answer.status_code == 503 and answer.headers["Retry-After"] == "1" and "so far" in answer.json()["error"]
     while answer.status_code == 503:
@@ -324,13 +324,13 @@ def test_a_request_that_would_wait_too_long_is_told_when_to_ask_again(service, m
 
 
 def test_a_journal_that_is_too_long_is_named_and_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("tuner.serve.watched.MOST_JOURNAL_BYTES", 100)
+    monkeypatch.setattr("tuner.serve.reading.watched.MOST_JOURNAL_BYTES", 100)
     begin(tmp_path, "long", [STARTED, REPORT])
     assert "at most 100 are read here" in ResultsReader(tmp_path).summaries()[0].error
 
 
 def test_values_that_take_far_more_memory_than_text_are_named_and_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr("tuner.serve.memory.MOST_MEMORY", 150_000)
+    monkeypatch.setattr("tuner.serve.reading.memory.MOST_MEMORY", 150_000)
     begin(tmp_path, "ours", [STARTED, {**REPORT, "metrics": {"loss": 1, "a": [[]] * 2_000}}])
     rows = json.dumps({"training_iteration": 1, "loss": 1, "a": [[]] * 2_000}).encode() + b"\n"
     ray(result__json=rows)(tmp_path)
@@ -342,7 +342,7 @@ def test_values_that_take_far_more_memory_than_text_are_named_and_not_kept(tmp_p
 def test_a_row_of_the_list_is_short_whatever_the_folder_holds(tmp_path, long):
     begin(tmp_path, "bad", **long)
     (row,) = ResultsReader(tmp_path).summaries()
-    assert "in its summary" in row.error and len(json.dumps(vars(row))) < 2_000
+    assert "make a summary of more than" in row.error and len(json.dumps(vars(row))) < 2_000
 
 
 def test_the_list_ends_in_time_and_goes_on_where_it_ended(tmp_path, monkeypatch):
@@ -357,7 +357,7 @@ def test_the_list_ends_in_time_and_goes_on_where_it_ended(tmp_path, monkeypatch)
         return read(self, name, until)
 
     monkeypatch.setattr(ResultsReader, "_summary", slow)
-    monkeypatch.setattr("tuner.serve.results_reader.LIST_S", 0.12)
+    monkeypatch.setattr("tuner.serve.reading.results_reader.LIST_S", 0.12)
     rows = [reader.summaries() for _ in range(9)]
     assert all(len(each) == 9 for each in rows) and {row.state for row in rows[0]} == {"running", "reading"}
     assert {row.state for row in rows[-1]} == {"running"} and len(set(looked[:9])) == 9
@@ -367,7 +367,7 @@ def test_a_folder_that_takes_long_to_look_at_is_looked_at_seldom(tmp_path, monke
     begin(tmp_path, "slow", [STARTED, REPORT])
     reader, looks = ResultsReader(tmp_path), []
     reader.summaries()
-    monkeypatch.setattr("tuner.serve.watched._has_changed", lambda *_: looks.append(time.sleep(0.2)))
+    monkeypatch.setattr("tuner.serve.reading.watched._has_changed", lambda *_: looks.append(time.sleep(0.2)))
     for _ in range(5):
         assert reader.summaries()[0].epochs == 1
     assert len(looks) == 1

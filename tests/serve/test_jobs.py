@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tuner.serve.access.state import state_folder
 from tuner.serve.client import Client
-from tuner.serve.cluster import find
-from tuner.serve.state import state_folder
+from tuner.serve.jobs.cluster import find
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

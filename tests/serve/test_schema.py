@@ -14,7 +14,7 @@ schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not i
 
 from schemathesis.specs.openapi.checks import positive_data_acceptance  # noqa: E402
 
-from tuner.serve import stream  # noqa: E402
+from tuner.serve.reading import stream  # noqa: E402
 
 STEPS = 8  # requests of a sequence at most
 

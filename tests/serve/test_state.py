@@ -16,14 +16,14 @@ import pytest
 
 from tests.serve.conftest import in_this_process
 from tuner.errors import RequestError
-from tuner.serve import cluster as clusters
 from tuner.serve.__main__ import parse, starter
-from tuner.serve.check import experiment_of
+from tuner.serve.access.state import BASE, state_folder
 from tuner.serve.client import Client
-from tuner.serve.cluster import Cluster, _born, find
-from tuner.serve.options import Resume, ships
-from tuner.serve.searches import checked_options
-from tuner.serve.state import BASE, state_folder
+from tuner.serve.jobs import cluster as clusters
+from tuner.serve.jobs.check import checked_options, experiment_of
+from tuner.serve.jobs.cluster import Cluster, _born, find
+from tuner.serve.jobs.older_queue import HEAD
+from tuner.serve.jobs.options import Resume, ships
 from tuner.spec.experiment import Experiment
 
 ALL = "/api/experiments"
@@ -116,7 +116,7 @@ def test_a_hostile_folder_runs_ends_and_removes_nothing(tmp_path, victim, precio
         output = process.communicate(timeout=60)[1]
     finally:
         process.kill()
-    assert process.returncode == 0 and "to be started again: 1" in output and len(output.splitlines()) == 1
+    assert process.returncode == 0 and "lists 1 that waited there" in output and len(output.splitlines()) == 1
     assert victim.poll() is None and (precious / "file").exists() and not marker.exists()
     kept = Path(lines[2].split()[-1])
     assert kept.is_relative_to(tmp_path / "state") and kept.read_text() != "t" * 43
@@ -160,7 +160,7 @@ def left(tmp_path, service):
 def test_an_older_queue_is_listed_once_and_never_started(left, capsys):
     (left.folder / "x.json").write_text(json.dumps(entry()))
     service = left()
-    assert service.searches.step() is False and not service.jobs.submitted
+    assert service.searches.dispatcher.step() is False and not service.jobs.submitted
     (row,) = service.owner.get(ALL).json()["experiments"]
     assert (row["name"], row["state"], row["actions"]) == ("x", "failed", [])
     assert "start it again" in row["message"] and "no longer used" in capsys.readouterr().err
@@ -224,7 +224,7 @@ def test_a_damaged_entry_of_the_queue_is_left_out_and_its_neighbours_stay(servic
     changed = json.loads((folder / "b.json").read_text())
     (folder / "b.json").write_text(json.dumps({**changed, "asked": {**changed["asked"], "space": str(evil[0])}}))
     again = service.reopened()
-    again.searches.step()
+    again.searches.dispatcher.step()
     assert [search.name for search in again.searches.all()] == ["c"] and len(service.jobs.submitted) == 1
     output = capsys.readouterr().err
     assert all(f"{name}.json is left out" in output for name in "abde") and "must be one of" in output
@@ -253,7 +253,7 @@ def test_only_the_head_that_was_started_is_ended(tmp_path, victim, precious):
 
 def head(folder):
     """A process with a head's command line."""
-    words = ["-c", "import time; time.sleep(600)", clusters.MODULE, f"--temp-dir={folder}/ray"]
+    words = ["-c", "import time; time.sleep(600)", f"--temp-dir={folder}/ray"]
     return begun([sys.executable, *words])
 
 
@@ -285,12 +285,12 @@ def test_a_head_is_found_by_its_file_ended_and_its_folder_removed(tmp_path):
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_ray_that_an_older_service_left_is_named_where_it_was_started_for_this_folder(left, capsys, ours):
     token = left.folder.parent / ("ray_token" if ours else "another")
-    words = [sys.executable, "-c", "import time; time.sleep(600)", clusters.MODULE]
+    words = [sys.executable, "-c", "import time; time.sleep(600)", HEAD.decode()]
     process = begun(words, env={**os.environ, "RAY_AUTH_TOKEN_PATH": str(token)})
     (left.folder.parent / "cluster.json").write_text(json.dumps({"pid": process.pid}))
     try:
-        left().searches.step()
-        assert (f"end it by kill {process.pid}" in capsys.readouterr().err) == ours and process.poll() is None
+        left().searches.dispatcher.step()
+        assert (f"end it with kill {process.pid}" in capsys.readouterr().err) == ours and process.poll() is None
     finally:
         process.kill()
         process.wait()
@@ -300,7 +300,9 @@ def test_a_ray_that_an_older_service_left_is_named_where_it_was_started_for_this
 def test_a_damaged_file_of_the_cluster_is_said_and_nothing_is_ended(tmp_path, capsys, victim, change):
     row = dataclasses.asdict(Cluster(victim.pid, _born(victim.pid), 9, "/tmp/tuner-x", "t"))
     (tmp_path / "cluster.json").write_text(json.dumps({**row, **change}))
-    assert find(tmp_path) is None and "is damaged; a Ray that it named is left alone" in capsys.readouterr().err
+    assert (
+        find(tmp_path) is None and "is damaged; the Ray cluster that it named is not ended" in capsys.readouterr().err
+    )
     (tmp_path / "cluster.json").write_bytes(b"\xff{")
     assert find(tmp_path) is None and victim.poll() is None
 
@@ -316,7 +318,7 @@ def test_a_folder_cannot_choose_the_code_that_its_resume_imports(service, evil, 
     service.begin("a").close()
     rewrite(service.results / "a", space=str(evil[0]) if space == "evil" else space)
     answer = service.owner.post(f"{ALL}/a/resume")
-    message = "to be resumed here it must be one of" if isinstance(space, str) else "is damaged"
+    message = "the service resumes only searches over" if isinstance(space, str) else "is damaged"
     assert answer.status_code == 422 and message in answer.json()["error"]
     assert not evil[1].exists() and not service.searches.all()
 
@@ -335,7 +337,7 @@ def rewrite(folder, **changed):
 def test_a_space_exchanged_after_the_check_is_refused_before_its_import(service, evil):
     service.begin("a").close()
     assert service.owner.post(f"{ALL}/a/resume").status_code == 202
-    service.searches.step()
+    service.searches.dispatcher.step()
     (arguments,) = service.jobs.submitted.values()
     rewrite(service.results / "a", space=str(evil[0]))
     with pytest.raises(RequestError, match="--space was"):
@@ -350,7 +352,7 @@ def test_a_folder_cannot_choose_the_data_that_its_resume_reads(service):
     answer = service.owner.post(f"{ALL}/a/resume")
     assert answer.status_code == 422 and "which only its folder names" in answer.json()["error"]
     assert service.owner.post(f"{ALL}/b/resume").status_code == 202
-    service.searches.step()
+    service.searches.dispatcher.step()
     (arguments,) = service.jobs.submitted.values()
     rewrite(service.results / "b", data_dir="/root/secret")  # after the check
     assert experiment_of(arguments).data_dir == ""
@@ -404,12 +406,12 @@ def test_the_head_has_no_token_but_its_own_in_its_environment(tmp_path, monkeypa
 
 
 def test_every_process_of_the_service_gets_its_environment_by_name():
-    places = [path for path in (Path(__file__).parents[2] / "tuner" / "serve").glob("*.py")]
+    places = [path for path in (Path(__file__).parents[2] / "tuner" / "serve").rglob("*.py")]
     calls = [
         (path.name, {keyword.arg for keyword in node.keywords})
         for path in places
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("subprocess.", "os.exec", "os.spawn"))
     ]
-    assert sorted(name for name, _ in calls) == ["cluster.py", "costly.py", "searches.py"]
+    assert sorted(name for name, _ in calls) == ["check.py", "cluster.py", "costly.py"]
     assert all("env" in keywords for _, keywords in calls)

@@ -28,8 +28,8 @@ def test_a_resumed_trial_has_a_span_a_session_and_nodes_have_lanes_of_their_own(
 
 @pytest.mark.parametrize(
     ("resources", "text"),
-    [({"CPU": 2}, "1 epochs in 8 s (8 s each) on 2 CPU: 16 CPU-seconds"),
-     ({"CPU": 1, "GPU": 0.5}, "1 epochs in 8 s (8 s each) on 0.5 GPU, 1 CPU: 4 GPU-seconds")],
+    [({"CPU": 2}, "1 epoch in 8 s on 2 CPU: 16 CPU-seconds"),
+     ({"CPU": 1, "GPU": 0.5}, "1 epoch in 8 s on 0.5 GPU, 1 CPU: 4 GPU-seconds")],
 )  # fmt: skip
 def test_the_cost_is_of_the_gpu_where_there_is_one(resources, text):
     assert cost_of(ran(0, (0, 8), **resources)) == text

@@ -107,13 +107,13 @@ def test_a_winner_that_starts_slowly_is_lost():
 def test_what_a_pruned_trial_would_have_reached_is_bounded():
     recorded = record([[1.0] * 8, [3.0], [2.0] * 8], status="pruned", scheduler="asha")
     outcome = what_if(recorded, "fifo", 1, 2)
-    assert not outcome.exact and outcome.fates[1].outcome == "unknown" and "not known" in outcome.notes[0]
+    assert not outcome.exact and outcome.fates[1].outcome == "unknown" and "unknown" in outcome.notes[0]
     assert outcome.epochs == Range(17, 24) and outcome.stopped == Range(0, 0)
     assert set(drawn(recorded, outcome)) == {
-        "trained as it was",
-        "unknown beyond",
+        "as recorded",
+        "unknown outcome",
         "best: trial 00000",
-        "record ends here",
+        "end of the record",
     }
 
 
@@ -127,10 +127,10 @@ def test_the_figure_cuts_each_curve_where_it_would_be_stopped():
     recorded = record([[1.0] * 8, [3.0] * 8, [2.0] * 8])
     end, epochs = [(None, None)], range(1, 9)
     assert drawn(recorded, what_if(recorded, "asha", 2, 2)) == {
-        "saved": [*((e, 3.0) for e in epochs if e >= 2), *end, *((e, 2.0) for e in epochs if e >= 4), *end],
-        "stopped": [(1, 3.0), (2, 3.0), *end, *((e, 2.0) for e in epochs if e <= 4), *end],
+        "saved epochs": [*((e, 3.0) for e in epochs if e >= 2), *end, *((e, 2.0) for e in epochs if e >= 4), *end],
+        "pruned": [(1, 3.0), (2, 3.0), *end, *((e, 2.0) for e in epochs if e <= 4), *end],
         "best: trial 00000": [*((e, 1.0) for e in epochs), *end],
-        "would be stopped here": [(2, 3.0), (4, 2.0)],
+        "pruned here": [(2, 3.0), (4, 2.0)],
     }
     alone = record([[1.0] * 8])
     assert drawn(alone, what_if(alone, "fifo", 1, 2)) == {"best: trial 00000": [*((e, 1.0) for e in epochs), *end]}

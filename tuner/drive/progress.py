@@ -117,7 +117,7 @@ def progress_line(
     failed = sum(trial.status == Trial.ERROR for trial in done)
     running = sum(trial.status == Trial.RUNNING for trial in trials)
     paused = sum(trial.status == Trial.PAUSED for trial in trials)
-    counts = [f"{len(done)}/{num_settings} done", f"{pruned} stopped early", f"{running} running"]
+    counts = [f"{len(done)}/{num_settings} done", f"{pruned} pruned", f"{running} running"]
     counts += [f"{paused} paused"] if paused else []
     counts += [f"{failed} failed"] if failed else []
     took = time.time() - started

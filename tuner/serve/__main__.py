@@ -17,16 +17,15 @@ from typing import Any, NoReturn
 import uvicorn
 
 from tuner.errors import Parser, RequestError, leave
+from tuner.serve.access.guard import require_token
+from tuner.serve.access.limits import Connection
+from tuner.serve.access.state import kept_token, long_enough, state_folder, token_from_environment
 from tuner.serve.app import create_app
-from tuner.serve.connections import Connection
-from tuner.serve.guard import is_loopback
-from tuner.serve.jobs import RayJobs, missing
-from tuner.serve.searches import NO_DATA_DIR, Searches
-from tuner.serve.secret import kept_token, long_enough, token_from_environment
-from tuner.serve.state import state_folder
+from tuner.serve.jobs.ray_jobs import RayJobs, missing
+from tuner.serve.jobs.searches import NO_DATA_DIR, Searches
 from tuner.spec.experiment import CHOICES
 
-MOST_CLIENTS = 400  # open connections; tuner.serve.stream allows fewer event streams
+MOST_CLIENTS = 400  # open connections; tuner.serve.reading.stream allows fewer event streams
 GRACE_S = 3  # for responses that are being sent when the service shuts down
 REQUEST_S = 10  # from the start of a connection, or its last response, to the end of the next request's headers
 
@@ -48,11 +47,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = Parser(prog="python -m tuner.serve", description=__doc__)
     parser.add_argument("--results", default="results", help="the folder that searches write to (default: results)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at; beyond loopback needs TUNER_TOKEN")
-    parser.add_argument("--port", type=int, default=8800, help="0 = any that is free (default: 8800)")
-    group = parser.add_argument_group("the searches that it starts")
+    parser.add_argument("--port", type=int, default=8800, help="0 = any free port (default: 8800)")
+    group = parser.add_argument_group("searches that the service starts")
     group.add_argument("--address", default="", help="a Ray cluster's dashboard, http://HOST:8265, whose head has this "
                        "program and this results folder; empty = this machine")  # fmt: skip
-    group.add_argument("--data-dir", default="", help="where data sets lie; empty = each space's own way")
+    group.add_argument("--data-dir", default="", help="the folder of the data sets; empty = each space's default")
     group.add_argument("--wandb", default="auto", choices=CHOICES["wandb"], help="Weights & Biases (default: auto)")
     return parser.parse_args(argv)
 
@@ -69,8 +68,7 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
     results = Path(args.results)
     if not results.is_dir():
         raise RequestError(f"--results {results}: no such folder; give the one that searches write to")
-    if not (environment_token or is_loopback(args.host)):
-        raise RequestError(f"--host {args.host} is reached from elsewhere: set TUNER_TOKEN to a secret of your own")
+    require_token(args.host, environment_token)
     token, searches, problem, kept = long_enough(environment_token), None, missing(), None
     try:
         state = state_folder(results)
@@ -85,7 +83,7 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
         app.state.costly.close()
         left = searches.close() if searches else []
         if left:
-            print(f"{', '.join(left)}: still running, and found by the next tuner.serve of this folder", flush=True)
+            print(f"{', '.join(left)}: still running; the next tuner.serve of this folder finds them", flush=True)
 
     signal.signal(signal.SIGTERM, interrupt)  # uvicorn raises it again after shutdown: `close` still runs
     try:
@@ -105,7 +103,7 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
             server = Server(config, close)
             app.state.stopping = lambda: server.should_exit  # else an open event stream would block shutdown
             if searches:
-                searches.open()
+                searches.dispatcher.open()
             print(
                 greeting(results, args.host, listener.getsockname()[1], app.state.keys.code, problem, kept), flush=True
             )
@@ -178,8 +176,8 @@ def greeting(results: Path, host: str, port: int, code: str, problem: str, kept:
     """
     name = f"[{host}]" if ":" in host else host
     where = f"{results.absolute()} at http://{name}:{port}/"
-    sign_in = f"to start and stop searches, sign in once by http://{name}:{port}/signin?code={code}"
-    programs = f"\nprograms sign in by the token in {kept}" if kept else ""
+    sign_in = f"to start and stop searches, sign in once with http://{name}:{port}/signin?code={code}"
+    programs = f"\nprograms sign in with the token in {kept}" if kept else ""
     return f"{where} (Ctrl-C ends it)\n{problem or sign_in}{programs}"
 
 

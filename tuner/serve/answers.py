@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic_core import to_json
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from tuner.errors import RequestError
 from tuner.record.events import strict
 from tuner.record.reading import NotYet
 
@@ -25,11 +26,20 @@ MOST_BYTES = 32 << 20  # of a response; 10,000 trials of ten parameters take 5 M
 MOST_ROW = 64 << 10  # bytes of one row of a list
 MOST_SENT = 256 << 20  # bytes of all responses that are not completely sent
 MOST_WRITTEN = 4  # responses encoded at once; the GIL encodes one at a time, and each is in memory twice meanwhile
+RETRY_S = 1  # after which a client should repeat a request that got 503
 LEAST_ITEM, LONGEST_NAME = 100, 1000  # bytes, when a value is shortened
 PIECE_BYTES = 64 << 10  # bytes sent at once, so that a client that does not read costs no larger copy
 _encode = json.JSONEncoder(default=vars, allow_nan=False).encode
 _ESCAPED = re.compile(r"\\(?:u(20(?:2[a-e]|6[6-9]))|.)")  # each escape of JSON; group 1 is the code of a reversing one
 _writing = threading.Semaphore(MOST_WRITTEN)
+
+
+class Refused(RequestError):
+    """A request that the service cannot fulfil now; `status` is the HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class BoundedResponse(Response):
@@ -47,7 +57,7 @@ class BoundedResponse(Response):
         size = len(self.body) if len(self.body) > PIECE_BYTES else 0
         with BoundedResponse._lock:
             if size and BoundedResponse._sent and BoundedResponse._sent + size > MOST_SENT:
-                raise NotYet(f"answers of {BoundedResponse._sent >> 20} MiB are being sent; ask again")
+                raise NotYet(f"responses of {BoundedResponse._sent >> 20} MiB are being sent; send the request again")
             BoundedResponse._sent += size
         self._end = weakref.finalize(self, BoundedResponse._forget, size)  # runs even if the response is never sent
 
@@ -72,6 +82,19 @@ def answer(row: Any, status: int = 200, **rows: Iterable[Any]) -> BoundedRespons
     return BoundedResponse(text_of(row, **rows), status)
 
 
+def refusal(status: int, message: str, more: Mapping[str, str] | None = None) -> Response:
+    """Returns an error response of the API, `{"error": message}`; `more` are additional headers."""
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    return JSONResponse({"error": message}, status, headers | dict(more or {}))
+
+
+def later(message: str) -> Response:
+    """Returns a 503 response that asks the client to retry after RETRY_S."""
+    answer = refusal(503, message)
+    answer.headers["Retry-After"] = str(RETRY_S)
+    return answer
+
+
 def text_of(row: Any, **rows: Iterable[Any]) -> str:
     """Encodes a dataclass as JSON; nan and infinity become the strings that the journal uses.
 
@@ -93,19 +116,28 @@ def text_of(row: Any, **rows: Iterable[Any]) -> str:
         return "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in fields.items()) + "}"
 
 
-def figures_text(figures: Mapping[str, dict[str, Any]]) -> bytes:
-    """Encodes figures by name as JSON.
-
-    A figure that would make the text longer than MOST_BYTES is replaced by an empty one that shows the reason.
-    """
-    left, texts = MOST_BYTES, []
+def figure_text(figure: dict[str, Any] | None) -> bytes:
+    """Encodes a figure as JSON; the text is empty if there is no figure."""
     with _writing:
-        for name, figure in figures.items():
-            text = to_json(figure)
-            text = text if len(text) <= left else to_json(_empty(len(text)))
-            texts.append(to_json(name) + b":" + text)
-            left -= len(text)
-        return b"{" + b",".join(texts) + b"}"
+        return _within(to_json(figure), MOST_BYTES) if figure else b""
+
+
+def figures_text(figures: Mapping[str, bytes], most: int | None = None) -> bytes:
+    """Combines the texts of figures by name to one JSON object of about `most` bytes, by default MOST_BYTES.
+
+    It leaves out empty texts. An empty figure that shows the reason takes the place of a figure that does not fit.
+    """
+    left, texts = MOST_BYTES if most is None else most, []
+    for name, text in figures.items():
+        if text:
+            fitted = _within(text, left)
+            texts.append(to_json(name) + b":" + fitted)
+            left -= len(fitted)
+    return b"{" + b",".join(texts) + b"}"
+
+
+def _within(text: bytes, most: int) -> bytes:
+    return text if len(text) <= most else to_json(_empty(len(text)))
 
 
 def _texts(rows: Iterable[Any], most: int) -> tuple[list[str], int]:
@@ -147,7 +179,7 @@ def _fitted(value: Any) -> Any:
 
 def _empty(size: int) -> dict[str, Any]:
     """Returns a Plotly figure without data whose text says why it is empty."""
-    text = f"left out: this figure has {size:,} bytes, and an answer {MOST_BYTES:,} at most"
+    text = f"left out: this figure has {size:,} bytes; a response has at most {MOST_BYTES:,}"
     note = {"text": text, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
     axis = {"visible": False}
     return {"data": [], "layout": {"annotations": [note], "xaxis": axis, "yaxis": axis}}

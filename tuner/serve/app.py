@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Header, Query, Request
+from fastapi import Depends, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.sse import EventSourceResponse
 from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
@@ -20,22 +22,23 @@ from starlette.responses import Response
 
 from tuner.errors import RequestError
 from tuner.record.reading import NotYet
-from tuner.serve.answers import BoundedResponse, answer
-from tuner.serve.bounds import Bounds, later
+from tuner.serve.access.guard import HEADERS, Guard, is_loopback, require_token
+from tuner.serve.access.keys import Keys
+from tuner.serve.access.limits import Bounds
+from tuner.serve.analysis.insight import add_insight
+from tuner.serve.answers import BoundedResponse, Refused, answer, figures_text, later, refusal
+from tuner.serve.changes import MOST_ROWS, Limit, Since, add_changes
 from tuner.serve.control import REFUSALS, Desk, Shown, add_control
-from tuner.serve.guard import HEADERS, Guard, Keys, is_loopback, refusal
-from tuner.serve.insight import add_insight
+from tuner.serve.jobs.searches import Searches
 from tuner.serve.page import add_page
-from tuner.serve.results_reader import NotThere, ResultsReader
-from tuner.serve.searches import Refused, Searches
-from tuner.serve.stream import Stream, event_frames
+from tuner.serve.reading.results_reader import NotThere, ResultsReader
+from tuner.serve.reading.stream import event_frames
 from tuner.views import tables
+from tuner.views.figures import FIGURES
 
-MOST_ROWS = 10_000
+MOST_STREAMS = 100  # event streams open at once; each checks a file twice a second
 Offset = Annotated[int, Query(ge=0, le=10**9, description="rows to leave out")]
-Since = Annotated[int, Query(ge=0, le=10**12, description="only trials with news after this line of the journal")]
 Line = Annotated[int, Field(ge=0, le=10**12, description="the number of the last line known")]
-Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="rows to send at most")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,8 +107,7 @@ def create_app(
     Raises:
         RequestError: `host` is not loopback and there is no token.
     """
-    if not is_loopback(host) and not token:
-        raise RequestError(f"--host {host} is reached from elsewhere: set TUNER_TOKEN to a secret, or use 127.0.0.1")
+    require_token(host, token)
     app = FastAPI(
         title="tuner", version="1", docs_url=None, redoc_url=None, openapi_url="/api/openapi.json", responses=REFUSALS
     )
@@ -120,6 +122,7 @@ def create_app(
     reader = ResultsReader(results, stopping=lambda: app.state.stopping())
     desk = Desk(reader, searches, "" if searches else problem)
     _api(app, desk)
+    add_changes(app, desk)
     add_insight(app, desk)
     _event_route(app, desk)
     add_control(app, desk, keys)
@@ -164,18 +167,34 @@ def _api(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/experiments/{name}/figures", responses={200: {"model": dict[str, dict[str, Any]]}})
     def figures(name: str) -> Response:
         """Figures of Plotly's schema by name; figures without data are left out."""
-        return BoundedResponse(desk.view(name).figures)
+        view = desk.view(name)
+        return BoundedResponse(figures_text({each: view.figure(each) for each in FIGURES}))
 
 
 def _event_route(app: FastAPI, desk: Desk) -> None:
-    streams: set[Stream] = set()
+    num_streams = 0
 
-    @app.get("/api/experiments/{name}/events", response_class=StreamingResponse)
+    async def counted() -> AsyncIterator[None]:
+        """Counts a stream until its response ends, however it ends.
+
+        It is async, so it runs in the event loop's one thread; in several threads, two streams could pass the check.
+        """
+        nonlocal num_streams
+        if num_streams >= MOST_STREAMS:
+            raise Refused(503, f"{MOST_STREAMS} event streams are open, which is the limit; close one")
+        num_streams += 1
+        try:
+            yield
+        finally:
+            num_streams -= 1
+
+    @app.get("/api/experiments/{name}/events", response_class=StreamingResponse, dependencies=[Depends(counted)])
     def events(
         name: str, after: Annotated[Line, Query()] = 0, last_event_id: Annotated[Line, Header()] = 0
     ) -> Response:
         """Server-sent events: the journal's lines, as they are written; `id` is the line's number."""
-        return Stream(event_frames(desk.journal(name), last_event_id or after, app.state.stopping), streams)
+        frames = event_frames(desk.journal(name), last_event_id or after, app.state.stopping)
+        return EventSourceResponse(frames, headers={"X-Accel-Buffering": "no"})  # else nginx holds events back
 
 
 def _errors_as_json(app: FastAPI) -> None:

@@ -1,71 +1,59 @@
-"use strict";
+// @ts-check
 // Starts, stops and resumes searches. The form is generated from the API's schema, which is generated from the command
 // line's options. All controls are hidden until the user has signed in; the service checks each request anyway.
 
-const FIRST = ["space", "num_samples", "max_epochs", "searcher", "scheduler", "name"]; // others: behind "more"
-const session = { signedIn: false, watching: null };
+import { at, set } from "./dom.js";
+import { shown } from "./experiment.js";
+import { get, key, post } from "./service.js";
 
-// The cookie alone may not start a search, because the browser sends it to every port of this host. The key from the
-// sign-in page stays in this page's storage.
-function key() {
-  try {
-    if (location.hash.startsWith("#key=")) {
-      localStorage.setItem("tuner-key", location.hash.slice(5));
-      history.replaceState(null, "", "/");
-    }
-    return { "X-Tuner-Key": localStorage.getItem("tuner-key") ?? "" };
-  } catch {
-    return {}; // the browser blocks storage: the user cannot sign in and may only read
-  }
-}
+/** @typedef {import("./api.js").Option} Option */
 
-async function post(path, body) {
-  const answer = await fetch(path, { method: "POST", body: JSON.stringify(body),
-    headers: { "Content-Type": "application/json", ...key() } });
-  const said = await answer.json();
-  if (!answer.ok) throw new Error(said.error);
-  return said;
-}
+const FIRST = ["space", "num_samples", "max_epochs", "searcher", "scheduler", "name"]; // others: behind "More options"
+/** @type {Record<string, string>} Labels that differ from the option's name. */
+const LABELS = { num_samples: "number of trials", cpus_per_trial: "CPUs per trial", gpus_per_trial: "GPUs per trial",
+  on_oom: "when out of memory", tensorboard: "TensorBoard logs", max_concurrent_trials: "concurrent trials, at most",
+  max_failures: "failures per trial, at most", max_epochs: "epochs per trial, at most" };
+let isSignedIn = false;
 
 // --- the session -----------------------------------------------------------------------------------------------------
 
-async function showSession() {
-  const { signed_in: signedIn, problem } = await get("/api/session", key());
-  session.signedIn = signedIn && !problem;
-  at("signin").hidden = signedIn || Boolean(problem);
-  at("signout").hidden = !signedIn;
-  at("start").hidden = !session.signedIn;
-  if (session.signedIn) await makeForm();
+export async function showSession() {
+  /** @type {import("./api.js").Session} */
+  const session = await get("/api/session", key());
+  isSignedIn = session.signed_in && !session.problem;
+  at("signin").hidden = session.signed_in || Boolean(session.problem);
+  at("signout").hidden = !session.signed_in;
+  at("start").hidden = !isSignedIn;
+  if (isSignedIn) await makeForm();
 }
 
 // --- start -----------------------------------------------------------------------------------------------------------
 
 async function makeForm() {
-  const [{ spaces }, api] = await Promise.all([get("/api/spaces"), get("/api/openapi.json")]);
-  const { properties } = api.components.schemas.Start;
-  const options = { ...properties, space: { ...properties.space, enum: spaces.map((space) => space.name) } };
-  for (const [name, schema] of Object.entries(options)) {
-    at(FIRST.includes(name) ? "start-fields" : "start-more").append(field(name, schema));
+  const [{ spaces }, api] = await Promise.all([
+    /** @type {Promise<import("./api.js").Spaces>} */ (get("/api/spaces")), get("/api/openapi.json")]);
+  /** @type {Record<string, Option>} */
+  const properties = api.components.schemas.Start.properties;
+  properties.space.enum = spaces.map((space) => space.name);
+  const names = Object.keys(properties);
+  for (const name of [...FIRST, ...names.filter((each) => !FIRST.includes(each))]) {
+    at(FIRST.includes(name) ? "start-fields" : "start-more").append(field(name, properties[name]));
   }
-  for (const name of FIRST.toReversed()) at("start-fields").prepend(at(`start-${name}`).parentElement);
-  const about = Object.fromEntries(spaces.map((space) => [space.name, space.about]));
-  const describe = () => set(at("start-about"), about[at("start-space").value]);
-  at("start-space").addEventListener("change", describe);
+  const chosen = at("start-space", HTMLSelectElement);
+  const describe = () => set(at("start-about"), spaces.find((space) => space.name === chosen.value)?.about);
+  chosen.addEventListener("change", describe);
   describe();
 }
 
+/** @param {string} name @param {Option} schema */
 function field(name, schema) {
   const kinds = schema.anyOf ?? [schema];
   const choices = schema.enum ?? kinds.flatMap((kind) => kind.enum ?? []);
   const types = kinds.map((kind) => kind.type);
-  const input = document.createElement(choices.length ? "select" : "input");
-  if (choices.length) {
-    const own = name === "space" ? [] : [["", "default"]];
-    for (const [value, text] of [...own, ...choices.map((choice) => [choice, choice])]) input.add(new Option(text, value));
-  } else if (types.includes("boolean")) input.type = "checkbox";
-  else {
-    input.type = types.includes("integer") ? "number" : "text";
-    input.placeholder = name === "name" ? "made for you" : "default";
+  const input = choices.length ? select(choices, name !== "space") : document.createElement("input");
+  if (input instanceof HTMLInputElement) {
+    input.type = types.includes("boolean") ? "checkbox" : types.includes("integer") ? "number" : "text";
+    input.placeholder = name === "name" ? "generated" : "default";
   }
   input.id = `start-${name}`;
   input.name = name;
@@ -73,81 +61,96 @@ function field(name, schema) {
   // Converts the text to a number if the schema requires one; other text is sent unchanged, and the service refuses it.
   input.dataset.number = String(types.includes("integer") || types.includes("number"));
   const label = document.createElement("label");
-  label.append(name.replaceAll("_", " "), input);
+  label.append(LABELS[name] ?? name.replaceAll("_", " "), input);
   return label;
 }
 
-function given(form) {
-  const inputs = [...form.elements].filter((input) => input.name && (input.type === "checkbox" ? input.checked : input.value));
-  return Object.fromEntries(inputs.map((input) => [input.name, value(input)]));
+/** @param {string[]} choices @param {boolean} hasDefault */
+function select(choices, hasDefault) {
+  const box = document.createElement("select");
+  if (hasDefault) box.add(new Option("default", ""));
+  for (const choice of choices) box.add(new Option(choice, choice));
+  return box;
 }
 
-function value(input) {
-  if (input.type === "checkbox") return true;
-  const text = input.value.trim();
-  return input.dataset.number === "true" && Number.isFinite(Number(text)) ? Number(text) : text;
+/**
+ * Returns the options that the user filled in.
+ *
+ * @param {HTMLFormElement} form
+ */
+function chosen(form) {
+  /** @type {Record<string, string | number | boolean>} */
+  const options = {};
+  for (const input of form.elements) {
+    if (!(input instanceof HTMLInputElement || input instanceof HTMLSelectElement) || !input.name) continue;
+    if (input instanceof HTMLInputElement && input.type === "checkbox") {
+      if (input.checked) options[input.name] = true;
+    } else if (input.value) {
+      const text = input.value.trim();
+      options[input.name] = input.dataset.number === "true" && Number.isFinite(Number(text)) ? Number(text) : text;
+    }
+  }
+  return options;
 }
 
-async function act(form, said, busy, work) {
+/**
+ * Sends a request with the buttons of its form disabled; shows its progress, and its error if it is refused.
+ *
+ * @param {HTMLFormElement} form
+ * @param {HTMLElement} status
+ * @param {string} progress
+ * @param {() => Promise<void>} work
+ */
+async function act(form, status, progress, work) {
   const buttons = [...form.querySelectorAll("button")];
   for (const button of buttons) button.disabled = true;
-  said.className = "";
-  set(said, busy);
+  status.className = "";
+  set(status, progress);
   try {
     await work();
-    set(said, "");
+    set(status, "");
   } catch (error) {
-    said.className = "failed";
-    set(said, error.message);
+    status.className = "failed";
+    set(status, error instanceof Error ? error.message : error);
   }
   for (const button of buttons) button.disabled = false;
 }
 
 // --- stop and resume -------------------------------------------------------------------------------------------------
 
-function showControl(summary) {
+/** @param {import("./api.js").Shown} summary */
+export function showControl(summary) {
   set(at("message"), summary.message);
   at("message").hidden = !summary.message;
-  const actions = session.signedIn ? summary.actions : [];
+  const actions = isSignedIn ? summary.actions : [];
   at("control").hidden = !actions.length;
   at("stop").hidden = !actions.includes("stop");
   at("extend").hidden = !actions.includes("resume");
-  at("more-samples").placeholder = summary.num_samples;
-  clearTimeout(session.watching);
-  // The start and end of a job are not in the journal, so the page polls its state while the search is under way.
-  if (BUSY.includes(summary.state)) session.watching = setTimeout(() => watch(summary), 1500);
+  at("more-samples", HTMLInputElement).placeholder = String(summary.num_samples);
 }
 
-const BUSY = ["queued", "starting", "running", "stopping"];
-
-async function watch(before) {
-  if (open?.name !== before.name) return;
-  await attempt(async () => {
-    const now = await get(`/api/experiments/${encodeURIComponent(before.name)}`);
-    if (open?.name !== before.name) return;
-    const changed = ["state", "message", "actions"].some((key) => String(now[key]) !== String(before[key]));
-    if (changed) await load(open);
-    else showControl(now);
-  });
-}
-
+/** @param {"stop" | "resume"} action @param {object} body */
 async function control(action, body) {
-  await act(at("control"), at("control-said"), action === "stop" ? "asking it to stop" : "checking", async () => {
-    await post(`/api/experiments/${encodeURIComponent(open.name)}/${action}`, body);
-    await load(open);
+  const experiment = shown.now;
+  if (!experiment) return;
+  const progress = action === "stop" ? "requesting the stop ..." : "checking the request ...";
+  await act(at("control", HTMLFormElement), at("control-status"), progress, async () => {
+    await post(`${experiment.path}/${action}`, body);
+    await experiment.load();
   });
 }
 
-at("start-form").addEventListener("submit", (event) => {
+const startForm = at("start-form", HTMLFormElement), controlForm = at("control", HTMLFormElement);
+startForm.addEventListener("submit", (event) => {
   event.preventDefault();
-  act(event.target, at("start-said"), "checking", async () => {
-    const { name } = await post("/api/experiments", given(event.target));
+  act(startForm, at("start-status"), "checking the request ...", async () => {
+    const { name } = await post("/api/experiments", chosen(startForm));
     location.hash = `#${name}`;
   });
 });
-at("control").addEventListener("submit", (event) => {
+controlForm.addEventListener("submit", (event) => {
   event.preventDefault();
-  control("resume", given(event.target));
+  control("resume", chosen(controlForm));
 });
 at("stop").addEventListener("click", () => control("stop", {}));
 at("signout").addEventListener("click", async () => {

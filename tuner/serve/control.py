@@ -15,15 +15,15 @@ from starlette.responses import Response
 
 from tuner.record.lock import driver_of
 from tuner.record.results import ExperimentRecord
-from tuner.serve.answers import answer
-from tuner.serve.guard import Keys, client_of, signin_page, welcome
-from tuner.serve.options import Resume, Start
-from tuner.serve.queue import ACTIVE, Search
-from tuner.serve.results_reader import NotThere, ResultsReader
-from tuner.serve.searches import Refused, Searches
-from tuner.serve.summary import Summary, options_summary
-from tuner.serve.tries import Wait
-from tuner.serve.watched import View
+from tuner.serve.access.guard import signin_page, welcome
+from tuner.serve.access.keys import Keys, Wait, client_of
+from tuner.serve.answers import Refused, answer
+from tuner.serve.jobs.options import Resume, Start
+from tuner.serve.jobs.queue import ACTIVE, Search
+from tuner.serve.jobs.searches import Searches
+from tuner.serve.reading.results_reader import NotThere, ResultsReader
+from tuner.serve.reading.summary import Summary, options_summary
+from tuner.serve.reading.watched import View
 from tuner.spec.spaces import list_spaces
 
 
@@ -77,7 +77,7 @@ class Shown(Summary):
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Refusal, "description": text}
     for status, text in {
-        400: "no JSON", 401: "no token", 403: "asked from elsewhere", 404: "no such experiment", 408: "too slow",
+        400: "no JSON", 401: "no token", 403: "sent by another site", 404: "no such experiment", 408: "too slow",
         409: "not now", 413: "too long", 422: "wrong, or its files are damaged", 429: "too many wrong tokens",
         503: "too busy, or searches cannot be started here",
     }.items()
@@ -97,7 +97,7 @@ class Desk:
 
     @property
     def searches(self) -> Searches:
-        """The object that starts searches; Refused if the service cannot start any."""
+        """The object that starts searches; raises Refused if the service cannot start any."""
         if self._searches is None:
             raise Refused(503, self.problem)
         return self._searches
@@ -135,7 +135,11 @@ class Desk:
         Raises:
             NotThere: there is no experiment of that name.
         """
-        return shown(self.view(name).summary, self._searches.get(name) if self._searches else None)
+        return self.shown(self.view(name))
+
+    def shown(self, view: View) -> Shown:
+        """Returns the summary of an experiment's record, with the state of its job."""
+        return shown(view.summary, self._searches.get(view.summary.name) if self._searches else None)
 
     def journal(self, name: str) -> Path:
         """Returns the path of an experiment's journal; the file may not exist yet.
@@ -150,7 +154,7 @@ class Desk:
             return self.reader.root / name / "journal.jsonl"
 
     def resume(self, name: str, asked: Any) -> None:
-        """Queues a search to be resumed; Refused while another process runs it."""
+        """Queues a search to be resumed; raises Refused while another process runs it."""
         if driver := driver_of(self.reader.journal(name).parent):
             raise Refused(409, f"{name} is run by {driver}; stop it first")
         self.searches.resume(name, asked)
@@ -160,7 +164,7 @@ def shown(summary: Summary, search: Search | None) -> Shown:
     """Returns the summary from the experiment's files, with its state corrected by the state of its job."""
     state, message = summary.state, ""
     if search and search.phase == "queued":
-        state, message = "queued", search.message or "waits for room"
+        state, message = "queued", search.message or "waiting for free resources"
     elif search and search.phase == "stopping":
         state = "stopping"
     elif search and search.phase == "submitted":

@@ -1,208 +1,268 @@
-"use strict";
-// The sections that are loaded on request: what if, two parameters, importance, the audit, one trial.
+// @ts-check
+// The sections that are loaded on request: what if, contour, importance, the audit, one trial.
 
-const FATES = [
-  ["trial", (f) => f.trial, "link", (f) => trialLink(f.trial)], ["would be", (f) => FATE[f.outcome], ""],
-  ["epochs", (f) => f.epochs, "number"], ["really", (f) => f.recorded, "number"],
-  ["saved", (f) => (f.outcome === "unknown" ? "?" : f.recorded - f.epochs), "number"],
-  ["rung", (f) => number(f.rung), "number"], ["value", (f) => number(f.value), "number"],
-  ["cutoff", (f) => number(f.cutoff), "number"],
-];
-const FATE = { stopped: "stopped", ended: "as it was", unknown: "unknown beyond" };
-const AUDITED = [
-  ["trial", (t) => t.trial, "link", (t) => trialLink(t.trial)], ["stopped at", (t) => t.stopped, "number"],
-  ["best", (t) => number(t.best), "number"], ["at epoch", (t) => t.best_epoch, "number"],
-  ["beats the winner", (t) => (t.beats ? "yes" : "no"), (t) => (t.beats ? "stop" : "")],
-  ["took", (t) => duration(t.seconds), "number"], ["note", (t) => t.differs, "text"],
-];
+import { at, number, parameters, set } from "./dom.js";
+import { near, shown } from "./experiment.js";
+import { drawInto } from "./look.js";
+import { get } from "./service.js";
+import { AUDITED, DECISIONS, FATES, MOST_ROWS, fill } from "./tables.js";
 
-const trialLink = (trial) => `#${encodeURIComponent(open.name)}/${encodeURIComponent(trial)}`;
-const path = () => `/api/experiments/${encodeURIComponent(open.name)}`;
+/** @typedef {import("./api.js").Changes} Changes */
+/** @typedef {import("./api.js").FigureAnswer} FigureAnswer */
+/** @typedef {import("./api.js").Range} Range */
+/** @typedef {import("./api.js").WhatIf} WhatIf */
+
+/** @param {Range} range */
 const span = ({ least, most }) => (least === most ? String(least) : `${least} to ${most}`);
 
-// Sends a request and draws the response, unless the user opened another experiment or sent another request meanwhile.
-async function ask(id, url, draw) {
-  const said = at(`${id}-said`);
-  const asking = (ask[id] = Symbol(id));
+/** A section's last request: for which experiment, at how many lines of its journal, and when it may be repeated.
+ * @typedef {{of: string, lines: number, again: number, timer?: number}} Request */
+/** @type {Map<string, Request>} */
+const requests = new Map();
+
+/**
+ * Sends a request and draws the response, unless the user opened another experiment or sent another request meanwhile.
+ *
+ * @template Answer
+ * @param {string} id
+ * @param {string} part of the experiment's address
+ * @param {(answer: Answer, name: string) => void} draw
+ */
+async function ask(id, part, draw) {
+  const experiment = shown.now;
+  if (!experiment) return;
+  /** @type {Request} */
+  const request = { of: experiment.name, lines: experiment.loaded?.summary.lines ?? 0, again: Infinity };
+  requests.set(id, request);
   const began = performance.now();
-  Object.assign(at(id).dataset, { again: Infinity, of: open.name });
   try {
-    const answer = await get(url);
-    if (ask[id] === asking) draw(answer);
+    const answer = await get(`${experiment.path}/${part}`);
+    if (requests.get(id) !== request || experiment.isClosed) return;
+    draw(answer, experiment.name);
   } catch (error) {
-    if (ask[id] === asking) {
-      set(said, error.message);
-      at(id).hidden = true;
-      if (id === "whatif") at("fates").parentElement.hidden = true;
-    }
+    if (requests.get(id) !== request || experiment.isClosed) return;
+    set(at(`${id}-status`), error instanceof Error ? error.message : error);
+    at(id).hidden = true;
+    if (id === "whatif") at("fates-scroll").hidden = true;
   }
   // New events repeat the request, but a request that takes seconds may use at most a tenth of the service's time.
-  if (ask[id] === asking) at(id).dataset.again = began + 11 * (performance.now() - began);
+  request.again = began + 11 * (performance.now() - began);
 }
 
 // --- what if ---------------------------------------------------------------------------------------------------------
 
+const RULES = {
+  scheduler: at("if-scheduler", HTMLSelectElement), grace: at("if-grace", HTMLInputElement),
+  factor: at("if-factor", HTMLInputElement), brackets: at("if-brackets", HTMLInputElement),
+};
+let rulesOf = ""; // the experiment whose rules the form was filled with
+
 function whatIf() {
-  const [scheduler, grace, factor, brackets] = ["scheduler", "grace", "factor", "brackets"].map((n) => at(`if-${n}`));
+  const { scheduler, grace, factor, brackets } = RULES;
   brackets.disabled = scheduler.value !== "asha";
   grace.disabled = !["asha", "median"].includes(scheduler.value);
   factor.disabled = !["asha", "hyperband"].includes(scheduler.value);
-  const asked = new URLSearchParams({ scheduler: scheduler.value, grace_period: grace.value || 1,
-    reduction_factor: factor.value || 2, brackets: brackets.disabled ? 1 : brackets.value || 1 });
-  ask("whatif", `${path()}/what-if?${asked}`, ({ outcome, figure }) => {
-    set(at("whatif-said"), verdict(outcome));
+  const query = new URLSearchParams({ scheduler: scheduler.value, grace_period: grace.value || "1",
+    reduction_factor: factor.value || "2", brackets: brackets.disabled ? "1" : brackets.value || "1" });
+  /** @param {import("./api.js").WhatIfAnswer} answer @param {string} name */
+  const draw = ({ outcome, figure }, name) => {
+    set(at("whatif-status"), verdict(outcome));
     set(at("whatif-notes"), outcome.notes.join(" "));
     at("whatif").hidden = false;
-    drawInto(at("whatif"), figure, open.name, (layout) => { layout.yaxis.type = at("log-metric").checked ? "log" : "-"; });
-    const moved = outcome.fates.filter((f) => f.epochs !== f.recorded || f.outcome === "unknown");
-    set(at("whatif-moved"), moved.length ? `${moved.length} trials that would have ended otherwise`
-      : "No trial would have ended otherwise.");
-    fill(at("fates"), FATES, moved.slice(0, MOST_ROWS));
-    at("fates").parentElement.hidden = !moved.length;
-  });
+    drawInto(at("whatif"), figure, name, (layout) => {
+      layout.yaxis.type = at("log-metric", HTMLInputElement).checked ? "log" : "-";
+    });
+    const changed = outcome.fates.filter((f) => f.epochs !== f.recorded || f.outcome === "unknown");
+    const count = changed.length === 1 ? "1 trial has" : `${changed.length} trials have`;
+    set(at("whatif-count"), changed.length ? `${count} a different or unknown outcome.` : "No trial ends differently.");
+    fill(at("fates", HTMLTableElement), FATES, changed.slice(0, MOST_ROWS));
+    at("fates-scroll").hidden = !changed.length;
+  };
+  ask("whatif", `what-if?${query}`, draw);
 }
 
+/**
+ * Describes the result of a replay.
+ *
+ * @param {WhatIf} o
+ */
 function verdict(o) {
-  const lost = { true: "the best trial would have been LOST", false: "the best trial would have been kept",
-    null: "whether the best trial would have been kept is not known" }[o.best_lost];
+  const best = !o.best ? "no trial has a finite metric" : o.best_lost === null ? "whether the best trial is kept is unknown"
+    : o.best_lost ? "the best trial is LOST" : "the best trial is kept";
   const saved = { least: o.epochs_recorded - o.epochs.most, most: o.epochs_recorded - o.epochs.least };
-  const change = saved.most === 0 && saved.least === 0 ? "as many" : saved.most <= 0 ? `${span({ least: -saved.most, most: -saved.least })} more`
+  const more = { least: -saved.most, most: -saved.least };
+  const change = saved.most === 0 && saved.least === 0 ? "no change" : saved.most <= 0 ? `${span(more)} more`
     : saved.least >= 0 ? `${span(saved)} saved` : `between ${saved.most} saved and ${-saved.least} more`;
-  const again = o.reproduced === null ? "" : ` Replayed with its own rules, ${o.reproduced} of the ` +
-    `${o.stopped_recorded} recorded stops come out again, at the same epoch and cutoff.`;
-  return `${span(o.stopped)} trials stopped (really ${o.stopped_recorded}); ${span(o.epochs)} epochs trained ` +
-    `(really ${o.epochs_recorded}): ${change}; ${o.best ? lost : "no trial has a finite metric"}.${again}`;
+  const again = o.reproduced === null ? "" : ` Check: with the search's own rules, the replay repeats ${o.reproduced} ` +
+    `of the ${o.stopped_recorded} recorded prunes, at the same epoch and cutoff.`;
+  return `${span(o.stopped)} trials pruned (recorded: ${o.stopped_recorded}); ${span(o.epochs)} epochs trained ` +
+    `(recorded: ${o.epochs_recorded}; ${change}); ${best}.${again}`;
 }
 
+/** @param {import("./api.js").Shown} summary */
 function prepareWhatIf(summary) {
-  if (at("if-scheduler").dataset.of === open.name) return;
-  const replayed = [...at("if-scheduler").options].map((option) => option.value);
-  at("if-scheduler").dataset.of = open.name;
-  at("if-scheduler").value = replayed.includes(summary.scheduler) ? summary.scheduler : "asha";
-  at("if-grace").value = summary.grace_period;
-  at("if-factor").value = summary.reduction_factor;
-  at("if-brackets").value = 1;
+  if (rulesOf === summary.name) return;
+  rulesOf = summary.name;
+  const replayed = [...RULES.scheduler.options].map((option) => option.value);
+  RULES.scheduler.value = replayed.includes(summary.scheduler) ? summary.scheduler : "asha";
+  RULES.grace.value = String(summary.grace_period);
+  RULES.factor.value = String(summary.reduction_factor);
+  RULES.brackets.value = "1";
 }
 
 // --- parameters ------------------------------------------------------------------------------------------------------
 
-function prepareContour(figures) {
-  const names = (figures.parallel?.data[0].dimensions ?? []).slice(0, -1).length;
-  at("contour-section").hidden = names < 2;
-  at("importance-section").hidden = names < 1;
-  if (names < 2) return;
-  const known = parameters();
-  for (const [id, first] of [["contour-x", 0], ["contour-y", 1]]) {
-    const box = at(id);
-    if ([...box.options].map((o) => o.value).join("\n") === known.join("\n") && box.dataset.of === open.name) continue;
-    box.replaceChildren(...known.map((name) => new Option(name, name)));
-    box.dataset.of = open.name;
+const AXES = { x: at("contour-x", HTMLSelectElement), y: at("contour-y", HTMLSelectElement) };
+let axesOf = ""; // the experiment and parameters that the two selects offer
+
+/** @param {Changes} loaded */
+function prepareContour({ summary, parameters }) {
+  at("contour-section").hidden = parameters.length < 2;
+  at("importance-section").hidden = parameters.length < 1;
+  const offered = [summary.name, ...parameters].join("\n");
+  if (parameters.length < 2 || offered === axesOf) return;
+  axesOf = offered;
+  for (const [box, first] of /** @type {const} */ ([[AXES.x, 0], [AXES.y, 1]])) {
+    box.replaceChildren(...parameters.map((name) => new Option(name, name)));
     box.selectedIndex = first;
   }
 }
 
-// The parameters that differ between trials, in the order in which a trial's parameters are recorded.
-function parameters() {
-  const seen = new Map();
-  for (const trial of open.trials.trials) {
-    for (const [name, value] of Object.entries(flat(trial.config))) {
-      const values = seen.get(name) ?? seen.set(name, new Set()).get(name);
-      if (trial.best !== null && values.size < 2) values.add(JSON.stringify(value));
-    }
-  }
-  return [...seen].filter(([, values]) => values.size > 1).map(([name]) => name);
-}
-
-const flat = (config, prefix = "") => Object.assign({}, ...Object.entries(config).map(([name, value]) =>
-  value !== null && typeof value === "object" && !Array.isArray(value) ? flat(value, `${prefix}${name}/`)
-    : { [`${prefix}${name}`]: value }));
-
 function contour() {
-  const asked = new URLSearchParams({ x: at("contour-x").value, y: at("contour-y").value });
-  ask("contour", `${path()}/contour?${asked}`, ({ figure }) => {
-    set(at("contour-said"), "");
+  const query = new URLSearchParams({ x: AXES.x.value, y: AXES.y.value });
+  /** @param {FigureAnswer} answer @param {string} name */
+  const draw = ({ figure }, name) => {
+    set(at("contour-status"), "");
     at("contour").hidden = false;
-    drawInto(at("contour"), figure, `${open.name} ${asked}`);
-  });
+    drawInto(at("contour"), figure, `${name} ${query}`);
+  };
+  ask("contour", `contour?${query}`, draw);
 }
+
+let importanceOf = ""; // the experiment whose importance is drawn
 
 function importance() {
-  set(at("importance-said"), "growing forests ...");
-  at("importance").hidden = at("importance").dataset.of !== open.name || !at("importance").data;
-  ask("importance", `${path()}/importance`, ({ figure }) => {
-    set(at("importance-said"), "");
+  set(at("importance-status"), "Training random forests ...");
+  at("importance").hidden = importanceOf !== shown.now?.name;
+  /** @param {FigureAnswer} answer @param {string} name */
+  const draw = ({ figure }, name) => {
+    importanceOf = name;
+    set(at("importance-status"), "");
     at("importance").hidden = false;
-    drawInto(at("importance"), figure, open.name);
-  });
+    drawInto(at("importance"), figure, name);
+  };
+  ask("importance", "importance", draw);
 }
 
 // --- the audit -------------------------------------------------------------------------------------------------------
 
 function audit() {
-  ask("audit", `${path()}/audit`, ({ result, command }) => {
+  /** @param {import("./api.js").AuditAnswer} answer */
+  const draw = ({ result, command }) => {
     at("audit").hidden = !result;
     set(at("audit-command"), command);
     at("audit-line").hidden = !command;
-    if (!result) return set(at("audit-said"), "Not measured yet: how many of the pruned trials would have won?");
-    const percent = (share) => `${Math.round(100 * share)} %`;
-    set(at("audit-said"), `${result.beat} of ${result.done} pruned trials that were trained to the end would have ` +
-      `beaten trial ${result.winner} (${result.metric} ${number(result.winner_value)}): with 95 % confidence ` +
-      `${percent(result.low)} to ${percent(result.high)} of the ${result.pruned} pruned.` +
-      (result.done < result.asked ? ` ${result.asked - result.done} of the sample are still to be trained.` : ""));
-    fill(at("audited"), AUDITED, result.trials);
-  });
+    set(at("audit-status"), result ? audited(result) : "No audit yet. An audit trains a sample of pruned trials to the " +
+      "end and counts how many of them beat the best trial.");
+    if (result) fill(at("audited", HTMLTableElement), AUDITED, result.trials);
+  };
+  ask("audit", "audit", draw);
+}
+
+/** @param {import("./api.js").AuditResult} result */
+function audited(result) {
+  const [low, high] = [result.low, result.high].map((share) => `${Math.round(100 * share)} %`);
+  return `Trained to the end, ${result.beat} of ${result.done} pruned trials beat the best trial, ${result.winner} ` +
+    `(${result.metric} ${number(result.winner_value)}). Estimated share of false prunes among all ${result.pruned} ` +
+    `pruned trials: ${low} to ${high} (95 % confidence).` +
+    (result.done < result.asked ? ` ${result.asked - result.done} trials of the sample are not trained yet.` : "");
 }
 
 // --- one trial -------------------------------------------------------------------------------------------------------
 
-async function showTrial(id) {
-  const box = at("trial");
+/**
+ * Opens the dialog of a trial.
+ *
+ * @param {string} id
+ */
+export async function showTrial(id) {
+  const experiment = shown.now;
+  if (!experiment) return;
+  /** @type {import("./api.js").OneTrial} */
   const { row, decisions, figure, cost, checkpoint, retrain, logs } =
-    await get(`${path()}/trials/${encodeURIComponent(id)}`);
-  if (open?.trial !== id) return;
+    await get(`${experiment.path}/trials/${encodeURIComponent(id)}`);
+  if (experiment.isClosed || experiment.trial !== id) return;
   set(at("trial-name"), `Trial ${row.trial}: ${row.status}`);
   set(at("trial-reason"), row.reason);
-  set(at("trial-setting"), setting(row.config));
-  set(at("trial-cost"), [cost, row.node && `on ${row.node}`].filter(Boolean).join(" · "));
+  set(at("trial-parameters"), parameters(row.config));
+  set(at("trial-cost"), [cost, row.node && `node ${row.node}`].filter(Boolean).join(" · "));
   set(at("trial-errors"), row.errors.join("\n\n"));
   at("trial-errors").hidden = !row.errors.length;
   set(at("trial-checkpoint"), checkpoint || "none kept");
   set(at("trial-retrain"), retrain);
   at("trial-retrain-line").hidden = !retrain;
   at("trial-decisions-part").hidden = !decisions.length;
-  fill(at("trial-decisions"), DECISIONS.slice(1), decisions);
-  const shown = logs.map((log) => {
+  fill(at("trial-decisions", HTMLTableElement), DECISIONS.slice(1), decisions);
+  at("trial-logs").replaceChildren(...logs.map((log) => {
     const part = document.createElement("details");
     part.open = true;
     part.append(Object.assign(document.createElement("summary"), { textContent: `${log.name}, ${log.size_bytes} bytes` }),
       Object.assign(document.createElement("pre"), { textContent: log.tail, tabIndex: 0 }));
     return part;
-  });
-  at("trial-logs").replaceChildren(...shown);
-  if (!box.open) box.showModal();
+  }));
+  if (!DIALOG.open) DIALOG.showModal();
   at("trial-figure").hidden = !figure.data.length;
   if (figure.data.length) drawInto(at("trial-figure"), figure, id);
 }
 
 // --- when ------------------------------------------------------------------------------------------------------------
 
-// Called at each update. A closed section sends no request until the user opens it.
-function drawInsight(summary, figures) {
-  prepareWhatIf(summary);
-  prepareContour(figures);
-  at("whatif-section").hidden = !figures.curves;
-  at("audit-section").hidden = !summary.counts.pruned || !summary.best;
-  for (const [id, show] of FOLDED) {
-    const waits = at(id).dataset.of === open.name && performance.now() < Number(at(id).dataset.again);
-    if (at(`${id}-section`).open && !at(`${id}-section`).hidden && !waits) show();
+const DIALOG = at("trial", HTMLDialogElement);
+const SECTIONS = [{ id: "whatif", show: whatIf }, { id: "contour", show: contour },
+  { id: "importance", show: importance }, { id: "audit", show: audit }];
+/** @param {string} id */
+const section = (id) => at(`${id}-section`, HTMLDetailsElement);
+
+/**
+ * Called at each update and when a section comes onto the screen. A section that is closed or far from the screen sends
+ * no request.
+ *
+ * @param {Changes} loaded
+ */
+export function drawInsight(loaded) {
+  prepareWhatIf(loaded.summary);
+  prepareContour(loaded);
+  section("whatif").hidden = !loaded.figures.curves;
+  section("audit").hidden = !loaded.summary.counts.pruned || !loaded.summary.best;
+  for (const { id, show } of SECTIONS) {
+    if (!section(id).open || section(id).hidden) continue;
+    const last = requests.get(id);
+    if (last?.of !== loaded.summary.name) show();
+    else if (near.has(`${id}-section`) && last.lines !== loaded.summary.lines) repeat(id, show, last);
   }
 }
 
-const FOLDED = [["whatif", whatIf], ["contour", contour], ["importance", importance], ["audit", audit]];
-for (const [id, show] of FOLDED) {
-  at(`${id}-section`).addEventListener("toggle", () => at(`${id}-section`).open && open?.summary && show());
+/**
+ * Repeats the request of a section, at once or when it may be repeated.
+ *
+ * @param {string} id
+ * @param {() => void} show
+ * @param {Request} last
+ */
+function repeat(id, show, last) {
+  clearTimeout(last.timer);
+  const repeatIfLast = () => { if (requests.get(id) === last && last.of === shown.now?.name) show(); };
+  const pause = last.again - performance.now();
+  if (pause <= 0) show();
+  else if (pause < Infinity) last.timer = setTimeout(repeatIfLast, pause);
 }
-for (const name of ["scheduler", "grace", "factor", "brackets"]) at(`if-${name}`).addEventListener("change", whatIf);
-for (const id of ["contour-x", "contour-y"]) at(id).addEventListener("change", contour);
-at("trial").addEventListener("close", () => { if (open?.trial) location.hash = encodeURIComponent(open.name); });
-at("trial-close").addEventListener("click", () => at("trial").close());
+
+for (const { id, show } of SECTIONS) {
+  section(id).addEventListener("toggle", () => section(id).open && shown.now?.loaded && show());
+}
+for (const input of Object.values(RULES)) input.addEventListener("change", whatIf);
+for (const box of Object.values(AXES)) box.addEventListener("change", contour);
+DIALOG.addEventListener("close", () => {
+  if (shown.now?.trial) location.hash = encodeURIComponent(shown.now.name);
+});
+at("trial-close").addEventListener("click", () => DIALOG.close());

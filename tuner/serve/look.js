@@ -1,18 +1,22 @@
-"use strict";
-// The style of figures on a light and on a dark page; the dashboard and report.html both use it.
+// @ts-check
+// The style of figures on a light and on a dark page; the dashboard imports this module and report.html contains it.
+
+/** @typedef {import("./api.js").Figure} Figure */
 
 // Plotly's button that uploads a chart is removed, so that no data of an experiment leaves the page.
 const MODE_BAR = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
   modeBarButtonsToRemove: ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"] };
+const HAS_WEBGL = Boolean(document.createElement("canvas").getContext("webgl"));
 
-function webgl() {
-  webgl.known ??= Boolean(document.createElement("canvas").getContext("webgl"));
-  return webgl.known;
-}
-
-// Draws a figure into a node. `change(layout, data)` may change both first. The user's zoom is kept while `revision`
-// stays the same.
-function drawInto(node, figure, revision, change = () => {}) {
+/**
+ * Draws a figure into a node. The user's zoom is kept while `revision` stays the same.
+ *
+ * @param {HTMLElement} node
+ * @param {Figure} figure
+ * @param {string} revision
+ * @param {(layout: Figure["layout"], data: Figure["data"]) => void} change may change both before they are drawn
+ */
+export function drawInto(node, figure, revision, change = () => {}) {
   const style = getComputedStyle(document.documentElement);
   const [text, line, muted, back] = ["--text", "--line", "--muted", "--back"].map((name) => style.getPropertyValue(name));
   const axis = { gridcolor: line, zerolinecolor: line, linecolor: muted, automargin: true };
@@ -20,13 +24,13 @@ function drawInto(node, figure, revision, change = () => {}) {
   const look = { paper_bgcolor: clear, plot_bgcolor: clear, font: { color: text, family: "system-ui, sans-serif" },
     hoverlabel: { bgcolor: back, bordercolor: muted, font: { color: text }, align: "left" },
     modebar: { bgcolor: clear, color: muted, activecolor: text } };
+  /** @type {Figure["layout"]} */
   const layout = { margin: { l: 60, r: 16, t: 12, b: 44 }, ...figure.layout, ...look, uirevision: revision };
   for (const name of Object.keys(figure.layout)) {
     if (/^[xy]axis\d*$/.test(name)) layout[name] = { ...axis, ...figure.layout[name] };
   }
-  const flat = !webgl();
   const data = figure.data.map((trace) => ({ ...trace,
-    type: flat && trace.type === "scattergl" ? "scatter" : trace.type }));
+    type: !HAS_WEBGL && trace.type === "scattergl" ? "scatter" : trace.type }));
   change(layout, data);
   if (layout.height) node.style.height = `${layout.height}px`;
   Plotly.react(node, data, layout, MODE_BAR);

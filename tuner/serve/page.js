@@ -1,217 +1,176 @@
-"use strict";
+// @ts-check
 // One page, two views: the list of experiments (#) and one experiment (#name), kept up to date by its journal.
 
-const at = (id) => document.getElementById(id);
-// The experiment on display: {name, stream, summary, trials, rungs, figures, limit}. At most `limit` rows are loaded.
-let open = null;
+import { showControl, showSession } from "./control.js";
+import { at, attempt, duration, moment, number, parameters, set } from "./dom.js";
+import { BUSY, Experiment, FIGURES, shown } from "./experiment.js";
+import { drawInsight, showTrial } from "./insight.js";
+import { drawInto } from "./look.js";
+import { get } from "./service.js";
+import { DECISIONS, EXPERIMENTS, RUNGS, TRIALS, fill, filtered, rules, state } from "./tables.js";
+
+/** @typedef {import("./api.js").Changes} Changes */
 
 // --- the list --------------------------------------------------------------------------------------------------------
 
-// Retries a request when the service asks for that, because it reads a long journal in parts, one for each request.
-async function get(path, headers = {}) {
-  const answer = await fetch(path, { headers });
-  const again = answer.status === 503 && Number(answer.headers.get("Retry-After"));
-  if (again) {
-    await new Promise((resolve) => setTimeout(resolve, 1000 * again));
-    return get(path, headers);
-  }
-  const body = await answer.json();
-  if (!answer.ok) throw new Error(body.error);
-  return body;
-}
+const LIST_MS = 3000; // between two loads of the list while a search is under way, and else:
+const QUIET_LIST_MS = 10000;
+/** @type {number | undefined} */
+let listTimer;
 
 async function showList() {
-  const { results, experiments } = await get("/api/experiments");
-  if (open) return; // the user opened an experiment meanwhile
-  set(at("where"), results);
-  fill(at("experiments"), EXPERIMENTS, experiments);
-  at("experiments").parentElement.hidden = !experiments.length;
-  at("no-experiments").hidden = experiments.length > 0;
-  const command = `python -m tuner.run --space cifar --results ${results}`;
-  set(at("no-experiments"), `No experiment here yet. Start one with\n${command}`);
+  clearTimeout(listTimer);
+  let pause = QUIET_LIST_MS;
+  try {
+    if (document.hidden) return;
+    /** @type {import("./api.js").Experiments} */
+    const { results, experiments } = await get("/api/experiments");
+    if (shown.now) return; // the user opened an experiment meanwhile
+    if (experiments.some((experiment) => BUSY.includes(experiment.state))) pause = LIST_MS;
+    set(at("where"), results);
+    fill(at("experiments", HTMLTableElement), EXPERIMENTS, experiments);
+    at("experiments-scroll").hidden = !experiments.length;
+    at("no-experiments").hidden = experiments.length > 0;
+    const command = `python -m tuner.run --space cifar --results ${results}`;
+    set(at("no-experiments"), `No experiments yet. Start one with:\n${command}`);
+  } finally {
+    clearTimeout(listTimer);
+    if (!shown.now) listTimer = setTimeout(() => shown.now || attempt(showList), pause);
+  }
 }
 
 // --- one experiment --------------------------------------------------------------------------------------------------
 
-async function load(shown) {
-  const path = `/api/experiments/${encodeURIComponent(shown.name)}`;
-  const began = performance.now();
-  // The summary is loaded first, because the event stream starts after its number of lines.
-  const summary = await get(path);
-  const limit = shown.whole ? ALL_ROWS : MOST_ROWS;
-  // Loaded rows that have not changed since are not requested again.
-  const since = shown.limit === limit && shown.summary.lines <= summary.lines ? shown.summary.lines : 0;
-  const rows = since ? `?since=${since}` : `?limit=${limit}`;
-  const parts = [`trials${rows}`, `rungs${rows}`, "figures"].map((part) => get(`${path}/${part}`));
-  const [trials, rungs, figures] = await Promise.all(parts);
-  const isCut = trials.left_out || rungs.left_out;
-  if (since && (isCut || Math.max(trials.trials.length, rungs.decisions.length) >= ALL_ROWS)) {
-    shown.limit = 0; // more changed rows than one response has: load all again
-    return load(shown);
-  }
-  if (since) {
-    trials.trials = merged(shown.trials.trials, trials.trials, limit);
-    rungs.decisions = withNews(shown.rungs.decisions, rungs.decisions, limit);
-  }
-  Object.assign(shown, { summary, trials, rungs, figures, limit, took: performance.now() - began });
-  if (open === shown) draw();
-}
-
-// Returns the first rows in the order of the trials; changed rows replace their earlier versions.
-function merged(rows, news, limit) {
-  const known = new Map(rows.map((row) => [row.trial, row]));
-  for (const row of news) if (known.has(row.trial) || known.size < limit) known.set(row.trial, row);
-  return [...known.values()];
-}
-
-// Returns the decisions with the smallest margins; those of changed trials replace the earlier ones of these trials.
-// A journal only adds decisions.
-function withNews(decisions, news, limit) {
-  const renewed = new Set(news.map((decision) => decision.trial));
-  const all = [...decisions.filter((decision) => !renewed.has(decision.trial)), ...news];
-  return all.sort((a, b) => (a.margin ?? Infinity) - (b.margin ?? Infinity) || 0).slice(0, limit);
-}
-
-function follow(shown) {
-  const after = shown.summary.lines;
-  shown.stream = new EventSource(`/api/experiments/${encodeURIComponent(shown.name)}/events?after=${after}`);
-  shown.stream.onopen = () => set(at("live"), "live");
-  shown.stream.onmessage = () => {
-    shown.timer ??= setTimeout(async () => { // many events within a second cause one update
-      await attempt(() => load(shown));
-      shown.timer = null;
-    }, Math.min(5000, Math.max(800, 20 * shown.took))); // 1/20 of the time, to spare the search
-  };
-  shown.stream.onerror = () => {
-    set(at("live"), "reconnecting");
-    if (shown.stream.readyState === EventSource.CLOSED) shown.again = setTimeout(() => follow(shown), 5000);
-  };
-}
-
-function draw() {
-  const { summary, trials, rungs, figures } = open;
-  const said = Object.entries(summary.counts).filter(([, n]) => n).map(([status, n]) => `${n} ${status}`);
+/** @param {Changes} loaded @param {string[]} figures the figures that have changed */
+function draw(loaded, figures) {
+  const { summary, rungs, decisions } = loaded;
   set(at("name"), summary.name);
-  const rules = [...new Set([summary.searcher, summary.scheduler])].join(" + "); // a plain Ray folder: "not recorded"
-  set(at("summary"), [summary.space, rules, state(summary),
-    `${trials.total} of ${summary.num_samples} trials: ${said.join(", ") || "none yet"}`,
-    `${summary.epochs} of ${summary.num_samples * summary.max_epochs} epochs trained`,
-    summary.started && `started ${moment(summary.started)}`, summary.started && `took ${duration(summary.took_s)}`]
-    .filter(Boolean).join(" · "));
+  set(at("summary"), summarised(summary));
   const { best, metric } = summary;
-  const place = best && `trial ${best.trial}, epoch ${best.epoch}: ${setting(best.config)}`;
-  set(at("best"), best ? `Best ${metric} ${number(best.value)}: ${place}` : "");
+  const winner = best && `trial ${best.trial}, epoch ${best.epoch}: ${parameters(best.config)}`;
+  set(at("best"), best ? `Best ${metric} ${number(best.value)}: ${winner}` : "");
   showControl(summary);
   set(at("notice"), summary.notice);
   at("notice").hidden = !summary.notice;
-  set(at("nothing"), best ? "" : nothing(summary, trials.trials));
+  set(at("nothing"), best ? "" : nothing(loaded));
   at("nothing").hidden = Boolean(best);
   set(at("resume"), summary.resume);
-  at("resume").closest("section").hidden = !summary.resume;
+  at("commands").hidden = !summary.resume;
   set(at("retrain"), summary.retrain);
   at("retrain-line").hidden = !summary.retrain;
-  at("rungs-section").hidden = !rungs.rungs.length;
-  at("decisions-section").hidden = !rungs.decisions.length;
-  at("trials-section").hidden = !trials.total;
-  fill(at("rungs"), RUNGS, rungs.rungs);
-  drawTables();
-  for (const name of ["curves", "history", "parallel", "slices", "timeline", "usage"]) {
-    at(`${name}-section`).hidden = !figures[name];
-    if (figures[name]) drawFigure(name, figures[name]);
-  }
-  drawInsight(summary, figures);
+  at("rungs-section").hidden = !rungs.length;
+  at("decisions-section").hidden = !decisions.length;
+  at("trials-section").hidden = !loaded.num_trials;
+  fill(at("rungs", HTMLTableElement), RUNGS, rungs);
+  drawTables(loaded);
+  for (const name of FIGURES) at(`${name}-section`).hidden = !loaded.figures[name];
+  for (const name of figures) drawFigure(loaded, name);
+  drawInsight(loaded);
 }
 
-function nothing(summary, trials) {
-  const reports = trials.filter((trial) => trial.epochs).length;
-  const error = trials.find((trial) => trial.errors.length || trial.status === "failed");
-  if (error) return `No finite ${summary.metric}. Trial ${error.trial}: ${error.errors.at(-1) ?? error.reason}`;
-  if (reports) return `No finite ${summary.metric} in what ${reports} trials reported: the training diverges.`;
-  return BUSY.includes(summary.state) ? "No report yet." : "The search ended without a report.";
+/** @param {import("./api.js").Shown} summary */
+function summarised(summary) {
+  const counts = Object.entries(summary.counts).filter(([, n]) => n).map(([status, n]) => `${n} ${status}`);
+  const started = Object.values(summary.counts).reduce((sum, n) => sum + n, 0);
+  return [summary.space, rules(summary).join(" + "), state(summary),
+    `${started} of ${summary.num_samples} trials${counts.length ? `: ${counts.join(", ")}` : ""}`,
+    `${summary.epochs} of at most ${summary.num_samples * summary.max_epochs} epochs trained`,
+    summary.started && `started ${moment(summary.started)}`, summary.started && `duration ${duration(summary.took_s)}`]
+    .filter(Boolean).join(" · ");
 }
 
-function drawTables() {
-  const { rungs, trials } = open;
-  filtered(at("decisions"), DECISIONS, rungs.decisions, rungs.total, at("decision-filter"), at("decision-count"));
-  filtered(at("trials"), TRIALS, trials.trials, trials.total, at("trial-filter"), at("trial-count"));
+/**
+ * Says why no trial is the best one.
+ *
+ * @param {Changes} loaded
+ */
+function nothing({ summary, trials }) {
+  const reporting = trials.filter((trial) => trial.epochs).length;
+  const failed = trials.find((trial) => trial.errors.length || trial.status === "failed");
+  if (failed) return `No finite ${summary.metric}. Trial ${failed.trial}: ${failed.errors.at(-1) ?? failed.reason}`;
+  if (reporting) return `No trial reported a finite ${summary.metric} (${reporting} reported): the training diverges.`;
+  return BUSY.includes(summary.state) ? "No report yet." : "The search ended before a trial reported.";
 }
 
-// The first rows are loaded automatically; filtering or sorting loads all rows first.
-function needAll() {
-  const { rungs, trials } = open;
-  const missing = rungs.decisions.length < rungs.total || trials.trials.length < trials.total;
-  if (open.whole || !missing) return;
-  open.whole = true;
-  attempt(() => load(open));
+/** @param {Changes} loaded */
+function drawTables(loaded) {
+  filtered(at("decisions", HTMLTableElement), DECISIONS, loaded.decisions, loaded.num_decisions,
+    at("decision-filter", HTMLInputElement), at("decision-count"));
+  filtered(at("trials", HTMLTableElement), TRIALS, loaded.trials, loaded.num_trials,
+    at("trial-filter", HTMLInputElement), at("trial-count"));
 }
 
-function drawFigure(name, figure) {
-  if (name !== "curves") return drawInto(at(name), figure, open.name);
-  const logs = { xaxis: at("log-epoch").checked, yaxis: at("log-metric").checked };
-  drawInto(at(name), figure, open.name, (layout, data) => {
+/** @param {string} id */
+const isChecked = (id) => at(id, HTMLInputElement).checked;
+
+/** @param {Changes} loaded @param {string} name */
+function drawFigure({ summary, figures }, name) {
+  if (name !== "curves") return drawInto(at(name), figures[name], summary.name);
+  const logs = { xaxis: isChecked("log-epoch"), yaxis: isChecked("log-metric") };
+  drawInto(at(name), figures[name], summary.name, (layout, data) => {
     layout.margin.t = 40;
-    for (const side of ["xaxis", "yaxis"]) {
+    for (const side of /** @type {const} */ (["xaxis", "yaxis"])) {
       // A zoom made on one scale means nothing on the other.
       if (logs[side]) Object.assign(layout[side], { type: "log", uirevision: "log", rangemode: "normal" });
     }
     if (logs.xaxis) {
-      layout.annotations = layout.annotations.map((a) => ({ ...a, x: Math.log10(a.x) })); // Plotly needs the logarithm
+      /** @param {{x: number}} annotation */
+      const logarithmic = (annotation) => ({ ...annotation, x: Math.log10(annotation.x) }); // as Plotly needs it
+      layout.annotations = layout.annotations.map(logarithmic);
     }
-    for (const trace of data) trace.visible = at("show-pruned").checked || trace.meta !== "pruned";
+    for (const trace of data) trace.visible = isChecked("show-pruned") || trace.meta !== "pruned";
   });
 }
 
 // --- which view ------------------------------------------------------------------------------------------------------
 
-async function attempt(work) {
-  try {
-    await work();
-    at("problem").hidden = true;
-  } catch (error) {
-    set(at("problem"), error.message);
-    at("problem").hidden = false;
-  }
-}
-
 async function route() {
   const [name, trial = ""] = location.hash.slice(1).split("/").map(decodeURIComponent);
-  if (open?.name !== name || !open?.summary) await show(name);
-  if (!open || open.name !== name) return;
-  open.trial = trial;
-  if (trial && open.summary) await attempt(() => showTrial(trial));
-  if (!trial && at("trial").open) at("trial").close();
+  if (shown.now?.name !== name || !shown.now?.loaded) await show(name);
+  const experiment = shown.now;
+  if (!experiment || experiment.name !== name) return;
+  experiment.trial = trial;
+  if (trial && experiment.loaded) await attempt(() => showTrial(trial));
+  if (!trial) at("trial", HTMLDialogElement).close();
 }
 
+/** @param {string} name of the experiment; empty for the list */
 async function show(name) {
-  open?.stream?.close();
-  clearTimeout(open?.timer);
-  clearTimeout(open?.again);
-  const shown = open = name ? { name } : null;
+  shown.now?.close();
+  const experiment = shown.now = name ? new Experiment(name, draw, (text) => set(at("live"), text)) : null;
   document.title = name ? `${name}: tuner` : "tuner";
   set(at("live"), "");
   at("list").hidden = Boolean(name);
-  if (!name) {
+  if (!experiment) {
     at("one").hidden = true;
     return attempt(showList);
   }
   set(at("where"), name);
   at("one").hidden = false;
   await attempt(async () => {
-    await load(shown);
-    if (open === shown) follow(shown);
+    await experiment.load();
+    experiment.follow();
   });
-  at("one").hidden = open === shown && !shown.summary;
+  at("one").hidden = shown.now === experiment && !experiment.loaded;
 }
 
-const redraw = () => open?.figures && draw();
+function redraw() {
+  const loaded = shown.now?.loaded;
+  if (loaded) draw(loaded, Object.keys(loaded.figures));
+}
+
+// The first rows are loaded automatically; filtering or sorting loads all rows first.
+function filter() {
+  const experiment = shown.now, loaded = experiment?.loaded;
+  if (!loaded) return;
+  drawTables(loaded);
+  const isMissing = loaded.decisions.length < loaded.num_decisions || loaded.trials.length < loaded.num_trials;
+  if (isMissing && !experiment.isWhole) attempt(() => experiment.load({ all: true, fresh: false }));
+}
+
 for (const id of ["show-pruned", "log-metric", "log-epoch"]) at(id).addEventListener("change", redraw);
-const filter = () => {
-  if (!open?.rungs) return;
-  drawTables();
-  needAll();
-};
 for (const id of ["decision-filter", "trial-filter"]) at(id).addEventListener("input", filter);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 window.addEventListener("hashchange", route);
-setInterval(() => open || document.hidden || attempt(showList), 3000);
-window.addEventListener("DOMContentLoaded", () => attempt(showSession).then(route)); // by then control.js is loaded
+document.addEventListener("visibilitychange", () => (shown.now ? shown.now.updateLater() : attempt(showList)));
+attempt(showSession).then(route);

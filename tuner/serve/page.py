@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.responses import FileResponse, HTMLResponse
 
 HERE = Path(__file__).parent
-SCRIPTS = ("page.js", "tables.js", "look.js", "insight.js", "control.js")
+SCRIPTS = tuple(path.name for path in sorted(HERE.glob("*.js")))  # ES modules; page.js imports the others
 # The policy of the one page that runs scripts: only the service's own files, no inline scripts. Plotly compiles its
 # WebGL drawing by `new Function` from its own texts; without 'unsafe-eval' it draws neither scattergl nor parcoords.
 # The hash is that of an empty text, because Plotly adds an empty <style> and fills it through the DOM.

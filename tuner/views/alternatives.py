@@ -59,11 +59,11 @@ def _choices(record: ExperimentRecord) -> list[tuple[str, int, float]]:
 
 def _row(outcome: WhatIf) -> AlternativeRow:
     asha = outcome.scheduler == "asha"
-    lost = {True: "lost", False: "kept", None: "not known"}[outcome.best_lost]
+    lost = {True: "lost", False: "kept", None: "unknown"}[outcome.best_lost]
     saved = [100 * (1 - epochs / outcome.epochs_recorded) for epochs in (outcome.epochs.most, outcome.epochs.least)]
     least, most = (f"{share:.0f}" for share in saved)
     return AlternativeRow(
-        scheduler=outcome.scheduler + (" (as it was)" if outcome.same else ""),
+        scheduler=outcome.scheduler + (" (the search's own)" if outcome.same else ""),
         grace_period=outcome.grace_period if asha or outcome.scheduler == "median" else None,
         reduction_factor=outcome.reduction_factor if asha or outcome.scheduler == "hyperband" else None,
         stopped=_range_text(outcome.stopped),

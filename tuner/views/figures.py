@@ -8,7 +8,8 @@ texts as HTML.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
@@ -142,7 +143,11 @@ def draw_curves(data: Curves) -> Figure:
         traces.append(_lines(winner, f"best: trial {escaped(data.best, 40)}", BEST_COLOR, 1, width=3))
     traces += _stop_marks(data.stops)
     count = len(data.curves)
-    few = f"<br>{count} of {data.trials:,} trials drawn: the best, and an even sample" if count < data.trials else ""
+    few = (
+        f"<br>{count} of {data.trials:,} trials drawn: the best ones and an even sample of the others"
+        if count < data.trials
+        else ""
+    )
     layout = {
         "xaxis": {"title": {"text": f"epoch{few}"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": escaped(data.metric, 40)}},
@@ -176,8 +181,8 @@ def _stop_marks(stops: list[Stop]) -> list[Figure]:
     cross = {"symbol": "x", "size": 8, "color": "#d9534f"}
     dash = {"symbol": "line-ew-open", "size": 16, "color": "#d9534f", "line": {"width": 2}}
     marks: list[tuple[str, Figure, list[tuple[Stop, float]], str]] = [
-        ("stopped here", cross, [(stop, stop.value) for stop in stops], "%{text}<extra></extra>"),
-        ("cutoff of that moment", dash, cutoffs, "cutoff %{y:.5g} of<br>%{text}<extra></extra>"),
+        ("pruned here", cross, [(stop, stop.value) for stop in stops], "%{text}<extra></extra>"),
+        ("cutoff at that time", dash, cutoffs, "cutoff %{y:.5g} for<br>%{text}<extra></extra>"),
     ]
     return [
         {"type": "scattergl", "mode": "markers", "name": name, "meta": "pruned", "marker": marker}
@@ -204,21 +209,43 @@ def _rung_name(rung: int, first: bool) -> Figure:
     } | look
 
 
-def all_figures(record: ExperimentRecord) -> dict[str, Figure]:
-    """Draws `curves`, `history`, `parallel`, `slices`, `usage` and `timeline`; leaves out figures without data.
+def _curves(record: ExperimentRecord) -> Figure | None:
+    return draw_curves(curves_of(record)) if record.standing.improvements else None
 
-    Contour, importance and what-if are not among them: they need a choice by the reader or take long, and the
-    service draws them on request.
-    """
-    history = history_of(record)
-    metric = record.experiment.metric
-    timeline = timeline_of(record)
-    drawn = {"timeline": draw_timeline(timeline)} if timeline.spans else {}
-    if not history.values:
-        return drawn
-    drawn |= {"curves": draw_curves(curves_of(record)), "history": draw_history(history)}
+
+def _history(record: ExperimentRecord) -> Figure | None:
+    return draw_history(history_of(record)) if record.standing.improvements else None
+
+
+def _parallel(record: ExperimentRecord) -> Figure | None:
     parallel = parallel_of(record)
-    if len(parallel.axes) > 1:
-        drawn |= {"parallel": draw_parallel(parallel), "slices": draw_slices(slices_of(record), metric)}
-    usage = usage_of(record)
-    return drawn | ({"usage": draw_slices(usage, metric)} if usage.axes else {})
+    return draw_parallel(parallel) if len(parallel.axes) > 1 else None
+
+
+def _slices(record: ExperimentRecord) -> Figure | None:
+    slices = slices_of(record)
+    return draw_slices(slices, record.experiment.metric) if slices.axes else None
+
+
+def _timeline(record: ExperimentRecord) -> Figure | None:
+    timeline = timeline_of(record)
+    return draw_timeline(timeline) if timeline.spans else None
+
+
+def _usage(record: ExperimentRecord) -> Figure | None:
+    usage = usage_of(record) if record.standing.improvements else None
+    return draw_slices(usage, record.experiment.metric) if usage and usage.axes else None
+
+
+# Contour, importance and what-if are not among them: they need a choice by the reader or take long, and the service
+# draws them on request.
+FigureName = Literal["curves", "history", "parallel", "slices", "timeline", "usage"]
+FIGURES: dict[FigureName, Callable[[ExperimentRecord], Figure | None]] = {
+    "curves": _curves, "history": _history, "parallel": _parallel, "slices": _slices, "timeline": _timeline,
+    "usage": _usage,
+}  # fmt: skip
+
+
+def all_figures(record: ExperimentRecord) -> dict[str, Figure]:
+    """Draws all of FIGURES; leaves out figures without data."""
+    return {name: figure for name, draw in FIGURES.items() if (figure := draw(record))}

@@ -37,7 +37,7 @@ def draw_history(data: History) -> dict[str, Any]:
     """Draws the best value as a step line with a dot at each improvement."""
     look = {"line": {"color": BEST_COLOR, "width": 2, "shape": "hv"}, "marker": {"size": 7}}
     trace = {"type": "scatter", "mode": "lines+markers", "x": data.epochs, "y": data.values, "text": data.labels} | look
-    trace |= {"hovertemplate": "%{text}<br>best from here on: %{y:.5g}<extra></extra>", "showlegend": False}
+    trace |= {"hovertemplate": "%{text}<br>best value: %{y:.5g}<extra></extra>", "showlegend": False}
     title = {"text": f"best {escaped(data.metric, 40)}"}
-    across = {"title": {"text": "epochs trained, all trials together"}, "rangemode": "tozero"}
-    return {"data": [trace], "layout": {"xaxis": across, "yaxis": {"title": title}, "hovermode": "closest"}}
+    x_axis = {"title": {"text": "epochs trained by all trials"}, "rangemode": "tozero"}
+    return {"data": [trace], "layout": {"xaxis": x_axis, "yaxis": {"title": title}, "hovermode": "closest"}}

@@ -48,7 +48,9 @@ def importance_of(record: ExperimentRecord) -> Importance:
     axes = parallel_of(record).axes
     count = len(axes[-1].values) if axes else 0
     if count < LEAST_TRIALS or len(axes) < 2:
-        raise RequestError(f"importance needs {LEAST_TRIALS} trials with a value and parameters that differ")
+        raise RequestError(
+            f"importance needs at least {LEAST_TRIALS} trials with a value, and a parameter that differs between them"
+        )
     x = np.array([axis.values for axis in axes[:-1]]).T
     # Ranks instead of values, because a single trial that diverged to 1e30 would dominate every split of a forest.
     y = np.argsort(np.argsort(axes[-1].values, kind="stable")) / max(1, len(x) - 1)
@@ -85,7 +87,7 @@ def draw_importance(data: Importance) -> dict[str, Any]:
     bars |= {"error_x": {"type": "data", "array": data.deviations[::-1]}}
     bars |= {"hovertemplate": "%{y}: %{x:.3f} ± %{error_x.array:.3f}<extra></extra>"}
     explained = 0.0 if math.isnan(data.explained) else data.explained
-    label = f"drop of R² when shuffled<br>(R² on unseen trials: {explained:.2f})"
+    label = f"decrease of R² when shuffled<br>(R² on unseen trials: {explained:.2f})"
     return {
         "data": [bars],
         "layout": {

@@ -13,6 +13,7 @@ from tuner.record.files import open_in
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
 from tuner.views.labels import BEST_COLOR, MAIN_COLOR, STOP_COLOR, escaped
+from tuner.views.slices import USED
 from tuner.views.tables import DecisionRow, TrialRow, decision_row, trial_row
 from tuner.views.timeline import cost_of
 
@@ -109,11 +110,12 @@ def tail(folder: Path, name: str) -> Log:
 
 
 def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dict[str, Any]:
-    """Draws one small plot per metric, including resource usage.
+    """Draws one small plot per metric: the metric of the search first, resource usage last.
 
-    The metric of the search comes first and also shows the cutoffs of the trial's decisions.
+    The first plot also shows the cutoffs of the trial's decisions.
     """
-    shown = sorted(_varied(trial, metric), key=lambda name: name != metric)[:MOST_METRICS]
+    names = sorted(_varied(trial, metric), key=lambda name: (name != metric, name.startswith(USED)))
+    shown = names[:MOST_METRICS]
     reports = trial.reports[:: math.ceil(len(trial.reports) / MOST_REPORTS) or 1]
     epochs = [report.epoch for report in reports]
     traces: list[dict[str, Any]] = []

@@ -25,9 +25,14 @@ from tuner.views.tables import best_row, counts, decision_rows, rung_rows, trial
 from tuner.views.whatif import REPLAYED, reproduced
 
 FILE = "report.html"
-TITLES = {
-    "curves": "Learning curves", "history": "Best so far", "parallel": "Parameters", "slices": "Slices",
-    "timeline": "Timeline", "usage": "Resources",
+TITLES = {  # as on the page
+    "curves": "Learning curves", "history": "Best value so far", "parallel": "Parallel coordinates",
+    "slices": "Slice plots", "timeline": "Timeline", "usage": "Resource usage",
+}  # fmt: skip
+HEADINGS = {  # of the columns whose name is not their heading
+    "came": "reached", "went_on": "promoted", "stopped": "pruned", "waiting": "paused", "best": "best value",
+    "last": "last value", "cutoff_then": "last cutoff", "cutoff_now": "current cutoff", "config": "parameters",
+    "would_pass_now": "pass current cutoff", "seconds": "duration (s)", "saved": "epochs saved",
 }  # fmt: skip
 AFTER_CONTOUR = ("timeline", "usage")
 MOST_DECISIONS = 200  # those closest to their cutoff; the journal has all
@@ -35,7 +40,6 @@ MOST_TRIALS = 1000  # rows; trials.csv has all
 MOST_PARAMETERS = 4  # each pair of them is one contour: six contours
 SERVE = Path(__file__).parent.parent / "serve"
 DRAW = """
-"use strict";
 function drawAll() {
   for (const [name, figure] of Object.entries(FIGURES)) drawInto(document.getElementById(name), figure, name,
     (layout) => { if (name === "curves") layout.margin.t = 40; });
@@ -95,11 +99,11 @@ def _contours(record: ExperimentRecord) -> dict[str, Figure]:
 
 def _summary(record: ExperimentRecord) -> list[str]:
     e, best = record.experiment, best_row(record)
-    totals = ", ".join(f"{count} {status}" for status, count in counts(record).items() if count) or "no trial"
+    totals = ", ".join(f"{count} {status}" for status, count in counts(record).items() if count) or "no trials"
     when = record.facts.get("created")
     started = f"; started {_time(when)}" if isinstance(when, (int, float)) else ""
     rules = f"{e.searcher} + {e.scheduler}, seed {e.seed}" if e.space else "decisions not recorded"
-    lines = [escaped(f"{e.space or 'a folder of Ray Tune'}: {rules}; {record.state}; {totals}") + started]
+    lines = [escaped(f"{e.space or 'Ray Tune folder'}: {rules}; {record.state}; {totals}") + started]
     if best:
         lines.append(
             escaped(f"Best {e.metric} {best.value:.6g}: trial {best.trial}, epoch {best.epoch}: {setting(best.config)}")
@@ -111,7 +115,9 @@ def _summary(record: ExperimentRecord) -> list[str]:
         stops = sum(
             t.status == "pruned" and bool(t.decisions) and t.decisions[-1].rung is not None for t in record.trials
         )
-        lines.append(f"Replayed from the curves alone, {reproduced(record)} of {stops} stops come out as recorded.")
+        lines.append(
+            f"Check: with the search's own rules, a replay repeats {reproduced(record)} of the {stops} recorded prunes."
+        )
     try:
         audit = result_of(record)
     except RequestError as error:  # the figures do not need the audit
@@ -120,8 +126,8 @@ def _summary(record: ExperimentRecord) -> list[str]:
     if audit and audit.done:
         share = f"{100 * audit.low:.0f} to {100 * audit.high:.0f} %"
         lines.append(
-            f"{audit.beat} of {audit.done} pruned trials that were trained to the end would have beaten the winner: "
-            f"with {100 * CONFIDENCE:.0f} % confidence {share} of {audit.pruned}."
+            f"Trained to the end, {audit.beat} of {audit.done} pruned trials beat the best trial. Estimated share of "
+            f"false prunes among all {audit.pruned} pruned trials: {share} ({100 * CONFIDENCE:.0f} % confidence)."
         )
     return [f"<p>{line}</p>" for line in lines] + ([f'<p class="notice">{escaped(notice)}</p>'] if notice else [])
 
@@ -138,9 +144,9 @@ def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[
     shown = [
         parts.pop("curves", ""),
         _table("Rungs", "rung bracket came went_on stopped waiting best cutoff_then cutoff_now would_pass_now", rungs),
-        _table("Decisions, close calls first", "trial action epoch rung value cutoff margin reason",
+        _table("Decisions, smallest margin first", "trial action epoch rung value cutoff margin reason",
                decision_rows(record, limit=MOST_DECISIONS)),
-        _table("Replay with other pruning rules",
+        _table("What if: the search replayed with other pruning rules",
                "scheduler grace_period reduction_factor stopped epochs saved best_trial", alternative_rows(record)),
         *(part for name, part in parts.items() if name not in AFTER_CONTOUR),
         _contour(pairs),
@@ -161,8 +167,8 @@ def _contour(pairs: list[str]) -> str:
     if not pairs:
         return ""
     options = "".join(f"<option>{escaped(pair)}</option>" for pair in pairs)
-    choice = f'<p class="controls"><label>parameters <select id="pair">{options}</select></label></p>'
-    return f'<section><h2>Two parameters</h2>{choice}<div id="contour" class="figure tall"></div></section>'
+    choice = f'<p class="controls"><label>x axis, y axis <select id="pair">{options}</select></label></p>'
+    return f'<section><h2>Contour of two parameters</h2>{choice}<div id="contour" class="figure tall"></div></section>'
 
 
 def _table(title: str, columns: str, rows: Sequence[Any]) -> str:
@@ -171,7 +177,7 @@ def _table(title: str, columns: str, rows: Sequence[Any]) -> str:
         return ""
     numbers = {name for name in names if any(isinstance(getattr(row, name), (int, float)) for row in rows)}
     look = {name: ' class="number"' if name in numbers else "" for name in names}
-    head = "".join(f'<th scope="col"{look[name]}>{name.replace("_", " ")}</th>' for name in names)
+    head = "".join(f'<th scope="col"{look[name]}>{HEADINGS.get(name, name.replace("_", " "))}</th>' for name in names)
     lines = ("".join(_cell(name, getattr(row, name)) for name in names) for row in rows)
     body = _rows(lines)
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
@@ -196,7 +202,7 @@ def _scripts(figures: dict[str, Figure], contours: list[Figure]) -> list[str]:
     # `<` is written as a JSON escape, so that a parameter with the text "</script>" does not end the script.
     figured, contoured = (to_json(rounded(each)).decode().replace("<", "\\u003c") for each in (figures, contours))
     own = f"const FIGURES = {figured}, CONTOURS = {contoured};\n{(SERVE / 'look.js').read_text()}\n{DRAW}"
-    return [f"<script>{library}</script>", f"<script>{own}</script>"] if figures else []
+    return [f"<script>{library}</script>", f'<script type="module">{own}</script>'] if figures else []
 
 
 def rounded(value: Any) -> Any:

@@ -63,13 +63,13 @@ def timeline_of(record: ExperimentRecord) -> Timeline:
 
 @kept
 def cost_of(trial: TrialRecord) -> str:
-    """Returns the cost of a trial: `12 epochs in 30.1 s (2.5 s each) on 0.5 GPU, 1 CPU: 15.1 GPU-seconds`."""
+    """Returns the cost of a trial: `12 epochs in 30.1 s (2.5 s per epoch) on 0.5 GPU, 1 CPU: 15.1 GPU-seconds`."""
     epochs, seconds = len(trial.reports), trial.seconds
-    each = f" ({seconds / epochs:.3g} s each)" if epochs else ""
+    each = f" ({seconds / epochs:.3g} s per epoch)" if epochs > 1 else ""
     gpus, cpus = (float(finite(trial.resources.get(name)) or 0) for name in ("GPU", "CPU"))
     share = f"{gpus:g} GPU, {cpus:g} CPU" if gpus else f"{cpus:g} CPU"
     cost = f"{seconds * gpus:.3g} GPU-seconds" if gpus else f"{seconds * cpus:.3g} CPU-seconds"
-    return f"{epochs} epochs in {seconds:.3g} s{each} on {share}: {cost}"
+    return f"{epochs} {'epoch' if epochs == 1 else 'epochs'} in {seconds:.3g} s{each} on {share}: {cost}"
 
 
 def draw_timeline(data: Timeline) -> dict[str, Any]:

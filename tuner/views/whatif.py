@@ -170,19 +170,19 @@ def _stops(record: ExperimentRecord) -> dict[str, tuple[int, float | None]]:
 def _notes(record: ExperimentRecord, scheduler: str, unknown: int) -> list[str]:
     notes = []
     if unknown:
+        those = "1 trial" if unknown == 1 else f"{unknown} trials"
         notes.append(
-            f"{unknown} trials would have gone on beyond where their record ends. What they would have reached is not "
-            "known: the ranges are between none of them going on, each being as good as the best trial from there on, "
-            "and each being as bad as the worst value."
+            f"{those} would train beyond the end of the record, where the values are unknown. The ranges span three "
+            "cases: these trials report nothing more, the best value of the search, or the worst."
         )
     if scheduler == "hyperband":
-        notes.append("Trials that wait for their bracket free their place: who would have come first is not known.")
+        notes.append("HyperBand pauses trials, which frees places; which trials would have started there is unknown.")
     if record.experiment.searcher not in ("random", "grid"):
-        notes.append(f"The settings stay as recorded; {record.experiment.searcher} might have proposed others.")
+        notes.append(f"The replay keeps the recorded parameters; {record.experiment.searcher} might propose others.")
     if record.experiment.scheduler == "pbt":
-        notes.append("The curves are those of population based training, which changed settings on the way.")
+        notes.append("Population based training changed parameters during training; the replay keeps these curves.")
     if record.facts.get("foreign"):
-        notes.append("Why trials ended is not recorded: one that a scheduler stopped counts as ended by itself.")
+        notes.append("The folder does not record why trials ended; pruned trials count as ended by themselves.")
     return notes
 
 

@@ -47,11 +47,11 @@ def _cut(trial: TrialRecord, fate: Fate, metric: str, every: int) -> Cut:
 def outcome_text(fate: Fate) -> str:
     """Describes the outcome of a trial in words."""
     if fate.outcome == "unknown":
-        return f"would go on beyond epoch {fate.epochs}, where its record ends"
+        return f"would train beyond epoch {fate.epochs}, the end of its record"
     if fate.outcome == "ended":
-        return f"trains {fate.epochs} epochs, as it did"
-    than = "" if fate.cutoff is None else f": {fate.value:.5g} is worse than {fate.cutoff:.5g}"
-    return f"would be stopped at epoch {fate.epochs}{than}"
+        return f"trains {fate.epochs} epochs, as recorded"
+    than = "" if fate.cutoff is None else f": {fate.value:.5g} is worse than the cutoff {fate.cutoff:.5g}"
+    return f"pruned at epoch {fate.epochs}{than}"
 
 
 def draw_whatif(cuts: list[Cut], outcome: WhatIf, metric: str) -> dict[str, Any]:
@@ -63,13 +63,13 @@ def draw_whatif(cuts: list[Cut], outcome: WhatIf, metric: str) -> dict[str, Any]
     rest = [cut for cut in cuts if cut.fate.trial != outcome.best]
     stopped = [cut for cut in rest if cut.fate.outcome == "stopped"]
     traces = [
-        _lines("saved", GRAY, 0.5, [(cut.label, cut.saved) for cut in cuts if len(cut.saved) > 1], dash="dot"),
-        _lines("stopped", GRAY, 0.8, [(cut.label, cut.kept) for cut in stopped]),
-        _lines("trained as it was", MAIN_COLOR, 0.85, [(c.label, c.kept) for c in rest if c.fate.outcome == "ended"]),
-        _lines("unknown beyond", "#b58900", 0.9, [(c.label, c.kept) for c in rest if c.fate.outcome == "unknown"]),
+        _lines("saved epochs", GRAY, 0.5, [(cut.label, cut.saved) for cut in cuts if len(cut.saved) > 1], dash="dot"),
+        _lines("pruned", GRAY, 0.8, [(cut.label, cut.kept) for cut in stopped]),
+        _lines("as recorded", MAIN_COLOR, 0.85, [(c.label, c.kept) for c in rest if c.fate.outcome == "ended"]),
+        _lines("unknown outcome", "#b58900", 0.9, [(c.label, c.kept) for c in rest if c.fate.outcome == "unknown"]),
         _lines(f"best: trial {escaped(outcome.best, 40)}", BEST_COLOR, 1, [(c.label, c.kept) for c in best], width=3),
-        _marks("would be stopped here", "x", STOP_COLOR, [c for c in cuts if c.fate.outcome == "stopped"]),
-        _marks("record ends here", "circle-open", "#b58900", [c for c in cuts if c.fate.outcome == "unknown"]),
+        _marks("pruned here", "x", STOP_COLOR, [c for c in cuts if c.fate.outcome == "stopped"]),
+        _marks("end of the record", "circle-open", "#b58900", [c for c in cuts if c.fate.outcome == "unknown"]),
     ]
     layout = {
         "xaxis": {"title": {"text": "epoch"}, "rangemode": "tozero"},

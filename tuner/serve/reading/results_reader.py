@@ -17,9 +17,9 @@ from tuner.record.files import share
 from tuner.record.ray_folder import is_ray_folder
 from tuner.record.reading import NotYet
 from tuner.record.saved_experiment import FILE
-from tuner.serve.memory import Memory
-from tuner.serve.summary import Summary
-from tuner.serve.watched import Last, View, Watched
+from tuner.serve.reading.memory import Memory
+from tuner.serve.reading.summary import Summary
+from tuner.serve.reading.watched import Last, View, Watched
 from tuner.spec.experiment import NAMES
 
 Item = TypeVar("Item")
@@ -61,7 +61,7 @@ class ResultsReader:
         asked = time.monotonic()
         with self._listing:
             if self._stopping():
-                raise NotYet("the service is ending")
+                raise NotYet("the service is shutting down")
             if self._listed[0] < asked:
                 self._listed = time.monotonic(), self._all()
             return self._listed[1]
@@ -103,7 +103,7 @@ class ResultsReader:
         """Yields the items one by one; raises NotYet once the service shuts down."""
         for item in items:
             if self._stopping():
-                raise NotYet("the service is ending")
+                raise NotYet("the service is shutting down")
             yield item
 
     def view(self, name: str) -> View:

@@ -1,8 +1,9 @@
-"""The child process that computes expensive responses: `python -m tuner.serve.questions`.
+"""The child process that computes expensive responses: `python -m tuner.serve.analysis.questions`.
 
 It reads requests from stdin, one JSON line each. For each it writes to stdout a line `STATUS LENGTH` and then LENGTH
-bytes of JSON. The service (`tuner.serve.costly`) kills it if a response takes too long or its client disconnects. It
-exits by itself if the service ends, if its memory is used up, or if a response takes twice the time limit.
+bytes of JSON. The service (`tuner.serve.analysis.costly`) kills it if a response takes too long or its client
+disconnects. It exits by itself if the service ends, if its memory is used up, or if a response takes twice the time
+limit.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def replayed(
     outcome = what_if(record, rules, grace_period, reduction_factor, brackets)
     figure = draw_whatif(cuts_of(record, outcome), outcome, record.experiment.metric)
     if more := len(outcome.fates[MOST_FATES:]):
-        notes = [*outcome.notes, f"Of {more:,} more trials only the sums are told."]
+        notes = [*outcome.notes, f"The table leaves out {more:,} more trials; the sums include them."]
         outcome = replace(outcome, fates=outcome.fates[:MOST_FATES], notes=notes)
     return WhatIfAnswer(outcome, figure)
 
@@ -127,7 +128,7 @@ def answer_requests(requests: BinaryIO, responses: BinaryIO, answers: Answers, m
         try:
             status, text = answers.answer(*json.loads(line))
         except MemoryError:
-            message = f"this takes more than {most_memory >> 20} MiB of memory, which is what an answer may take"
+            message = f"this analysis needs more than {most_memory >> 20} MiB of memory, which is the limit"
             status, text = 503, _refused(message)
         content = text.encode()
         responses.write(b"%d %d\n" % (status, len(content)))

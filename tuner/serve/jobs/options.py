@@ -53,11 +53,13 @@ def _model(name: str, doc: str, fields: tuple[str, ...], **more: Any) -> type[Ba
 
 Start: type[BaseModel] = _model(
     "Start",
-    "A search to start; what is left out is the space's own choice.",
+    "A search to start; an option that is left out has the space's default.",
     SETTABLE,
-    space=(str, Field(description="a name of /api/spaces", json_schema_extra={"enum": list(list_spaces())})),
+    space=(str, Field(description="a name that /api/spaces lists", json_schema_extra={"enum": list(list_spaces())})),
 )
-Resume: type[BaseModel] = _model("Resume", "What a resumed search may extend; nothing, to go on as it was.", ON_RESUME)
+Resume: type[BaseModel] = _model(
+    "Resume", "What to extend in a resumed search; an empty one changes nothing.", ON_RESUME
+)
 
 
 def ships(space: object) -> bool:
@@ -97,11 +99,11 @@ def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
         RequestError: the space is not one of `search_spaces/`.
     """
     if name == LATEST:  # a user named the folder by hand, or an older version did
-        raise RequestError(f"--resume={name} goes on with the newest experiment; rename the folder {name} to resume it")
+        raise RequestError(f"--resume={name} resumes the newest experiment; rename the folder {name} to resume it")
     if not ships(space):
         raise RequestError(
-            f"{name} searches {str(space)[:MOST_CHARS]!r}: to be resumed here it must be one of "
-            f"{', '.join(list_spaces())}; where you trust that code, run python -m tuner.run --resume {name}"
+            f"{name} searches {str(space)[:MOST_CHARS]!r}: the service resumes only searches over "
+            f"{', '.join(list_spaces())}; if you trust that code, run python -m tuner.run --resume {name}"
         )
     return [f"--resume={name}", f"--space={space}", *_arguments(asked.model_dump(exclude_none=True))]
 

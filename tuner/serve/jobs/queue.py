@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tuner.errors import RequestError, printable
 from tuner.record.files import bytes_in, write_atomically
-from tuner.serve.options import Resume, Start, resume_arguments, start_arguments
+from tuner.serve.jobs.options import Resume, Start, resume_arguments, start_arguments
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources, resources_of
 
@@ -72,10 +73,13 @@ SEARCH = TypeAdapter(Search)
 
 
 class Queue:
-    """The searches by name, each in a file of its own; only one process may write."""
+    """The searches by name, each in a file of its own; only one process may write.
+
+    Threads that share the queue hold `lock` around each use.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self.lock = folder, threading.Lock()
         searches = [_read(path) for path in sorted(folder.glob("*.json"))]
         self._searches = {search.name: search for search in searches if search}
 

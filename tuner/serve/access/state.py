@@ -1,16 +1,78 @@
-"""Creates and reads the service's secrets: files that only their owner may read, never a child's environment."""
+"""The service's own folder: who may open it, the secrets in it, and the lock of the one service that uses it.
+
+It is in the user's state folder, never among the results, which are data.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
+import re
 import secrets
 import stat
 from pathlib import Path
+
+import platformdirs
 
 from tuner.errors import RequestError
 
 TOKEN, TOKEN_FILE = "TUNER_TOKEN", "TUNER_TOKEN_FILE"  # environment variables: the token, or the path of a file with it
 LEAST_CHARS = 32  # a shorter token could be guessed, because the service never refuses the right one
+BASE = "TUNER_STATE"  # environment variable: a folder to use in place of the user's state folder
+
+
+def state_folder(results: Path) -> Path:
+    """Creates and checks the folder for the service's files about these results: token, queue, cluster.
+
+    The service trusts the files in this folder, so only this user may have access to it. It trusts no file under
+    `results`.
+
+    Raises:
+        RequestError: the folder cannot be created, is a link, belongs to another user, or other users may open it.
+    """
+    base = Path(os.environ.get(BASE) or platformdirs.user_state_path("tuner")).expanduser().absolute()
+    whole = results.resolve()
+    readable = re.sub(r"[^A-Za-z0-9_-]+", "-", whole.name)[:40]
+    folder = base / "services" / f"{readable}-{hashlib.sha256(os.fsencode(whole)).hexdigest()[:16]}"
+    for each in (base, folder.parent, folder):
+        _make(each)
+    return folder
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        raise RequestError(f"{folder} cannot be created ({error.strerror}); {_elsewhere()}") from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise RequestError(f"{folder} is a link and must be a folder; {_elsewhere()}")
+    if status.st_uid != os.geteuid():
+        raise RequestError(f"{folder} belongs to another user (id {status.st_uid}); {_elsewhere()}")
+    if status.st_mode & 0o077:
+        raise RequestError(f"{folder} can be opened by other users; run chmod 700 {folder}, or {_elsewhere()}")
+
+
+def _elsewhere() -> str:
+    return f"set {BASE} to a folder of your own"
+
+
+def lock_state(state: Path) -> int:
+    """Locks the state folder until this process ends, because two services would start each search twice.
+
+    Raises:
+        RequestError: another service has the lock, or the lock file cannot be opened.
+    """
+    try:
+        file = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        raise RequestError("another tuner.serve starts the searches of this folder; send the request there") from None
+    except OSError as error:
+        raise RequestError(f"searches cannot be started: {state}: {error.strerror}") from None
+    return file
 
 
 def child_environment() -> dict[str, str]:
@@ -35,12 +97,14 @@ def keep_secret(path: Path, new: str) -> Path:
     except FileExistsError:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077 or status.st_uid != os.getuid():
-            raise RequestError(f"{path} can be read by others; remove it, and a new one is made") from None
+            raise RequestError(f"{path} can be read by others; delete it, and tuner.serve generates another") from None
         if status.st_size < LEAST_CHARS:
-            raise RequestError(f"{path} holds no whole token; remove it, and a new one is made") from None
+            raise RequestError(
+                f"{path} contains no complete token; delete it, and tuner.serve generates another"
+            ) from None
         return path
     except OSError as error:
-        raise RequestError(f"{path} cannot be made ({error.strerror})") from None
+        raise RequestError(f"{path} cannot be created ({error.strerror})") from None
     try:
         with os.fdopen(file, "w") as opened:
             opened.write(new)
@@ -48,7 +112,7 @@ def keep_secret(path: Path, new: str) -> Path:
             os.fsync(file)
     except OSError as error:
         path.unlink(missing_ok=True)
-        raise RequestError(f"{path} cannot be made ({error.strerror})") from None
+        raise RequestError(f"{path} cannot be created ({error.strerror})") from None
     return path
 
 

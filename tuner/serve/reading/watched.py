@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 
 from tuner.errors import RequestError, blamed
@@ -15,10 +14,10 @@ from tuner.record.lock import abandoned
 from tuner.record.ray_folder import ray_files_in
 from tuner.record.reading import NotYet
 from tuner.record.results import ExperimentRecord, Following
-from tuner.serve.answers import figures_text
-from tuner.serve.memory import Crowded, Memory
-from tuner.serve.summary import Summary, summarised
-from tuner.views.figures import all_figures
+from tuner.serve.answers import figure_text
+from tuner.serve.reading.memory import Crowded, Memory
+from tuner.serve.reading.summary import Summary, summarised
+from tuner.views.figures import FIGURES, FigureName
 
 MOST_JOURNAL_BYTES = 512 << 20  # of one journal; enough for a million trials of three reports
 AGAIN_S = 5.0  # before the retry if a folder could not be read
@@ -27,7 +26,7 @@ LONG_LOOK_S, LOOK_SHARE = 0.05, 20  # checks that take longer than 0.05 s may us
 
 @dataclass(frozen=True)
 class View:
-    """An experiment's record and summary. Its figures are drawn once and reused until the record changes.
+    """An experiment's record and summary. Each figure is drawn once and reused until the record changes.
 
     `keeps` is called with the size of the figures in bytes, for the memory budget.
     """
@@ -35,14 +34,15 @@ class View:
     record: ExperimentRecord
     summary: Summary
     keeps: Callable[[int], None] = field(default=lambda _: None, compare=False, repr=False)
+    _drawn: dict[FigureName, bytes] = field(default_factory=dict, init=False, compare=False, repr=False)
 
-    @cached_property
-    def figures(self) -> bytes:
-        """The figures of `all_figures` as JSON."""
-        with blamed(self.summary.name):
-            text = figures_text(all_figures(self.record))
-        self.keeps(len(text))
-        return text
+    def figure(self, name: FigureName) -> bytes:
+        """Returns a figure as JSON; empty if it has no data."""
+        if name not in self._drawn:
+            with blamed(self.summary.name):
+                self._drawn[name] = figure_text(FIGURES[name](self.record))
+            self.keeps(sum(map(len, self._drawn.values())))
+        return self._drawn[name]
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Watched:
             NotYet: reading takes until after `until`, or other experiments use the memory.
         """
         if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
-            raise NotYet("its folder is being read; ask again")
+            raise NotYet("another request is reading this experiment; send the request again")
         try:
             last = self.known()
             if last is None or not last.is_enough:

@@ -69,11 +69,11 @@ class Memory:
             NotYet: the service shuts down, or other experiments that are being read use the memory.
         """
         if self._stopping():
-            raise NotYet("the service is ending")
+            raise NotYet("the service is shutting down")
         if weight > MOST_MEMORY:
             raise RequestError(
-                f"{holder.folder} holds too many values to be shown here: they take more than {MOST_MEMORY >> 20:,} "
-                f"MiB of memory; `python -m tuner.report` takes more"
+                f"{holder.folder} has too many values to be shown here: they need more than {MOST_MEMORY >> 20:,} "
+                f"MiB of memory; run python -m tuner.report, which accepts more"
             )
         with self._lock:
             self._set(holder, weight)
@@ -87,7 +87,7 @@ class Memory:
             if self._total > MOST_MEMORY:
                 heavier = any(self._is_lighter(holder, other) for other in self._uses if not other.is_whole)
                 kind = Crowded if heavier else NotYet
-                raise kind("the memory is taken by others that are being read; ask again")
+                raise kind("other experiments that are being read use the memory; send the request again")
 
     def settle(self, holder: Holder, weight: int) -> None:
         """Records how many bytes a holder uses now; 0 = none."""

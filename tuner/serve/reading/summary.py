@@ -55,7 +55,7 @@ class Summary:
 
 
 UNRECORDED: dict[str, Any] = {
-    "space": "a folder of Ray Tune",
+    "space": "Ray Tune folder",
     "searcher": "not recorded",
     "scheduler": "not recorded",
 }
@@ -76,7 +76,7 @@ def summarised(record: ExperimentRecord, reading: Reading) -> Summary:
     summary = _summary_of(record, reading)
     if len(text_of(summary)) > MOST_SUMMARY:
         folder = record.experiment.folder
-        raise RequestError(f"{folder} has names or values of more than {MOST_SUMMARY:,} bytes in its summary")
+        raise RequestError(f"{folder}: names and values make a summary of more than {MOST_SUMMARY:,} bytes")
     return summary
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from tuner.errors import RequestError
-from tuner.serve import cluster as clusters
+from tuner.serve.jobs import cluster as clusters
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -81,7 +81,7 @@ class RayJobs:
 
         from tuner.engine.nodes import launchable_here
 
-        with self._answering("which nodes it has", RayStateApiException):
+        with self._trying("list its nodes", RayStateApiException):
             alive = list_nodes(address=self.address, detail=True, filters=[("state", "=", "ALIVE")])
         return max([node.resources_total for node in alive], launchable_here(), key=_size)
 
@@ -93,7 +93,7 @@ class RayJobs:
         # so that Ray's signal reaches the search.
         command = shlex.join([sys.executable, "-m", "tuner.run", *arguments, "--address=auto"])
         wait = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S)}
-        with self._answering(f"whether it takes {job}"):
+        with self._trying(f"start {job}"):
             try:
                 client.submit_job(entrypoint=f"exec {command}", submission_id=job, runtime_env={"env_vars": wait})
             except RuntimeError as error:
@@ -105,7 +105,7 @@ class RayJobs:
         client = self._connected(start=False)
         if client is None:
             return JobState("lost")
-        with self._answering(f"what became of {job}"):
+        with self._trying(f"report the state of {job}"):
             try:
                 details = client.get_job_info(job)
             except RuntimeError as error:
@@ -123,7 +123,7 @@ class RayJobs:
         """Implements `Jobs.stop`."""
         client = self._connected(start=False)
         if client is not None:
-            with self._answering(f"whether {job} stops"):
+            with self._trying(f"stop {job}"):
                 client.stop_job(job)
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class RayJobs:
         """Returns the Jobs API's client; None if the service's own cluster does not run and `start` is False."""
         if self._client and (self.address or (self._own and self._own.alive())):
             return self._client
-        with self._answering("that it takes jobs"):
+        with self._trying("accept jobs"):
             from ray.job_submission import JobSubmissionClient
 
             if self.address:
@@ -151,7 +151,7 @@ class RayJobs:
         return self._client
 
     @contextmanager
-    def _answering(self, what: str, *more: type[Exception]) -> Iterator[None]:
+    def _trying(self, what: str, *more: type[Exception]) -> Iterator[None]:
         """Context manager that turns Ray's errors, and those of the types `more`, into RequestErrors of one line.
 
         Errors of the library requests are OSErrors, so they are caught too.
@@ -162,7 +162,7 @@ class RayJobs:
         except kinds as error:
             where = f"the cluster of --address {self.address}" if self.address else "Ray on this machine"
             message = " ".join(str(error).split()).partition(" Please ")[0][:300]  # without Ray's long advice
-            raise RequestError(f"{where} does not say {what}: {message}") from error
+            raise RequestError(f"{where} could not {what}: {message}") from error
 
 
 def _size(nodes: list[dict[str, float]]) -> float:

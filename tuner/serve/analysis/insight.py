@@ -12,12 +12,12 @@ from starlette.responses import Response
 
 from tuner.errors import blamed
 from tuner.record.results import ExperimentRecord
+from tuner.serve.analysis.costly import Costly
+from tuner.serve.analysis.questions import QUESTIONS, FigureAnswer, WhatIfAnswer
 from tuner.serve.answers import answer
 from tuner.serve.control import Desk
-from tuner.serve.costly import Costly
-from tuner.serve.questions import QUESTIONS, FigureAnswer, WhatIfAnswer
-from tuner.serve.results_reader import NotThere
-from tuner.serve.watched import MOST_JOURNAL_BYTES
+from tuner.serve.reading.results_reader import NotThere
+from tuner.serve.reading.watched import MOST_JOURNAL_BYTES
 from tuner.views.audit_record import AuditResult, result_of
 from tuner.views.one_trial import OneTrial, one_trial
 from tuner.views.whatif import MOST_BRACKETS, Replayed
@@ -54,8 +54,10 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
         name: str,
         scheduler: Annotated[Replayed | Literal[""], Query(description="empty = the search's own")] = "",
         grace_period: Annotated[int, Query(ge=1, le=10**6, description="epochs before a trial may be stopped")] = 1,
-        reduction_factor: Annotated[float, Query(gt=1, le=1000, description="1 in so many goes on")] = 2,
-        brackets: Annotated[int, Query(ge=1, le=MOST_BRACKETS, description="of asha")] = 1,
+        reduction_factor: Annotated[
+            float, Query(gt=1, le=1000, description="1 in N trials continues at each rung")
+        ] = 2,
+        brackets: Annotated[int, Query(ge=1, le=MOST_BRACKETS, description="how many brackets asha has")] = 1,
     ) -> Response:
         """Replays the recorded curves under other rules: where trials would stop, epochs saved, winner lost or not."""
         choices = {"scheduler": scheduler, "grace_period": grace_period, "reduction_factor": reduction_factor}

@@ -23,10 +23,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tuner.serve.answers import BoundedResponse
-from tuner.serve.bounds import later
-from tuner.serve.guard import refusal
-from tuner.serve.secret import child_environment
+from tuner.serve.access.state import child_environment
+from tuner.serve.answers import BoundedResponse, later, refusal
 
 MOST_S = 30.0  # for one request; a replay of 10,000 trials takes 3 s
 MOST_MEMORY = 2 << 30  # bytes of address space; 10,000 trials take 300 MB
@@ -67,7 +65,7 @@ class Costly:
         """
         with self._lock:
             if self._waiting >= MOST_WAITING:
-                return later(f"{MOST_WAITING} questions wait for their answers already; ask again")
+                return later(f"{MOST_WAITING} analyses are queued, which is the limit; send the request again")
             self._waiting += 1
         gone = threading.Event()
         watch = asyncio.create_task(_until_gone(request, gone))
@@ -99,7 +97,7 @@ class Costly:
         """
         until = time.monotonic() + self._most_s
         if is_gone():
-            raise Ended("nobody waits for the answer any more")
+            raise Ended("the client has disconnected")
         try:
             process = self._started()
             assert process.stdin and process.stdout
@@ -110,14 +108,14 @@ class Costly:
             parts: list[bytes] = []
             while not head or length > 0:
                 if is_gone():
-                    raise Ended("nobody waits for the answer any more")
+                    raise Ended("the client has disconnected")
                 if time.monotonic() > until:
-                    raise Ended(f"this takes more than {self._most_s:g} s, which is what an answer may take")
+                    raise Ended(f"this analysis takes more than {self._most_s:g} s, which is the limit")
                 if not select.select([process.stdout], [], [], LOOK_S)[0]:
                     continue
                 piece = os.read(process.stdout.fileno(), 1 << 20)
                 if not piece:
-                    raise Ended("the process that works this out ended; ask again")
+                    raise Ended("the process that computes this has ended; send the request again")
                 if not head:
                     content += piece
                     head, end, piece = content.partition(b"\n")
@@ -126,7 +124,7 @@ class Costly:
                         continue
                     status, length = map(int, head.split())
                     if length > MOST_ANSWER:
-                        raise Ended(f"the answer has {length:,} bytes, at most {MOST_ANSWER:,} are sent")
+                        raise Ended(f"the response has {length:,} bytes; the limit is {MOST_ANSWER:,}")
                 parts.append(piece)
                 length -= len(piece)
         except (Ended, OSError, ValueError) as error:
@@ -141,7 +139,7 @@ class Costly:
             return self._processes[0]
         _end(self._processes)
         env = child_environment() | ALONE
-        command = [sys.executable, "-m", "tuner.serve.questions", *self._bounds]
+        command = [sys.executable, "-m", "tuner.serve.analysis.questions", *self._bounds]
         # A new session, so that Ctrl-C reaches only the service. The process exits when the service closes its stdin.
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, start_new_session=True, bufsize=0

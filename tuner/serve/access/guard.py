@@ -13,20 +13,20 @@ storage, which is separate for each port.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import ipaddress
-import secrets
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tuner.serve.tries import Tries, Wait
+from tuner.errors import RequestError
+from tuner.serve.access.keys import SESSION_S, Keys, Wait, client_of
+from tuner.serve.access.state import LEAST_CHARS
+from tuner.serve.answers import refusal
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -43,8 +43,6 @@ NO_TOKEN = (
     "tuner.serve named when it was started"
 )
 KEY = "X-Tuner-Key"  # the header that carries a session's key
-SESSION_S = 12 * 3600
-MOST_SESSIONS = 1000
 
 
 def is_loopback(host: str) -> bool:
@@ -55,92 +53,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class Keys:
-    """Holds the credentials: the token, a code that works once, and the browser sessions opened with either."""
-
-    def __init__(self, token: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._token, self._clock = token.encode(), clock
-        self._tries = Tries(clock)
-        self._code_tries = Tries(clock)  # counted separately, because a link on a foreign page may send wrong codes
-        self._sealing = secrets.token_bytes(32)  # HMAC key: derives a session's key from its secret
-        self._sessions: dict[bytes, float] = {}  # the hash of a session's secret -> when it ends
-        # Browsers store cookies by host, not by port, so each service on a machine needs its own cookie name.
-        self.cookie = f"tuner_{secrets.token_hex(6)}"
-        self.code = secrets.token_urlsafe(24)
-
-    def is_token(self, token: bytes, client: str) -> bool:
-        """Checks a token in constant time.
-
-        Raises:
-            Wait: the token is wrong, and too many wrong ones were tried before.
-        """
-        return self._tries.check(client, hmac.compare_digest(token, self._token))
-
-    def spend(self, code: str, client: str) -> bool:
-        """Checks the sign-in code; a right code is replaced, so it works once.
-
-        Raises:
-            Wait: the code is wrong, and too many wrong ones were tried before.
-        """
-        tried = code.encode("utf-8", "replace")
-        right = self._code_tries.check(client, hmac.compare_digest(tried, self.code.encode()))
-        if right:
-            self.code = secrets.token_urlsafe(24)
-        return right
-
-    def open_session(self) -> str:
-        """Opens a session and returns its secret for a cookie.
-
-        The session ends after 12 hours, when the service ends, or when its user signs out.
-        """
-        secret, now = secrets.token_urlsafe(32), self._clock()
-        going_on = [(key, ends) for key, ends in self._sessions.items() if ends > now]
-        self._sessions = dict(going_on[1 - MOST_SESSIONS :]) | {_hashed(secret): now + SESSION_S}
-        return secret
-
-    def key_of(self, secret: str) -> str:
-        """Returns the session's key, which requests that change something need; the cookie does not reveal it."""
-        return hmac.new(self._sealing, secret.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
-
-    def end_session(self, secret: str) -> None:
-        """Ends the session with that secret."""
-        self._sessions.pop(_hashed(secret), None)
-
-    def take_cookie(self, scope: Scope) -> str:
-        """Removes all cookies from a request and returns the session's secret among them, or an empty text.
-
-        FastAPI reads `request.cookies` for each route, which calls Python's cookie parser. That parser's time grows
-        with the square of the header's length: 60 kB of backslashes take 10 s, during which no request is answered.
-        """
-        name, session_secret = self.cookie.encode(), ""
-        for header, value in scope["headers"]:
-            for pair in value.split(b";") if header == b"cookie" else ():
-                key, _, secret = pair.strip().partition(b"=")
-                if key == name:
-                    session_secret = secret.decode("latin-1")  # the secret is URL-safe, so it is never quoted
-        scope["headers"] = [header for header in scope["headers"] if header[0] != b"cookie"]
-        return session_secret
-
-    def holds(self, asked: HTTPConnection, secret: str) -> tuple[bool, bool]:
-        """Checks whether a request has the right token, and whether it has the secret of an open session.
-
-        Raises:
-            Wait: as `is_token`.
-        """
-        kind, _, bearer = asked.headers.get("authorization", "").partition(" ")
-        # Starlette decodes headers as latin-1, but the token may contain other characters.
-        by_token = kind.lower() == "bearer" and self.is_token(bearer.strip().encode("latin-1"), client_of(asked))
-        ends = self._sessions.get(_hashed(secret), 0.0)
-        return by_token, self._clock() < ends
-
-
-def client_of(asked: HTTPConnection) -> str:
-    """Returns the address that a request comes from; ignores all headers, because a client can forge them."""
-    return asked.client.host if asked.client else ""
-
-
-def _hashed(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode("utf-8", "replace")).digest()
+def require_token(host: str, token: str) -> None:
+    """Raises RequestError if other machines can reach the service and there is no token."""
+    if not (token or is_loopback(host)):
+        raise RequestError(
+            f"--host {host} is open to other machines and there is no token: set TUNER_TOKEN to a secret of "
+            f"{LEAST_CHARS} characters or more, or use --host 127.0.0.1"
+        )
 
 
 class Guard:
@@ -177,13 +96,13 @@ class Guard:
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or (self._loopback and not is_loopback(_without_port(hosts[0]))):
             what = "open this page as http://127.0.0.1 or localhost" if self._loopback else "send one"
-            return refusal(403, f"the Host header names another machine, or none; {what}")
+            return refusal(403, f"the Host header is missing or names another machine; {what}")
         asked = HTTPConnection(scope)
         origin, site = asked.headers.get("origin"), asked.headers.get("sec-fetch-site", "same-origin")
         if origin is not None and _netloc(origin) != hosts[0].lower():
-            return refusal(403, "the Origin header names another page than this service's; ask from here")
+            return refusal(403, "the Origin header names another site; send the request from this service's page")
         if site not in ("same-origin", "none") and (scope["method"] not in READS or scope["path"].startswith("/api/")):
-            return refusal(403, "a page elsewhere asked for this; ask from here")
+            return refusal(403, "a page of another site sent this request; send it from this service's page")
         return None
 
     def _signed_in(self, scope: Scope) -> Response | None:
@@ -194,10 +113,14 @@ class Guard:
         if not codes:
             return signin_page()
         if not self._keys.spend(codes[0], client_of(HTTPConnection(scope))):
-            return signin_page("This link was used already, or is of an earlier start. Sign in by the token.", 401)
+            return signin_page(
+                "This link was already used, or belongs to an earlier start of the service. Sign in with the token.",
+                401,
+            )
         return welcome(self._keys, secure=scope["scheme"] == "https")
 
     def _without_key(self, scope: Scope) -> Response | None:
+        """Refuses a request without the token or the session that it needs; notes in its state whether it may act."""
         reads = scope["method"] in READS
         public, asked = scope["path"] in PUBLIC or (self._loopback and reads), HTTPConnection(scope)
         try:
@@ -225,7 +148,7 @@ def welcome(keys: Keys, secure: bool) -> Response:
     session = keys.open_session()
     page = f"/#key={keys.key_of(session)}"  # browsers never send the fragment; the page moves it to its storage
     answer = HTMLResponse(
-        _page(f'<meta http-equiv="refresh" content="0;url={page}"><p>Signed in. <a href="{page}">Go on</a></p>')
+        _page(f'<meta http-equiv="refresh" content="0;url={page}"><p>Signed in. <a href="{page}">Continue</a></p>')
     )
     answer.set_cookie(keys.cookie, session, max_age=SESSION_S, httponly=True, samesite="strict", secure=secure)
     return answer
@@ -241,8 +164,8 @@ def signin_page(problem: str = "", status: int = 200, more: Mapping[str, str] | 
     form = (
         f'<h1>Sign in</h1><p role="alert">{problem}</p><form method="post" action="/signin"><p><label>Token '
         '<input type="password" name="token" autocomplete="current-password" required autofocus></label> '
-        "<button>Sign in</button></p></form><p>It is TUNER_TOKEN where the service was started, or in the file that "
-        "it named then.</p>"
+        "<button>Sign in</button></p></form><p>The token is the TUNER_TOKEN that the service was started with, or the "
+        "content of the file that the service named when it started.</p>"
     )
     policy = HEADERS["Content-Security-Policy"].replace("form-action 'none'", "form-action 'self'")
     # With the policy no-referrer, a browser sends a form with `Origin: null`, even to its own site.
@@ -256,12 +179,6 @@ def _page(body: str) -> str:
     view = '<meta name="viewport" content="width=device-width">'
     look = "".join(f'<link rel="stylesheet" href="{path}">' for path in PUBLIC if path.endswith(".css"))
     return f"{head}{view}{look}<main>{body}</main></html>"
-
-
-def refusal(status: int, message: str, more: Mapping[str, str] | None = None) -> Response:
-    """Returns an error response of the API, `{"error": message}`; `more` are additional headers."""
-    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-    return JSONResponse({"error": message}, status, headers | dict(more or {}))
 
 
 def _netloc(origin: str) -> str | None:

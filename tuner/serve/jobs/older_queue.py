@@ -17,19 +17,19 @@ from typing import Any
 
 from tuner.errors import RequestError
 from tuner.record.files import bytes_in, parsed
-from tuner.serve.cluster import MODULE
-from tuner.serve.options import SETTABLE, Start
-from tuner.serve.queue import Queue, Search
+from tuner.serve.jobs.options import SETTABLE, Start
+from tuner.serve.jobs.queue import Queue, Search
 from tuner.spec.experiment import Experiment
 
 FOLDER = ".service"
+HEAD = b"tuner.serve.head"  # the module that ran the head of the older service's Ray cluster
 MOST_BYTES = 64 << 10  # of a file; the service wrote 3 kB
 MOST_FILES = 1000
 MESSAGE = "waited in the queue of an older tuner.serve; start it again"
 WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, RequestError)
 
 
-def bring(results: Path, queue: Path) -> None:
+def import_older_queue(results: Path, queue: Path) -> None:
     """Creates a new queue and lists in it the searches that an older service had not begun.
 
     It does nothing if the queue exists. The user must start the listed searches again. It prints a line if the older
@@ -45,8 +45,8 @@ def bring(results: Path, queue: Path) -> None:
     mine = Queue(queue)
     for search in left:
         mine.put(search)
-    waited = f"; searches that waited there are listed, to be started again: {len(left)}" if left else ""
-    print(f"{folder} is of an older version and no longer used{waited}{_head(folder)}", file=sys.stderr, flush=True)
+    waited = f"; the page lists {len(left)} that waited there, so that you can start them again" if left else ""
+    print(f"{folder} is from an older version and no longer used{waited}{_head(folder)}", file=sys.stderr, flush=True)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -103,6 +103,6 @@ def _head(folder: Path) -> str:
         words, variables = ((process / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
     except WRONG:
         return ""
-    if MODULE.encode() not in words or b"RAY_AUTH_TOKEN_PATH=" + os.fsencode(folder / "ray_token") not in variables:
+    if HEAD not in words or b"RAY_AUTH_TOKEN_PATH=" + os.fsencode(folder / "ray_token") not in variables:
         return ""
-    return f"; its Ray still runs, end it by kill {process.name} once its searches are done"
+    return f"; its Ray cluster still runs: end it with kill {process.name} once its searches have ended"

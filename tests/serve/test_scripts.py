@@ -1,0 +1,61 @@
+"""The types of the page's scripts: TypeScript's compiler checks them, and they agree with the API's schema."""
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from tuner.serve.page import HERE, SCRIPTS
+
+TSC = shutil.which("tsc")
+needs_tsc = pytest.mark.skipif(TSC is None, reason="there is no TypeScript compiler: apt-get install node-typescript")
+
+
+def checked(folder):
+    return subprocess.run([TSC, "--project", str(folder)], capture_output=True, text=True)
+
+
+@needs_tsc
+def test_the_types_of_the_scripts_are_right():
+    done = checked(HERE)
+    assert done.returncode == 0, done.stdout
+
+
+@needs_tsc
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("page.js", "summary.num_samples", "summary.num_sample"),
+        ("tables.js", "text: (t) => t.epochs,", "text: (t) => t.epochs.length,"),
+        ("insight.js", 'at("importance")', "at(3)"),
+    ],
+)
+def test_a_wrong_type_is_noticed(tmp_path, name, right, wrong):
+    for path in (*HERE.glob("*.js"), HERE / "api.d.ts", HERE / "tsconfig.json"):
+        shutil.copy(path, tmp_path)
+    script = tmp_path / name
+    assert right in script.read_text()
+    script.write_text(script.read_text().replace(right, wrong))
+    assert f"{name}(" in checked(tmp_path).stdout
+
+
+def test_every_script_is_checked_and_reached_from_the_page():
+    texts = {name: (HERE / name).read_text() for name in SCRIPTS}
+    assert all(text.startswith("// @ts-check\n") for text in texts.values())
+    reached, imported = set(), {"page.js"}
+    while imported:
+        reached |= imported
+        imported = {name for each in imported for name in re.findall(r'from "\./(.*?)"', texts[each])} - reached
+    assert reached == set(SCRIPTS)
+
+
+def test_the_types_of_answers_are_those_of_the_schema(service):
+    schemas = service.anyone.get("/api/openapi.json").json()["components"]["schemas"]
+    text = (HERE / "api.d.ts").read_text()
+    bodies = dict(re.findall(r"^export interface (\w+) \{(.*?)\}$", text, re.M | re.S))
+    plain = {name: re.sub(r"\{[^{}]*\}", "", body) for name, body in bodies.items()}  # without types within types
+    typed = {name: set(re.findall(r"(?:^|;)\s*(\w+)\??:", body)) for name, body in plain.items()}
+    assert {"Shown", "Changes", "TrialRow", "DecisionRow", "WhatIf", "OneTrial"} <= set(typed)
+    for name in set(typed) - {"Figure", "Option"}:  # parts of Plotly's and of OpenAPI's own schema
+        assert typed[name] == set(schemas[name]["properties"]), name

@@ -1,0 +1,1 @@
+"""Analyses of one experiment; a child process computes the expensive ones."""

@@ -1,0 +1,84 @@
+// The types of the service's answers, as /api/openapi.json describes them, and the part of Plotly that the page calls.
+// A test compares the fields with those of the schema.
+
+export type Num = number | "nan" | "inf" | "-inf";
+export type Config = { [name: string]: unknown };
+
+export interface BestRow { trial: string; epoch: number; value: Num; config: Config }
+
+export interface Shown {
+  name: string; error: string; space: string; state: string; killed: boolean; searcher: string; scheduler: string;
+  metric: string; mode: string; num_samples: number; max_epochs: number; grace_period: number;
+  reduction_factor: number; seed: number; counts: { [status: string]: number }; best: BestRow | null;
+  started: number | null; updated: number | null; epochs: number; took_s: number; lines: number; notice: string;
+  resume: string; retrain: string; message: string; actions: string[];
+}
+
+export interface TrialRow {
+  trial: string; status: string; epochs: number; best: Num | null; best_epoch: number | null; last: Num | null;
+  seconds: number; rung: number | null; reason: string; config: Config; resources: Config; node: string;
+  errors: string[];
+}
+
+export interface RungRow {
+  rung: number; bracket: number | null; came: number; went_on: number; stopped: number; waiting: number;
+  best: Num | null; cutoff_then: Num | null; cutoff_now: Num | null; would_pass_now: number | null;
+}
+
+export interface DecisionRow {
+  trial: string; epoch: number; rung: number | null; bracket: number | null; value: Num | null; cutoff: Num | null;
+  margin: number | null; recorded: number; action: string; reason: string;
+}
+
+export interface Figure { data: { [name: string]: any }[]; layout: { [name: string]: any } }
+export interface FigureAnswer { figure: Figure }
+
+export interface Changes {
+  summary: Shown; since: number; num_trials: number; num_decisions: number; parameters: string[]; rungs: RungRow[];
+  figures: { [name: string]: Figure }; trials: TrialRow[]; decisions: DecisionRow[]; left_out: number;
+}
+
+export interface Experiments { results: string; total: number; experiments: Shown[]; left_out: number }
+
+export interface Log { name: string; size_bytes: number; tail: string }
+
+export interface OneTrial {
+  row: TrialRow; decisions: DecisionRow[]; metrics: Config[]; figure: Figure; cost: string; checkpoint: string;
+  retrain: string; logs: Log[]; left_out: number;
+}
+
+export interface Range { least: number; most: number }
+
+export interface Fate {
+  trial: string; recorded: number; outcome: "stopped" | "ended" | "unknown"; epochs: number; rung: number | null;
+  value: number | null; cutoff: number | null;
+}
+
+export interface WhatIf {
+  scheduler: string; grace_period: number; reduction_factor: number; brackets: number; max_epochs: number;
+  same: boolean; exact: boolean; best: string; best_lost: boolean | null; epochs_recorded: number; epochs: Range;
+  stopped_recorded: number; reproduced: number | null; stopped: Range; fates: Fate[]; notes: string[];
+}
+
+export interface WhatIfAnswer { outcome: WhatIf; figure: Figure }
+
+export interface AuditedTrial {
+  trial: string; stopped: number; epochs: number; best: number | null; best_epoch: number | null; beats: boolean;
+  differs: string; seconds: number;
+}
+
+export interface AuditResult {
+  winner: string; winner_value: number; metric: string; pruned: number; asked: number; seed: number; done: number;
+  beat: number; low: number; high: number; matching: number; stale: boolean; trials: AuditedTrial[];
+}
+
+export interface AuditAnswer { result: AuditResult | null; command: string }
+export interface Session { signed_in: boolean; problem: string }
+export interface Spaces { spaces: { name: string; about: string }[] }
+
+// A property of the schema `Start`.
+export interface Option { type?: string; description?: string; enum?: string[]; anyOf?: Option[] }
+
+declare global {
+  const Plotly: { react(node: HTMLElement, data: object[], layout: object, config: object): Promise<void> };
+}

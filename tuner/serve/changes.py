@@ -1,0 +1,83 @@
+"""The route that the page asks after new events: in one response, the rows that changed and the figures it wants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, get_args
+
+from fastapi import FastAPI, Query
+from starlette.responses import Response
+
+from tuner.errors import blamed
+from tuner.serve.answers import MOST_BYTES, BoundedResponse, figures_text, text_of
+from tuner.serve.control import Desk, Shown
+from tuner.views import tables
+from tuner.views.figures import FigureName
+from tuner.views.parallel import parallel_of
+
+MOST_ROWS = 10_000
+Since = Annotated[int, Query(ge=0, le=10**12, description="only trials that changed after this line of the journal")]
+Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="rows to send at most")]
+Wanted = Annotated[list[FigureName], Query(max_length=len(get_args(FigureName)), description="figures to send")]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows that changed after line `since` of the journal, all of one state of the experiment.
+
+    `since` is 0 if the response has all rows, because the request named no line or one beyond the journal's end.
+    `num_trials` and `num_decisions` count all of the experiment. `parameters` are those that differ between trials.
+    `rungs` are all rungs. With `since` 0, decisions start with the smallest margin, else they are in the order of the
+    trials. `left_out` counts rows that did not fit.
+    """
+
+    summary: Shown
+    since: int
+    num_trials: int
+    num_decisions: int
+    parameters: list[str]
+    rungs: list[tables.RungRow]
+    trials: list[tables.TrialRow] = field(default_factory=list)
+    decisions: list[tables.DecisionRow] = field(default_factory=list)
+    left_out: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes(Rows):
+    """The rows that changed, and the requested figures of Plotly's schema; figures without data are left out."""
+
+    figures: dict[str, dict[str, Any]]
+
+
+def add_changes(app: FastAPI, desk: Desk) -> None:
+    """Adds the route to the app."""
+
+    @app.get("/api/experiments/{name}/changes", responses={200: {"model": Changes}})
+    def changes(name: str, since: Since = 0, limit: Limit = MOST_ROWS, figures: Wanted = []) -> Response:  # noqa: B006
+        """Its summary, the rows that changed after a line of its journal, and figures: what a live view needs.
+
+        limit applies to the trials and to the decisions.
+        """
+        view = desk.view(name)
+        record = view.record
+        since = since if since <= view.summary.lines else 0
+        with blamed(name):
+            parameters = [axis.name for axis in parallel_of(record).axes[:-1]]
+        rungs, calls = record.standing.rungs, record.standing.calls
+        rows = Rows(
+            summary=desk.shown(view),
+            since=since,
+            num_trials=len(record.trials),
+            num_decisions=len(calls),
+            parameters=parameters,
+            rungs=tables.rung_rows(record, MOST_ROWS),
+            left_out=max(0, len(rungs) - MOST_ROWS),
+        )
+        changed = tables.changed_since(record, since)[:limit]
+        text = text_of(
+            rows,
+            trials=tables.trial_rows(record, changed),
+            decisions=tables.decision_rows(record, limit=limit, since=since),
+        ).encode()
+        drawn = figures_text({each: view.figure(each) for each in figures}, MOST_BYTES - len(text))
+        return BoundedResponse(text[:-1] + b', "figures": ' + drawn + b"}")

@@ -1,0 +1,206 @@
+// @ts-check
+// The experiment on display: its rows and figures, kept up to date. The event stream says when its journal has new
+// lines; one request then brings the rows that changed and the figures that the user sees.
+
+import { attempt } from "./dom.js";
+import { get, pathOf } from "./service.js";
+import { ALL_ROWS, MOST_ROWS } from "./tables.js";
+
+/** @typedef {import("./api.js").Changes} Changes */
+/** @typedef {import("./api.js").Figure} Figure */
+/** @typedef {import("./api.js").Shown} Shown */
+
+export const BUSY = ["queued", "starting", "running", "stopping"];
+export const FIGURES = ["curves", "history", "parallel", "slices", "timeline", "usage"];
+// The start and end of a job are not in the journal, and neither is the end of a killed process: the page asks.
+const JOB_POLL_MS = 1500; // while a job starts or ends
+const POLL_MS = 10000; // while a search runs
+
+/** The experiment on display; null while the page shows the list.
+ * @type {{now: Experiment | null}} */
+export const shown = { now: null };
+
+/** The sections that are on the screen or close to it.
+ * @type {Set<string>} */
+export const near = new Set();
+const observer = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    near[isIntersecting ? "add" : "delete"](target.id);
+  }
+  shown.now?.scrolled();
+}, { rootMargin: "300px" });
+for (const section of document.querySelectorAll("#one > :is(section, details)")) observer.observe(section);
+
+/** @param {string} name */
+const isNear = (name) => near.has(`${name}-section`);
+
+export class Experiment {
+  /** @type {Changes | null} What is loaded; `trials` and `decisions` are the loaded rows. */
+  loaded = null;
+  trial = ""; // the trial in the dialog
+  isClosed = false;
+  /** @type {number | undefined} */ #update = undefined;
+  /** @type {number | undefined} */ #poll = undefined;
+  /** @type {number | undefined} */ #retry = undefined;
+  /** @type {number | undefined} */ #scroll = undefined;
+  /** @type {EventSource | undefined} */ #stream = undefined;
+  #limit = MOST_ROWS; // rows that are loaded at most
+  #took = 0; // ms of the last load
+  #isBehind = false; // whether the journal has lines that are not loaded
+  #isEnding = false; // whether the last event was the end of the search
+  /** @type {Map<string, number>} The number of lines that a figure shows. */
+  #drawn = new Map();
+  #last = Promise.resolve();
+
+  /**
+   * @param {string} name
+   * @param {(experiment: Changes, figures: string[]) => void} draw shows what is loaded; `figures` have changed
+   * @param {(text: string) => void} tell shows the state of the event stream
+   */
+  constructor(name, draw, tell) {
+    this.name = name;
+    this.draw = draw;
+    this.tell = tell;
+    this.path = pathOf(name);
+  }
+
+  /** Whether all rows are loaded, or as many as the service sends. */
+  get isWhole() {
+    return this.#limit === ALL_ROWS;
+  }
+
+  /** Loads what changed and draws it; one load at a time. Loads all rows, not the first ones, from `all` on. */
+  async load({ all = false, fresh = true } = {}) {
+    const before = this.#last.catch(() => {});
+    this.#last = before.then(async () => {
+      const isWider = all && !this.isWhole;
+      if (isWider) this.#limit = ALL_ROWS;
+      await this.#load(isWider || !this.loaded ? 0 : this.loaded.summary.lines, fresh);
+    });
+    return this.#last;
+  }
+
+  /** @param {number} since @param {boolean} fresh whether the journal has new lines @returns {Promise<void>} */
+  async #load(since, fresh) {
+    if (this.isClosed) return;
+    this.#isBehind = false;
+    const before = this.loaded;
+    const wanted = FIGURES.filter((name) => (before?.figures[name] ? isNear(name) && (fresh || this.#isStale(name)) : fresh));
+    const query = new URLSearchParams({ since: String(since), limit: String(since ? ALL_ROWS : this.#limit) });
+    for (const name of wanted) query.append("figures", name);
+    const began = performance.now();
+    /** @type {Changes} */
+    const changes = await get(`${this.path}/changes?${query}`);
+    this.#took = performance.now() - began;
+    if (changes.since && (changes.left_out || Math.max(changes.trials.length, changes.decisions.length) >= ALL_ROWS)) {
+      return this.#load(0, fresh); // more changed rows than one response has
+    }
+    if (this.isClosed) return;
+    const figures = Object.keys(changes.figures);
+    for (const name of figures) this.#drawn.set(name, changes.summary.lines);
+    if (before) changes.figures = { ...before.figures, ...changes.figures };
+    if (before && changes.since) {
+      changes.trials = merged(before.trials, changes.trials, this.#limit);
+      changes.decisions = withNew(before.decisions, changes.decisions, this.#limit);
+    }
+    this.loaded = changes;
+    this.#pollLater(changes.summary);
+    this.draw(changes, figures);
+  }
+
+  /** @param {string} name */
+  #isStale(name) {
+    return this.#drawn.get(name) !== this.loaded?.summary.lines;
+  }
+
+  /** Follows the journal from the last loaded line on. */
+  follow() {
+    if (!this.loaded || this.isClosed) return;
+    this.#stream = new EventSource(`${this.path}/events?after=${this.loaded.summary.lines}`);
+    this.#stream.onopen = () => this.tell("live");
+    this.#stream.onmessage = ({ data }) => {
+      this.#isEnding = /"event": ?"experiment_finished"/.test(data);
+      this.#isBehind = true;
+      this.updateLater();
+    };
+    this.#stream.onerror = () => {
+      this.tell("reconnecting");
+      if (this.#stream?.readyState === EventSource.CLOSED) this.#retry = setTimeout(() => this.follow(), 5000);
+    };
+  }
+
+  /** Loads what changed soon. Many events within a second cause one request; a hidden page sends none. */
+  updateLater() {
+    if (document.hidden || !this.#isBehind) return;
+    this.#update ??= setTimeout(async () => {
+      await attempt(() => this.load());
+      this.#update = undefined;
+      this.updateLater();
+    }, Math.min(5000, Math.max(800, 20 * this.#took))); // 1/20 of the time, to spare the search
+  }
+
+  /** Updates the sections that came onto the screen; loads their figures if these are older than the rows. */
+  scrolled() {
+    this.#scroll ??= setTimeout(() => {
+      this.#scroll = undefined;
+      if (FIGURES.some((name) => this.loaded?.figures[name] && isNear(name) && this.#isStale(name))) {
+        attempt(() => this.load({ fresh: false }));
+      } else if (this.loaded) this.draw(this.loaded, []);
+    }, 150);
+  }
+
+  /** @param {Shown} summary */
+  #pollLater(summary) {
+    clearTimeout(this.#poll);
+    if (this.isClosed || !BUSY.includes(summary.state)) return;
+    const pause = summary.state === "running" && !this.#isEnding ? POLL_MS : JOB_POLL_MS;
+    this.#poll = setTimeout(() => (document.hidden ? this.#pollLater(summary) : attempt(() => this.#ask(summary))), pause);
+  }
+
+  /** @param {Shown} before */
+  async #ask(before) {
+    try {
+      /** @type {Shown} */
+      const now = await get(this.path);
+      const seen = this.loaded?.summary ?? before;
+      const isSame = now.state === seen.state && now.message === seen.message && now.lines <= seen.lines
+        && String(now.actions) === String(seen.actions) && (now.lines > 0 || now.updated === seen.updated);
+      if (!isSame) await this.load({ fresh: now.lines !== seen.lines });
+    } finally {
+      this.#pollLater(this.loaded?.summary ?? before);
+    }
+  }
+
+  close() {
+    this.isClosed = true;
+    this.#stream?.close();
+    for (const timer of [this.#update, this.#poll, this.#retry, this.#scroll]) clearTimeout(timer);
+  }
+}
+
+/**
+ * Returns the first rows in the order of the trials; changed rows replace their earlier versions.
+ *
+ * @param {import("./api.js").TrialRow[]} rows
+ * @param {import("./api.js").TrialRow[]} changed
+ * @param {number} limit
+ */
+function merged(rows, changed, limit) {
+  const known = new Map(rows.map((row) => [row.trial, row]));
+  for (const row of changed) if (known.has(row.trial) || known.size < limit) known.set(row.trial, row);
+  return [...known.values()];
+}
+
+/**
+ * Returns the decisions with the smallest margins; those of changed trials replace the earlier ones of these trials.
+ * A journal only adds decisions.
+ *
+ * @param {import("./api.js").DecisionRow[]} decisions
+ * @param {import("./api.js").DecisionRow[]} changed
+ * @param {number} limit
+ */
+function withNew(decisions, changed, limit) {
+  const trials = new Set(changed.map((decision) => decision.trial));
+  const all = [...decisions.filter((decision) => !trials.has(decision.trial)), ...changed];
+  return all.sort((a, b) => (a.margin ?? Infinity) - (b.margin ?? Infinity) || 0).slice(0, limit);
+}

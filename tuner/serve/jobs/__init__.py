@@ -1,0 +1,1 @@
+"""The searches that the service runs: requested, checked, queued, and run as Ray jobs."""

@@ -1,0 +1,81 @@
+"""Checks a search without starting it: `python -m tuner.serve.jobs.check OPTIONS` takes the options of `tuner.run`.
+
+The service runs it in a process of its own, so that the service imports neither ray nor torch and executes no space's
+file. It prints the experiment as JSON, with all defaults filled in. For a wrong option it prints the same line as
+`tuner.run` and exits with code 2. With ELSEWHERE as the last argument, the search is for a cluster: the check then does
+not require that a trial fits this machine, because the service itself checks the cluster's nodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from typing import Any
+
+from tuner.errors import RequestError
+from tuner.serve.access.state import child_environment
+from tuner.serve.answers import Refused
+from tuner.spec.experiment import Experiment
+
+ELSEWHERE = "--elsewhere"
+CHECK_S = 120.0
+
+
+def checked_options(arguments: list[str]) -> dict[str, Any]:
+    """Checks arguments of `tuner.run` in a child process; returns the experiment's fields with defaults filled in.
+
+    Raises:
+        RequestError: an argument is wrong; the text is that of `tuner.run`.
+        Refused: the check failed or took more than CHECK_S.
+    """
+    command = [sys.executable, "-m", "tuner.serve.jobs.check", *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=CHECK_S,
+            stdin=subprocess.DEVNULL,
+            env=child_environment(),
+        )
+    except subprocess.TimeoutExpired:
+        raise Refused(503, f"checking the request took more than {CHECK_S:g} s; try again") from None
+    if done.returncode == 0:
+        options: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return options
+    lines = done.stderr.strip().splitlines()
+    if done.returncode == 2 and lines and lines[-1].startswith("tuner: error: "):
+        raise RequestError(lines[-1].removeprefix("tuner: error: "))
+    print(done.stderr, file=sys.stderr, flush=True)
+    raise Refused(503, f"checking the request failed (exit code {done.returncode}); see the service's output")
+
+
+def experiment_of(argv: list[str]) -> Experiment:
+    """Returns the experiment that these arguments request, with all defaults filled in.
+
+    Raises:
+        RequestError: an argument is wrong; the text is that of `tuner.run`.
+    """
+    from tuner import run  # imported here, because the service needs only `checked_options`
+
+    here = argv[-1:] != [ELSEWHERE]
+    argv = argv if here else argv[:-1]
+    command = run.parse(argv, Experiment())
+    return run.request_of(argv, command, run.resumed_experiment(command), here).experiment
+
+
+def main(argv: list[str]) -> int:
+    """Prints the experiment to stdout and returns 0, or prints one line to stderr and returns 2."""
+    try:
+        experiment = experiment_of(argv)
+    except RequestError as error:
+        print(f"tuner: error: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(dataclasses.asdict(experiment)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
