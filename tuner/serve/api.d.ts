@@ -73,8 +73,9 @@ export interface AuditResult {
 }
 
 export interface AuditAnswer { result: AuditResult | null; command: string }
-export interface Session { signed_in: boolean; problem: string }
-export interface Spaces { spaces: { name: string; about: string }[] }
+export interface SignIn { signed_in: boolean; problem: string }
+export interface SpaceChoice { name: string; about: string }
+export interface SpaceChoices { spaces: SpaceChoice[] }
 
 // A property of the schema `Start`.
 export interface Option { type?: string; description?: string; enum?: string[]; anyOf?: Option[] }

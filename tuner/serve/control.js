@@ -18,7 +18,7 @@ let isSignedIn = false;
 // --- the session -----------------------------------------------------------------------------------------------------
 
 export async function showSession() {
-  /** @type {import("./api.js").Session} */
+  /** @type {import("./api.js").SignIn} */
   const session = await get("/api/session", key());
   isSignedIn = session.signed_in && !session.problem;
   at("signin").hidden = session.signed_in || Boolean(session.problem);
@@ -31,7 +31,7 @@ export async function showSession() {
 
 async function makeForm() {
   const [{ spaces }, api] = await Promise.all([
-    /** @type {Promise<import("./api.js").Spaces>} */ (get("/api/spaces")), get("/api/openapi.json")]);
+    /** @type {Promise<import("./api.js").SpaceChoices>} */ (get("/api/spaces")), get("/api/openapi.json")]);
   /** @type {Record<string, Option>} */
   const properties = api.components.schemas.Start.properties;
   properties.space.enum = spaces.map((space) => space.name);
