@@ -17,7 +17,7 @@ from tuner.views.labels import MOST_NAME, escaped, flat
 from tuner.views.one_trial import draw_metrics
 from tuner.views.parallel import MOST_PARAMETERS, parallel_of, parameters_of
 from tuner.views.slices import usage_of
-from tuner.views.tables import cutoff_of, decision_rows, rung_rows, trial_rows
+from tuner.views.tables import decision_rows, rung_rows, trial_rows
 from tuner.views.whatif import what_if
 from tuner.views.whatif_figure import cuts_of, draw_whatif
 
@@ -130,10 +130,13 @@ def test_a_rung_counts_who_came_and_who_would_pass_now(searched):
 def test_the_cutoff_now_is_rays(mode, factor):
     values = [0.3, 1.7, 0.9, 1.1, 2.2]
     sign = 1 if mode == "max" else -1
-    bracket = _Bracket(1, 8, factor, 0)
-    wanted = sign * bracket.cutoff({n: sign * value for n, value in enumerate(values)})
-    scores = sorted(sign * value for value in values)
-    assert cutoff_of(scores, Experiment(mode=mode, reduction_factor=factor)) == pytest.approx(wanted)
+    theirs = sign * _Bracket(1, 8, factor, 0).cutoff({n: sign * value for n, value in enumerate(values)})
+    trials = [trial(n, [value], decisions=[decided(1, value, None)]) for n, value in enumerate(values)]
+    (row,) = rung_rows(record(*trials, mode=mode, reduction_factor=factor))
+    assert row.cutoff_now == pytest.approx(theirs)
+    assert row.would_pass_now == sum(sign * value >= sign * theirs for value in values)
+    (row,) = rung_rows(record(*trials, mode=mode, reduction_factor=factor, scheduler="median"))
+    assert (row.cutoff_now, row.would_pass_now) == (None, None)
 
 
 def test_a_trial_that_was_paused_went_on_if_it_reported_more():

@@ -3,17 +3,14 @@
 import random
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule
+from ray.tune.schedulers import MedianStoppingRule
 
 from tuner.errors import RequestError
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
-from tuner.spec.rules import Asha, Median, percentile
+from tuner.spec.rules import Median
 from tuner.views.whatif import Range, reproduced, what_if
 from tuner.views.whatif_figure import cuts_of, draw_whatif
 
@@ -27,12 +24,6 @@ def record(curves, status="completed", **options):
         ended = status if len(values) < experiment.max_epochs else "completed"
         trials.append(TrialRecord(f"{n:05}", {"x": n}, ended, "r", reports, order=n))
     return ExperimentRecord(experiment, {}, tuple(trials), "finished")
-
-
-@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=40), st.floats(1.01, 20))
-def test_the_percentile_is_numpys_to_the_bit(values, factor):
-    percent = (1 - 1 / factor) * 100
-    assert percentile(sorted(values), percent) == np.nanpercentile(values, percent)
 
 
 class Named:
@@ -51,24 +42,6 @@ def raced(seed):
         yield trial, *left[trial].pop(0)
         if not left[trial]:
             del left[trial]
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("brackets", [1, 3])
-def test_asha_decides_as_rays_does(seed, brackets):
-    rules = Experiment(max_epochs=8, seed=seed)
-    theirs = AsyncHyperBandScheduler(
-        time_attr="t", metric="m", mode="min", max_t=8, grace_period=1, reduction_factor=2, brackets=brackets
-    )
-    ours, stopped = Asha(rules, brackets), set()
-    for trial, epoch, value in raced(seed):
-        if trial in stopped:
-            continue
-        theirs._trial_info.setdefault(str(trial), theirs._brackets[ours.bracket(trial)])
-        wanted = theirs.on_trial_result(None, SimpleNamespace(trial_id=str(trial)), {"t": epoch, "m": value})
-        assert ours.judge(trial, epoch, value).action == wanted.lower()
-        stopped |= {trial} if wanted == "STOP" else set()
-    assert stopped
 
 
 @pytest.mark.parametrize("seed", range(5))
