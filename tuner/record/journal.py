@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from tuner.errors import RequestError
 from tuner.record.events import Event, check_event
-from tuner.record.files import MOST_BYTES, lines_of, open_in, parsed, write_atomically
+from tuner.record.files import MOST_BYTES, MOST_NUMBER, lines_of, open_in, parsed, write_atomically
 
 BEGINNINGS = ("experiment_started", "experiment_resumed")  # the first event of a session
 SEAL = b', "crc": "%08x"}'
@@ -240,9 +240,16 @@ def opened(line: bytes, is_sealed: bool) -> Event:
 
 
 def plain(value: Any) -> Any:
-    """Converts a value to JSON's types: numpy and torch scalars to Python numbers, unknown types to their repr."""
-    if value is None or isinstance(value, (bool, int)):
+    """Converts a value to JSON's types: numpy and torch scalars to Python numbers, unknown types to their repr.
+
+    An integer above MOST_NUMBER becomes infinite.
+    """
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int):
+        return (
+            value if abs(value) <= MOST_NUMBER else math.inf if value > 0 else -math.inf
+        )  # readers refuse larger ones
     if isinstance(value, str):
         return str(value)  # numpy.str_ is a subclass of str
     if isinstance(value, float):
