@@ -41,6 +41,7 @@ class StandIn:
     status: str = "RUNNING"
     is_saving: bool = False
     will_retry: bool = False
+    storage: SimpleNamespace = field(default_factory=SimpleNamespace)
 
     @property
     def run_metadata(self):

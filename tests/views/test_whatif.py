@@ -4,13 +4,13 @@ import random
 from types import SimpleNamespace
 
 import pytest
-from ray.tune.schedulers import MedianStoppingRule
+from ray.tune.schedulers import HyperBandScheduler, MedianStoppingRule
 
 from tuner.errors import RequestError
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
-from tuner.spec.rules import Median
+from tuner.spec.rules import HyperBand, Median
 from tuner.views.whatif import Range, reproduced, what_if
 from tuner.views.whatif_figure import cuts_of, draw_whatif
 
@@ -28,6 +28,8 @@ def record(curves, status="completed", **options):
 
 class Named:
     """A trial to Ray's rules, which hash it."""
+
+    is_saving, status = False, "RUNNING"
 
     def __init__(self, trial_id):
         self.trial_id = trial_id
@@ -62,6 +64,73 @@ def test_the_median_rule_decides_as_rays_does(seed, left_out):
             theirs.on_trial_complete(nobody, one, result)
             ours.ended(trial, epoch, value)
     assert stopped
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_median_rule_forgets_the_epochs_that_a_trial_trains_again(seed):
+    """A trial that restarts from an earlier checkpoint has, from there on, only the means that it reports again."""
+    rules, chance = Experiment(max_epochs=8, grace_period=2), random.Random(seed)
+    reports = [(trial, epoch, value) for trial, epoch, value in raced(seed) if trial < 8 and epoch < 6]
+    first = Median(rules)
+    for trial, epoch, value in reports:
+        first.judge(trial, epoch, value)
+    for trial in range(8):
+        first.judge(trial, 3, chance.random())
+    for epoch in range(2, 8):
+        _, num_compared = first.median(epoch)
+        assert num_compared == (8 if epoch <= 3 else 0)
+
+
+class Stopped:
+    """As much of Ray's controller as HyperBand asks for: it ends a paused trial."""
+
+    def __init__(self, scheduler):
+        self.scheduler = scheduler
+
+    def stop_trial(self, trial):
+        trial.status = "TERMINATED"
+        self.scheduler.on_trial_remove(self, trial)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(("most", "factor"), [(8, 3), (9, 3), (16, 2), (5, 4)])
+def test_hyperband_decides_as_rays_does(seed, most, factor):
+    chance, num = random.Random(seed), 20
+    theirs = HyperBandScheduler(time_attr="t", metric="m", mode="min", max_t=most, reduction_factor=factor)
+    ours = HyperBand(Experiment(scheduler="hyperband", max_epochs=most, reduction_factor=factor))
+    controller, trials = Stopped(theirs), [Named(str(n)) for n in range(num)]
+    epochs, stopped, halved = [0] * num, set(), 0
+    for n, trial in enumerate(trials):
+        theirs.on_trial_add(controller, trial)
+        ours.added(n)
+    while running := [n for n, trial in enumerate(trials) if trial.status == "RUNNING"]:
+        n = chance.choice(running)
+        epochs[n] += 1
+        value = round(chance.random(), 3)
+        action = theirs.on_trial_result(controller, trials[n], {"t": epochs[n], "m": value})
+        judged = ours.judge(n, epochs[n], value)
+        decided = ours.settled(n) if judged.action == "pause" else []
+        if action == "PAUSE":
+            trials[n].status = "PAUSED"
+        elif action == "STOP":
+            controller.stop_trial(trials[n])
+        stopped |= {other for other, each in decided if each.action == "stop"}
+        for other, each in decided:
+            assert (trials[other].status == "TERMINATED") == (each.action == "stop")
+            trials[other].status = "RUNNING" if each.action == "continue" else "TERMINATED"
+        halved += any(each.action == "continue" for _, each in decided)
+        assert {other for other in range(num) if trials[other].status == "TERMINATED"} == stopped
+    assert halved and stopped
+
+
+def test_hyperband_is_replayed_with_its_waiting_trials():
+    # 9 epochs and a factor of 3: trials 0 to 2 are never stopped; of 3 to 7, the best two continue after epoch 3.
+    curves = [[float(n)] * 9 for n in (9, 9, 9, 5, 1, 4, 2, 3)]
+    outcome = what_if(record(curves, max_epochs=9), "hyperband", 1, 3)
+    ends = {int(fate.trial): (fate.outcome, fate.epochs, fate.rung, fate.cutoff) for fate in outcome.fates}
+    whole, early = ("ended", 9, None, None), ("stopped", 3, 3, 2.0)
+    assert ends == {0: whole, 1: whole, 2: whole, 3: early, 4: whole, 5: early, 6: whole, 7: early}
+    assert "who would have come first is not known" in outcome.notes[0]
 
 
 def test_whole_curves_are_judged_exactly_and_what_is_saved_is_counted():
