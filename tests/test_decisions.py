@@ -413,23 +413,22 @@ class Halving(Search):
         return action
 
     def halve(self, sign=1):
-        """Reports epoch 2 of the second bracket's trials; returns the decisions' cutoffs and reasons."""
-        for number, loss in zip(range(3, 8), (5.0, 1.0, 4.0, 2.0, 3.0), strict=True):
+        """Reports epoch 2 of the second bracket's trials; returns all decisions."""
+        for number, loss in zip(range(3, 8), (0.5, 0.1, 0.4, 0.2, 0.3), strict=True):
             self.report(number, 2, loss=sign * loss)
-        return [(int(d["trial"]), d["action"], d["cutoff"], d["recorded"], d["reason"]) for d in self.decisions()]
+        names = ("action", "rung", "bracket", "cutoff", "recorded", "reason")
+        return [(int(d["trial"]), *(d[name] for name in names)) for d in self.decisions()]
 
 
 @pytest.mark.parametrize(("mode", "sign"), [("min", 1), ("max", -1)])
 def test_hyperband_explains_each_pause_and_each_stop(tmp_path, mode, sign):
     search = Halving(tmp_path / "j", mode=mode)
     waits = "waits at rung 2 for the other trials of its bracket"
-    cutoff = f"the cutoff {2 * sign} of the 4 trials recorded at rung 2"
+    missed = f"is worse than the cutoff {sign * 0.2} of the 4 trials recorded at rung 2"
+    stops = ((3, 0.5), (5, 0.4), (7, 0.3))
     assert search.halve(sign) == [
-        *((number, "pause", None, number - 3, waits) for number in (3, 4, 5, 6)),
-        *(
-            (n, "stop", 2.0 * sign, 4, f"loss {loss * sign} is worse than {cutoff}")
-            for n, loss in ((3, 5), (5, 4), (7, 3))
-        ),
+        *((number, "pause", 2, 1, None, number - 3, waits) for number in (3, 4, 5, 6)),
+        *((number, "stop", 2, 1, sign * 0.2, 4, f"loss {sign * loss} {missed}") for number, loss in stops),
     ]
     ends = [(event["trial"], event["status"]) for event in read(search.path) if event["event"] == "trial_ended"]
     assert ends == [("00003", "pruned"), ("00005", "pruned"), ("00007", "pruned")]
@@ -498,6 +497,10 @@ def test_paused_trials_wait_until_fewer_than_the_limit_run(tmp_path):
     waits.status = "PENDING"
     second.status = "RUNNING"
     assert scheduler.choose_trial_to_run(None) is waits  # only paused trials wait
+
+
+def test_each_report_is_judged_before_the_next_is_sent(tmp_path):
+    assert Search(tmp_path / "j").scheduler.supports_buffered_results is False  # or Ray would pass on several at once
 
 
 def test_the_trials_that_ran_when_the_search_stopped_run_first(tmp_path):

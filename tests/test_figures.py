@@ -58,6 +58,12 @@ def test_rungs_of_other_schedulers_are_those_that_were_met(searched):
     assert curves_of(record(*searched.trials, scheduler="median")).rungs == []
 
 
+def test_a_rung_between_two_epochs_is_one_line_at_the_later_epoch():
+    decisions = [decided(1, 3.0, None, "continue"), decided(2, 3.0, None, "continue", rung=1.5)]
+    data = curves_of(record(trial(0, [3.0, 3.0], decisions=decisions), reduction_factor=1.5))
+    assert data.rungs == [1, 2, 3, 4, 6]  # of 1, 1.5, 2.25, 3.375, 5.0625 and 7.59
+
+
 def test_figures_are_plotlys_and_strict_json(searched):
     figures = all_figures(searched)
     assert set(figures) == {"curves", "history"}  # the one parameter is the same in all
