@@ -13,8 +13,10 @@ from tuner.drive.decisions import JournalingScheduler
 from tuner.drive.explain import Comparison, Explainer
 from tuner.drive.replay import Replay
 from tuner.drive.schedulers import build_scheduler
+from tuner.drive.stage import Stage
 from tuner.engine.halt import Halt
 from tuner.engine.stage import BareStage
+from tuner.errors import RequestError
 from tuner.record.journal import Journal, Ledger
 from tuner.record.reading import read
 from tuner.space import Space
@@ -37,6 +39,9 @@ class StandIn:
     last_result: dict = field(default_factory=dict)
     checkpoint: object = None
     status: str = "RUNNING"
+    is_saving: bool = False
+    will_retry: bool = False
+    storage: SimpleNamespace = field(default_factory=SimpleNamespace)
 
     @property
     def run_metadata(self):
@@ -172,6 +177,20 @@ def test_median_compares_from_the_grace_period_on(tmp_path):
     assert compared == [(f"{n:05d}", 2, 2, n, 1.0 if n == 3 else None) for n in range(4)]
 
 
+@pytest.mark.parametrize(("mode", "values"), [("min", (1.0, 2.0, 3.0, 9.0)), ("max", (9.0, 3.0, 2.0, 1.0))])
+def test_median_explains_a_stop_by_the_trials_best_value(tmp_path, mode, values):
+    search = Search(tmp_path / "j", max_epochs=8, scheduler="median", mode=mode)
+    for number, value in enumerate(values):
+        search.report(f"{number:05d}", 1, loss=value)
+    first, second, third, fourth = [d["reason"] for d in search.decisions()]
+    assert first == "no other trial to compare with at rung 1"
+    assert (second, third) == tuple(f"only {few} to compare with at rung 1" for few in ("1 trial", "2 trials"))
+    cutoff = f"the cutoff {sorted(values[:3])[1]:g} of the 3 trials recorded at rung 1"
+    assert fourth == f"best loss {values[3]:g} is worse than {cutoff}"
+    assert search.report("00000", 2, loss=values[3]) == CONTINUE
+    assert search.decisions()[-1]["value"] == values[3]  # the reported value; its best is still the first
+
+
 @pytest.mark.parametrize("saved", [{}, {"checkpoint_dir_name": None}])
 def test_a_pause_without_a_checkpoint_ends_the_search_with_what_to_do(tmp_path, monkeypatch, saved):
     search = Search(tmp_path / "j", scheduler="hyperband")
@@ -230,6 +249,19 @@ def test_a_metric_that_is_no_number_is_refused(tmp_path, value):
     assert search.decisions()[0]["value"] is None
 
 
+@pytest.mark.parametrize("value", [2**63, -(2**70), 10**400, -(10**400)])
+def test_an_integer_that_no_float_can_hold_ends_its_trial_alone(tmp_path, value):
+    search = Search(tmp_path / "j", max_epochs=8)
+    assert search.report("00000", 1, loss=value) == STOP
+    assert search.report("00001", 1, loss=0.5, num_steps=value) == CONTINUE
+    verdict = search.scheduler.verdicts["00000"]
+    assert verdict.status == "pruned" and verdict.reason.endswith("at epoch 1: the training diverged")
+    events = read(search.path)  # each line can be read
+    assert [event["event"] for event in events] == ["report", "decision"] * 2
+    assert events[1]["value"] in (None, math.inf, -math.inf)
+    assert search.scheduler.on_trial_complete(None, search.trials["00001"], {"loss": 10**400}) is None
+
+
 def test_a_trial_that_trained_all_its_epochs_is_completed(tmp_path):
     search = Search(tmp_path / "j", max_epochs=3, grace_period=3)
     assert [search.report("00000", epoch, loss=1.0) for epoch in (1, 2, 3)] == [CONTINUE, CONTINUE, STOP]
@@ -237,12 +269,16 @@ def test_a_trial_that_trained_all_its_epochs_is_completed(tmp_path):
     assert (verdict.status, verdict.reason) == ("completed", "trained its 3 epochs")
 
 
-def test_an_epoch_that_is_reported_again_is_journaled_and_not_judged_again(tmp_path):
-    search = Search(tmp_path / "j", max_epochs=8)
+@pytest.mark.parametrize("scheduler", ["asha", "median"])
+def test_an_epoch_that_is_reported_again_is_journaled_and_not_judged_again(tmp_path, scheduler):
+    search = Search(tmp_path / "j", max_epochs=8, scheduler=scheduler)
+    for number in range(3):
+        search.report(f"{number:05d}", 1, loss=1.0)
+        search.report(f"{number:05d}", 2, loss=1.0)
     for epoch, loss in ((1, 1.0), (2, 1.0), (1, 9.0), (2, 9.0)):
-        assert search.report("00000", epoch, loss=loss) == CONTINUE
-    assert [(d["epoch"], d["value"]) for d in search.decisions()] == [(1, 1.0), (2, 1.0)]
-    assert len([event for event in read(search.path) if event["event"] == "report"]) == 4
+        assert search.report("00003", epoch, loss=loss) == CONTINUE
+    assert [(d["epoch"], d["value"]) for d in search.decisions() if d["trial"] == "00003"] == [(1, 1.0), (2, 1.0)]
+    assert len([event for event in read(search.path) if event["event"] == "report"]) == 10
 
 
 @pytest.mark.parametrize(("mode", "values"), [("min", (1.0, 2.0, 3.0)), ("max", (3.0, 2.0, 1.0))])
@@ -351,6 +387,134 @@ def test_rungs_of_a_factor_from_the_command_line_are_whole(tmp_path):
     assert search.decisions()[-1]["reason"] == "no other trial to compare with at rung 2"
 
 
+class Halving(Search):
+    """A search by HyperBand with eight trials: three in its first bracket, five in its second.
+
+    The second bracket keeps two trials at its rung at epoch 2, and ends at epoch 6.
+    """
+
+    def __init__(self, path, **choices):
+        super().__init__(path, scheduler="hyperband", max_epochs=8, reduction_factor=3, **choices)
+        self.stage = Stage(self, self.scheduler, self.journal)
+        for number in range(8):
+            trial = self.stage.trials[f"{number:05d}"] = StandIn(f"{number:05d}", status="PENDING")
+            self.scheduler.on_trial_add(self.stage, trial)
+
+    def report(self, number, epoch, /, **metrics):
+        trial = self.stage.trials[f"{number:05d}"]
+        trial.status = "RUNNING"
+        result = {"training_iteration": epoch, "checkpoint_dir_name": "checkpoint_000000", **metrics}
+        action = self.scheduler.on_trial_result(self.stage, trial, result)
+        trial.last_result = result
+        if action == STOP:
+            self.stage.stop_trial(trial)
+        elif action == TrialScheduler.PAUSE:
+            trial.status = "PAUSED"
+        return action
+
+    def halve(self, sign=1):
+        """Reports epoch 2 of the second bracket's trials; returns all decisions."""
+        for number, loss in zip(range(3, 8), (0.5, 0.1, 0.4, 0.2, 0.3), strict=True):
+            self.report(number, 2, loss=sign * loss)
+        names = ("action", "rung", "bracket", "cutoff", "recorded", "reason")
+        return [(int(d["trial"]), *(d[name] for name in names)) for d in self.decisions()]
+
+
+@pytest.mark.parametrize(("mode", "sign"), [("min", 1), ("max", -1)])
+def test_hyperband_explains_each_pause_and_each_stop(tmp_path, mode, sign):
+    search = Halving(tmp_path / "j", mode=mode)
+    waits = "waits at rung 2 for the other trials of its bracket"
+    missed = f"is worse than the cutoff {sign * 0.2} of the 4 trials recorded at rung 2"
+    stops = ((3, 0.5), (5, 0.4), (7, 0.3))
+    assert search.halve(sign) == [
+        *((number, "pause", 2, 1, None, number - 3, waits) for number in (3, 4, 5, 6)),
+        *((number, "stop", 2, 1, sign * 0.2, 4, f"loss {sign * loss} {missed}") for number, loss in stops),
+    ]
+    ends = [(event["trial"], event["status"]) for event in read(search.path) if event["event"] == "trial_ended"]
+    assert ends == [("00003", "pruned"), ("00005", "pruned"), ("00007", "pruned")]
+
+
+def test_hyperband_explains_a_trial_that_continues_at_once(tmp_path):
+    search = Halving(tmp_path / "j")
+    for number, loss in ((3, 5.0), (4, 4.0), (5, 3.0), (6, 2.0)):
+        search.report(number, 2, loss=loss)
+    assert search.report(7, 2, loss=1.0) == CONTINUE
+    assert (
+        search.decisions()[-1]["reason"] == "loss 1 is not worse than the cutoff 2 of the 4 trials recorded at rung 2"
+    )
+    assert search.report(7, 3, loss=1.0) == CONTINUE
+    assert search.decisions()[-1]["epoch"] == 2  # between two rungs nothing is decided
+
+
+def test_hyperband_says_that_a_bracket_has_ended(tmp_path):
+    search = Halving(tmp_path / "j")
+    num = len(search.halve())
+    for number in (4, 6):
+        search.report(number, 6, loss=0.5)
+    ended = "its bracket has ended at rung 6"
+    after = [(d["trial"], d["action"], d["cutoff"], d["reason"]) for d in search.decisions()[num:]]
+    assert after == [
+        ("00004", "pause", None, "waits at rung 6 for the other trials of its bracket"),
+        ("00004", "stop", None, ended),
+        ("00006", "stop", None, ended),
+    ]
+
+
+@pytest.mark.parametrize("failed", [3, 4])
+def test_a_trial_that_fails_does_not_hold_up_its_bracket(tmp_path, failed):
+    search = Halving(tmp_path / "j")
+    for number in {3, 4, 5, 6, 7} - {failed}:
+        search.report(number, 2, loss=float(number))
+    assert {d["action"] for d in search.decisions()} == {"pause"}
+    search.scheduler.on_trial_error(search.stage, search.stage.trials[f"{failed:05d}"])
+    search.stage.trials[f"{failed:05d}"].status = "ERROR"
+    stops = [(int(d["trial"]), d["value"], d["cutoff"]) for d in search.decisions() if d["action"] == "stop"]
+    kept = [number for number in range(3, 8) if number != failed][1]
+    assert stops == [(number, number, kept) for number in (6, 7)] or stops == [
+        (number, number, kept) for number in (7, 6)
+    ]
+
+
+def test_a_search_that_halts_journals_no_stop_of_paused_trials(tmp_path):
+    search = Halving(tmp_path / "j")
+    search.report(3, 2, loss=1.0)
+    search.halt.refuse(RequestError("enough"))
+    search.stage.stop_trial(search.stage.trials["00003"])
+    assert [d["action"] for d in search.decisions()] == ["pause"]
+
+
+def test_paused_trials_wait_until_fewer_than_the_limit_run(tmp_path):
+    journal = Ledger(Journal(tmp_path / "j"))
+    waits, first, second = StandIn("00000", status="PAUSED"), StandIn("00001", status="PENDING"), StandIn("00002")
+    inner = build_scheduler(Experiment(scheduler="hyperband"), SPACE)
+    inner.choose_trial_to_run = lambda controller: waits
+    scheduler = JournalingScheduler(inner, Experiment(scheduler="hyperband"), journal, Halt(), (), concurrent=lambda: 2)
+    for trial in (waits, first, second):
+        scheduler.on_trial_add(None, trial)
+    assert scheduler.choose_trial_to_run(None) is None  # one runs, and one has a worker that starts
+    second.status = "TERMINATED"
+    assert scheduler.choose_trial_to_run(None) is waits
+    waits.status = "PENDING"
+    second.status = "RUNNING"
+    assert scheduler.choose_trial_to_run(None) is waits  # only paused trials wait
+
+
+def test_each_report_is_judged_before_the_next_is_sent(tmp_path):
+    assert Search(tmp_path / "j").scheduler.supports_buffered_results is False  # or Ray would pass on several at once
+
+
+def test_the_trials_that_ran_when_the_search_stopped_run_first(tmp_path):
+    search = Search(tmp_path / "j")
+    others, again = StandIn("00000", status="PENDING"), [StandIn(f"{n:05d}", status="PENDING") for n in (3, 1, 2)]
+    search.inner.choose_trial_to_run = lambda controller: others
+    search.scheduler.first(list(again))
+    started = []
+    for _ in range(4):
+        started.append(search.scheduler.choose_trial_to_run(None))
+        started[-1].status = "RUNNING"
+    assert started == [*again, others]
+
+
 def test_what_population_based_training_changed_is_told_for_words_too():
     explainer = Explainer(AsyncHyperBandScheduler(), "loss", "min")
     message = explainer.reason("continue", 1.0, Comparison(), {"lr": (0.1, 0.12), "act": ("relu", "tanh")})
@@ -395,16 +559,6 @@ def test_a_trial_that_is_tried_again_keeps_its_place_in_the_inner_scheduler(tmp_
     assert seen == [["00001", "00000"], ["00000"]]  # put back behind the others
 
 
-def test_epochs_trained_again_from_an_earlier_checkpoint_are_not_judged_again(tmp_path):
-    search = Search(tmp_path / "j", max_epochs=8)
-    for epoch in (1, 2, 1, 2):
-        assert search.report("00000", epoch, loss=0.5) == CONTINUE
-    assert [decision["epoch"] for decision in search.decisions()] == [1, 2]
-    assert len(read(search.path)) == 6
-
-
 def test_pbt_needs_a_parameter_that_may_change():
-    from tuner.errors import RequestError
-
     with pytest.raises(RequestError, match="has no mutable parameters"):
         build_scheduler(Experiment(scheduler="pbt"), Space(params=SPACE.params, train=print))

@@ -17,7 +17,7 @@ from tuner.views.labels import MOST_NAME, escaped, flat
 from tuner.views.one_trial import draw_metrics
 from tuner.views.parallel import MOST_PARAMETERS, parallel_of, parameters_of
 from tuner.views.slices import usage_of
-from tuner.views.tables import cutoff_of, decision_rows, rung_rows, trial_rows
+from tuner.views.tables import decision_rows, rung_rows, trial_rows
 from tuner.views.whatif import what_if
 from tuner.views.whatif_figure import cuts_of, draw_whatif
 
@@ -56,6 +56,12 @@ def test_curves_hold_every_trial_its_stop_and_the_rungs(searched):
 def test_rungs_of_other_schedulers_are_those_that_were_met(searched):
     assert curves_of(record(*searched.trials, scheduler="hyperband")).rungs == [1, 2]
     assert curves_of(record(*searched.trials, scheduler="median")).rungs == []
+
+
+def test_a_rung_between_two_epochs_is_one_line_at_the_later_epoch():
+    decisions = [decided(1, 3.0, None, "continue"), decided(2, 3.0, None, "continue", rung=1.5)]
+    data = curves_of(record(trial(0, [3.0, 3.0], decisions=decisions), reduction_factor=1.5))
+    assert data.rungs == [1, 2, 3, 4, 6]  # of 1, 1.5, 2.25, 3.375, 5.0625 and 7.59
 
 
 def test_figures_are_plotlys_and_strict_json(searched):
@@ -130,10 +136,13 @@ def test_a_rung_counts_who_came_and_who_would_pass_now(searched):
 def test_the_cutoff_now_is_rays(mode, factor):
     values = [0.3, 1.7, 0.9, 1.1, 2.2]
     sign = 1 if mode == "max" else -1
-    bracket = _Bracket(1, 8, factor, 0)
-    wanted = sign * bracket.cutoff({n: sign * value for n, value in enumerate(values)})
-    scores = sorted(sign * value for value in values)
-    assert cutoff_of(scores, Experiment(mode=mode, reduction_factor=factor)) == pytest.approx(wanted)
+    theirs = sign * _Bracket(1, 8, factor, 0).cutoff({n: sign * value for n, value in enumerate(values)})
+    trials = [trial(n, [value], decisions=[decided(1, value, None)]) for n, value in enumerate(values)]
+    (row,) = rung_rows(record(*trials, mode=mode, reduction_factor=factor))
+    assert row.cutoff_now == pytest.approx(theirs)
+    assert row.would_pass_now == sum(sign * value >= sign * theirs for value in values)
+    (row,) = rung_rows(record(*trials, mode=mode, reduction_factor=factor, scheduler="median"))
+    assert (row.cutoff_now, row.would_pass_now) == (None, None)
 
 
 def test_a_trial_that_was_paused_went_on_if_it_reported_more():

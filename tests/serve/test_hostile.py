@@ -13,9 +13,9 @@ from tuner.record.events import sealed
 from tuner.record.journal import Journal
 from tuner.record.lock import driver_of
 from tuner.record.saved_experiment import COPY, FILE, digest, save_experiment
+from tuner.serve.analysis.costly import Costly
 from tuner.serve.app import create_app
 from tuner.serve.client import Client, ServiceError
-from tuner.serve.analysis.costly import Costly
 from tuner.serve.reading.results_reader import ResultsReader
 from tuner.spec.experiment import Experiment
 

@@ -12,6 +12,7 @@ from tuner.space import Task
 from tuner.training import batches
 from tuner.training.data import Arrays, Splits
 from tuner.training.loop import Training
+from tuner.training.trial_spec import TrialSpec
 
 NUM_EXAMPLES = 103  # a prime: no batch size divides it
 
@@ -139,6 +140,47 @@ def test_the_schedule_goes_on():
     resumed.load_state_dict(trial.state_dict())
     resumed.run_epoch()
     assert [*rates, resumed.optimizer.param_groups[0]["lr"]] == [0.025, 0.0125, 0.00625]
+
+
+def test_a_schedule_over_all_epochs_continues_as_if_it_had_the_new_number_from_the_start():
+    def over_all(optimizer, config, max_epochs):
+        return torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=max_epochs)
+
+    def of(max_epochs):
+        splits = Splits(images(), images(50, seed=1))
+        return Training(Task(**{**TASK, "schedule": over_all}), {}, splits, seed=0, max_epochs=max_epochs)
+
+    def rate(trial):
+        return trial.optimizer.param_groups[0]["lr"]
+
+    short, long = of(4), of(8)
+    rates = []
+    for _ in range(4):
+        short.run_epoch(), long.run_epoch()
+        rates.append(rate(long))
+    resumed = of(8)
+    resumed.load_state_dict(short.state_dict())
+    assert rate(resumed) == pytest.approx(rates[-1]) and rate(short) == 0
+    resumed.run_epoch(), long.run_epoch()
+    assert rate(resumed) == pytest.approx(rate(long))
+
+
+@pytest.fixture
+def alone():
+    """A process group of this process only, which ddp needs."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "gpus", "num_devices"), [("ddp", 2, 1), ("single", 0.5, 1), ("dp", 2, 2), ("single", 0, 1)]
+)
+def test_a_process_gets_the_devices_of_its_strategy(strategy, gpus, num_devices, alone):
+    spec = TrialSpec({"batch_size": 4}, 3, 4, strategy=strategy, num_workers=1, gpus=gpus)
+    trial = Training.of(Task(**TASK), Splits(images(), images(50, seed=1)), spec, device="cpu")
+    assert trial.worker.num_devices == num_devices and trial.device == torch.device("cpu")
+    assert (trial.batch_size, trial.seed, trial.max_epochs) == (4, 3, 4)
 
 
 def test_a_report_has_the_named_figures():

@@ -3,17 +3,14 @@
 import random
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule
+from ray.tune.schedulers import HyperBandScheduler, MedianStoppingRule
 
 from tuner.errors import RequestError
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
-from tuner.spec.rules import Asha, Median, percentile
+from tuner.spec.rules import HyperBand, Median
 from tuner.views.whatif import Range, reproduced, what_if
 from tuner.views.whatif_figure import cuts_of, draw_whatif
 
@@ -29,55 +26,39 @@ def record(curves, status="completed", **options):
     return ExperimentRecord(experiment, {}, tuple(trials), "finished")
 
 
-@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=40), st.floats(1.01, 20))
-def test_the_percentile_is_numpys_to_the_bit(values, factor):
-    percent = (1 - 1 / factor) * 100
-    assert percentile(sorted(values), percent) == np.nanpercentile(values, percent)
-
-
 class Named:
     """A trial to Ray's rules, which hash it."""
+
+    is_saving, status = False, "RUNNING"
 
     def __init__(self, trial_id):
         self.trial_id = trial_id
 
 
-def raced(seed):
-    """Reports of 20 trials in a random order, each trial's own in order: (trial, epoch, value)."""
+def raced(seed, back=0.0):
+    """Reports of 20 trials in a random order, each trial's own in order: (trial, epoch, value).
+
+    With the chance `back`, a trial then restarts two epochs earlier, from a checkpoint.
+    """
     draw = random.Random(seed)
-    left = {trial: [(e, round(draw.random() + trial / 30, 2)) for e in range(1, 8)] for trial in range(20)}
-    while left:
-        trial = draw.choice(sorted(left))
-        yield trial, *left[trial].pop(0)
-        if not left[trial]:
-            del left[trial]
+    epochs = dict.fromkeys(range(20), 0)
+    while epochs:
+        trial = draw.choice(sorted(epochs))
+        epochs[trial] += 1
+        yield trial, epochs[trial], round(draw.random() + trial / 30, 2)
+        if epochs[trial] == 7:
+            del epochs[trial]
+        elif draw.random() < back:
+            epochs[trial] = max(0, epochs[trial] - 2)
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("brackets", [1, 3])
-def test_asha_decides_as_rays_does(seed, brackets):
-    rules = Experiment(max_epochs=8, seed=seed)
-    theirs = AsyncHyperBandScheduler(
-        time_attr="t", metric="m", mode="min", max_t=8, grace_period=1, reduction_factor=2, brackets=brackets
-    )
-    ours, stopped = Asha(rules, brackets), set()
-    for trial, epoch, value in raced(seed):
-        if trial in stopped:
-            continue
-        theirs._trial_info.setdefault(str(trial), theirs._brackets[ours.bracket(trial)])
-        wanted = theirs.on_trial_result(None, SimpleNamespace(trial_id=str(trial)), {"t": epoch, "m": value})
-        assert ours.judge(trial, epoch, value).action == wanted.lower()
-        stopped |= {trial} if wanted == "STOP" else set()
-    assert stopped
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("left_out", [0.0, 0.4])
-def test_the_median_rule_decides_as_rays_does(seed, left_out):
+@pytest.mark.parametrize(("left_out", "back"), [(0.0, 0.0), (0.4, 0.0), (0.0, 0.3)])
+def test_the_median_rule_decides_as_rays_does(seed, left_out, back):
     theirs = MedianStoppingRule(time_attr="t", metric="m", mode="min", grace_period=2)
     nobody = SimpleNamespace(get_live_trials=list)
     ours, stopped, trials, chance = Median(Experiment(max_epochs=8, grace_period=2)), set(), {}, random.Random(seed)
-    for trial, epoch, value in raced(seed):
+    for trial, epoch, value in raced(seed, back):
         if trial in stopped or chance.random() < left_out:
             continue
         result = {"t": epoch, "m": value}
@@ -89,6 +70,58 @@ def test_the_median_rule_decides_as_rays_does(seed, left_out):
             theirs.on_trial_complete(nobody, one, result)
             ours.ended(trial, epoch, value)
     assert stopped
+
+
+class Stopped:
+    """As much of Ray's controller as HyperBand asks for: it ends a paused trial."""
+
+    def __init__(self, scheduler):
+        self.scheduler = scheduler
+
+    def stop_trial(self, trial):
+        trial.status = "TERMINATED"
+        self.scheduler.on_trial_remove(self, trial)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(("most", "factor"), [(8, 3), (9, 3), (16, 2), (5, 4)])
+def test_hyperband_decides_as_rays_does(seed, most, factor):
+    chance, num = random.Random(seed), 20
+    theirs = HyperBandScheduler(time_attr="t", metric="m", mode="min", max_t=most, reduction_factor=factor)
+    ours = HyperBand(Experiment(scheduler="hyperband", max_epochs=most, reduction_factor=factor))
+    controller, trials = Stopped(theirs), [Named(str(n)) for n in range(num)]
+    epochs, stopped, halved = [0] * num, set(), 0
+    for n, trial in enumerate(trials):
+        theirs.on_trial_add(controller, trial)
+        ours.added(n)
+    while running := [n for n, trial in enumerate(trials) if trial.status == "RUNNING"]:
+        n = chance.choice(running)
+        epochs[n] += 1
+        value = round(chance.random(), 3)
+        action = theirs.on_trial_result(controller, trials[n], {"t": epochs[n], "m": value})
+        judged = ours.judge(n, epochs[n], value)
+        decided = ours.settled(n) if judged.action == "pause" else []
+        if action == "PAUSE":
+            trials[n].status = "PAUSED"
+        elif action == "STOP":
+            controller.stop_trial(trials[n])
+        stopped |= {other for other, each in decided if each.action == "stop"}
+        for other, each in decided:
+            assert (trials[other].status == "TERMINATED") == (each.action == "stop")
+            trials[other].status = "RUNNING" if each.action == "continue" else "TERMINATED"
+        halved += any(each.action == "continue" for _, each in decided)
+        assert {other for other in range(num) if trials[other].status == "TERMINATED"} == stopped
+    assert halved and stopped
+
+
+def test_hyperband_is_replayed_with_its_waiting_trials():
+    # 9 epochs and a factor of 3: trials 0 to 2 are never stopped; of 3 to 7, the best two continue after epoch 3.
+    curves = [[float(n)] * 9 for n in (9, 9, 9, 5, 1, 4, 2, 3)]
+    outcome = what_if(record(curves, max_epochs=9), "hyperband", 1, 3)
+    ends = {int(fate.trial): (fate.outcome, fate.epochs, fate.rung, fate.cutoff) for fate in outcome.fates}
+    whole, early = ("ended", 9, None, None), ("stopped", 3, 3, 2.0)
+    assert ends == {0: whole, 1: whole, 2: whole, 3: early, 4: whole, 5: early, 6: whole, 7: early}
+    assert "who would have come first is not known" in outcome.notes[0]
 
 
 def test_whole_curves_are_judged_exactly_and_what_is_saved_is_counted():

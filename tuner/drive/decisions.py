@@ -6,7 +6,6 @@ is false. And in Ray, one report without the metric ends the whole experiment.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -24,6 +23,7 @@ from tuner.engine.trials import SearchTrial
 from tuner.errors import RequestError, nearest
 from tuner.record.events import plain
 from tuner.record.journal import Ledger
+from tuner.record.records import finite
 from tuner.record.report_keys import RAY_KEYS, USAGE
 from tuner.spec.experiment import Experiment
 
@@ -151,7 +151,7 @@ class JournalingScheduler(TrialScheduler):
             return self._decide(trial_id, epoch, value, STOP, refused, Comparison(), "failed")
         self._judged_any = True
         assert isinstance(value, (int, float))  # checked by `_refuse`
-        if not math.isfinite(value):
+        if finite(value) is None:
             # The value is not recorded at any rung: as the worst value it would distort the rung's percentile.
             reason = f"{self.metric} is {value} at epoch {epoch}: the training diverged"
             return self._decide(trial_id, epoch, value, STOP, reason, Comparison(), "pruned")
@@ -204,7 +204,7 @@ class JournalingScheduler(TrialScheduler):
         if trial.trial_id in self._waiting and trial.is_saving:
             self._removed(trial)  # stopped before Ray marked it as paused, so Ray takes it for a running trial
         value = plain(result.get(self.metric))
-        if isinstance(value, (int, float)) and math.isfinite(value):
+        if finite(value) is not None:
             self._inner.on_trial_complete(tune_controller, trial, result)
         else:
             self._inner.on_trial_remove(tune_controller, trial)
@@ -272,7 +272,7 @@ class JournalingScheduler(TrialScheduler):
     def _journal_decision(
         self, trial_id: str, epoch: int, value: Any, action: str, reason: str, compared: Comparison
     ) -> None:
-        number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+        number = value if isinstance(value, float) or finite(value) is not None else None
         self._journal.write(
             "decision",
             trial_id,

@@ -29,7 +29,7 @@ class Comparison:
         value: the compared value, if it is not the metric of this report but, for example, the trial's best.
     """
 
-    rung: int | None = None
+    rung: float | None = None
     bracket: int | None = None
     cutoff: float | None = None
     recorded: int = 0
@@ -103,7 +103,7 @@ class Explainer:
         if compared is None:
             return Comparison()
         own_sign = None if compared.cutoff is None else float(self._sign * compared.cutoff)
-        return Comparison(compared.rung, compared.bracket, own_sign, compared.recorded)
+        return Comparison(compared.rung, 0, own_sign, compared.recorded)
 
     def _median(self, scheduler: IncrementalMedian, trial: Trial, epoch: int, value: float) -> Comparison:
         if epoch < scheduler.grace_period:

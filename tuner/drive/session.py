@@ -24,11 +24,11 @@ from tuner.drive.searchers import check_searcher
 from tuner.engine.cluster import check_head
 from tuner.engine.machine import local_cluster
 from tuner.errors import RequestError, nearest
-from tuner.record.columns import USAGE
 from tuner.record.events import Event
 from tuner.record.journal import Journal
 from tuner.record.object_store import ObjectStore, Uploader
 from tuner.record.reading import Scan, scan
+from tuner.record.report_keys import USAGE
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import damaged_experiment, save_experiment
 from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, option, words

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from tuner.record.files import MOST_BYTES, parsed
+from tuner.record.files import MOST_BYTES, MOST_NUMBER, parsed
 from tuner.spec.experiment import MOST_EPOCHS
 
 Event = dict[str, Any]
@@ -65,9 +65,14 @@ def event_of(line: bytes, is_sealed: bool) -> Event:
 
 
 def plain(value: Any) -> Any:
-    """Converts a value to JSON's types: numpy and torch scalars to Python numbers, unknown types to their repr."""
-    if value is None or isinstance(value, (bool, int)):
+    """Converts a value to JSON's types: numpy and torch scalars to Python numbers, unknown types to their repr.
+
+    An integer above MOST_NUMBER becomes infinite, because readers refuse larger ones.
+    """
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int):
+        return value if abs(value) <= MOST_NUMBER else math.inf if value > 0 else -math.inf
     if isinstance(value, str):
         return str(value)  # numpy.str_ is a subclass of str
     if isinstance(value, float):

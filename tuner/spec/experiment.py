@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from tuner.errors import RequestError, nearest
 from tuner.spec import domains
+from tuner.spec.asha import milestones
 from tuner.spec.places import is_uri, local_root
 
 SearcherName = Literal["random", "grid", "refine", "hyperopt", "bohb", "optuna"]
@@ -191,10 +192,10 @@ class Experiment:
         return local_root(self.results) / self.name
 
     def rungs(self) -> list[int]:
-        """The epochs at which asha compares trials, as Ray's AsyncHyperBandScheduler sets them (its `_Bracket`)."""
-        num = int(math.log(self.max_epochs / self.grace_period) / math.log(self.reduction_factor) + 1)
+        """Returns the epochs at which asha compares trials."""
         # Trials reach a rung between two epochs at the later epoch. Two close rungs may share an epoch.
-        return list(dict.fromkeys(math.ceil(self.grace_period * self.reduction_factor**k) for k in range(num)))
+        epochs = milestones(self.max_epochs, self.grace_period, self.reduction_factor)
+        return list(dict.fromkeys(map(math.ceil, epochs)))
 
     def _check_kind(self, name: str) -> None:
         """Checks the type of a value: a value from a file may be anything."""

@@ -1,9 +1,8 @@
 """The stopping rules of Ray's schedulers (2.60.0) without Ray: metric values go in, decisions come out.
 
 A rule gets values in order of arrival, with a sign such that smaller is better, and decides as Ray's scheduler does.
-Sources: ASHA, Li et al., MLSys 2020, in Ray's stopping variant (`AsyncHyperBandScheduler`); the median rule of
-Golovin et al., "Google Vizier", KDD 2017 (`MedianStoppingRule`); HyperBand, Li et al., JMLR 2018
-(`HyperBandScheduler`).
+Sources: ASHA, see `tuner.spec.asha`; the median rule of Golovin et al., "Google Vizier", KDD 2017
+(`MedianStoppingRule`); HyperBand, Li et al., JMLR 2018 (`HyperBandScheduler`).
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ import math
 from array import array
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from tuner.spec.asha import AshaBracket
 from tuner.spec.experiment import Experiment
 
 Action = Literal["continue", "stop", "pause"]
@@ -68,42 +67,28 @@ class Asha(Fifo):
     """
 
     def __init__(self, rules: Experiment, brackets: int) -> None:
-        factor, grace, most = rules.reduction_factor, rules.grace_period, rules.max_epochs
-        num = [max(0, int(np.log(most / grace) / np.log(factor) - s + 1)) for s in range(brackets)]
-        self._rungs: list[list[tuple[float, set[int], list[float]]]] = [
-            [(grace * factor ** (k + s), set(), []) for k in reversed(range(num[s]))] for s in range(brackets)
-        ]
-        weights = np.e ** (np.array(num) - max(num))
+        shape = rules.max_epochs, rules.grace_period, rules.reduction_factor
+        self._brackets = [AshaBracket(*shape, bracket) for bracket in range(brackets)]
+        num_rungs = np.array([len(bracket.rungs) for bracket in self._brackets])
+        weights = np.e ** (num_rungs - num_rungs.max())
         self._odds = weights / weights.sum()
-        self._percent = (1 - 1 / factor) * 100
         self._seed = rules.seed
 
     def bracket(self, trial: int) -> int:
         """The trial's bracket. Ray draws it from numpy's global stream, which a search seeds from (seed, trial)."""
-        if len(self._rungs) == 1:
+        if len(self._brackets) == 1:
             return 0
         derived = np.random.SeedSequence((self._seed, 4, trial)).generate_state(1)[0]
-        return int(np.random.RandomState(derived).choice(len(self._rungs), p=self._odds))
+        return int(np.random.RandomState(derived).choice(len(self._brackets), p=self._odds))
 
     def judge(self, trial: int, epoch: int, value: float) -> Judged:
-        for rung, reached, values in self._rungs[self.bracket(trial)]:  # Ray checks the highest rung first
-            if epoch >= rung and trial not in reached:
-                cutoff = -percentile(values, self._percent) if values else None
-                reached.add(trial)
-                insort(values, -value)
-                return Judged("stop" if cutoff is not None and value > cutoff else "continue", rung, cutoff)
-        return Judged()
-
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Returns what `np.percentile` returns, bit for bit, for values in ascending order; two look-ups replace a sort.
-
-    It computes as numpy's linear method (`_lerp`) does: trials are compared with the result by `<`, so each bit counts.
-    """
-    place = (len(ordered) - 1) * (percent / 100)
-    low = math.floor(place)
-    a, b, part = ordered[low], ordered[min(low + 1, len(ordered) - 1)], place - low
-    return b - (b - a) * (1 - part) if part >= 0.5 else a + (b - a) * part
+        bracket, reward = self._brackets[self.bracket(trial)], -value
+        compared = bracket.comparison(trial, epoch)
+        if compared is None:
+            return Judged()
+        bracket.record(trial, compared.rung, reward)
+        cutoff = None if compared.cutoff is None else -compared.cutoff
+        return Judged("stop" if compared.stops(reward) else "continue", compared.rung, cutoff)
 
 
 class Median(Fifo):

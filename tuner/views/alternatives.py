@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from tuner.errors import RequestError
 from tuner.record.results import ExperimentRecord
-from tuner.views.whatif import REPLAYED, Range, WhatIf, epochs_beyond, what_if
+from tuner.views.simulation import epochs_beyond
+from tuner.views.whatif import REPLAYED, Range, WhatIf, what_if
 
 MOST_REPORTS = 30_000  # reports in one replay; 10,000 take 0.25 s
 

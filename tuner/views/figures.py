@@ -76,11 +76,10 @@ def curves_of(record: ExperimentRecord) -> Curves:
         curves.append(Curve(trial.id, status, label, [report.epoch for report in kept], values))
         stop = _stop_of(trial, experiment.metric, label)
         stops += [stop] if stop else []
-    rungs = {at.rung for at in record.standing.rungs}
+    # Trials reach a rung between two epochs at the later epoch. At the last epoch, asha compares nothing.
+    rungs = {math.ceil(at.rung) for at in record.standing.rungs}
     if experiment.scheduler == "asha":
-        rungs |= {
-            rung for rung in experiment.rungs() if rung < experiment.max_epochs
-        }  # at the last epoch, asha compares nothing
+        rungs |= {rung for rung in experiment.rungs() if rung < experiment.max_epochs}
     if experiment.scheduler == "median":
         rungs = set()  # the median rule compares at every epoch
     return Curves(experiment.metric, curves, stops, sorted(rungs), winner[0].id if winner else "", len(record.trials))

@@ -13,7 +13,7 @@ from tuner.record.files import open_in
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
 from tuner.views.labels import BEST_COLOR, MAIN_COLOR, STOP_COLOR, escaped
-from tuner.views.slices import USED
+from tuner.views.slices import USAGE_PREFIXES
 from tuner.views.tables import DecisionRow, TrialRow, decision_row, trial_row
 from tuner.views.timeline import cost_of
 
@@ -114,7 +114,7 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dic
 
     The first plot also shows the cutoffs of the trial's decisions.
     """
-    names = sorted(_varied(trial, metric), key=lambda name: (name != metric, name.startswith(USED)))
+    names = sorted(_varied(trial, metric), key=lambda name: (name != metric, name.startswith(USAGE_PREFIXES)))
     shown = names[:MOST_METRICS]
     reports = trial.reports[:: math.ceil(len(trial.reports) / MOST_REPORTS) or 1]
     epochs = [report.epoch for report in reports]

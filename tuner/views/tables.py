@@ -15,8 +15,8 @@ from typing import Any, Literal
 from tuner.record.records import Decision, TrialRecord, sign_of
 from tuner.record.results import ExperimentRecord
 from tuner.record.standing import RungSummary, margin_of
+from tuner.spec import asha
 from tuner.spec.experiment import Experiment
-from tuner.spec.rules import percentile
 
 Number = float | Literal["nan", "inf", "-inf"]
 
@@ -144,7 +144,8 @@ def rung_rows(record: ExperimentRecord, limit: int | None = None) -> list[RungRo
 
 
 def _rung_row(at: RungSummary, experiment: Experiment) -> RungRow:
-    now = cutoff_of(at.scores, experiment) if experiment.scheduler == "asha" else None
+    factor = experiment.reduction_factor if experiment.scheduler == "asha" else None
+    now = None if factor is None else asha.cutoff(at.scores, factor)
     sign = -sign_of(experiment.mode)
     return RungRow(
         rung=at.rung,
@@ -155,20 +156,9 @@ def _rung_row(at: RungSummary, experiment: Experiment) -> RungRow:
         waiting=at.waiting,
         best=sign * at.scores[-1] if at.scores else None,
         cutoff_then=at.cutoff_then,
-        cutoff_now=now,
-        would_pass_now=None if now is None else len(at.scores) - bisect_left(at.scores, sign * now),
+        cutoff_now=None if now is None else sign * now,
+        would_pass_now=None if now is None else len(at.scores) - bisect_left(at.scores, now),
     )
-
-
-def cutoff_of(scores: Sequence[float], experiment: Experiment) -> float | None:
-    """Returns the cutoff that asha applies to the next trial at a rung, as Ray's `_Bracket.cutoff` computes it.
-
-    Args:
-        scores: the values recorded at the rung, in ascending order, with a sign such that larger is better.
-    """
-    if not scores:
-        return None
-    return -sign_of(experiment.mode) * percentile(scores, (1 - 1 / experiment.reduction_factor) * 100)
 
 
 def decision_rows(

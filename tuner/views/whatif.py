@@ -1,46 +1,25 @@
-"""What if: applies other stopping rules to the recorded reports, in their recorded order. Pure: no files, no clock.
+"""What if a search had used other stopping rules? Pure: no files, no clock.
 
 The curve of a pruned trial ends where it was pruned. If other rules would have trained it further, its later values
-are unknown. The record is therefore replayed three times. In the first replay such a trial reports nothing more; in
-the second it reports the best value of all trials at every later epoch; in the third it reports the worst. The result
-is unknown wherever the three replays differ.
+are unknown. The record is therefore replayed three times (`tuner.views.simulation`). In the first replay such a trial
+reports nothing more; in the second it reports the best value of all trials at every later epoch; in the third it
+reports the worst. The result is unknown wherever the three replays differ.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from tuner.errors import RequestError
-from tuner.record.records import TrialRecord, finite, kept, sign_of
+from tuner.record.records import kept
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
-from tuner.spec.rules import HyperBand, Judged, Rule, rule_of
+from tuner.views.simulation import Fate, Simulation, num_epochs
 
 Replayed = Literal["asha", "median", "hyperband", "fifo"]
 REPLAYED: tuple[str, ...] = get_args(Replayed)
 MOST_BRACKETS = 8
-Beyond = Literal["missing", "best", "worst"]
-Outcome = Literal["stopped", "ended", "unknown"]
-
-
-@dataclass(frozen=True)
-class Fate:
-    """The outcome of one trial in a replay under the requested rules.
-
-    `outcome` has three values. "stopped": the rules stop the trial after `epochs` epochs because of `cutoff`. "ended":
-    it ends as in the search. "unknown": it would train beyond the end of its record. `recorded` is the number of epochs
-    trained in the search, `epochs` the number trained in the replay.
-    """
-
-    trial: str
-    recorded: int
-    outcome: Outcome
-    epochs: int
-    rung: float | None = None
-    value: float | None = None
-    cutoff: float | None = None
 
 
 @dataclass(frozen=True)
@@ -79,13 +58,6 @@ class WhatIf:
     notes: list[str]
 
 
-class _Arrival(NamedTuple):
-    order: int
-    trial: int
-    epoch: int
-    value: float | None  # smaller is better; None if the trial diverged
-
-
 def what_if(
     record: ExperimentRecord, scheduler: str, grace_period: int, reduction_factor: float, brackets: int = 1
 ) -> WhatIf:
@@ -96,7 +68,7 @@ def what_if(
             brackets than rungs.
     """
     rules = checked_rules(record.experiment, scheduler, grace_period, reduction_factor, brackets)
-    runs = [_Simulation(record, rules, brackets, beyond).fates() for beyond in ("missing", "best", "worst")]
+    runs = [Simulation(record, rules, brackets, beyond).fates() for beyond in ("missing", "best", "worst")]
     fates = runs[0]
     winner = record.best()
     lost = {_lost(fates, winner[0].id, winner[1].epoch) for fates in runs} if winner else {False}
@@ -116,7 +88,7 @@ def what_if(
         exact=unknown == 0,
         best=winner[0].id if winner else "",
         best_lost=lost.pop() if len(lost) == 1 else None,
-        epochs_recorded=sum(_epochs(trial) for trial in record.trials),
+        epochs_recorded=sum(num_epochs(trial) for trial in record.trials),
         epochs=Range(min(epochs), max(epochs)),
         stopped_recorded=len(_stops(record)),
         reproduced=reproduced(record),
@@ -153,7 +125,7 @@ def reproduced(record: ExperimentRecord) -> int | None:
     own = record.experiment
     if own.scheduler not in REPLAYED or record.facts.get("foreign"):
         return None
-    fates = _Simulation(record, own, getattr(own, "brackets", 1), "missing").fates()
+    fates = Simulation(record, own, getattr(own, "brackets", 1), "missing").fates()
     stops = {fate.trial: (fate.epochs, fate.cutoff) for fate in fates if fate.outcome == "stopped"}
     return sum(stops.get(trial) == stop for trial, stop in _stops(record).items())
 
@@ -186,134 +158,5 @@ def _notes(record: ExperimentRecord, scheduler: str, unknown: int) -> list[str]:
     return notes
 
 
-def _epochs(trial: TrialRecord) -> int:
-    return max((report.epoch for report in trial.reports), default=0)
-
-
-def epochs_beyond(trial: TrialRecord, experiment: Experiment) -> int:
-    """Counts the epochs up to `max_epochs` that the search did not train.
-
-    The count is 0 for a trial that completed or failed, or that has no reports.
-    """
-    begun = trial.reports and trial.status not in ("completed", "failed")
-    return max(0, experiment.max_epochs - _epochs(trial)) if begun else 0
-
-
 def _lost(fates: list[Fate], winner: str, epoch: int) -> bool:
     return any(fate.trial == winner and fate.outcome == "stopped" and fate.epochs < epoch for fate in fates)
-
-
-class _Simulation:
-    """Replays all reports once, in order of arrival. A trial is identified by its index in the record."""
-
-    def __init__(self, record: ExperimentRecord, rules: Experiment, brackets: int, beyond: Beyond) -> None:
-        self._trials, self._experiment = record.trials, record.experiment
-        self._most = record.experiment.max_epochs
-        self._sign = float(sign_of(record.experiment.mode))
-        self._rule: Rule = rule_of(rules, brackets)
-        self._beyond = beyond
-        self._extremes = _extremes(record, self._sign)
-        self._ended: dict[int, Fate] = {}
-        self._last: dict[int, _Arrival] = {}
-        self._paused: set[int] = set()
-        self._waiting: dict[int, deque[_Arrival]] = defaultdict(deque)  # later reports of paused trials
-
-    def fates(self) -> list[Fate]:
-        """Replays all reports and returns one outcome per trial, in the order of the record."""
-        arrivals = sorted(arrival for place in range(len(self._trials)) for arrival in self._arrivals(place))
-        added = deque(sorted((trial.order, place) for place, trial in enumerate(self._trials)))
-        for arrival in arrivals:
-            while added and added[0][0] <= arrival.order:
-                self._rule.added(added.popleft()[1])
-            self._take(arrival)
-        return [self._ended.get(place) or self._open(place) for place in range(len(self._trials))]
-
-    def _take(self, arrival: _Arrival) -> None:
-        """Judges a report, and then the reports of every trial that it resumes.
-
-        The report of a trial that has ended is ignored; that of a paused trial is kept until the trial resumes.
-        """
-        queue = deque([arrival])
-        while queue:
-            each = queue.popleft()
-            if each.trial in self._ended:
-                continue
-            if each.trial in self._paused:
-                self._waiting[each.trial].append(each)
-                continue
-            for freed in self._judge(each):
-                queue.extend(self._waiting.pop(freed, ()))
-
-    def _judge(self, arrival: _Arrival) -> list[int]:
-        """Judges one report; returns the paused trials that resume because of it."""
-        trial = self._trials[arrival.trial]
-        by_itself = trial.status in ("completed", "failed") and arrival.epoch == _epochs(trial)
-        over = by_itself or arrival.epoch >= self._most
-        self._last[arrival.trial] = arrival
-        if arrival.value is None:
-            return self._end(arrival, Fate(trial.id, _epochs(trial), "ended", arrival.epoch))
-        judged = Judged() if arrival.epoch >= self._most else self._rule.judge(*arrival[1:3], arrival.value)
-        if judged.action == "stop":
-            return self._end(arrival, self._stopped(arrival, judged))
-        if over:
-            return self._end(arrival, Fate(trial.id, _epochs(trial), "ended", arrival.epoch))
-        if judged.action == "pause":
-            self._paused.add(arrival.trial)
-            assert isinstance(self._rule, HyperBand)  # no other rule pauses
-            return self._settle(self._rule.settled(arrival.trial))
-        return []
-
-    def _end(self, arrival: _Arrival, fate: Fate) -> list[int]:
-        self._ended[arrival.trial] = fate
-        value = None if self._trials[arrival.trial].status == "failed" else arrival.value
-        return self._settle(self._rule.ended(arrival.trial, arrival.epoch, value))
-
-    def _settle(self, decided: list[tuple[int, Judged]]) -> list[int]:
-        freed = []
-        for place, judged in decided:
-            self._paused.discard(place)
-            if judged.action == "stop":
-                self._ended[place] = self._stopped(self._last[place], judged)
-            else:
-                freed.append(place)
-        return freed
-
-    def _stopped(self, arrival: _Arrival, judged: Judged) -> Fate:
-        trial, value = self._trials[arrival.trial], arrival.value
-        assert value is not None
-        cutoff = None if judged.cutoff is None else self._sign * judged.cutoff
-        own = self._sign * value
-        return Fate(trial.id, _epochs(trial), "stopped", arrival.epoch, judged.rung, own, cutoff)
-
-    def _open(self, place: int) -> Fate:
-        """Returns the outcome of a trial that no rule stopped: ended if it ended by itself, otherwise unknown."""
-        trial, last = self._trials[place], self._last.get(place)
-        ended = trial.status in ("completed", "failed") or last is None
-        return Fate(trial.id, _epochs(trial), "ended" if ended else "unknown", last.epoch if last else 0)
-
-    def _arrivals(self, place: int) -> list[_Arrival]:
-        trial, metric = self._trials[place], self._experiment.metric
-        arrivals = []
-        for report in sorted((*trial.repeated, *trial.reports), key=lambda report: report.order):
-            value = finite(report.metrics.get(metric))
-            own = None if value is None else self._sign * value
-            arrivals.append(_Arrival(report.order, place, report.epoch, own))
-        if not arrivals or arrivals[-1].value is None:
-            return arrivals
-        last = arrivals[-1]
-        return arrivals + [last._replace(epoch=epoch, value=value) for epoch, value in self._beyond_of(trial)]
-
-    def _beyond_of(self, trial: TrialRecord) -> tuple[tuple[int, float], ...]:
-        """Returns the assumed epochs and values after the end of a pruned trial's record."""
-        if self._beyond == "missing":
-            return ()
-        value = self._extremes[0 if self._beyond == "best" else 1]
-        first = _epochs(trial) + 1
-        return tuple((epoch, value) for epoch in range(first, first + epochs_beyond(trial, self._experiment)))
-
-
-def _extremes(record: ExperimentRecord, sign: float) -> tuple[float, float]:
-    """Returns the best and the worst finite value of all trials; smaller is better."""
-    reported = (report.metrics.get(record.experiment.metric) for trial in record.trials for report in trial.reports)
-    values = [sign * value for each in reported if (value := finite(each)) is not None]
-    return (min(values), max(values)) if values else (0.0, 0.0)

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
 from tuner.views.labels import BEST_COLOR, GRAY, MAIN_COLOR, STOP_COLOR, escaped, label_of
-from tuner.views.whatif import Fate, WhatIf
+from tuner.views.simulation import Fate
+from tuner.views.whatif import WhatIf
 
 MOST_TRIALS = 1000
 MOST_POINTS = 40_000  # of all curves together: each point repeats its trial's label

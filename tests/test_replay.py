@@ -1,0 +1,144 @@
+"""A resume restores each trial from the journal's events: which continue, which wait, and which have ended."""
+
+import math
+
+import pytest
+from test_decisions import STOP, Halving, Search, StandIn
+
+from tuner.drive.replay import Replay
+from tuner.drive.stage import Stage
+from tuner.record.journal import read
+
+
+def event(name, trial=None, /, **fields):
+    return {"time": 0.0, "event": name, **({} if trial is None else {"trial": f"{trial:05d}"}), **fields}
+
+
+def started(trial):
+    return [event("trial_suggested", trial, config={}), event("trial_started", trial, resources={}, node="")]
+
+
+def report(trial, epoch, loss=1.0):
+    return event("report", trial, epoch=epoch, metrics={"loss": loss})
+
+
+def decision(trial, epoch, action, **fields):
+    fields = {"rung": None, "bracket": None, "value": 1.0, "cutoff": None, "recorded": 0, "reason": "why", **fields}
+    return event("decision", trial, epoch=epoch, action=action, **fields)
+
+
+def ended(trial, status, reason="why"):
+    return event("trial_ended", trial, status=status, reason=reason)
+
+
+def begun(max_epochs=4):
+    return event("experiment_started", name="x", max_epochs=max_epochs)
+
+
+def resumed(max_epochs=4):
+    return event("experiment_resumed", name="x", max_epochs=max_epochs)
+
+
+def statuses(search):
+    return {int(trial_id): trial.status for trial_id, trial in search.trials.items()}
+
+
+def again(tmp_path, history, **choices):
+    return Search(tmp_path / "resumed", history=history, **{"max_epochs": 4, "scheduler": "fifo", **choices})
+
+
+def test_trials_that_ran_continue_and_those_that_ended_do_not(tmp_path):
+    ends = [decision(1, 1, "stop"), ended(1, "pruned"), ended(2, "completed", "its function returned")]
+    history = [begun(), *started(0), *started(1), *started(2), *(report(n, 1) for n in range(3)), *ends]
+    assert statuses(again(tmp_path, history)) == {0: "PENDING", 1: "TERMINATED", 2: "TERMINATED"}
+
+
+def test_a_trial_that_failed_for_good_stays_failed_and_the_searcher_hears_it(tmp_path):
+    failed = event("trial_failed", 0, error="broken", kind="user", will_retry=False)
+    search = again(tmp_path, [begun(), *started(0), report(0, 1), failed, ended(0, "failed", "broken")])
+    assert statuses(search) == {0: "ERROR"}
+    assert search.searcher_heard == [("00000", 1), ("00000", "end")]
+
+
+def test_a_trial_that_is_tried_again_continues_behind_the_others(tmp_path):
+    failed = event("trial_failed", 0, error="lost", kind="worker_lost", will_retry=True)
+    search = again(tmp_path, [begun(), *started(0), *started(1), report(0, 1), report(1, 1), failed])
+    assert list(statuses(search).items()) == [(1, "PENDING"), (0, "PENDING")]
+
+
+def test_an_interrupted_trial_continues_and_a_stopped_one_ends(tmp_path):
+    history = [begun(), *started(0), *started(1), report(0, 1), report(1, 1, math.nan), decision(1, 1, "stop")]
+    history += [ended(0, "interrupted"), ended(1, "interrupted")]
+    for more in ([], [resumed()]):
+        search = again(tmp_path, history + more)
+        assert statuses(search) == {0: "PENDING", 1: "TERMINATED"}
+        ends = [(e["trial"], e["status"]) for e in read(search.path) if e["event"] == "trial_ended"]
+        assert ends == [("00001", "pruned")]
+
+
+def test_a_report_that_stops_its_trial_reaches_the_searcher_only_as_its_end(tmp_path):
+    history = [begun(), *started(0), report(0, 1, 1.0), *started(1), report(1, 1, 9.0)]
+    history += [decision(1, 1, "stop", rung=1, bracket=0, value=9.0, cutoff=1.0, recorded=1), ended(1, "pruned")]
+    search = again(tmp_path, history, scheduler="asha")
+    assert search.searcher_heard == [("00000", 1), ("00001", "end")]
+
+
+@pytest.mark.parametrize("status", ["interrupted", None])
+def test_a_paused_trial_waits_after_a_resume(tmp_path, status):
+    whole = Halving(tmp_path / "whole")
+    whole.report(3, 2, loss=1.0)
+    history = [begun(8), *(event("trial_suggested", number, config={}) for number in range(8))]
+    history += [event("trial_started", 3, resources={}, node=""), *read(whole.path)]
+    history += [ended(3, status)] if status else []
+    search = again(tmp_path, history, scheduler="hyperband", max_epochs=8, reduction_factor=3)
+    assert statuses(search)[3] == "PAUSED" and set(statuses(search).values()) == {"PAUSED", "PENDING"}
+
+
+def test_a_trial_that_trained_all_its_epochs_gets_those_of_the_resume_once(tmp_path):
+    whole = [
+        *started(0),
+        report(0, 1),
+        report(0, 2),
+        decision(0, 2, "stop"),
+        ended(0, "completed", "trained its 2 epochs"),
+    ]
+    more = [resumed(4), event("trial_started", 0, resources={}, node=""), report(0, 3)]
+    search = again(tmp_path, [begun(2), *whole, *more])
+    assert statuses(search) == {0: "PENDING"}
+    assert search.report("00000", 4, loss=1.0) == STOP
+    assert search.scheduler.verdicts["00000"].reason == "trained its 4 epochs"
+    # Without a checkpoint there is nothing to continue from; a trial of an earlier session that had one has a start.
+    assert statuses(again(tmp_path, [begun(2), *whole])) == {0: "TERMINATED"}
+
+
+def test_a_trial_that_diverged_in_the_last_epoch_gets_no_more(tmp_path):
+    history = [begun(2), *started(0), report(0, 1), report(0, 2, math.nan), decision(0, 2, "stop"), ended(0, "pruned")]
+    history += [resumed(4), event("trial_started", 0, resources={}, node="")]
+    assert statuses(again(tmp_path, history[:-1]))[0] == "TERMINATED"
+
+
+def test_the_trials_that_had_a_worker_are_named_in_their_order(tmp_path):
+    search = Search(tmp_path / "j", scheduler="fifo", max_epochs=4)
+    history = [begun(), *started(1), *started(0), *started(2), report(1, 1), report(0, 1), report(2, 1)]
+    history += [ended(0, "completed", "its function returned")]
+    replay = Replay(search, search.scheduler, search.journal, search.experiment, history)
+    replay.run()
+    assert [trial.trial_id for trial in replay.started()] == ["00001", "00002"]
+
+
+def test_a_stop_that_the_crash_cut_off_is_decided_and_written_again(tmp_path):
+    history = [begun(), *started(0), report(0, 1, 1.0), decision(0, 1, "continue", rung=1, bracket=0)]
+    history += [*started(1), report(1, 1, 9.0)]
+    search = again(tmp_path, history, scheduler="asha")
+    assert statuses(search) == {0: "PENDING", 1: "TERMINATED"}
+    written = [(e["event"], e["trial"]) for e in read(search.path)]
+    assert written == [("decision", "00001"), ("trial_ended", "00001")]
+
+
+def test_a_stage_ends_a_trial_once(tmp_path):
+    search = Search(tmp_path / "j", scheduler="fifo")
+    stage, trial = Stage(search, search.scheduler, search.journal), StandIn("00000")
+    search.scheduler.on_trial_add(stage, trial)
+    for _ in range(2):
+        stage.stop_trial(trial)
+    assert [e["status"] for e in read(search.path)] == ["completed"]

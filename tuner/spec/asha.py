@@ -1,0 +1,91 @@
+"""ASHA's rule, in Ray's stopping variant: the rungs, the cutoff at a rung, and which trials are compared there.
+
+This is the only place besides Ray that has the rule. Ray's scheduler gets its rungs and cutoffs from here
+(`tuner.engine.rungs`); explanations, what-if and the table of rungs use the same functions. A reward is a metric's
+value with the sign that makes larger values better. Source: Li et al., "A System for Massively Parallel Hyperparameter
+Tuning", MLSys 2020, as in Ray's `AsyncHyperBandScheduler` (2.60.0).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+
+def milestones(max_epochs: int, grace_period: int, factor: float, bracket: int = 0) -> list[float]:
+    """Returns the epochs of a bracket's rungs, in ascending order; each further bracket leaves out one more rung.
+
+    A milestone may lie between two epochs. Trials then reach the rung at the later epoch.
+    """
+    num = int(math.log(max_epochs / grace_period) / math.log(factor) - bracket + 1)
+    return [grace_period * factor ** (k + bracket) for k in range(num)]
+
+
+def cutoff(rewards: Sequence[float], factor: float) -> float | None:
+    """Returns the least reward with which the next trial continues; None if no reward is recorded at the rung.
+
+    Args:
+        rewards: the rewards recorded at the rung, in ascending order.
+    """
+    return percentile(rewards, (1 - 1 / factor) * 100) if rewards else None
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """Returns what `np.percentile` returns, bit for bit, for values in ascending order; two look-ups replace a sort.
+
+    It computes as numpy's linear method (`_lerp`) does: trials are compared with the result by `<`, so each bit counts.
+    """
+    place = (len(ordered) - 1) * (percent / 100)
+    low = math.floor(place)
+    a, b, part = ordered[low], ordered[min(low + 1, len(ordered) - 1)], place - low
+    return b - (b - a) * (1 - part) if part >= 0.5 else a + (b - a) * part
+
+
+class Rewards(dict[Hashable, float]):
+    """The rewards recorded at a rung: trial -> reward, as Ray keeps them, and also the rewards in ascending order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_order: list[float] = []
+
+    def __setitem__(self, trial: Hashable, reward: float) -> None:
+        super().__setitem__(trial, reward)
+        if not math.isnan(reward):  # Ray leaves NaN out of the percentile too
+            insort(self.in_order, reward)  # moves 8 bytes per trial: 3 us with 10,000 trials
+
+
+@dataclass(frozen=True)
+class AshaComparison:
+    """How ASHA judges a report: the rung, the cutoff reward, and the number of trials recorded there before it."""
+
+    rung: float
+    cutoff: float | None
+    recorded: int
+
+    def stops(self, reward: float) -> bool:
+        """Whether ASHA stops a trial with this reward."""
+        return self.cutoff is not None and reward < self.cutoff
+
+
+class AshaBracket:
+    """One bracket: its rungs, the highest first as in Ray, each with the rewards recorded there."""
+
+    def __init__(self, max_epochs: int, grace_period: int, factor: float, bracket: int = 0) -> None:
+        self._factor = factor
+        self.rungs = [(at, Rewards()) for at in reversed(milestones(max_epochs, grace_period, factor, bracket))]
+
+    def comparison(self, trial: Hashable, epoch: int) -> AshaComparison | None:
+        """Returns how a trial's report of this epoch will be judged; None if it is compared with nothing.
+
+        Each report is compared at one rung: the highest that the trial has reached and that has no reward of it yet.
+        """
+        for rung, rewards in self.rungs:
+            if epoch >= rung and trial not in rewards:
+                return AshaComparison(rung, cutoff(rewards.in_order, self._factor), len(rewards))
+        return None
+
+    def record(self, trial: Hashable, rung: float, reward: float) -> None:
+        """Adds a trial's reward to a rung; Ray's scheduler does so itself."""
+        dict(self.rungs)[rung][trial] = reward

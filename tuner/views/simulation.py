@@ -1,0 +1,175 @@
+"""Applies stopping rules to a search's recorded reports, in their recorded order. Pure: no files, no clock."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from tuner.record.records import TrialRecord, finite, sign_of
+from tuner.record.results import ExperimentRecord
+from tuner.spec.experiment import Experiment
+from tuner.spec.rules import HyperBand, Judged, Rule, rule_of
+
+Beyond = Literal["missing", "best", "worst"]
+Outcome = Literal["stopped", "ended", "unknown"]
+
+
+@dataclass(frozen=True)
+class Fate:
+    """The outcome of one trial in a replay under the requested rules.
+
+    `outcome` has three values. "stopped": the rules stop the trial after `epochs` epochs because of `cutoff`. "ended":
+    it ends as in the search. "unknown": it would train beyond the end of its record. `recorded` is the number of epochs
+    trained in the search, `epochs` the number trained in the replay.
+    """
+
+    trial: str
+    recorded: int
+    outcome: Outcome
+    epochs: int
+    rung: float | None = None
+    value: float | None = None
+    cutoff: float | None = None
+
+
+class _Arrival(NamedTuple):
+    order: int
+    trial: int
+    epoch: int
+    value: float | None  # smaller is better; None if the trial diverged
+
+
+def num_epochs(trial: TrialRecord) -> int:
+    """Returns the trial's last epoch; 0 without a report."""
+    return max((report.epoch for report in trial.reports), default=0)
+
+
+def epochs_beyond(trial: TrialRecord, experiment: Experiment) -> int:
+    """Counts the epochs up to `max_epochs` that the search did not train.
+
+    The count is 0 for a trial that completed or failed, or that has no reports.
+    """
+    begun = trial.reports and trial.status not in ("completed", "failed")
+    return max(0, experiment.max_epochs - num_epochs(trial)) if begun else 0
+
+
+class Simulation:
+    """Replays all reports once, in order of arrival. A trial is identified by its index in the record.
+
+    Args:
+        beyond: what a pruned trial reports after the end of its record: nothing ("missing"), or at each epoch the best
+            or the worst value of all trials.
+    """
+
+    def __init__(self, record: ExperimentRecord, rules: Experiment, brackets: int, beyond: Beyond) -> None:
+        self._trials, self._experiment = record.trials, record.experiment
+        self._most = record.experiment.max_epochs
+        self._sign = float(sign_of(record.experiment.mode))
+        self._rule: Rule = rule_of(rules, brackets)
+        self._beyond = beyond
+        self._extremes = _extremes(record, self._sign)
+        self._ended: dict[int, Fate] = {}
+        self._last: dict[int, _Arrival] = {}
+        self._paused: set[int] = set()
+        self._waiting: dict[int, deque[_Arrival]] = defaultdict(deque)  # later reports of paused trials
+
+    def fates(self) -> list[Fate]:
+        """Replays all reports and returns one outcome per trial, in the order of the record."""
+        arrivals = sorted(arrival for place in range(len(self._trials)) for arrival in self._arrivals(place))
+        added = deque(sorted((trial.order, place) for place, trial in enumerate(self._trials)))
+        for arrival in arrivals:
+            while added and added[0][0] <= arrival.order:
+                self._rule.added(added.popleft()[1])
+            self._take(arrival)
+        return [self._ended.get(place) or self._open(place) for place in range(len(self._trials))]
+
+    def _take(self, arrival: _Arrival) -> None:
+        """Judges a report, and then the reports of every trial that it resumes.
+
+        The report of a trial that has ended is ignored; that of a paused trial is kept until the trial resumes.
+        """
+        queue = deque([arrival])
+        while queue:
+            each = queue.popleft()
+            if each.trial in self._ended:
+                continue
+            if each.trial in self._paused:
+                self._waiting[each.trial].append(each)
+                continue
+            for freed in self._judge(each):
+                queue.extend(self._waiting.pop(freed, ()))
+
+    def _judge(self, arrival: _Arrival) -> list[int]:
+        """Judges one report; returns the paused trials that resume because of it."""
+        trial = self._trials[arrival.trial]
+        by_itself = trial.status in ("completed", "failed") and arrival.epoch == num_epochs(trial)
+        over = by_itself or arrival.epoch >= self._most
+        self._last[arrival.trial] = arrival
+        if arrival.value is None:
+            return self._end(arrival, Fate(trial.id, num_epochs(trial), "ended", arrival.epoch))
+        judged = Judged() if arrival.epoch >= self._most else self._rule.judge(*arrival[1:3], arrival.value)
+        if judged.action == "stop":
+            return self._end(arrival, self._stopped(arrival, judged))
+        if over:
+            return self._end(arrival, Fate(trial.id, num_epochs(trial), "ended", arrival.epoch))
+        if judged.action == "pause":
+            self._paused.add(arrival.trial)
+            assert isinstance(self._rule, HyperBand)  # no other rule pauses
+            return self._settle(self._rule.settled(arrival.trial))
+        return []
+
+    def _end(self, arrival: _Arrival, fate: Fate) -> list[int]:
+        self._ended[arrival.trial] = fate
+        value = None if self._trials[arrival.trial].status == "failed" else arrival.value
+        return self._settle(self._rule.ended(arrival.trial, arrival.epoch, value))
+
+    def _settle(self, decided: list[tuple[int, Judged]]) -> list[int]:
+        freed = []
+        for place, judged in decided:
+            self._paused.discard(place)
+            if judged.action == "stop":
+                self._ended[place] = self._stopped(self._last[place], judged)
+            else:
+                freed.append(place)
+        return freed
+
+    def _stopped(self, arrival: _Arrival, judged: Judged) -> Fate:
+        trial, value = self._trials[arrival.trial], arrival.value
+        assert value is not None
+        cutoff = None if judged.cutoff is None else self._sign * judged.cutoff
+        own = self._sign * value
+        return Fate(trial.id, num_epochs(trial), "stopped", arrival.epoch, judged.rung, own, cutoff)
+
+    def _open(self, place: int) -> Fate:
+        """Returns the outcome of a trial that no rule stopped: ended if it ended by itself, otherwise unknown."""
+        trial, last = self._trials[place], self._last.get(place)
+        ended = trial.status in ("completed", "failed") or last is None
+        return Fate(trial.id, num_epochs(trial), "ended" if ended else "unknown", last.epoch if last else 0)
+
+    def _arrivals(self, place: int) -> list[_Arrival]:
+        trial, metric = self._trials[place], self._experiment.metric
+        arrivals = []
+        for report in sorted((*trial.repeated, *trial.reports), key=lambda report: report.order):
+            value = finite(report.metrics.get(metric))
+            own = None if value is None else self._sign * value
+            arrivals.append(_Arrival(report.order, place, report.epoch, own))
+        if not arrivals or arrivals[-1].value is None:
+            return arrivals
+        last = arrivals[-1]
+        return arrivals + [last._replace(epoch=epoch, value=value) for epoch, value in self._beyond_of(trial)]
+
+    def _beyond_of(self, trial: TrialRecord) -> tuple[tuple[int, float], ...]:
+        """Returns the assumed epochs and values after the end of a pruned trial's record."""
+        if self._beyond == "missing":
+            return ()
+        value = self._extremes[0 if self._beyond == "best" else 1]
+        first = num_epochs(trial) + 1
+        return tuple((epoch, value) for epoch in range(first, first + epochs_beyond(trial, self._experiment)))
+
+
+def _extremes(record: ExperimentRecord, sign: float) -> tuple[float, float]:
+    """Returns the best and the worst finite value of all trials; smaller is better."""
+    reported = (report.metrics.get(record.experiment.metric) for trial in record.trials for report in trial.reports)
+    values = [sign * value for each in reported if (value := finite(each)) is not None]
+    return (min(values), max(values)) if values else (0.0, 0.0)
