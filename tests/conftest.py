@@ -130,7 +130,7 @@ class Ran:
 
     @property
     def events(self):
-        from tuner.record.journal import read
+        from tuner.record.reading import read
 
         return read(self.folder / "journal.jsonl")
 

@@ -7,7 +7,7 @@ from test_decisions import STOP, Halving, Search, StandIn
 
 from tuner.drive.replay import Replay
 from tuner.drive.stage import Stage
-from tuner.record.journal import read
+from tuner.record.reading import read
 
 
 def event(name, trial=None, /, **fields):
