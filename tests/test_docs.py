@@ -12,6 +12,7 @@ from pathlib import Path
 from unittest.mock import create_autospec
 
 import pytest
+from ray import tune
 
 from tuner import run, train
 from tuner.drive import session
@@ -21,6 +22,7 @@ from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.serve import client
 from tuner.serve.jobs.options import Start
+from tuner.space import Space
 from tuner.spec.experiment import CHOICES, Experiment, option
 from tuner.spec.facts import facts_of
 from tuner.spec.spaces import find_space
@@ -156,7 +158,11 @@ def test_commands_of_ours_are_found():
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "spaces.md"], ids=id_of)
 def test_the_space_of_the_page_trains(page, tmp_path):
-    (code,) = fences(page, "python")
+    code, *parts = fences(page, "python")
+    for part in parts:  # parameters of a space
+        names = {"tune": tune}
+        exec(part, names)
+        assert Space(params=names["params"], train=print)
     path = tmp_path / "my_space.py"
     path.write_text(code)
     space = runpy.run_path(str(path))["space"]

@@ -52,7 +52,9 @@ def one_costly():
     """All services here ask one process what costs much: its start takes 0.4 s of a CPU."""
     made = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tuner.serve.insight.Costly", lambda most: made.get(most) or made.setdefault(most, Costly(most)))
+        patch.setattr(
+            "tuner.serve.analysis.insight.Costly", lambda most: made.get(most) or made.setdefault(most, Costly(most))
+        )
         yield
     for costly in made.values():
         costly.close()

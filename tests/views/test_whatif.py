@@ -121,7 +121,7 @@ def test_hyperband_is_replayed_with_its_waiting_trials():
     ends = {int(fate.trial): (fate.outcome, fate.epochs, fate.rung, fate.cutoff) for fate in outcome.fates}
     whole, early = ("ended", 9, None, None), ("stopped", 3, 3, 2.0)
     assert ends == {0: whole, 1: whole, 2: whole, 3: early, 4: whole, 5: early, 6: whole, 7: early}
-    assert "who would have come first is not known" in outcome.notes[0]
+    assert "which trials would have started there is unknown" in outcome.notes[0]
 
 
 def test_whole_curves_are_judged_exactly_and_what_is_saved_is_counted():

@@ -3,7 +3,8 @@
 The command line, the API and the page thus share one declaration. A request may set what a search does: its space by
 name, its budget, searcher, scheduler and resources. Other options are the same for all requests; the user
 who starts the service sets them. These say where searches read and write (`results`, `data_dir`), where they run
-(`address`), and what they send to other services (`wandb`, `wandb_project`).
+(`address`), and what they send to other services (`wandb`, `wandb_project`). A request cannot set the lists `point` and
+`stop`; a space may.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from tuner.spec.experiment import LATEST, Experiment, option
 from tuner.spec.spaces import list_spaces
 
 SETTABLE = (
-    "num_samples", "max_epochs", "grace_period", "reduction_factor", "searcher", "scheduler", "metric", "mode",
+    "num_samples", "max_epochs", "grace_period", "reduction_factor", "perturbation_interval", "searcher", "scheduler", "metric", "mode",
     "cpus_per_trial", "gpus_per_trial", "workers_per_trial", "strategy", "precision", "on_oom",
     "max_concurrent_trials", "priority", "max_failures", "trial_timeout", "time_budget", "seed", "name", "tensorboard",
 )  # fmt: skip
-WITHHELD = ("results", "data_dir", "address", "wandb", "wandb_project")
+WITHHELD = ("results", "data_dir", "address", "wandb", "wandb_project", "point", "stop")
 ON_RESUME = ("num_samples", "time_budget")
 MOST_CHARS = 200  # of a text; no valid value is longer
 
