@@ -515,10 +515,17 @@ def test_the_trials_that_ran_when_the_search_stopped_run_first(tmp_path):
     assert started == [*again, others]
 
 
+def test_a_pause_by_population_based_training_is_explained():
+    explainer = Explainer(build_scheduler(Experiment(scheduler="pbt"), SPACE), "loss", "min")
+    reason = explainer.reason("pause", 1.0, Comparison(), {})
+    assert reason == "waits until the other trials of the population have trained"
+
+
 def test_what_population_based_training_changed_is_told_for_words_too():
     explainer = Explainer(AsyncHyperBandScheduler(), "loss", "min")
     message = explainer.reason("continue", 1.0, Comparison(), {"lr": (0.1, 0.12), "act": ("relu", "tanh")})
-    assert "lr 0.1 -> 0.12" in message and "act relu -> tanh" in message
+    better = "is in the worst quarter: copies the state of a better trial"
+    assert message == f"{better}, with lr 0.1 -> 0.12, act relu -> tanh"
 
 
 def test_a_replayed_trial_is_not_added_again_when_ray_adds_it(tmp_path):

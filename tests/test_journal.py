@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import os
 import pickle
 import shutil
 import subprocess
@@ -16,11 +17,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.errors import RequestError
+<<<<<<< HEAD
 from tuner.record import events as event_lines
 from tuner.record import files
 from tuner.record.events import event_of, plain, sealed
 from tuner.record.journal import Journal
 from tuner.record.reading import Reading, follow, read, scan
+=======
+from tuner.record import journal
+from tuner.record.files import MOST_BYTES
+from tuner.record.journal import Journal, follow, opened, plain, read, scan, sealed
+from tuner.record.reading import Reading
+>>>>>>> s20-rules
 
 DECIDED = {"rung": 1, "bracket": 0, "value": 0.5, "cutoff": None, "recorded": 0, "action": "stop", "reason": "why"}
 
@@ -288,6 +296,47 @@ def test_a_journal_without_checksums_is_read_and_goes_on(tmp_path):
     assert [event["event"] for event in read(path)] == ["experiment_started", "experiment_resumed"]
 
 
+def test_a_line_without_a_checksum_in_a_journal_with_checksums_is_damaged(tmp_path):
+    path = tmp_path / "j"
+    write_some(path)
+    path.write_bytes(path.read_bytes() + b'{"time": 1, "event": "experiment_started"}\n')
+    assert scan(path.read_bytes()).damage == "line 6 (its checksum is missing)"
+    followed = follow(path, once=True)
+    assert len([next(followed) for _ in range(5)]) == 5
+    with pytest.raises(RequestError, match=r"damaged at line 6 \(its checksum is missing\); --resume goes on from"):
+        next(followed)
+
+
+def test_a_report_too_long_for_a_line_keeps_its_short_metrics(tmp_path):
+    book = Journal(tmp_path / "j")
+    metrics = {"loss": 0.5, "short": "x" * 9_999, "limit": "x" * 10_000, "long": "x" * MOST_BYTES, "many": [1] * 9_000}
+    book.write("report", "00000", epoch=1, metrics=metrics)
+    book.write("report", "00000", epoch=2, metrics={"limit": "x" * 10_000})  # fits, so nothing is replaced
+    with pytest.raises(RequestError, match=r"trial 00001: trial_suggested takes 16,7.* bytes in the journal, at most"):
+        book.write("trial_suggested", "00001", config={"data": "x" * MOST_BYTES})
+    book.close()
+    first, second = read(tmp_path / "j")
+    assert first["epoch"] == 1 and first["metrics"] == {
+        "loss": 0.5,
+        "short": "x" * 9_999,
+        "limit": "left out: str of 10,000 characters",
+        "long": f"left out: str of {MOST_BYTES:,} characters",
+        "many": "left out: list of 27,000 characters",
+    }
+    assert second["metrics"] == {"limit": "x" * 10_000}
+
+
+def test_only_a_regular_file_is_a_journal(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    for name in ("pipe", "link"):
+        with pytest.raises(OSError):
+            Journal(tmp_path / name)
+        with pytest.raises(RequestError, match=f"{name} cannot be read"):
+            read(tmp_path / name)
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """A disk of 64 KiB, where this machine lets a test mount one."""
@@ -327,6 +376,28 @@ def test_who_gives_up_on_a_full_disk_leaves_a_beginning(small_disk):
     book.close()
     events_read = read(small_disk / "j")
     assert [event["epoch"] for event in events_read] == list(range(len(events_read))) and 100 < len(events_read) < 2000
+
+
+def test_a_journal_that_another_file_replaced_is_not_written_to(tmp_path):
+    book, causes = Journal(tmp_path / "j"), []
+    book.blocked = lambda error, path: bool(causes.append((error.errno, error.strerror, path)))
+    book.write("report", "00000", epoch=1, metrics={})
+    (tmp_path / "j").rename(tmp_path / "away")
+    (tmp_path / "j").touch()
+    book.write("report", "00000", epoch=2, metrics={})
+    assert causes == [(errno.ENOENT, "another file lies there now", tmp_path / "j")] and book.lost
+    assert [event["epoch"] for event in read(tmp_path / "away")] == [1] and read(tmp_path / "j") == []
+    book.write("report", "00000", epoch=3, metrics={})
+    assert len(causes) == 1  # nothing more is tried
+    book.close()
+
+
+def test_who_has_no_answer_to_a_failed_write_gets_its_error(tmp_path):
+    book = Journal(tmp_path / "j")
+    (tmp_path / "j").unlink()
+    with pytest.raises(FileNotFoundError):
+        book.write("report", "00000", epoch=1, metrics={})
+    book.close()
 
 
 @pytest.mark.parametrize("back", [True, False])

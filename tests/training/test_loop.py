@@ -12,6 +12,7 @@ from tuner.space import Task
 from tuner.training import batches
 from tuner.training.data import Arrays, Splits
 from tuner.training.loop import Training
+from tuner.training.streams import reseed
 from tuner.training.trial_spec import TrialSpec
 
 NUM_EXAMPLES = 103  # a prime: no batch size divides it
@@ -234,6 +235,23 @@ def test_every_example_once_an_epoch_whatever_the_chunks(monkeypatch, batch_size
     seen.clear()
     trial.train_epoch()
     assert sum(seen, []) != order
+
+
+def test_the_order_of_an_epoch_follows_from_the_seed_and_the_epoch():
+    """A resume by a later version of this program trains on the examples in the same order."""
+    part = Arrays(np.zeros((NUM_EXAMPLES, 3, 8, 8), np.uint8), np.arange(NUM_EXAMPLES))
+    seen = []
+
+    def record(outputs, targets):
+        seen.extend(targets.tolist())
+        return outputs.square().mean()
+
+    trial = training({"batch_size": 50}, seed=3, loss=record, metrics={}, augment=None, splits=Splits(part, part))
+    for epoch in (1, 2):
+        seen.clear()
+        trial.train_epoch()
+        reseed(3, epoch=epoch)
+        assert seen == torch.randperm(NUM_EXAMPLES).tolist()
 
 
 def test_inputs_and_targets_stay_together():
