@@ -17,18 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.errors import RequestError
-<<<<<<< HEAD
 from tuner.record import events as event_lines
 from tuner.record import files
 from tuner.record.events import event_of, plain, sealed
+from tuner.record.files import MOST_BYTES
 from tuner.record.journal import Journal
 from tuner.record.reading import Reading, follow, read, scan
-=======
-from tuner.record import journal
-from tuner.record.files import MOST_BYTES
-from tuner.record.journal import Journal, follow, opened, plain, read, scan, sealed
-from tuner.record.reading import Reading
->>>>>>> s20-rules
 
 DECIDED = {"rung": 1, "bracket": 0, "value": 0.5, "cutoff": None, "recorded": 0, "action": "stop", "reason": "why"}
 

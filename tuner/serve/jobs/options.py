@@ -20,7 +20,8 @@ from tuner.spec.experiment import LATEST, Experiment, option
 from tuner.spec.spaces import list_spaces
 
 SETTABLE = (
-    "num_samples", "max_epochs", "grace_period", "reduction_factor", "perturbation_interval", "searcher", "scheduler", "metric", "mode",
+    "num_samples", "max_epochs", "grace_period", "reduction_factor", "perturbation_interval",
+    "searcher", "scheduler", "metric", "mode",
     "cpus_per_trial", "gpus_per_trial", "workers_per_trial", "strategy", "precision", "on_oom",
     "max_concurrent_trials", "priority", "max_failures", "trial_timeout", "time_budget", "seed", "name", "tensorboard",
 )  # fmt: skip
