@@ -28,7 +28,7 @@ from tuner.record.saved_experiment import FILE as EXPERIMENT
 from tuner.train import state_of, training_of, trial_config
 from tuner.views.audit_record import CONFIDENCE, FILE, AuditedTrial, AuditResult, prunable, read_audit, result_of
 
-STATES = "audit"  # the folder of unfinished trainings; removed at the end
+STATES = "audit"  # folder for the states of trials that the audit is still training; removed once empty
 
 
 def main(argv: list[str]) -> int:
@@ -115,7 +115,7 @@ def trained(record: ExperimentRecord, trial: TrialRecord) -> AuditedTrial:
         epochs=max(values),
         best=None if best_epoch is None else sign * best,
         best_epoch=best_epoch,
-        beats=False,  # `result_of` sets it, because a resumed search may have another best trial
+        beats=False,  # `result_of` compares it with the search's winner, because a resume may change the winner
         differs=differs,
         seconds=round(time.monotonic() - began, 3),
     )

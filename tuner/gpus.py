@@ -27,7 +27,7 @@ WATCH_S = 2.0
 LOOK_S = 20.0  # the longest time to read changed journals; one of 10,000 trials with ten reports each takes 1 s
 MOST_BYTES = 512 << 20  # the largest journal to read
 MOST_RUNNING = 10_000  # the most running trials per experiment, with one row each
-MOST_NODE = 100  # the most characters of a node's name
+MOST_NODE = 100  # characters of a node's name; longer names are cut
 MEMINFO = Path("/proc/meminfo")
 
 

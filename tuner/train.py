@@ -88,7 +88,7 @@ def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
 
 
 def load_config(path: Path) -> dict[str, Any]:
-    """Reads a best/config.json; raises a RequestError if it is none, or has values that no search can have."""
+    """Reads a best/config.json; raises a RequestError if the file is not one, or has values that no search can have."""
     wanted = "give the best/config.json of an experiment"
     try:
         whole = path.resolve()  # a link is allowed here, because the user has named the file

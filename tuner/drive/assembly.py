@@ -98,7 +98,8 @@ def assemble(
         replayed=replayed,
     )
     retries = Retries(experiment.max_failures, history)
-    # On a cluster, which may grow, and with pbt, only `Proposals` limits the number of pending trials.
+    # On a cluster (it may grow) or with pbt, only `Proposals` limits the number of pending trials. Otherwise Ray limits
+    # it, too: to one more than the trials that may run at once.
     all_may_wait = pbt or experiment.address
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(num_settings if all_may_wait else resources.concurrent + 1)
     loggers = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]

@@ -1,4 +1,4 @@
-"""The lines that a search prints at a terminal: the plan, the heading at its start, and the answer at its end."""
+"""The lines that a search prints: the plan for `--dry-run`, a heading when it starts, and the answer when it ends."""
 
 from __future__ import annotations
 

@@ -24,8 +24,9 @@ from tuner.record.journal import Ledger
 from tuner.record.records import sign_of
 from tuner.spec.experiment import Experiment
 
-# Every report has `improved`: its epoch if it is the best of its trial so far, else 0. So the checkpoint with the
-# highest `improved` is the best one, and the earlier of two equal ones. Ray always keeps the latest checkpoint, too.
+# Every report has `improved`: its epoch if its value is the trial's best so far, else 0. So the checkpoint with the
+# highest `improved` is the best one. A later report with an equal value does not replace it. Ray always keeps the
+# latest checkpoint, too.
 KEEP_BEST_AND_LATEST = CheckpointConfig(
     num_to_keep=1, checkpoint_score_attribute="improved", checkpoint_score_order="max"
 )
@@ -77,7 +78,7 @@ class Proposals(SearchAlgorithm):
 
     @property
     def num_left(self) -> int:
-        """The most trials that Ray will still get to run."""
+        """Maximum number of trials that Ray will still receive: new ones, and unfinished ones of a resumed search."""
         recorded = sum(not trial.is_finished() for trial in self._recorded)
         return 0 if self._exhausted else self._num_settings - self._num_proposed + recorded
 
@@ -101,7 +102,7 @@ class Proposals(SearchAlgorithm):
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         if trial_id in self._completed or self._experiment.searcher in ("random", "grid"):
-            return  # random and grid learn nothing, and seeding would take 0.06 ms per report
+            return  # random and grid ignore reports; seeding Python and numpy would take 0.06 ms per report
         with seeded(self._experiment.seed, 2, int(trial_id), result["training_iteration"]):
             self.searcher.on_trial_result(trial_id, self._finite(result))
 

@@ -14,7 +14,7 @@ from tuner.spec.places import is_uri, local_root
 
 @dataclass(frozen=True)
 class ResumedExperiment:
-    """A loaded experiment, the facts beside it in experiment.json, and lines to print about the code that it runs."""
+    """A loaded experiment, the other facts in its experiment.json, and lines to print about the code of its space."""
 
     experiment: Experiment
     facts: dict[str, Any]

@@ -147,7 +147,7 @@ class RefineSearcher(Searcher):
 
     def suggest(self, trial_id: str) -> Setting | None:
         if self._proposed >= self.num_random and self._neighbours is None and self._running:
-            return None  # trials of the first half are still training
+            return None  # random trials (the first half) still run; the neighbours need their results
         flat = self._tried[trial_id] = self._next()
         self._proposed += 1
         self._running.add(trial_id)

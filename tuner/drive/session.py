@@ -1,6 +1,7 @@
 """Runs one session of a search: checks the request, creates the folder, searches, and writes the answer.
 
-A search has one session, and another one for each `--resume`.
+The first run of a search is a session, and so is each `--resume`, which opens the existing folder. The answer is
+trials.csv and, in `best/`, the best trial with its model.
 """
 
 from __future__ import annotations
@@ -293,8 +294,8 @@ def conduct(request: Request, journal: Journal) -> Done:
         answer = conclude(record, request.loaded_space, request.splits, resources.cpus, resources.gpus, ended=ended)
         write_report(record)
     except OSError as error:
-        again = f"the search itself is saved: free some space, then --resume {experiment.name} writes the answer"
+        again = f"the search itself is saved: free some space, then --resume {experiment.name} writes them"
         if outcome.state != "interrupted":
-            raise RequestError(f"{folder}: the answer cannot be written ({error}); {again}") from None
-        logger.warning("%s: the answer cannot be written (%s); %s", folder, error, again)
+            raise RequestError(f"{folder}: the result files cannot be written ({error}); {again}") from None
+        logger.warning("%s: the result files cannot be written (%s); %s", folder, error, again)
     return Done(request, record, answer, outcome)

@@ -106,9 +106,10 @@ def refuse_strangers(place: Path) -> None:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raises a RequestError if the folder has a link in it, or a link below it that leads out of it.
+    """Raises a RequestError if the folder contains a link through which files might be written outside of it.
 
-    Writing would follow such a link. `wandb/` is not checked, because W&B replaces its own links there.
+    A link directly in the folder is refused wherever it leads. A link in a subfolder is refused if it leads out of the
+    folder. `wandb/` is not checked, because W&B replaces its own links there.
     """
     whole = folder.resolve()
     for place, folders, files in os.walk(folder):

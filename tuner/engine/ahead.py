@@ -22,7 +22,8 @@ from ray.core.generated.node_manager_pb2 import PrestartWorkersRequest
 from ray.core.generated.node_manager_pb2_grpc import NodeManagerServiceStub
 
 logger = logging.getLogger(__name__)
-# Ray keeps an idle process this long, even if all CPUs are taken: the driver sends data before the first trial.
+# Seconds for which Ray keeps an idle process, even if all CPUs are taken. The driver sends data before the
+# first trial, and the processes are idle until then.
 KEEP_S = 600
 
 

@@ -58,7 +58,7 @@ def _listening(address: str) -> str:
     """Returns the head's `host:port`; raises RequestError if nothing listens there."""
     try:
         head: str = canonicalize_bootstrap_address_or_die(address)
-    except ConnectionError as error:  # no cluster runs here, or more than one
+    except ConnectionError as error:  # no cluster runs on this machine, or more than one
         raise RequestError(f"--address {address}: {' '.join(str(error).split())}") from None
     except (ValueError, OSError):
         raise RequestError(f"--address {address}: must be auto or host:port") from None
@@ -71,7 +71,11 @@ def _listening(address: str) -> str:
 
 
 def _asked(address: str, head: str) -> tuple[dict[str, Any], list[Any]]:
-    """Returns the cluster's metadata and nodes; raises RequestError if the head refuses this machine's token."""
+    """Queries the cluster's head; returns the cluster's metadata (its Ray and Python versions) and its nodes.
+
+    Raises:
+        RequestError: the tokens of this machine and the cluster do not match, or what listens there is no Ray head.
+    """
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # hides a premature "is enabled"
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     try:

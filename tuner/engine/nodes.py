@@ -88,7 +88,10 @@ class Nodes:
 
 
 def present() -> tuple[list[dict[str, float]], frozenset[str]]:
-    """Returns the resources (name -> amount) of each node that takes trials, and the ids of drained nodes."""
+    """Returns the resources (name -> amount) of each node that takes trials, and the ids of nodes being drained.
+
+    A node that is being drained takes no trials.
+    """
     drained = control.draining_nodes()
     alive = [node for node in ray.nodes() if node["Alive"]]
     return [node["Resources"] for node in alive if node["NodeID"] not in drained], drained

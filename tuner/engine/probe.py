@@ -37,7 +37,8 @@ def runtime_env_of(loaded_space: LoadedSpace) -> dict[str, Any]:
     if not _is_file(loaded_space):
         own = loaded_space.module.partition(".")[0]
         modules[own] = sys.modules[own]
-    # Paths instead of modules: Ray deep-copies this together with a job's own environment, which modules do not allow.
+    # Paths instead of modules: Ray deep-copies this runtime environment together with a job's own, and modules cannot
+    # be deep-copied.
     paths = [str(next(iter(getattr(module, "__path__", [])), module.__file__)) for module in modules.values()]
     return {"py_modules": paths, "excludes": ["**/__pycache__"]}
 

@@ -32,7 +32,7 @@ class Reporter:
         # Two kinds of report are no epoch and get no usage: RESULT_DUPLICATE, which Ray sends through this method when
         # the trial's function returns, and WAITS.
         if RESULT_DUPLICATE not in metrics and WAITS not in metrics:
-            # The trial's own metrics take precedence: a ddp trial reports the usage of its worker processes.
+            # The trial's metrics take precedence over this process's usage: a ddp trial reports its workers' usage.
             metrics = self._usage.read() | {name: as_number(name, value) for name, value in metrics.items()}
         try:
             self._report(metrics, *args, **kwargs)

@@ -50,7 +50,9 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
             for number, handler in before.items():
                 signal.signal(number, handler)
         if outermost:
-            os.write(deadlines[-1], LEFT)  # closing alone may go unnoticed: a forked process keeps the pipe open
+            # LEFT ends the deadline's thread. Closing the pipe might not end it, because a forked process may still
+            # have the pipe open.
+            os.write(deadlines[-1], LEFT)
             os.close(deadlines.pop())
 
 

@@ -55,10 +55,10 @@ class IdleWorkers:
         return self._nodes.concurrent()
 
     def increase_max(self, key: Any, by: int = 1) -> None:
-        """Does nothing: the maximum follows from the cluster's size."""
+        """Does nothing: the maximum number of idle workers follows from the cluster's size."""
 
     def decrease_max(self, key: Any, by: int = 1) -> None:
-        """Does nothing, for the same reason as `increase_max`."""
+        """Does nothing, because the cluster's size sets the maximum number of idle workers."""
 
     def has_cached_object(self, key: Any) -> bool:
         """Whether there is an idle worker."""

@@ -37,7 +37,7 @@ def sealed(text: bytes) -> bytes:
 
 
 def has_seal(line: bytes) -> bool:
-    """Whether a line, without its newline, ends with a CRC-32 as `sealed` writes it."""
+    """Whether a line, without its newline, ends with a CRC-32 field as `sealed` writes it; does not verify the CRC."""
     return line[-SEAL_BYTES:-10] == SEAL[:10] and line[-2:] == SEAL[-2:]
 
 

@@ -173,7 +173,7 @@ def lines_of(file: BinaryIO) -> Iterator[list[bytes]]:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replaces a file's content as `replacing` does."""
+    """Replaces a file's content atomically, by `replacing`: a reader sees the old or the new content, never a part."""
     with replacing(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 

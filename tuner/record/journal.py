@@ -140,4 +140,4 @@ class Ledger:
         self._journal.write(event, trial, **fields)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # for the same reason as in `Journal`
+        return {}  # Ray pickles its Tuner with all that it refers to, but tuner never reads that file

@@ -67,7 +67,7 @@ class Following:
 
     Args:
         most_bytes: the maximum size of the journal; None = no limit.
-        hold: called with each new `weight`.
+        hold: called with each new `weight` before the memory is used; raises an error to forbid it.
     """
 
     def __init__(self, folder: Path, most_bytes: int | None = None, hold: Hold = unbounded) -> None:

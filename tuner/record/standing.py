@@ -1,7 +1,7 @@
-"""Summarises all trials of a search: counts, ranking, rungs, close decisions, history. Reads no files and no clock.
+"""Summarises all trials of a search: counts, ranking, rungs, history, and decisions by their distance to the cutoff.
 
-A `Tally` updates the summary from the trials that changed. With 10,000 trials an update takes a millisecond; computing
-the summary anew takes a third of a second.
+It reads no files and no clock. A `Tally` updates the summary from the trials that changed. With 10,000 trials an update
+takes a millisecond; computing the summary anew takes a third of a second.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ _Changed = tuple[int, TrialRecord | None, TrialRecord]  # a trial's index, its o
 
 
 class _RungTally:
-    """Collects the trials that reached one rung of one bracket: the action for each, and its finite score."""
+    """Collects the trials that reached one rung of one bracket: each one's action and score (None if not finite)."""
 
     def __init__(self) -> None:
         self._reached: dict[int, tuple[str, float | None]] = {}

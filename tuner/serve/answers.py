@@ -170,7 +170,7 @@ def _left_to_right(text: str) -> str:
 
 
 def _fitted(value: Any) -> Any:
-    """Returns a field's value, shortened if it is too large; a figure that is too large is replaced by an empty one."""
+    """Shortens the value of a response's field if it is too large; replaces too large a plot by an empty plot."""
     if isinstance(value, dict) and "data" in value and "layout" in value:
         size = len(to_json(value))
         return value if size <= MOST_BYTES // 2 else _empty(size)

@@ -91,10 +91,12 @@ def describe(domain: Any) -> dict[str, Any]:
 
 
 def checked_value(domain: Any, value: Any, name: str) -> Any:
-    """Returns the value as a trial gets it if the domain has it; a text may be that of one of a choice's values.
+    """Checks that a domain contains a value, and returns the value with the type that a trial gets.
+
+    For a choice or a grid, the value may also be given as text: "8" becomes 8.
 
     Raises:
-        ValueError: the domain has no such value; the text names the parameter and what is allowed.
+        ValueError: the domain has no such value; the message names the parameter and what is allowed.
     """
     described = kind(domain)
     if described in ("choice", "grid_search"):
@@ -204,7 +206,8 @@ def _no_domain(value: Any) -> str:
 
 
 def _share(domain: Any) -> float:
-    # One step of an integer or quantised range may be larger than NEIGHBOUR_SHARE of the range.
+    # A neighbour must be able to differ by at least one step, and one step of an integer or quantised range can be more
+    # than NEIGHBOUR_SHARE of the range.
     name = kind(domain)
     step = getattr(domain.sampler, "q", None) or (1 if name == "randint" else 0)
     low, high = _ends(domain)

@@ -129,7 +129,7 @@ class Experiment:
     name: str = ""
     """Name of the experiment's folder under --results. Empty = the space's name and the time."""
     results: str = "results"
-    """Folder to write experiments to, or an object store: s3://bucket/folder, gs://bucket/folder."""
+    """Folder for new and resumed experiments, or an object store: s3://bucket/folder, gs://bucket/folder."""
     address: str = ""
     """Run on a Ray cluster that is already running: auto or host:port. Empty = run on this machine."""
     data_dir: str = ""

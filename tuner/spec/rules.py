@@ -175,7 +175,7 @@ class _Bracket:
 
     def __init__(self, size: int, rung: int, halvings: int) -> None:
         self.size, self.rung, self.halvings = size, rung, halvings
-        self.live: dict[int, tuple[int, float]] = {}  # trial -> its last epoch and value
+        self.live: dict[int, tuple[int, float]] = {}  # running or paused trial -> its last epoch and value there
 
     def complete(self) -> bool:
         return all(epoch >= self.rung for epoch, _ in self.live.values())

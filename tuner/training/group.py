@@ -226,11 +226,11 @@ def gathered(num_workers: int, done: Callable[[float | None], list[RankResult]])
     """Collects the return values of all processes, by rank.
 
     Raises the first error at once, because the other processes may wait in a collective call for ever. If the error
-    only says that another process is gone (`is_echo`), it first waits for that process's own error.
+    only says that another process is gone (`is_echo`), it first waits up to ECHO_S for that process's own error.
 
     Args:
-        done: `done(timeout_s)` waits for at least one new answer; returns an empty list after the timeout (None = no
-            timeout).
+        done: `done(timeout_s)` waits for new answers and returns them, at least one; after the timeout it returns an
+            empty list (None = no timeout).
     """
     values: dict[int, Any] = {}
     echo: BaseException | None = None

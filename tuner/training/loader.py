@@ -104,7 +104,7 @@ class Decoder(Dataset[Decoded]):
 
 
 def whole(decoded: Decoded) -> tuple[Tensor, Tensor]:
-    """The decoded tensors; raises the DataError that a loader process returned."""
+    """Returns a batch's decoded inputs and targets; raises the DataError if a loader process returned that instead."""
     if isinstance(decoded, DataError):
         raise decoded
     return decoded

@@ -21,7 +21,10 @@ def reseed(seed: int, *, epoch: int, rank: int = 0) -> None:
 
 
 class Streams:
-    """Saves (`note`) and restores (`put_back`) torch's random streams of the CPU and GPUs; saving one takes 1 us."""
+    """Saves (`note`) and restores (`put_back`) the states of torch's random number generators of the CPU and GPUs.
+
+    Saving the state of one generator takes 1 us.
+    """
 
     def __init__(self, devices: Iterable[torch.device]) -> None:
         self.generators = [torch.default_generator]

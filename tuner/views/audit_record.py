@@ -19,7 +19,7 @@ from tuner.record.results import ExperimentRecord
 
 FILE = "audit.json"
 CONFIDENCE = 0.95
-MOST_TRIALS, MOST_TEXT = 10_000, 2000  # trials in one audit, and characters in one of its texts
+MOST_TRIALS, MOST_TEXT = 10_000, 2000  # limits of audit.json: number of trials, characters per text
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from tuner.views.labels import BEST_COLOR, escaped, label_of
 
 
 class History(NamedTuple):
-    """The improvements of the search.
+    """The best value of the search at each of its improvements.
 
-    `values[i]` was the best value when all trials together had trained `epochs[i]` epochs.
+    When all trials together had trained `epochs[i]` epochs, the best value was `values[i]`, from the trial `labels[i]`.
     """
 
     metric: str

@@ -165,7 +165,7 @@ def _varied(trial: TrialRecord, metric: str) -> list[str]:
     because one pass per name would take minutes if both are many.
     """
     first: dict[str, float] = {}
-    varying: dict[str, bool] = {}  # every name, in order of first report -> whether it varies
+    varying: dict[str, bool] = {}  # metric name, in order of first report -> whether it is returned
     for report in trial.reports:
         for name, each in report.metrics.items():
             varies = varying.setdefault(name, name == metric)

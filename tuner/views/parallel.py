@@ -70,7 +70,7 @@ def sampled(record: ExperimentRecord) -> list[TrialRecord]:
 
 @kept
 def parameters_of(trial: TrialRecord) -> dict[str, Any]:
-    """Returns the first MOST_PARAMETERS parameters of a trial by flattened name."""
+    """Returns the first MOST_PARAMETERS parameters of a trial: flattened name -> value."""
     return dict(islice(flat_parameters(trial.config), MOST_PARAMETERS))
 
 

@@ -46,9 +46,9 @@ def num_epochs(trial: TrialRecord) -> int:
 
 
 def epochs_beyond(trial: TrialRecord, experiment: Experiment) -> int:
-    """Counts the epochs up to `max_epochs` that the search did not train.
+    """Counts the epochs, up to the search's `max_epochs`, for which the search did not train this trial.
 
-    The count is 0 for a trial that completed or failed, or that has no reports.
+    The count is 0 if the trial completed, failed or has no reports.
     """
     begun = trial.reports and trial.status not in ("completed", "failed")
     return max(0, experiment.max_epochs - num_epochs(trial)) if begun else 0

@@ -130,7 +130,7 @@ class Keys:
         self._sessions.pop(_hashed(secret), None)
 
     def take_cookie(self, scope: Scope) -> str:
-        """Removes all cookies from a request and returns the session's secret among them, or an empty text.
+        """Removes all cookies from a request; returns the browser session's secret, or an empty text if there is none.
 
         FastAPI reads `request.cookies` for each route, which calls Python's cookie parser. That parser's time grows
         with the square of the header's length: 60 kB of backslashes take 10 s, during which no request is answered.

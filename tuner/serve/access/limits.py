@@ -184,9 +184,9 @@ class Connection(H11Protocol):
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def _has_room(self) -> bool:
-        """Checks whether there is room for this request.
+        """Returns whether the numbers of connections and of tasks (requests in progress) allow another request.
 
-        Twice as many tasks as connections are allowed, because a thread that works for a closed connection runs on.
+        Twice as many tasks as connections are allowed: the task of a closed connection runs until its thread is done.
         """
         return len(self.connections) < self._most and len(self.tasks) < 2 * self._most
 

@@ -27,7 +27,7 @@ Parameter = Annotated[str, Query(max_length=500, description="a parameter that d
 
 @dataclass(frozen=True)
 class AuditAnswer:
-    """The result of the audit so far, None if there is no audit; `command` starts or continues it."""
+    """The audit's `result` so far (None if no audit was begun), and the shell `command` that begins or continues it."""
 
     result: AuditResult | None
     command: str

@@ -62,7 +62,7 @@ class Cluster:
         return {"Authorization": f"Bearer {Path(self.token).read_text()}"}
 
     def alive(self) -> bool:
-        """Checks that the head's process still runs, by its start time, user and command line."""
+        """Returns whether the cluster's head still runs: a process with its id, start time, user and command line."""
         return _born(self.pid) == self.born != "" and _is_head(self.pid, self.folder)
 
     def end(self) -> None:

@@ -94,9 +94,9 @@ def _search(path: Path, results: Path) -> Search | None:
 
 
 def _head(folder: Path) -> str:
-    """Returns a hint at the older service's Ray cluster if it still runs; an empty text otherwise.
+    """Returns how to end the Ray cluster of an older version of the service; an empty text if none still runs.
 
-    /proc must show that the process was started for this folder.
+    The process counts as that cluster only if /proc shows that it was started for this folder.
     """
     try:
         process = Path(f"/proc/{dict(_json(folder / 'cluster.json'))['pid']:d}")

@@ -128,12 +128,13 @@ class ResultsReader:
         return self.folder(name) / "journal.jsonl"
 
     def folder(self, name: str) -> Path:
-        """Returns the experiment's folder after it has checked the name and that the folder contains no link.
+        """Checks an experiment's name and returns its folder; refuses links.
 
-        A link that is created later is not followed either, because `files.share` makes readers refuse links.
+        Neither the folder nor its experiment.json or journal.jsonl may be a link. A link that is created after this
+        check is not followed either, because `files.share` makes readers refuse links.
 
         Raises:
-            NotThere: the name is not valid, there is no such experiment, or it is a link.
+            NotThere: the name is not valid, there is no such experiment, or the folder or one of these files is a link.
         """
         folder = self.root / name if _is_name(name) else None
         if folder is None or not _is_experiment(folder):

@@ -56,9 +56,9 @@ async def event_frames(
 
 
 def read_on(journal: Path, place: Place) -> list[bytes] | None:
-    """Reads the next complete lines after `place`, at most CHUNK_BYTES.
+    """Reads the journal's next complete lines after `place`, at most CHUNK_BYTES; an empty list if there is none yet.
 
-    Returns None if the stream must end: the journal shrank, a line is too long, or the file cannot be read.
+    Returns None if the event stream must end: the journal shrank, a line is too long, or the file cannot be read.
     """
     try:
         with open_in(journal.parent, journal.name) as file:

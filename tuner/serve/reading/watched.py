@@ -66,7 +66,7 @@ class Last:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the result suffices for every request: it has the record, or an error."""
+        """Whether this result can answer every request for the experiment: it has the record, or an error to report."""
         return self.view is not None or bool(self.summary.error)
 
 
@@ -158,7 +158,11 @@ class Watched:
 
 
 def _stamp(folder: Path) -> object:
-    """Returns a value that changes whenever one of the experiment's files changes."""
+    """Returns a value that changes whenever experiment.json, journal.jsonl or best/config.json changes.
+
+    If plain Ray Tune wrote the folder, the value changes with Ray's files instead. If the files cannot be listed, it
+    changes with the folder itself.
+    """
     files = [folder / "experiment.json", folder / "journal.jsonl", folder / "best" / "config.json"]
     try:
         return [_stat(path) for path in (files if os.path.lexists(files[0]) else ray_files_in(folder))]
