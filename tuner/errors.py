@@ -88,7 +88,7 @@ def leave(code: int) -> NoReturn:
 
 
 class PrintableFormatter(logging.Formatter):
-    """Formats log records as printable lines."""
+    """Escapes unprintable characters in log records, but keeps the line ends of a record of several lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         return "\n".join(map(printable, super().format(record).split("\n")))

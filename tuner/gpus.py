@@ -33,7 +33,12 @@ MEMINFO = Path("/proc/meminfo")
 
 @dataclass(frozen=True)
 class Running:
-    """A running trial; `gpus` is its number or fraction of GPUs; `pid` is None if the journal does not record it."""
+    """A running trial.
+
+    Attributes:
+        pid: the process id; None if the journal does not record it.
+        gpus: how many GPUs the trial uses; may be a fraction.
+    """
 
     experiment: str
     trial: str

@@ -14,8 +14,8 @@ from pathlib import Path
 from tuner.spec.experiment import Experiment
 
 WAIT_S = 20.0  # the longest wait, after a search, until W&B has written or uploaded the last runs
-PROMPT_S = 1.5  # the same if a user waits at a terminal; W&B's process then continues in the background
-HURRY_S = 5.0  # the same if a user has interrupted the search, which then should end within 15 s
+PROMPT_S = 1.5  # the longest wait if a user waits at a terminal; W&B's process then continues in the background
+HURRY_S = 5.0  # the longest wait if a user has interrupted the search, which then should end within 15 s
 
 
 def wandb_mode(choice: str) -> str:

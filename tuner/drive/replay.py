@@ -149,7 +149,7 @@ class Replay:
         if not event["will_retry"]:
             self._failed.add(trial.trial_id)
             return
-        # Ray does not tell scheduler and searcher about a retry, and moves the trial to the end.
+        # Ray informs neither the scheduler nor the searcher of a retry, and moves the trial to the end of its trials.
         set_status(trial, Trial.PENDING)
         self._stage.trials[trial.trial_id] = self._stage.trials.pop(trial.trial_id)
 
@@ -188,7 +188,7 @@ class Replay:
         self._stopped.clear()
 
     def _extend(self, max_epochs: int, number: int) -> None:
-        """Continues the trials that had trained all their epochs, if event `number` has raised the maximum.
+        """Continues the trials that trained for all `--max-epochs` epochs, if event `number` raised this maximum.
 
         The scheduler gets these trials again. The searcher does not: it already has their value.
         """

@@ -71,12 +71,15 @@ def check_searcher(experiment: Experiment, space: Space) -> None:
         if described["kind"] in refused or kind in refused:
             raise RequestError(
                 f"--searcher {experiment.searcher} cannot propose parameter {name!r}, a {kind}; "
-                f"use --searcher random, or declare it as tune.choice or a plain range"
+                f"use --searcher random, or declare it as tune.choice or a range without steps, such as tune.uniform"
             )
 
 
 class Decoding(Searcher):
-    """A searcher of a library, whose settings of the encoded space become configs."""
+    """Wraps a searcher of a library: decodes each setting that it proposes into the config of a trial.
+
+    The wrapped searcher proposes settings of the encoded space (see `tuner.spec.parameters`).
+    """
 
     def __init__(self, inner: Searcher, space: Space) -> None:
         super().__init__(inner.metric, inner.mode)

@@ -198,7 +198,7 @@ def checked_request(
 
 
 def check_strategy(experiment: Experiment, loaded_space: LoadedSpace) -> None:
-    """Raises a RequestError if the space does not work with the strategy."""
+    """Raises a RequestError if the space does not work with `--strategy`, which says how devices share a trial."""
     task, strategy = loaded_space.space.task, experiment.strategy
     if task is None and strategy != "single":
         raise RequestError(
@@ -225,7 +225,7 @@ def load_data(request: Request) -> Request:
     """Reads, decodes and splits the data of a request.
 
     Raises:
-        RequestError: data is missing or incomplete, or the space's data function fails or returns no Splits.
+        RequestError: data is missing or incomplete, or the space's data function fails or does not return a `Splits`.
     """
     task = request.loaded_space.space.task
     if task is None:

@@ -47,8 +47,9 @@ def private_options(folder: str, num_processes: int, imports: Sequence[str]) -> 
 def importing(modules: Sequence[str]) -> Iterator[None]:
     """Imports modules in a second thread while the `with` block runs, and waits for the thread at its end.
 
-    The driver is idle while Ray's processes start, so the imports cost no time. The block must not import Ray Tune
-    itself: its modules import each other in circles, and two threads that import them would get half-imported modules.
+    The driver is idle while Ray's processes start, so the imports cost no time. The block must not import Ray Tune,
+    because the second thread imports it. Ray Tune's modules import each other in circles, so two threads that import
+    them at once would get half-imported modules.
     """
 
     def load() -> None:

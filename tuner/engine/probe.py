@@ -95,7 +95,7 @@ def _is_file(loaded_space: LoadedSpace) -> bool:
 
 @contextmanager
 def _mark(results: Path) -> Iterator[Path]:
-    """Creates a folder with a unique name in `results`, and removes it afterwards."""
+    """Creates a folder with a unique name in `results`, for other nodes to look for, and removes it afterwards."""
     mark = results / f".tuner-{uuid.uuid4().hex}"
     mark.mkdir(parents=True)
     try:

@@ -61,12 +61,14 @@ deadlines: list[int] = []  # the pipe to the deadline of the outermost block; em
 
 
 def _deadline() -> int:
-    """Starts a thread that kills the process `LATE_S` after a signal, unless the block has ended; returns its pipe.
+    """Starts a thread that kills the process `LATE_S` after a signal; returns the writing end of the thread's pipe.
 
-    The pipe gets `SIGNALLED` when a signal arrives, and `LEFT` when the outermost block ends.
-    The thread starts before any signal, because a handler must not start one. The handler may have interrupted the
-    start of another thread, and would then wait for that thread's lock forever. An alarm in the handler would not
-    help either, because its own handler would wait for the main thread.
+    `signals_to` writes `SIGNALLED` into the pipe when a signal arrives, and `LEFT` when its outermost `with` block
+    ends. If `LEFT` arrives in time, the thread does not kill the process.
+
+    The thread starts before any signal, because a signal handler must not start one. The handler may have interrupted
+    the start of another thread, and would then wait for that thread's lock forever. An alarm (SIGALRM) would not help
+    either: Python runs its handler in the main thread, which may be blocked.
     """
     reading_end, writing_end = os.pipe()
 

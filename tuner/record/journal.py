@@ -68,7 +68,7 @@ class Journal:
 
     def _append(self, line: bytes) -> None:
         # An open file accepts lines even after its folder was moved or deleted, but `--resume` would not find them.
-        # The check takes 2 us.
+        # So each write first checks that the path still leads to the open file, which takes 2 us.
         here, there = os.fstat(self._file.fileno()), os.stat(self._path)
         if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
             raise FileNotFoundError(errno.ENOENT, "another file lies there now", str(self._path))
@@ -109,7 +109,10 @@ def _shortened(event: str, trial: str | None, fields: dict[str, Any], size: int)
 
 
 class Ledger:
-    """Writes events to a journal, except those that the journal already has."""
+    """Writes events to a journal, except those that the journal already has.
+
+    A resumed search replays its journal. The replay produces the recorded events again.
+    """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal

@@ -80,8 +80,8 @@ class Standing:
         counts: status -> number of trials.
         epochs: total number of epochs that all trials have trained.
         ranked: the trials with a finite value, the best first.
-        calls: all decisions, those with the smallest margin first.
-        arrived: number of reports, including repeated epochs.
+        calls: all decisions, ordered by margin (|value - cutoff|), the smallest first.
+        arrived: number of reports; an epoch that is trained again after a restart counts again.
         any_saved: whether any report names a checkpoint.
     """
 
@@ -227,7 +227,7 @@ class _RungTally:
         Args:
             reached: the trial's last epoch.
         """
-        # No second decision is recorded when a paused trial continues, so a report after the pause shows that it did.
+        # No decision is recorded when a paused trial continues. A report after the pause shows that it has continued.
         waits = decision.action == "pause" and reached <= decision.epoch
         value = finite(decision.value)
         now = ("wait" if waits else decision.action, None if value is None else sign * value)

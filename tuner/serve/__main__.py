@@ -96,8 +96,9 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
                 access_log=False,  # it would record the code of the sign-in link
                 timeout_keep_alive=REQUEST_S,
                 limit_concurrency=MOST_CLIENTS,
-                # By default uvicorn trusts the X-Forwarded-For header of any local program. Wrong tokens are counted
-                # by address, so a forged address would get around that limit.
+                # By default uvicorn trusts the X-Forwarded-For header of any local program. A forged address would
+                # get around the limit on wrong tokens, which are counted by address. So the header is ignored unless
+                # the user names trusted proxies.
                 proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
             )
             server = Server(config, close)

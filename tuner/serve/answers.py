@@ -30,7 +30,8 @@ RETRY_S = 1  # after which a client should repeat a request that got 503
 LEAST_ITEM, LONGEST_NAME = 100, 1000  # bytes, when a value is shortened
 PIECE_BYTES = 64 << 10  # bytes sent at once, so that a client that does not read costs no larger copy
 _encode = json.JSONEncoder(default=vars, allow_nan=False).encode
-_ESCAPED = re.compile(r"\\(?:u(20(?:2[a-e]|6[6-9]))|.)")  # each escape of JSON; group 1 is the code of a reversing one
+# Matches each escape in JSON text. Group 1 is the hex code if the character reverses the direction of writing.
+_ESCAPED = re.compile(r"\\(?:u(20(?:2[a-e]|6[6-9]))|.)")
 _writing = threading.Semaphore(MOST_WRITTEN)
 
 

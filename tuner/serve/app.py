@@ -155,7 +155,7 @@ def _api(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/api/experiments/{name}/rungs", responses={200: {"model": Rungs}})
     def rungs(name: str, offset: Offset = 0, limit: Limit = MOST_ROWS, since: Since = 0) -> Response:
-        """Its rungs, and its decisions with their margins, the smallest margin first.
+        """An experiment's rungs, and its decisions with their margins (|value - cutoff|), the smallest margin first.
 
         offset, limit and since apply to the decisions. With since, decisions are in the order of the trials.
         """

@@ -142,7 +142,8 @@ def neighbours(domain: Any, value: Any, radius: int = 1) -> list[Any]:
     """The values around `value` within the declared range, nearest first, without `value` itself.
 
     In a choice of numbers the neighbours are the next smaller and larger numbers. Any other choice has no order, so
-    all its other values are neighbours. In a range they lie one step of `NEIGHBOUR_SHARE` to either side.
+    all its other values are neighbours. In a range they lie one step to either side. A step is `NEIGHBOUR_SHARE` of
+    the range's width, or the range's own step if that is larger.
 
     Args:
         radius: how many steps to take to either side.

@@ -109,7 +109,7 @@ class Experiment:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Number format of the forward and backward pass. A searched parameter named `precision` takes precedence."""
     on_oom: Literal["shrink", "fail"] = "shrink"
-    """If memory runs out, shrink computes each batch in parts, halved until they fit; fail ends the trial."""
+    """If GPU or CPU memory runs out, shrink computes a batch in parts, halved until they fit; fail ends the trial."""
     max_concurrent_trials: int = 0
     """How many trials may run at once; on an autoscaling cluster, also how many are requested. 0 = as many as fit."""
     priority: int = 0
@@ -198,7 +198,7 @@ class Experiment:
         return list(dict.fromkeys(map(math.ceil, epochs)))
 
     def _check_kind(self, name: str) -> None:
-        """Checks the type of a value: a value from a file may be anything."""
+        """Checks the type and the length of an option's value, because a value from a file may be anything."""
         kinds, value = ALLOWED_KINDS[name], getattr(self, name)
         fits = type(value) in kinds or (float in kinds and type(value) is int)
         if isinstance(value, tuple):

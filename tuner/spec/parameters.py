@@ -101,7 +101,8 @@ def encode(params: Params) -> Setting:
 
 
 def _key(number: int) -> str:
-    return f"{BRANCH}{number}"  # not the number alone: Ray's adapter of BOHB would make a list of it
+    # `branch0`, not `0`: Ray's BOHB adapter turns a dictionary whose keys are numbers into a list.
+    return f"{BRANCH}{number}"
 
 
 def decode(params: Params, setting: Params) -> Setting:

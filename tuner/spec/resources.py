@@ -44,7 +44,10 @@ class Resources:
         return self.num_places(nodes) // (self.workers if self.split else 1)
 
     def num_places(self, nodes: Sequence[Mapping[str, float]]) -> int:
-        """How many bundles that need resources fit on the nodes at once; a trial's bundles are all equal."""
+        """Returns how many bundles like this trial's fit on the nodes at once, whatever trials they belong to.
+
+        The empty bundle of a process that only waits does not count. A trial's other bundles are all equal.
+        """
         return sum(_fit(self.bundles()[-1], node) for node in nodes)
 
     def each(self) -> str:

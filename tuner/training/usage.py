@@ -79,7 +79,10 @@ class Growth:
         self._readings: list[int] = []
 
     def add(self, reading: int) -> int | None:
-        """Adds a reading; returns the growth in bytes per epoch over the last `STEPS` epochs, or None if none."""
+        """Adds an epoch's memory reading; returns the mean growth in bytes per epoch over the last `STEPS` epochs.
+
+        Returns None if the memory does not keep growing as the class defines it, or if there are too few readings.
+        """
         self._readings.append(reading)
         window = self._readings[SKIPPED:][-STEPS - 1 :]
         steps = sorted(after - before for before, after in pairwise(window))

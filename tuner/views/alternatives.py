@@ -33,9 +33,10 @@ class AlternativeRow:
 
 
 def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
-    """Returns one row per set of rules, the search's own rules first.
+    """Returns one row per set of stopping rules: a scheduler, its grace period and its reduction factor.
 
-    The list is empty if no trial has a finite value, or if a replay would exceed MOST_REPORTS.
+    The search's own rules come first if they are known and a replay supports them. The list is empty if no trial has a
+    finite value, or if a replay of the search would have more than MOST_REPORTS reports.
     """
     beyond = sum(epochs_beyond(trial, record.experiment) for trial in record.trials)
     if not record.standing.ranked or record.standing.arrived + beyond > MOST_REPORTS:

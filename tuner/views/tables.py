@@ -164,10 +164,10 @@ def _rung_row(at: RungSummary, experiment: Experiment) -> RungRow:
 def decision_rows(
     record: ExperimentRecord, offset: int = 0, limit: int | None = None, since: int = 0
 ) -> list[DecisionRow]:
-    """Returns the decisions, the smallest margin first; decisions without a comparison come last, in trial order.
+    """Returns the decisions, the smallest margin (|value - cutoff|) first.
 
-    Returns at most `limit` decisions from `offset` on. With `since`, returns only the decisions of the trials of
-    `changed_since`, in trial order.
+    Decisions without a value or a cutoff come last, in trial order. With `since`, returns only the decisions of the
+    trials of `changed_since`, in trial order. In both cases returns at most `limit` decisions from `offset` on.
     """
     end = None if limit is None else offset + limit
     if since:

@@ -11,7 +11,7 @@ from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
 from tuner.views.labels import BEST_COLOR, GROUPS, escaped, label_of
 
-MOST_SPANS = 1000  # the latest ones: with more, a bar is thinner than a pixel
+MOST_SPANS = 1000  # the plot shows only the latest spans; with more, a span's bar is thinner than a pixel
 
 
 class Span(NamedTuple):

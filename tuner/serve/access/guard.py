@@ -63,7 +63,7 @@ def require_token(host: str, token: str) -> None:
 
 
 class Guard:
-    """Middleware that refuses requests without access, signs in, and adds HEADERS unless the response sets them itself.
+    """Middleware that refuses requests without access, signs users in, and adds HEADERS that the response does not set.
 
     Args:
         loopback: only this machine can reach the service. Reading then needs no token, but the Host header must name

@@ -100,10 +100,12 @@ class Keys:
         return self._tries.check(client, hmac.compare_digest(token, self._token))
 
     def spend(self, code: str, client: str) -> bool:
-        """Checks the sign-in code; a right code is replaced, so it works once.
+        """Returns whether the sign-in code is right; replaces a right code, so that it works once.
+
+        A right code is accepted even after too many wrong ones.
 
         Raises:
-            Wait: the code is wrong, and too many wrong ones were tried before.
+            Wait: the code is wrong, and too many wrong codes were tried in the minute before.
         """
         tried = code.encode("utf-8", "replace")
         right = self._code_tries.check(client, hmac.compare_digest(tried, self.code.encode()))
@@ -122,7 +124,7 @@ class Keys:
         return secret
 
     def key_of(self, secret: str) -> str:
-        """Returns the session's key, which requests that change something need; the cookie does not reveal it."""
+        """Returns a browser session's key, which requests that change something need; the cookie does not reveal it."""
         return hmac.new(self._sealing, secret.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
     def end_session(self, secret: str) -> None:

@@ -104,11 +104,12 @@ class Requests(h11.Connection):
 
 
 class Connection(H11Protocol):
-    """uvicorn's HTTP connection, with a time limit for sending a request and for reading the response.
+    """uvicorn's HTTP connection, with time limits for sending the head of a request and for reading the response.
 
     A client has `timeout_keep_alive` seconds for a whole request head, from the start of the connection or from its
-    last response; uvicorn itself stops that timer at the first byte. At `limit_concurrency` connections, a new
-    connection closes an older one whose client neither sends a request nor reads a response.
+    last response; uvicorn itself stops that timer at the first byte. `Bounds` limits the time for the body. At
+    `limit_concurrency` connections, a new connection closes an older one whose client neither sends a request nor
+    reads a response.
     """
 
     reader_s = READER_S

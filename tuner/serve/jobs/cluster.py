@@ -156,7 +156,7 @@ def _born(pid: int) -> str:
 
 
 def _is_head(pid: int, folder: str) -> bool:
-    """Checks that the process belongs to this user and is the head that a service started with that folder."""
+    """Checks that the process belongs to this user and is the head of a service's Ray cluster with that `folder`."""
     process = Path(f"/proc/{pid}")
     try:
         words = os.fsdecode((process / "cmdline").read_bytes()).split("\0")

@@ -22,7 +22,7 @@ from tuner.serve.jobs.queue import Queue, Search
 from tuner.spec.experiment import Experiment
 
 FOLDER = ".service"
-HEAD = b"tuner.serve.head"  # the module that ran the head of the older service's Ray cluster
+HEAD = b"tuner.serve.head"  # the module with which an older version of the service ran the head of its Ray cluster
 MOST_BYTES = 64 << 10  # of a file; the service wrote 3 kB
 MOST_FILES = 1000
 MESSAGE = "waited in the queue of an older tuner.serve; start it again"

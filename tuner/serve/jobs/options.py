@@ -27,7 +27,7 @@ SETTABLE = (
 )  # fmt: skip
 WITHHELD = ("results", "data_dir", "address", "wandb", "wandb_project", "point", "stop")
 ON_RESUME = ("num_samples", "time_budget")
-MOST_CHARS = 200  # of a text; no valid value is longer
+MOST_CHARS = 200  # most characters of a text option; no valid value is longer
 
 
 def helps() -> dict[str, str]:

@@ -89,8 +89,8 @@ class RayJobs:
         """Implements `Jobs.submit`."""
         client = self._connected(start=True)
         assert client
-        # Python is named by its path, because Ray's PATH may lead to a Python without ray. `exec` replaces the shell,
-        # so that Ray's signal reaches the search.
+        # The command names Python by its path, because the PATH of a Ray job may lead to a Python without ray. `exec`
+        # replaces the job's shell, so that Ray's signal reaches the search.
         command = shlex.join([sys.executable, "-m", "tuner.run", *arguments, "--address=auto"])
         wait = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S)}
         with self._trying(f"start {job}"):

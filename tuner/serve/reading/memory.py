@@ -90,7 +90,7 @@ class Memory:
                 raise kind("other experiments that are being read use the memory; send the request again")
 
     def settle(self, holder: Holder, weight: int) -> None:
-        """Records how many bytes a holder uses now; 0 = none."""
+        """Records how many bytes of memory a holder's records use now; 0 = it holds none."""
         with self._lock:
             self._set(holder, weight)
 

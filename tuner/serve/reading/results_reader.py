@@ -82,7 +82,7 @@ class ResultsReader:
         return sorted((s for s in summaries if s), key=lambda s: (s.started or 0, s.name), reverse=True)
 
     def _drop_gone(self, names: list[str]) -> None:
-        """Frees the records of experiments whose folders were deleted."""
+        """Drops from memory the records of experiments whose folders were deleted."""
         with self._lock:
             for gone in self._watched.keys() - set(names):
                 self._memory.settle(self._watched.pop(gone), 0)

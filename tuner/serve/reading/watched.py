@@ -107,7 +107,8 @@ class Watched:
         """Reads the folder's current state.
 
         Raises:
-            NotYet: reading takes until after `until`, or other experiments use the memory.
+            NotYet: reading is not done by the time `until` (of `time.monotonic`), or the records of other experiments
+                take up the memory budget.
         """
         if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
             raise NotYet("another request is reading this experiment; send the request again")
