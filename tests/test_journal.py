@@ -294,7 +294,7 @@ def test_a_line_without_a_checksum_in_a_journal_with_checksums_is_damaged(tmp_pa
     path = tmp_path / "j"
     write_some(path)
     path.write_bytes(path.read_bytes() + b'{"time": 1, "event": "experiment_started"}\n')
-    assert scan(path.read_bytes()).damage == "line 6 (its checksum is missing)"
+    assert scan(path).damage == "line 6 (its checksum is missing)"
     followed = follow(path, once=True)
     assert len([next(followed) for _ in range(5)]) == 5
     with pytest.raises(RequestError, match=r"damaged at line 6 \(its checksum is missing\); --resume goes on from"):
