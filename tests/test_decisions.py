@@ -499,6 +499,13 @@ def test_paused_trials_wait_until_fewer_than_the_limit_run(tmp_path):
     assert scheduler.choose_trial_to_run(None) is waits  # only paused trials wait
 
 
+def test_a_scheduler_that_looks_for_a_trial_to_run_may_stop_another(tmp_path):
+    search, stopped = Search(tmp_path / "j"), []
+    search.inner.choose_trial_to_run = lambda controller: controller.stop_trial("00000")  # as BOHB's does
+    search.scheduler.choose_trial_to_run(SimpleNamespace(stop_trial=stopped.append))
+    assert stopped == ["00000"]
+
+
 def test_each_report_is_judged_before_the_next_is_sent(tmp_path):
     assert Search(tmp_path / "j").scheduler.supports_buffered_results is False  # or Ray would pass on several at once
 

@@ -111,10 +111,16 @@ def test_a_trial_that_trained_all_its_epochs_gets_those_of_the_resume_once(tmp_p
     assert statuses(again(tmp_path, [begun(2), *whole])) == {0: "TERMINATED"}
 
 
-def test_a_trial_that_diverged_in_the_last_epoch_gets_no_more(tmp_path):
-    history = [begun(2), *started(0), report(0, 1), report(0, 2, math.nan), decision(0, 2, "stop"), ended(0, "pruned")]
-    history += [resumed(4), event("trial_started", 0, resources={}, node="")]
-    assert statuses(again(tmp_path, history[:-1]))[0] == "TERMINATED"
+@pytest.mark.parametrize(
+    ("loss", "status", "after"), [(1.0, "completed", "PENDING"), (math.nan, "pruned", "TERMINATED")]
+)
+def test_a_trial_that_diverged_in_the_last_epoch_gets_no_more(tmp_path, loss, status, after):
+    saved = "ray/00000/checkpoint_000001"
+    (tmp_path / "x" / saved).mkdir(parents=True)
+    last = report(0, 2, loss) | {"checkpoint": saved}
+    history = [begun(2), *started(0), report(0, 1), last, decision(0, 2, "stop"), ended(0, status)]
+    search = again(tmp_path, history, results=str(tmp_path), name="x")
+    assert statuses(search) == {0: after}
 
 
 def test_the_trials_that_had_a_worker_are_named_in_their_order(tmp_path):

@@ -92,11 +92,9 @@ class Explainer:
         return f"{what} {value:.6g} is {better} {cutoff}"
 
     def _why_paused(self, compared: Comparison) -> str:
-        if isinstance(self._scheduler, HyperBandScheduler):
-            return f"waits at rung {compared.rung:g} for the other trials of its bracket"
         if isinstance(self._scheduler, PopulationBasedTraining):
             return "waits until the other trials of the population have trained"
-        return f"only {trials(compared.recorded)} to compare with at rung {compared.rung:g}: waits for more"
+        return f"waits at rung {compared.rung:g} for the other trials of its bracket"
 
     def _asha(self, scheduler: AshaScheduler, trial_id: str, epoch: int) -> Comparison:
         compared = scheduler.comparison(trial_id, epoch)
