@@ -65,7 +65,6 @@ def lossy(search, tmp_path):
         space.write_text((Path(__file__).parents[1] / "spaces" / "lossy.py").read_text() + choice)
         ran = search(str(space), *options)
         ran.trained = lambda epoch, trial="00000": len(list(marks.glob(f"{trial}-{epoch}-*")))
-        ran.events = read(ran.folder / "journal.jsonl")
         ran.failed = [event for event in ran.events if event["event"] == "trial_failed"]
         return ran
 
