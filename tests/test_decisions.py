@@ -72,7 +72,7 @@ class Search:
         self.searcher_heard.append((trial_id, result["training_iteration"]))
 
     def on_trial_complete(self, trial_id, result=None, error=False):
-        self.searcher_heard.append((trial_id, "end"))
+        self.searcher_heard.append((trial_id, "failed" if error else "end"))
 
     def report(self, trial_id, epoch, /, **metrics):
         trial = self.trials.get(trial_id)

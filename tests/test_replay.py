@@ -57,7 +57,7 @@ def test_a_trial_that_failed_for_good_stays_failed_and_the_searcher_hears_it(tmp
     failed = event("trial_failed", 0, error="broken", kind="user", will_retry=False)
     search = again(tmp_path, [begun(), *started(0), report(0, 1), failed, ended(0, "failed", "broken")])
     assert statuses(search) == {0: "ERROR"}
-    assert search.searcher_heard == [("00000", 1), ("00000", "end")]
+    assert search.searcher_heard == [("00000", 1), ("00000", "failed")]
 
 
 def test_a_trial_that_is_tried_again_continues_behind_the_others(tmp_path):
