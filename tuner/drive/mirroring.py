@@ -19,7 +19,11 @@ HURRY_S = 5.0  # the longest wait if a user has interrupted the search, which th
 
 
 def wandb_mode(choice: str) -> str:
-    """Resolves `auto` to online if the environment or netrc has an API key, else to offline; keeps any other mode."""
+    """Resolves the W&B mode `auto`; returns any other mode unchanged.
+
+    The environment variable WANDB_MODE takes precedence. Without it, `auto` is online if the environment or netrc has
+    an API key, else offline.
+    """
     if choice != "auto":
         return choice
     netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()

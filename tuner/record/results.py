@@ -28,7 +28,8 @@ class ExperimentRecord:
     Attributes:
         state: running, finished, interrupted or failed.
         reason: why the search ended before its last trial, if it did.
-        followed: the standing that `Following` updated for exactly these trials; ignored for other trials.
+        followed: the `Standing` (counts, ranking, rungs, history) that `Following` keeps up to date for these trials.
+            The record ignores it if it was computed from other trials.
     """
 
     experiment: Experiment

@@ -135,7 +135,7 @@ class Experiment:
     data_dir: str = ""
     """Folder of the data set. Empty = the space finds or downloads its data itself."""
     wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
-    """Log to Weights & Biases; auto = online if there is an API key, else offline."""
+    """Log to Weights & Biases; auto = WANDB_MODE if it is set, else online if there is an API key, else offline."""
     wandb_project: str = "tuner"
     """W&B project to log to."""
     tensorboard: bool = False
