@@ -29,7 +29,11 @@ def wandb_mode(choice: str) -> str:
 
 @dataclass
 class Waiting:
-    """How long to wait for the W&B process; the caller sets `hurry` if the user has interrupted the search."""
+    """Tells `mirrored` how to wait for the W&B process to end.
+
+    The caller sets `hurry` if the user has interrupted the search. `mirrored` then kills the process if it has not
+    ended after HURRY_S.
+    """
 
     hurry: bool = False
 

@@ -130,6 +130,6 @@ class Following:
             size = (self.folder / FILE).lstat().st_size
         except OSError:
             size = 0
-        weight = SWELL * min(size, MOST_BYTES)  # a longer file is refused
+        weight = SWELL * min(size, MOST_BYTES)  # estimated bytes of memory; `json_in` refuses a longer file
         self._hold(weight + self.reading.weight)
         self._facts = weight

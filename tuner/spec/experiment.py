@@ -91,7 +91,7 @@ class Experiment:
     perturbation_interval: int = 0
     """Epochs (reports) after which pbt compares trials and changes parameters. 0 = --grace-period."""
     searcher: SearcherName = "random"
-    """How to propose settings. refine proposes random settings for the first half, then neighbours of the best one."""
+    """How to propose settings. refine: random ones for half of the trials, then neighbours of the best of that half."""
     scheduler: SchedulerName = "asha"
     """Which rule stops, pauses and resumes trials."""
     metric: str = "loss"
@@ -115,7 +115,7 @@ class Experiment:
     priority: int = 0
     """Rank among searches on one cluster or in the service's queue, -100..100; the highest starts trials first."""
     point: tuple[tuple[str, ...], ...] = ()
-    """Values to try first, as name=value; repeat it for more trials. The searcher proposes the values left out."""
+    """Try these values first, in one trial: name=value ...; the searcher proposes missing ones. Repeat it per trial."""
     stop: tuple[str, ...] = ()
     """End a trial when a metric reaches a value, as metric=value; for the searched metric in its --mode."""
     time_budget: str = ""
