@@ -67,7 +67,9 @@ def audit(record: ExperimentRecord, num_trials: int, seed: int) -> AuditResult:
     """
     winner, pruned = record.best(), prunable(record)
     if record.state == "running":
-        raise RequestError(f"{record.experiment.name} still runs, or was killed; stop it, or finish it with --resume")
+        raise RequestError(
+            f"{record.experiment.name} has not ended: stop it, or finish it with --resume if it was killed"
+        )
     if winner is None or not pruned:
         raise RequestError(f"{record.experiment.name} has no {'best' if pruned else 'pruned'} trial: nothing to audit")
     folder = record.experiment.folder

@@ -1,6 +1,7 @@
 """RequestError, the only exception for a user's mistake: it becomes one line on stderr and exit code 2, no traceback.
 
-The module also makes texts safe to print, because an error text may quote a user's file or name, and ends a command.
+The module also makes texts safe to print, because an error text may quote a user's file or name.
+`leave` ends a command's process.
 """
 
 from __future__ import annotations

@@ -71,7 +71,11 @@ def main(argv: list[str]) -> int:
 
 
 def lines(gpus: list[Device], trials: list[Running]) -> list[str]:
-    """Both tables as lines; without a GPU, the first table is a line about this machine's CPUs and memory."""
+    """Returns the lines of two tables: the GPUs with the trials on them, and the running trials.
+
+    Without an NVIDIA GPU, two lines replace the first table: that there is none, and this machine's CPUs and memory.
+    Without a running trial, one line replaces the second table.
+    """
     if not gpus:
         first = ["no NVIDIA GPU was found (NVML reports none)", machine()]
     else:
@@ -118,7 +122,7 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
 
 
 def machine() -> str:
-    """`2 CPUs, load 1.50; memory 3.1 of 24.0 GiB`"""
+    """Returns this machine's CPUs, load, used and total memory: `2 CPUs, load 1.50; memory 3.1 of 24.0 GiB`."""
     cpus = len(os.sched_getaffinity(0))
     load = f"{cpus} CPU{'s' if cpus > 1 else ''}, load {os.getloadavg()[0]:.2f}"
     if not MEMINFO.exists():

@@ -202,7 +202,7 @@ def material(config: dict[str, Any]) -> tuple[Task, Splits]:
 
 
 def built(spec: TrialSpec, task: Task, splits: Splits) -> Training:
-    """Builds the training of one process, with its number of torch threads."""
+    """Sets torch's number of threads in this process to that of the spec, and builds the process's training."""
     import torch
 
     from tuner.training.loop import Training

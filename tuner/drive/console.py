@@ -223,7 +223,7 @@ def _branch(value: Any) -> str:
 
 
 def per_trial(resources: Resources) -> str:
-    """`1 CPU, 0.5 GPU per trial`, `2 CPU per trial in 2 workers`"""
+    """Describes a trial's resources: `1 CPU, 0.5 GPU per trial`, `2 CPU per trial in 2 workers` (2 CPU in total)."""
     gpus = f", {resources.gpus:g} GPU" if resources.gpus else ""
     workers = f" in {resources.workers} workers" if resources.workers > 1 else ""
     return f"{resources.cpus:g} CPU{gpus} per trial{workers}"

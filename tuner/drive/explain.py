@@ -124,7 +124,7 @@ class Explainer:
 
 
 def short(value: Any) -> str:
-    """A float with six digits; any other value as a string."""
+    """Formats a float with six significant digits, and any other value with `str`."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

@@ -31,7 +31,10 @@ class JournalCheckpoints:
         self._named: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
 
     def add(self, trial: Trial, report: Event) -> None:
-        """Records the checkpoint of a report."""
+        """Notes the path and the metrics of the checkpoint that a journaled report names, for `register`.
+
+        With pbt it calls `register` at once.
+        """
         value = report["metrics"].get(self._metric)
         value = self._sign * value if isinstance(value, (int, float)) else math.nan
         best, at = self._best.get(trial.trial_id, (math.inf, 0))

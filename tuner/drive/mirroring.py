@@ -19,7 +19,11 @@ HURRY_S = 5.0  # the longest wait if a user has interrupted the search, which th
 
 
 def wandb_mode(choice: str) -> str:
-    """Resolves `auto` to online if the environment or netrc has an API key, else to offline; keeps any other mode."""
+    """Resolves the W&B mode `auto`; returns any other mode unchanged.
+
+    The environment variable WANDB_MODE takes precedence. Without it, `auto` is online if the environment or netrc has
+    an API key, else offline.
+    """
     if choice != "auto":
         return choice
     netrc = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
@@ -29,7 +33,11 @@ def wandb_mode(choice: str) -> str:
 
 @dataclass
 class Waiting:
-    """How long to wait for the W&B process; the caller sets `hurry` if the user has interrupted the search."""
+    """Tells `mirrored` how to wait for the W&B process to end.
+
+    The caller sets `hurry` if the user has interrupted the search. `mirrored` then kills the process if it has not
+    ended after HURRY_S.
+    """
 
     hurry: bool = False
 

@@ -172,7 +172,8 @@ class RefineSearcher(Searcher):
             logger.warning("refine: no trial of the first half has a finite metric; the second half is random too")
             return
         centre = self._tried[min(self._best, key=self._best.__getitem__)]
-        # Configs are compared: two settings that differ only in a branch that is not chosen train the same.
+        # A config has only the chosen branches of a setting. Configs are compared, because two settings that differ
+        # only in a branch that is not chosen train the same.
         seen = [self._config(flat) for flat in self._tried.values()]
         order = random.Random(self._seed)
         for radius in range(1, 11):

@@ -109,7 +109,10 @@ def begin(experiment: Experiment, loaded_space: LoadedSpace, argv: list[str], he
 
 
 def resume(wanted: Experiment, earlier: ResumedExperiment, here: bool = True) -> Request:
-    """Checks the request to resume or extend a search; `here` as in `checked_request`.
+    """Checks the request to resume or extend a search.
+
+    Args:
+        here: whether the search runs on this machine, so that a trial must fit on it.
 
     Raises:
         RequestError: the options or the space have changed so much that it would be another search.

@@ -46,7 +46,7 @@ class Goal:
     mode: str
 
     def spec_of(self, config: dict[str, Any]) -> TrialSpec:
-        """The spec of the trial that runs in this process."""
+        """Returns the `TrialSpec` of the trial that runs in this process: its config, seed and training options."""
         seed = trial_seed(self.spec.seed, tune.get_context().get_trial_id())
         return replace(self.spec, config=merged(self.spec.constants, config), seed=seed)
 

@@ -63,8 +63,9 @@ def session_folder() -> Iterator[str]:
 def on_loopback() -> Iterator[None]:
     """Makes `ray.init` start a node on 127.0.0.1, so that all of Ray's processes listen there.
 
-    Ray has a switch for systems without clusters, but reads it at import, before the command's options are known.
-    Without the switch Ray listens on all interfaces, even if `_node_ip_address` is set.
+    Inside the `with` block Ray's constant ENABLE_RAY_CLUSTER is False. While it is True, Ray listens on all interfaces,
+    even if `_node_ip_address` is set. Ray reads the environment variable for the constant at import, before the
+    command's options are known.
     """
     keep_token_private()
     before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False

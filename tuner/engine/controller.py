@@ -65,7 +65,10 @@ class Controller(TuneController):
         )
 
     def _process_trial_failure(self, trial: SearchTrial, exception: Exception) -> None:
-        """Retries the trial if `retries` allows it; Ray itself counts failures of all kinds together."""
+        """Retries the trial if `retries` allows it.
+
+        `retries` has one count for each kind of failure, whereas Ray has one count for all kinds.
+        """
         if trial in self._resetting_trials:
             # Ray could not give an idle worker to this trial: the worker had died, or the function of its previous
             # trial still runs. The failure does not count against this trial, which starts on another worker.
@@ -74,7 +77,8 @@ class Controller(TuneController):
             self._schedule_trial_actor(trial)
             return
         lost = isinstance(exception, RayActorError)
-        # Ray reports a dead actor first and its lost task next. At the second report the trial is no longer running.
+        # Ray reports a dead actor first and its lost task next. By the second report the trial no longer runs, and the
+        # report is ignored, so that one failure is not counted twice.
         if trial.status != Trial.RUNNING or (lost and self._had_been_judged(trial)):
             return
         failure = self.retries.judge(trial.trial_id, exception, saved_epoch(trial))
@@ -168,7 +172,10 @@ class Controller(TuneController):
 
 
 class Analysis(ExperimentAnalysis):
-    """Ray's analysis, which does not read every trial's reports again: 2 ms per trial, for tables that nobody uses."""
+    """Ray's analysis without its tables of all reports, which nobody uses.
+
+    Ray reads every trial's reports again to build them, which takes 2 ms per trial.
+    """
 
     def _fetch_trial_dataframes(self) -> dict[str, Any]:
         return {}

@@ -35,7 +35,9 @@ class Nodes:
         self._present: list[dict[str, float]] = []
         self._leaving: frozenset[str] = frozenset()
         self._part: int | None = None
-        self.wanted = self._most or resources.concurrent  # trials that this search could run at once
+        # How many trials this search could run at once if the nodes had room. This is the first value; `watch.py` then
+        # sets the number of trials that are unfinished or still to be proposed.
+        self.wanted = self._most or resources.concurrent
 
     def concurrent(self) -> int:
         """Returns how many trials may be alive at once, at least 1.

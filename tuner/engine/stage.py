@@ -39,7 +39,7 @@ class BareStage:
         return [trial for trial in self.trials.values() if not trial.is_finished()]
 
     def _schedule_trial_save(self, trial: Trial, result: Any = None) -> KnownResult:
-        # Population-based training calls this private method of Ray's controller, for which the stage stands in.
+        # Ray's population-based training calls this private method of Ray's controller, which this class replaces.
         return KnownResult(trial.latest_checkpoint_result)
 
     def pause_trial(self, trial: Trial, should_checkpoint: bool = True) -> None:

@@ -37,7 +37,7 @@ class WorkerActor:
         return self.member.begin(task, splits, *arguments)
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
-        """Calls any other method of the member."""
+        """Calls a method of this process's `Member` by its name; `begin` has its own method above."""
         return getattr(self.member, method)(*arguments, **named)
 
 

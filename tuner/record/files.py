@@ -100,7 +100,7 @@ def json_in(folder: Path, name: str) -> Any:
     """Returns a file's JSON value; raises OSError as `open_in` does, ValueError if it is too large or not JSON."""
     content = bytes_in(folder, name)
     if weight(content) > SWELL * MOST_BYTES:
-        raise ValueError("it holds too many values")
+        raise ValueError("the file holds too many values")
     return parsed(content)
 
 
@@ -125,7 +125,7 @@ def parsed(text: bytes) -> Any:
         try:
             value = json.loads(text)
         except RecursionError:
-            raise ValueError(f"nested more than {MOST_DEPTH} levels") from None
+            raise ValueError(f"its JSON has more than {MOST_DEPTH} levels of nesting") from None
         _check(value)
     else:
         if _LONG_NUMBER.search(text):
@@ -138,7 +138,7 @@ def _check(value: Any) -> None:
     level, depth = [value], 0
     while level:
         if depth > MOST_DEPTH:
-            raise ValueError(f"nested more than {MOST_DEPTH} levels")
+            raise ValueError(f"its JSON has more than {MOST_DEPTH} levels of nesting")
         inner: list[Any] = []
         for each in level:
             if isinstance(each, dict):

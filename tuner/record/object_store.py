@@ -123,7 +123,7 @@ class ObjectStore:
     def _write(self, path: str, content: BinaryIO) -> None:
         try:
             stream = self.filesystem.open_output_stream(path)
-        except FileNotFoundError:  # a store with real folders, such as HDFS
+        except FileNotFoundError:  # the file's folder is missing, in a store with real folders, such as HDFS
             self.filesystem.create_dir(str(PurePosixPath(path).parent), recursive=True)
             stream = self.filesystem.open_output_stream(path)
         with stream:

@@ -174,7 +174,7 @@ def _report(epoch: int, row: dict[str, Any]) -> Report:
 
 
 def _epoch(value: Any) -> int | None:
-    """Converts a value to a number of epochs, which is a float in progress.csv; None if it is not one."""
+    """Converts a value to a number of epochs; None unless it is 0..MOST_EPOCHS. In progress.csv it is a float."""
     number = finite(value)
     return int(number) if number is not None and 0 <= number <= MOST_EPOCHS else None
 

@@ -28,7 +28,8 @@ class ExperimentRecord:
     Attributes:
         state: running, finished, interrupted or failed.
         reason: why the search ended before its last trial, if it did.
-        followed: the standing that `Following` updated for exactly these trials; ignored for other trials.
+        followed: the `Standing` (counts, ranking, rungs, history) that `Following` keeps up to date for these trials.
+            The record ignores it if it was computed from other trials.
     """
 
     experiment: Experiment
@@ -130,6 +131,6 @@ class Following:
             size = (self.folder / FILE).lstat().st_size
         except OSError:
             size = 0
-        weight = SWELL * min(size, MOST_BYTES)  # a longer file is refused
+        weight = SWELL * min(size, MOST_BYTES)  # estimated bytes of memory; `json_in` refuses a longer file
         self._hold(weight + self.reading.weight)
         self._facts = weight

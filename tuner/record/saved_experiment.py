@@ -73,7 +73,7 @@ def _read(folder: Path, name: str) -> tuple[Experiment, dict[str, Any]]:
 
 
 def _check_facts(facts: dict[str, Any]) -> None:
-    """Raises ValueError if a fact that a view reads does not have the type that `tuner.spec.facts` writes."""
+    """Raises ValueError if a field of experiment.json that `tuner.views` reads has a wrong type or value."""
     created = facts.get("created", 0.0)
     if type(created) not in (int, float) or not 0 <= created <= 1e11:
         raise ValueError("`created` is no time")

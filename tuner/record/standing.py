@@ -244,7 +244,7 @@ class _RungTally:
             self._removed += [] if before[1] is None else [before[1]]
 
     def seen(self, bracket: int | None, rung: int) -> RungSummary:
-        """Returns the rung's current state."""
+        """Returns the summary of the trials that have reached this rung so far."""
         self._scores += self._added
         self._scores.sort()
         _renew(self._scores, self._removed, [])

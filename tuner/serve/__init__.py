@@ -1,6 +1,6 @@
 """The dashboard and its HTTP API: a service that runs apart from the searches and outlives them.
 
-`app` creates the service. Its rooms, each of which imports only those after it: `analysis` computes what takes long,
-`control` has the routes that change something, `jobs` runs searches, `reading` reads experiments, `access` admits
+`app` creates the service. Each of these parts imports only those after it: `analysis` computes responses that take
+long, `control` has the routes that change something, `jobs` runs searches, `reading` reads experiments, `access` admits
 clients and limits them, and `answers` writes responses.
 """

@@ -165,7 +165,7 @@ def listen(host: str, port: int) -> socket.socket:
         raise RequestError(
             f"--host {host} --port {port}: {what}; give another --host or --port, or end what uses the port"
         ) from None
-    # asyncio sets this only on sockets that it creates itself. Without it, each response waits 40 ms for an ACK.
+    # asyncio sets TCP_NODELAY only on sockets that it creates itself. Without it, each response waits 40 ms for an ACK.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 

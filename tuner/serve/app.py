@@ -143,7 +143,7 @@ def _api(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/api/experiments/{name}", responses={200: {"model": Shown}})
     def experiment(name: str) -> Response:
-        """The summary of one experiment."""
+        """Returns the summary of one experiment."""
         return answer(desk.one(name))
 
     @app.get("/api/experiments/{name}/trials", responses={200: {"model": Trials}})

@@ -44,7 +44,10 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Changes(Rows):
-    """The rows that changed, and the requested figures of Plotly's schema; figures without data are left out."""
+    """The experiment's rows that changed after line `since` of the journal, and the requested figures.
+
+    The figures have Plotly's schema; figures without data are left out.
+    """
 
     figures: dict[str, dict[str, Any]]
 

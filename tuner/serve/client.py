@@ -51,7 +51,10 @@ class Client:
         self._timeout_s = timeout_s
 
     def experiments(self) -> list[Row]:
-        """Returns the summaries of all experiments, the newest first."""
+        """Returns the experiments' summaries: first those that wait to be started, then from newest to oldest.
+
+        The list has at most 10,000 experiments, and fewer if the response would be too large.
+        """
         rows: list[Row] = self._get("/api/experiments")["experiments"]
         return rows
 

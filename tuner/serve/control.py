@@ -189,7 +189,7 @@ def _pending(search: Search) -> Summary:
 
 
 def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
-    """Adds the routes that change something to the app."""
+    """Adds to `app` the routes that list spaces, start, stop and resume searches, and sign in and out."""
 
     @app.get("/api/session", responses={200: {"model": SignIn}})
     def session(request: Request) -> Response:

@@ -12,9 +12,9 @@ from fastapi.responses import FileResponse, HTMLResponse
 
 HERE = Path(__file__).parent
 SCRIPTS = tuple(path.name for path in sorted(HERE.glob("*.js")))  # ES modules; page.js imports the others
-# The policy of the one page that runs scripts: only the service's own files, no inline scripts. Plotly compiles its
-# WebGL drawing by `new Function` from its own texts; without 'unsafe-eval' it draws neither scattergl nor parcoords.
-# The hash is that of an empty text, because Plotly adds an empty <style> and fills it through the DOM.
+# The Content-Security-Policy of the one page that runs scripts: only the service's own files, no inline scripts. Plotly
+# compiles its WebGL drawing by `new Function` from its own texts; without 'unsafe-eval' it draws neither scattergl nor
+# parcoords. The hash is that of an empty text, because Plotly adds an empty <style> and fills it through the DOM.
 POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-eval'; connect-src 'self'; img-src 'self' data: blob:; "
     "style-src 'self' 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='; "

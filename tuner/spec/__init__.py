@@ -1,1 +1,1 @@
-"""Describes a search: spaces, search domains, options, resources, and the stopping rules of the schedulers."""
+"""Defines a search: its options, space and search domains, a trial's resources, and the schedulers' stopping rules."""

@@ -91,7 +91,7 @@ class Experiment:
     perturbation_interval: int = 0
     """Epochs (reports) after which pbt compares trials and changes parameters. 0 = --grace-period."""
     searcher: SearcherName = "random"
-    """How to propose settings. refine proposes random settings for the first half, then neighbours of the best one."""
+    """How to propose settings. refine: random ones for half of the trials, then neighbours of the best of that half."""
     scheduler: SchedulerName = "asha"
     """Which rule stops, pauses and resumes trials."""
     metric: str = "loss"
@@ -115,7 +115,7 @@ class Experiment:
     priority: int = 0
     """Rank among searches on one cluster or in the service's queue, -100..100; the highest starts trials first."""
     point: tuple[tuple[str, ...], ...] = ()
-    """Values to try first, as name=value; repeat it for more trials. The searcher proposes the values left out."""
+    """Try these values first, in one trial: name=value ...; the searcher proposes missing ones. Repeat it per trial."""
     stop: tuple[str, ...] = ()
     """End a trial when a metric reaches a value, as metric=value; for the searched metric in its --mode."""
     time_budget: str = ""
@@ -135,7 +135,7 @@ class Experiment:
     data_dir: str = ""
     """Folder of the data set. Empty = the space finds or downloads its data itself."""
     wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
-    """Log to Weights & Biases; auto = online if there is an API key, else offline."""
+    """Log to Weights & Biases; auto = WANDB_MODE if it is set, else online if there is an API key, else offline."""
     wandb_project: str = "tuner"
     """W&B project to log to."""
     tensorboard: bool = False

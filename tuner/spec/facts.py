@@ -35,7 +35,7 @@ def facts_of(loaded_space: LoadedSpace, argv: list[str]) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Package -> version, for the packages that affect a search's figures."""
+    """Package -> version, for Python and the installed packages that affect the numbers that a search reports."""
     names = ("ray", "torch", "torchvision", "numpy", "wandb", "hyperopt", "optuna", "hpbandster")
     installed = {"python": platform.python_version()}
     for name in names:

@@ -44,7 +44,7 @@ class Resources:
         return self.num_places(nodes) // (self.workers if self.split else 1)
 
     def num_places(self, nodes: Sequence[Mapping[str, float]]) -> int:
-        """Returns how many bundles like this trial's fit on the nodes at once, whatever trials they belong to.
+        """Returns how many bundles of such trials fit on the nodes at once; `fit` returns how many whole trials.
 
         The empty bundle of a process that only waits does not count. A trial's other bundles are all equal.
         """

@@ -101,7 +101,8 @@ class Median(Fifo):
         self._curves: dict[int, _Curve] = defaultdict(_Curve)  # trial -> its reports from the grace period on
         self._best: dict[int, float] = defaultdict(lambda: math.inf)
         self._own: dict[int, dict[int, float]] = defaultdict(dict)  # trial -> epoch, ascending -> its running mean
-        self._means: dict[int, list[float]] = defaultdict(list)  # epoch -> all trials' running means, ascending
+        # epoch -> the running means of the metric at that epoch, one per trial, in ascending order
+        self._means: dict[int, list[float]] = defaultdict(list)
 
     def median(self, epoch: int) -> tuple[float | None, int]:
         """The median of the running means at an epoch (None if there are too few), and how many there are."""

@@ -78,7 +78,10 @@ class ArrayExamples:
         return max(1, CHUNK_VALUES // max(1, self.sample.numel()))
 
     def chunks(self, order: Tensor, length: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields prepared copies of the examples, `length` at a time, in the order of the indices."""
+        """Yields copies of the inputs, with `prepare` applied, and of the targets.
+
+        The copies have `length` examples each, in the order of the indices; the last one may be smaller.
+        """
         for rows in torch.split(order.to(self.inputs.device), length):
             inputs = self.inputs.index_select(0, rows)
             yield (self.prepare(inputs) if self.prepare else inputs), self.targets.index_select(0, rows)

@@ -28,7 +28,7 @@ class FileExamples:
         self.prepare = prepare
         self.device = device
         self.loader: DataLoader[Decoded] | None = None
-        self.order: list[list[int]] = []  # the batches of the current epoch
+        self.order: list[list[int]] = []  # the example indices of each batch of the current epoch
         first, _ = whole(self.decoder[[0]])
         self.sample = prepare(first) if prepare else first
 

@@ -160,7 +160,7 @@ class Training:
     def train_epoch(self) -> float:
         """Trains on every example once; returns the mean loss over all examples."""
         reseed(self.seed, epoch=self.epoch + 1)
-        order = torch.randperm(len(self.train_examples))  # the same in every process
+        order = torch.randperm(len(self.train_examples))  # the same in every process: all have the same seed here
         if self.worker.rank:
             reseed(self.seed, epoch=self.epoch + 1, rank=self.worker.rank)  # else all ranks would draw equal dropout
         total = torch.zeros((), dtype=torch.float64, device=self.device)

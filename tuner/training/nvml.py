@@ -50,7 +50,10 @@ class Busy:
             self._handle = if_supported(lambda: self._driver.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
 
     def percent(self) -> float | None:
-        """Percentage of the last sampling period (up to 1 s) in which any process ran a kernel; None = not reported."""
+        """The GPU's utilization in percent; None if the driver does not report it.
+
+        This is the share of the last sampling period (up to 1 s) in which any process ran a kernel on the GPU.
+        """
         if self._handle is None:
             return None
         return if_supported(lambda: float(self._driver.nvmlDeviceGetUtilizationRates(self._handle).gpu))

@@ -94,7 +94,7 @@ class Single:
         return sums
 
     def equalise(self, model: nn.Module) -> None:
-        """Makes the model's buffers equal in all processes, after an epoch of training."""
+        """Copies the buffers of rank 0's model to the other processes, after an epoch of training."""
 
     def measure(self, measure: Measure) -> Measure:
         """Wraps a loss or metric so that it accepts outputs on the network's last device, and returns to the first."""
@@ -179,7 +179,7 @@ class DistributedDataParallel(Single):
 
     def complete_gradients(self, parameters: list[nn.Parameter]) -> None:
         if not self.closing:
-            return  # torch has already averaged them during the backward pass
+            return  # torch has already averaged the gradients over the processes, during the backward pass
         for parameter in parameters:
             if parameter.requires_grad:
                 gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -20,7 +20,7 @@ class Precision:
         self.device = device
 
     def forward(self, model: nn.Module, inputs: Tensor) -> Any:
-        """The model's outputs for the inputs; floating-point tensors in them are float32 or wider."""
+        """Returns the model's outputs, in which all floating-point tensors are float32 or wider."""
         return model(inputs)
 
     def backward(self, loss: Tensor) -> None:

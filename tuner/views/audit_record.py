@@ -1,4 +1,4 @@
-"""Reads an experiment's `audit.json` and estimates the share of false prunes. Never writes.
+"""Reads an experiment's `audit.json` and estimates the share of false prunes among its pruned trials. Never writes.
 
 An audit trains a sample of pruned trials to the end. Such a trial is a false prune if its best value beats the
 winner's.

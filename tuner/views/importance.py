@@ -38,7 +38,9 @@ class Importance(NamedTuple):
 
 
 def importance_of(record: ExperimentRecord) -> Importance:
-    """Computes the importance of each parameter from the trials with a finite value; from an even sample if many.
+    """Computes the importance of each parameter from the trials with a finite value.
+
+    If more than MOST_LINES (1,000) trials have one, it uses every n-th of them, and the winner.
 
     Raises:
         RequestError: scikit-learn is not installed, or there are too few trials or parameters.

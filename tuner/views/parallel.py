@@ -59,7 +59,7 @@ def parallel_of(record: ExperimentRecord) -> Parallel:
 def sampled(record: ExperimentRecord) -> list[TrialRecord]:
     """Returns the trials with a finite value, in order.
 
-    If there are more than MOST_LINES, it returns an even sample of them, and the winner.
+    If there are more than MOST_LINES, it returns every n-th of them, and the winner.
     """
     places, winner = sorted(rank.place for rank in record.standing.ranked), record.best()
     chosen = [record.trials[place] for place in places[:: math.ceil(len(places) / MOST_LINES) or 1]]

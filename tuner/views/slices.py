@@ -1,4 +1,4 @@
-"""Slice plots: the best value of each trial against each parameter, and against each resource that the trial used."""
+"""Slice plots: each trial's best value against each parameter, and against its use of CPU, memory, GPU and time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What-if figure: the learning curves under other rules, split into the epochs still trained and the epochs saved."""
+"""What-if figure: the learning curves, each split where other stopping rules would have ended its trial.
+
+The part before the split has the epochs that would still be trained, the part after it those that would be skipped.
+"""
 
 from __future__ import annotations
 

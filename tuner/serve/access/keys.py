@@ -22,7 +22,7 @@ MOST_SESSIONS = 1000
 
 
 class Wait(Exception):
-    """Raised for a wrong try after too many others; the client should wait `seconds` before it tries again."""
+    """Raised for a wrong token or sign-in code after too many wrong ones; the next try should wait `seconds`."""
 
     def __init__(self, seconds: int) -> None:
         super().__init__(f"too many wrong tries; wait {seconds} s")

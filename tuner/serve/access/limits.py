@@ -192,7 +192,10 @@ class Connection(H11Protocol):
         return len(self.connections) < self._most and len(self.tasks) < 2 * self._most
 
     def _make_room(self) -> None:
-        """Closes the other connection that is lowest by `_claim`; none if every client waits for its response."""
+        """Closes another connection to make room for this one: the first in the order of `_claim`.
+
+        Closes none if every other client waits for its response.
+        """
         others: set[Any] = self.connections - {self}
         oldest = min(others, key=Connection._claim, default=self)
         if oldest is not self and oldest._claim() < (OWED,):

@@ -130,7 +130,7 @@ class Costly:
         except (Ended, OSError, ValueError) as error:
             _end(self._processes)
             raise Ended(str(error)) from None
-        if status == 503:  # the process has used up its memory and exits
+        if status == 503:  # the child process has used up its memory and exits
             _end(self._processes)
         return status, b"".join(parts)
 

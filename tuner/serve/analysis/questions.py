@@ -141,7 +141,11 @@ def answer_requests(requests: BinaryIO, responses: BinaryIO, answers: Answers, m
 
 
 def main(argv: list[str]) -> int:
-    """Answers the requests on stdin. The arguments are limits: seconds per response, bytes of memory, journal bytes."""
+    """Answers the requests on stdin.
+
+    Args:
+        argv: three limits: seconds per response, bytes of memory, and bytes of the largest journal that is read.
+    """
     most_s, most_memory, most_journal = float(argv[0]), int(argv[1]), int(argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (most_memory, most_memory))
     responses = os.fdopen(os.dup(1), "wb")

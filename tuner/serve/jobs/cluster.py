@@ -156,7 +156,7 @@ def _born(pid: int) -> str:
 
 
 def _is_head(pid: int, folder: str) -> bool:
-    """Checks that the process belongs to this user and is the head of a service's Ray cluster with that `folder`."""
+    """Whether the process is this user's, and the head of the Ray cluster whose temporary files are in `folder`."""
     process = Path(f"/proc/{pid}")
     try:
         words = os.fsdecode((process / "cmdline").read_bytes()).split("\0")

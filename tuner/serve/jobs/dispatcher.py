@@ -126,7 +126,7 @@ class Dispatcher:
                     continue  # the search was stopped in the meantime
                 try:
                     arguments = [*search.arguments(), *self._chosen]
-                except RequestError as error:  # for example, its space was deleted
+                except RequestError as error:  # for example, the file of the search's space was deleted
                     self._queue.put(replace(search, phase="failed", message=str(error)))
                     continue
                 self._queue.put(replace(search, phase="submitted", job=job, message=""))

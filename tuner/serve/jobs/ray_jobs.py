@@ -134,7 +134,10 @@ class RayJobs:
         self._own = self._client = None
 
     def _connected(self, start: bool) -> JobSubmissionClient | None:
-        """Returns the Jobs API's client; None if the service's own cluster does not run and `start` is False."""
+        """Returns the client of Ray's Jobs API; None if the service's own cluster does not run and `start` is False.
+
+        If `start` is True, it starts that cluster instead.
+        """
         if self._client and (self.address or (self._own and self._own.alive())):
             return self._client
         with self._trying("accept jobs"):

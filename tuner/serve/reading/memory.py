@@ -59,10 +59,11 @@ class Memory:
         return self._total
 
     def hold(self, holder: Holder, weight: int) -> None:
-        """Reserves `weight` bytes in all for a holder; other holders drop their records if necessary.
+        """Sets a holder's reserved memory to `weight` bytes; other holders drop their records if necessary.
 
-        Completely read records are dropped first, the least recently used one before the others. Among partly read
-        records, the one that has been read furthest is kept, so that one of them is always read to its end.
+        A holder keeps the records of one experiment. Completely read records are dropped first, the least recently
+        used ones before the others. Then partly read records are dropped: those unused for IDLE_S, and those smaller
+        than this holder's. The largest partly read records in use are kept, so that one experiment is read to its end.
 
         Raises:
             RequestError: this holder alone would exceed MOST_MEMORY.

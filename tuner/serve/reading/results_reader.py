@@ -25,7 +25,7 @@ from tuner.spec.experiment import NAMES
 Item = TypeVar("Item")
 MOST_READERS = 12  # requests that read a folder or wait for it, of 40 that run at once; each uses at most 100 MB
 VIEW_S = 10.0  # for reading one experiment, before the request gets "try again"
-LIST_S, EACH_S = 2.0, 0.5  # for reading all experiments of the list, and for each of them
+LIST_S, EACH_S = 2.0, 0.5  # time limits in seconds: for reading the whole list, and for each experiment of it
 
 
 class NotThere(RequestError):

@@ -61,7 +61,11 @@ class Last:
 
     @property
     def is_current(self) -> bool:
-        """Whether the result may be reused; after an error the folder is read again, because the error may be gone."""
+        """Whether the result may be reused while the files have not changed; after an error only for a limited time.
+
+        The time is AGAIN_S, or 20 times the duration of the read if that is longer. The folder is then read again,
+        because the error may be gone.
+        """
         return not self.summary.error or time.monotonic() < self.time + max(AGAIN_S, 20 * self.took_s)
 
     @property
