@@ -193,8 +193,8 @@ def schedule(e: Experiment) -> str:
         f"continue; the first {num_unstopped(e)} trials are never stopped",
         "bohb": f"bohb: brackets as in hyperband, where the best 1/{e.reduction_factor:g} continue; a model proposes "
         f"the settings",
-        "pbt": f"pbt: every {e.grace_period} epochs, each trial of the worst quarter copies one of the best quarter, "
-        f"with changed parameters",
+        "pbt": f"pbt: every {e.perturbation_interval or e.grace_period} epochs, each trial of the worst quarter copies "
+        f"one of the best quarter, with changed parameters",
     }[e.scheduler]
 
 

@@ -109,7 +109,7 @@ class Proposals(SearchAlgorithm):
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         self._alive.pop(trial_id, None)
         if trial_id in self._completed:
-            return  # the trial continued because a resume raised the number of epochs
+            return  # a resume raised --max-epochs and the trial went on; the searcher already has its first end
         self._completed.add(trial_id)
         # For a failed trial, the searcher gets the worst value (infinity). An error or a NaN would draw TPE to the
         # failing region: 9 of 10 later settings lay there, with infinity 1 of 7 (measured with hyperopt 0.3).

@@ -53,7 +53,7 @@ def first_settings(experiment: Experiment, space: Space) -> list[Setting]:
             placed = parameters.place(space.declared, point)
         except ValueError as error:
             raise RequestError(f"--point {error}") from None
-        drawn = _drawn(space.encoded, experiment.seed, 6, number)[0]
+        drawn = _drawn(space.encoded, experiment.seed, number, 6)[0]
         settings.append(dict(domains.leaves(drawn)) | placed)
     return settings
 

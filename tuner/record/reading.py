@@ -1,4 +1,4 @@
-"""Reads the journal: whole, while it grows, up to its first damaged line, or into records. All use `Lines`."""
+"""Reads a journal: `read` whole, `follow` as it grows, `scan` up to a damaged line, `Reading` into records."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Health:
 
 @dataclasses.dataclass(frozen=True)
 class Experiments:
-    """The requested experiments of the results folder, the newest first; `total` counts all experiments there.
+    """The requested experiments of the results folder: queued ones, then the newest first. `total` counts all there.
 
     `left_out` counts requested ones that are missing, because a response has a maximum size: request them with a
     larger offset.

@@ -19,6 +19,7 @@ import { duration, moment, number, parameters, set } from "./dom.js";
  * @property {(row: Row) => unknown} text
  * @property {string | ((row: Row) => string)} [look]
  * @property {(row: Row) => string} [link]
+ * @property {(row: Row) => number} [value] what the column is sorted by, if not its text
  * @property {string} [about] the heading's tooltip
  */
 
@@ -95,7 +96,7 @@ export const TRIALS = [
   { head: "best epoch", text: (t) => t.best_epoch, look: "number" },
   { head: "last value", text: (t) => number(t.last), look: "number" },
   { head: "epochs", text: (t) => t.epochs, look: "number" },
-  { head: "duration", text: (t) => duration(t.seconds), look: "number" },
+  { head: "duration", text: (t) => duration(t.seconds), value: (t) => t.seconds, look: "number" },
   { head: "parameters", text: (t) => parameters(t.config), look: "text" },
   { head: "reason", look: "text",
     text: (t) => [t.reason, ...t.errors.filter((e) => !t.reason.includes(e))].filter(Boolean).join("; ") },
@@ -215,7 +216,7 @@ function sorted(rows, columns, order) {
   const sign = order.descending ? -1 : 1;
   /** @param {Row} row */
   const key = (row) => {
-    const text = String(column.text(row) ?? "");
+    const text = String((column.value ?? column.text)(row) ?? "");
     return text === "" || Number.isNaN(Number(text)) ? text : Number(text);
   };
   /** @param {string | number} a @param {string | number} b */

@@ -8,7 +8,7 @@ A parameter is conditional if it is a `tune.choice` of dictionaries that declare
     ])
 
 A trial's config holds the chosen dictionary alone. A searcher proposes a value for each domain of every branch, beside
-the number of the branch: `{"optimizer": {"chosen": "branch0", "branch0": {"momentum": 0.9}}}`. Each searcher of
+the name of the chosen branch: `{"optimizer": {"chosen": "branch0", "branch0": {"momentum": 0.9}}}`. Each searcher of
 the libraries can propose that; `decode` turns it into a config.
 """
 
@@ -88,7 +88,7 @@ def searched_in(params: Params, config: Params) -> Setting:
 
 
 def encode(params: Params) -> Setting:
-    """The searched parameters as a searcher gets them: without conditional ones (see the module's text)."""
+    """The searched parameters as a searcher gets them: a conditional one as a choice of its branch, and all branches."""
     encoded: Setting = {}
     for name, value in searched(params).items():
         if values := branches(value):

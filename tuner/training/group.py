@@ -49,7 +49,7 @@ class Member:
     """One process of a group. Every method except `listen` and `state` is called in all processes at once.
 
     Args:
-        rank: from 0. The other processes connect to rank 0, which also reports and saves checkpoints.
+        rank: from 0. The other processes connect to rank 0. Its report and state are those of the trial.
         num_workers: number of processes in the group.
         num_threads: number of torch threads, at least 1.
         device: cpu, cuda (the only GPU that the process sees) or cuda:INDEX.

@@ -58,8 +58,8 @@ class Simulation:
     """Replays all reports once, in order of arrival. A trial is identified by its index in the record.
 
     Args:
-        beyond: what a pruned trial reports after the end of its record: nothing ("missing"), or at each epoch the best
-            or the worst value of all trials.
+        beyond: what a trial that neither completed nor failed reports after the end of its record: nothing
+            ("missing"), or at each epoch the best or the worst value of all trials.
     """
 
     def __init__(self, record: ExperimentRecord, rules: Experiment, brackets: int, beyond: Beyond) -> None:

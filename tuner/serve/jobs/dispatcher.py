@@ -18,7 +18,7 @@ IDLE_S = 300.0  # without a search, until the service ends its own Ray cluster, 
 
 
 class Dispatcher:
-    """Moves searches from queued to running to ended.
+    """Moves searches from queued to submitted, and then to done, stopped or failed.
 
     Args:
         queue: the searches; requests add to it and mark searches to be stopped.
@@ -101,11 +101,11 @@ class Dispatcher:
                 after = replace(now, phase="stopped", message="stopped")
             elif ended.state == "lost" and now.phase == "stopping":
                 after = replace(now, phase="stopped", message="stopped; its cluster is gone")
-            elif ended.state == "lost" and not begun:
+            elif ended.state == "lost" and not begun:  # nothing was trained: it waits for the next cluster
                 after = replace(now, phase="queued", job="")
             elif ended.state == "lost":
                 after = replace(now, phase="failed", message="the cluster that it ran on is gone; resume it")
-            elif ended.exit_code in (0, 1):
+            elif ended.exit_code in (0, 1):  # of tuner.run: done, or no trial with a finite metric
                 after = replace(now, phase="done", message="")
             else:
                 message = ended.last_line.removeprefix("tuner: error: ") or f"ended with exit code {ended.exit_code}"
@@ -129,13 +129,15 @@ class Dispatcher:
                 except RequestError as error:  # for example, the file of the search's space was deleted
                     self._queue.put(replace(search, phase="failed", message=str(error)))
                     continue
-                self._queue.put(replace(search, phase="submitted", job=job, message=""))
+                submitted = replace(search, phase="submitted", job=job, message="")
+                self._queue.put(submitted)
             try:
                 self._jobs.submit(job, arguments)
             except Exception as error:
                 with self._queue.lock:
-                    known = isinstance(error, RequestError)
-                    self._queue.put(replace(search, message=str(error) if known else search.message))
+                    if self._queue.get(search.name) == submitted:  # else a client has stopped it in the meantime
+                        known = isinstance(error, RequestError)
+                        self._queue.put(replace(search, message=str(error) if known else search.message))
                 raise
 
     def _say(self, message: str) -> None:
