@@ -88,7 +88,7 @@ def searched_in(params: Params, config: Params) -> Setting:
 
 
 def encode(params: Params) -> Setting:
-    """The searched parameters as a searcher gets them: a conditional one as a choice of its branch, and all branches."""
+    """The searched parameters as searchers get them: a conditional one as the choice of a branch, and all branches."""
     encoded: Setting = {}
     for name, value in searched(params).items():
         if values := branches(value):
