@@ -11,7 +11,7 @@ import io
 import itertools
 import sys
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -42,6 +42,8 @@ class Command:
     """Print the plan of the search and exit."""
     trust: Annotated[bool, NO_HINT] = False
     """With --resume: run the folder's code even if it has changed or the folder belongs to another user."""
+    table: Literal["fit", "wide", "off"] = "fit"
+    """How to print the table of trials: as wide as the terminal, with all columns, or not at all."""
 
 
 def main(argv: list[str]) -> int:
@@ -131,7 +133,7 @@ def run_within(stack: contextlib.ExitStack, argv: list[str], command: Command) -
         stack.enter_context(driver.ray_here(experiment, imports))
     from tuner.drive import console, session
 
-    request = request_of(argv, command, loaded)
+    request = replace(request_of(argv, command, loaded), table=command.table)
     if command.dry_run:
         say(*console.plan(request))
         return 0
