@@ -186,7 +186,7 @@ def test_no_text_of_the_table_is_a_formula_and_each_can_be_read_back(text):
 def test_a_setting_and_figures_are_told_in_a_line():
     assert flat({"a": 1, "b": {"c": 2, "d": {"e": 3}}}) == {"a": 1, "b/c": 2, "b/d/e": 3}
     assert setting({"l1": 64, "opt": {"lr": 0.00123456789}, "act": "relu"}) == "l1 64, opt/lr 0.00123457, act relu"
-    assert figures({"loss": 1.23456, "bad": math.nan, "train_s": 3.0, "note": "x", "n": 2}) == "loss 1.2346, n 2.0000"
+    assert figures({"loss": 1.23456, "bad": math.nan, "train_s": 3.0, "note": "x", "n": 2}) == "loss 1.2346, n 2"
 
 
 def test_a_metric_is_printed_whatever_its_name_ends_in():

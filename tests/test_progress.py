@@ -61,7 +61,9 @@ def test_the_progress_line_before_the_first_report():
 
 def test_after_a_resume_the_time_left_is_estimated_from_this_session():
     assert line({"completed": 8, "running": 1}, Experiment(), 10, took=1).endswith("| 1 s")
-    assert line({"completed": 9, "running": 1}, Experiment(), 10, took=20, num_ended=1).endswith("20 s, about 20 s left")
+    assert line({"completed": 9, "running": 1}, Experiment(), 10, took=20, num_ended=1).endswith(
+        "20 s, about 20 s left"
+    )
 
 
 def test_a_time_budget_bounds_what_is_left():

@@ -22,7 +22,7 @@ from tuner.drive.tracker import DONE, Tracker
 from tuner.errors import printable
 from tuner.spec import parameters
 from tuner.spec.experiment import Experiment
-from tuner.views.labels import flat, formatted
+from tuner.views.labels import decimal, flat, formatted
 
 logger = logging.getLogger(__name__)
 MOST_ROWS = 100  # the most rows of the last table; trials.csv has all trials
@@ -233,7 +233,7 @@ def progress_line(
         remaining = min(left_s, remaining) if remaining is not None else left_s
     times = duration(took) + (f", about {duration(max(1, remaining))} left" if remaining else "")
     best = tracker.best()
-    found = f"best {experiment.metric} {best[0]:.4f} (trial {best[1]})" if best else ""
+    found = f"best {experiment.metric} {decimal(best[0])} (trial {best[1]})" if best else ""
     return " | ".join(part for part in (counts, found, times) if part)
 
 
@@ -242,7 +242,7 @@ def end_line(trial_id: str, tracker: Tracker, metric: str) -> str:
     trial = tracker.trials[trial_id]
     if trial.status == "failed":
         return f"trial {trial_id} failed in epoch {trial.epoch + 1}: {trial.reason}"
-    value = "" if trial.value is None else f", {metric} {trial.value:.4f}"
+    value = "" if trial.value is None else f", {metric} {decimal(trial.value)}"
     return f"trial {trial_id} {trial.status} after epoch {trial.epoch}{value}"
 
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tuner.engine.failures import likeness
-from tuner.record.events import Event
-from tuner.record.journal import BEGINNINGS
+from tuner.record.events import BEGINNINGS, Event
 from tuner.record.records import finite, sign_of
 from tuner.spec.experiment import Experiment
 
