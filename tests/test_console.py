@@ -124,7 +124,10 @@ def test_the_last_lines_say_how_to_go_on(tmp_path, state, more):
     outcome = SimpleNamespace(state=state, reason="the time budget of 30m is over")
     done = SimpleNamespace(request=request, record=record, answer=None, outcome=outcome)
     text = "\n".join(console.ending(done))
-    assert "failed      trial 00003 in epoch 1: ValueError: wrong" in text and "NOTE: the time budget of 30m is over" in text
+    assert (
+        "failed      trial 00003 in epoch 1: ValueError: wrong" in text
+        and "NOTE: the time budget of 30m is over" in text
+    )
     assert ("no answer yet" if state == "interrupted" else "no answer: no trial has a finite loss") in text
     assert f"python -m tuner.run --resume mine --results {tmp_path}" in text and more in text
 

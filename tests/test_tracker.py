@@ -59,7 +59,7 @@ FIRST = [report(trial, 1, 0.5) for trial in ("00000", "00001", "00002", "00003")
     [
         ([*FIRST, *failed("00000"), *failed("00001"), *failed("00002")], True),
         ([*failed("00000"), *failed("00001")], False),
-        ([*FIRST, *failed("00000"), *failed("00001"), *ended("00003", "pruned"), *failed("00002")], False),
+        ([*FIRST, *failed("00000"), *failed("00001"), *ended("00003", "pruned"), *failed("00002")], True),
         ([*ended("00003"), *failed("00000"), *failed("00001"), *failed("00002")], False),
         ([*failed("00000"), *failed("00001"), *failed("00002", BUG.replace("12", "13"))], False),
         ([*failed("00000"), *failed("00001"), *failed("00002", kind="oom")], False),

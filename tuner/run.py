@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import io
 import itertools
+import re
 import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -84,10 +85,18 @@ def parse(argv: list[str], default: Experiment) -> Command:
         known = [option(field.name) for field in dataclasses.fields(Experiment)]
         unknown = [word for word in argv if word.startswith("--") and word.partition("=")[0] not in known]
         hint = nearest(unknown[0], known) if unknown else ""
-        raise RequestError(f"{text}{hint} (see --help)") from None
+        raise RequestError(f"{in_words(text)}{hint} (see --help)") from None
     given = command.experiment
     point, stop = default.point + given.point, default.stop + given.stop
     return replace(command, experiment=replace(given, point=point, stop=stop))
+
+
+def in_words(text: str) -> str:
+    """An error of tyro in this project's words, if it is about a number."""
+    match = re.match(r"Error parsing (--\S+): (invalid literal for int|could not convert).*?: '(.*)'$", text)
+    if not match:
+        return text
+    return f"{match[1]} {match[3]}: must be a {'whole ' if match[2].endswith('int') else ''}number"
 
 
 def print_spaces() -> int:

@@ -66,7 +66,7 @@ class Tracker:
             trial.failure = event
         elif kind == "trial_ended":
             trial.status, trial.reason = event["status"], event["reason"]
-            self._hopeful = self._hopeful or trial.status in ("pruned", "completed")
+            self._hopeful = self._hopeful or trial.status == "completed"
             if trial.status in DONE:
                 self.num_ended += 1
                 self._failed += [trial_id] if trial.status == "failed" else []
@@ -85,10 +85,11 @@ class Tracker:
     def hopeless(self) -> str:
         """Why the search should stop: the first trials of this session failed alike; empty if it should continue.
 
-        The failures must be those of the user's code, and no trial may have trained beyond their epoch.
+        The failures must be those of the user's code, and no trial may have trained the epoch in which they failed.
+        A trial that was pruned before that epoch proves nothing.
         """
         first = self._failed
-        if self._hopeful or not len(first) == self.num_ended == ALIKE:
+        if self._hopeful or len(first) != ALIKE:
             return ""
         failures = [self.trials[trial_id].failure for trial_id in first]
         if any(failure.get("kind") != "user" for failure in failures):

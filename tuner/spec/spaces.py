@@ -11,12 +11,13 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
 
 from tuner.errors import RequestError, nearest
 from tuner.spec.space import Space
+from tuner.training.task import Task
 
 NOT_THE_USERS = ("<", str(Path(__file__).parent.parent) + os.sep, os.path.dirname(os.__file__) + os.sep)
 FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTILINE)  # of Python's tracebacks
@@ -178,8 +179,20 @@ def _where(error: BaseException) -> str:
 def with_place(error: BaseException) -> str:
     """The error as text, with the file and line of the user's code that raised it, if any did."""
     frames = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
-    message = " ".join(str(error).split())
+    message = _unexpected(error) or " ".join(str(error).split())
     return f"{type(error).__name__}: {message}{users_place(frames)}"
+
+
+def _unexpected(error: BaseException) -> str:
+    """The text for an argument that Space, Task or a class of the data does not have; empty for other errors."""
+    match = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    owner = match and (
+        {"Space": Space, "Task": Task}.get(match[1]) or getattr(sys.modules.get("tuner.training.data"), match[1], None)
+    )
+    if not match or not is_dataclass(owner):
+        return ""
+    known = [each.name for each in fields(owner)]
+    return f"{match[1]} has no argument {match[2]!r}{nearest(match[2], known)}; it takes {', '.join(known)}"
 
 
 def place_in(printed: str) -> str:
