@@ -157,7 +157,7 @@ def test_an_unknown_experiment_is_told_with_the_nearest(tmp_path):
         save_experiment(Experiment(), tmp_path / name, {})
     with pytest.raises(RequestError, match=r"no experiment 'frist' in .*; did you mean 'first'\?"):
         load_experiment(tmp_path / "frist")
-    with pytest.raises(RequestError, match=r"there: first, second"):
+    with pytest.raises(RequestError, match=r"there: second, first"):
         load_experiment(tmp_path / "zzz")
 
 
