@@ -186,10 +186,20 @@ def test_no_text_of_the_table_is_a_formula_and_each_can_be_read_back(text):
 def test_a_setting_and_figures_are_told_in_a_line():
     assert flat({"a": 1, "b": {"c": 2, "d": {"e": 3}}}) == {"a": 1, "b/c": 2, "b/d/e": 3}
     assert setting({"l1": 64, "opt": {"lr": 0.00123456789}, "act": "relu"}) == "l1 64, opt/lr 0.00123457, act relu"
-    assert figures({"loss": 1.23456, "bad": math.nan, "train_s": 3.0, "note": "x", "n": 2}) == "loss 1.2346, n 2.0000"
+    assert figures({"loss": 1.23456, "bad": math.nan, "train_s": 3.0, "note": "x", "n": 2}) == "loss 1.2346, n 2"
 
 
 def test_a_metric_is_printed_whatever_its_name_ends_in():
     metrics = {"latency_s": 0.25, "model_size": 3.5, "train_s": 2.0, "micro_batch_size": 8, "rss_bytes": 9}
     assert figures(metrics) == "latency_s 0.2500, model_size 3.5000"
     assert figures(metrics, "train_s") == "latency_s 0.2500, model_size 3.5000, train_s 2.0000"
+
+
+def test_a_folder_instead_of_a_config_is_answered_by_what_to_give(tmp_path, capsys):
+    from tuner import train
+
+    assert train.main([str(tmp_path)]) == 2
+    wanted = f"{tmp_path} is a folder; give {tmp_path}/best/config.json, or add --trial ID"
+    assert capsys.readouterr().err == f"tuner: error: {wanted}\n"
+    assert train.main([str(tmp_path / "gone")]) == 2
+    assert "no such file; give the best/config.json" in capsys.readouterr().err

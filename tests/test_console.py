@@ -124,7 +124,10 @@ def test_the_last_lines_say_how_to_go_on(tmp_path, state, more):
     outcome = SimpleNamespace(state=state, reason="the time budget of 30m is over")
     done = SimpleNamespace(request=request, record=record, answer=None, outcome=outcome)
     text = "\n".join(console.ending(done))
-    assert "failed: trial 00003: ValueError: wrong" in text and "NOTE: the time budget of 30m is over" in text
+    assert (
+        "failed      trial 00003 in epoch 1: ValueError: wrong" in text
+        and "NOTE: the time budget of 30m is over" in text
+    )
     assert ("no answer yet" if state == "interrupted" else "no answer: no trial has a finite loss") in text
     assert f"python -m tuner.run --resume mine --results {tmp_path}" in text and more in text
 
@@ -141,3 +144,43 @@ def test_memory_that_grew_is_told_of_the_trial_where_it_grew_fastest():
     assert text.startswith(
         "NOTE: resident memory grew from epoch to epoch in 2 trials, by 5.0 MiB per epoch in trial 00001"
     )
+
+
+def test_failures_are_grouped_by_place_and_the_newest_come_first(tmp_path):
+    def failed(number, epoch, why, line):
+        reports = tuple(Report(e, {}, None, 0.0) for e in range(1, epoch))
+        reason = f"ValueError: {why} (/home/me/space.py, line {line})"
+        (folder := tmp_path / "ray" / f"{number:05d}").mkdir(parents=True)
+        (folder / "error.txt").write_text("Traceback")
+        return TrialRecord(
+            f"{number:05d}", {}, status="failed", reason=reason, reports=reports, changed_at=number, order=number
+        )
+
+    old = [failed(n, 2, f"width {n}", 12) for n in range(7)]
+    new = [failed(7, 1, "no", 30), failed(8, 4, "no", 30), TrialRecord("00009", {}, status="pruned")]
+    first, second = console.failures([*old, *new], tmp_path)
+    assert first == (
+        "failed      2 trials, 00008 the last, in epochs 1 to 4: ValueError: no (/home/me/space.py, line 30); "
+        f"full traceback: {tmp_path}/ray/00008/error.txt"
+    )
+    assert second.startswith("failed      7 trials, 00006 the last, in epoch 2: ValueError: width 6 ")
+    many = [failed(n, 1, "no", n) for n in range(10, 20)]
+    assert console.failures(many, tmp_path)[-1] == "... and 5 other errors, in trials.csv"
+
+
+def test_failed_trials_are_tried_again_after_the_code_was_changed(tmp_path):
+    from dataclasses import replace
+
+    request = request_of(tmp_path)
+    sha256 = request.loaded_space.sha256
+    failed = [
+        {"event": "trial_suggested", "trial": "00000"},
+        {"event": "trial_failed", "trial": "00000", "kind": "user"},
+        {"event": "trial_ended", "trial": "00000", "status": "failed"},
+    ]
+    for before, line in [
+        (sha256, "resumed: 0 trials continue, 1 done, 5 still to come"),
+        ("other", "resumed: 1 trials continue (1 that had failed, as the code has changed), 0 done, 5 still to come"),
+    ]:
+        begun = {"event": "experiment_started", "max_epochs": 8, "space_sha256": before}
+        assert console.heading(replace(request, history=[begun, *failed]))[-1] == line

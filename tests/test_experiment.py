@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 import tracemalloc
 
 import pytest
@@ -156,7 +157,7 @@ def test_an_unknown_experiment_is_told_with_the_nearest(tmp_path):
         save_experiment(Experiment(), tmp_path / name, {})
     with pytest.raises(RequestError, match=r"no experiment 'frist' in .*; did you mean 'first'\?"):
         load_experiment(tmp_path / "frist")
-    with pytest.raises(RequestError, match=r"there: first, second"):
+    with pytest.raises(RequestError, match=r"there: second, first"):
         load_experiment(tmp_path / "zzz")
 
 
@@ -231,3 +232,13 @@ def test_rungs_are_counted_from_the_grace_period_on():
     assert Experiment(max_epochs=100, grace_period=90, reduction_factor=1.01).rungs()[0] == 90
     with pytest.raises(RequestError, match="rungs"):
         Experiment(scheduler="hyperband", max_epochs=100, grace_period=90, reduction_factor=1.01)
+
+
+def test_an_unknown_experiment_names_the_newest_and_says_how_many_there_are(tmp_path):
+    for number in range(8):
+        folder = tmp_path / f"e{number}"
+        folder.mkdir()
+        save_experiment(Experiment(), folder, {})
+        os.utime(folder / "experiment.json", (number, number))
+    with pytest.raises(RequestError, match="the newest there: e7, e6, e5, e4, e3 and 3 more"):
+        load_experiment(tmp_path / "zzzzzzzz")

@@ -1,20 +1,43 @@
 """The table of a running search, and its progress line."""
 
+import shutil
 import time
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+from ray import tune
 
 from tuner.drive import progress
+from tuner.drive.tracker import Tracker
 from tuner.spec.experiment import Experiment
 
+PARAMS = {
+    "lr": tune.loguniform(1e-4, 1e-1),
+    "optimizer": tune.choice([{"name": "sgd", "momentum": tune.uniform(0, 1)}, {"name": "adam"}]),
+    "layers": 3,
+}
 
-def trial(number, status="RUNNING", epoch=1, losses=(1.0,)):
-    analysis = {"loss": {"min": min(losses), "max": max(losses)}} if losses else {}
+
+def trial(number, status="RUNNING", epoch=1, loss=1.0, **config):
     return SimpleNamespace(
-        trial_id=f"{number:05d}", status=status, last_result={"training_iteration": epoch}, metric_analysis=analysis,
+        trial_id=f"{number:05d}", status=status, config={"lr": 0.012345678, "optimizer": {"name": "adam"}, **config},
+        last_result={"training_iteration": epoch, "loss": loss, "accuracy": 0.5} if epoch else {},
         is_finished=lambda: status in ("TERMINATED", "ERROR"),
     )  # fmt: skip
+
+
+def tracker_of(experiment, **statuses):
+    history = [{"event": "trial_ended", "trial": t, "status": s, "reason": "why"} for t, s in statuses.items()]
+    return Tracker(experiment, history)
+
+
+def line(statuses, experiment, num_settings, *, took=0.0, num_ended=0, left_s=None, reports=()):
+    tracker = Tracker(experiment)
+    for trial_id, value in reports:
+        tracker.hear({"event": "report", "trial": trial_id, "epoch": 1, "metrics": {"loss": value}})
+    tracker.began, tracker.num_ended = time.monotonic() - took, num_ended
+    return progress.progress_line(Counter(statuses), tracker, experiment, num_settings, left_s)
 
 
 @pytest.mark.parametrize(
@@ -26,37 +49,100 @@ def test_a_duration_is_told_in_two_units(seconds, text):
 
 
 def test_the_progress_line_counts_what_is_done_running_and_failed():
-    experiment = Experiment(max_epochs=8)
-    trials = [
-        trial(0, "TERMINATED", 8, (0.5,)),
-        trial(1, "TERMINATED", 2, (0.9,)),
-        trial(2, "ERROR"),
-        trial(3),
-        trial(4, "PAUSED"),
-    ]
-    text = progress.progress_line(trials, experiment, 10, time.time() - 30, None)
-    assert text.startswith("3/10 done, 1 pruned, 1 running, 1 paused, 1 failed | best loss 0.5000 (trial 00000) | 30 s")
-    assert text.endswith("about 1 m 10 s left")
+    text = line({"completed": 1, "pruned": 1, "failed": 1, "running": 1, "paused": 1}, Experiment(), 10, took=30,
+                num_ended=3, reports=[("00000", 0.5), ("00001", 0.9)])  # fmt: skip
+    counts = "3/10 done: 1 pruned, 1 completed, 1 failed; 1 running, 1 paused"
+    assert text == f"{counts} | best loss 0.5000 (trial 00000) | 30 s, about 1 m 10 s left"
 
 
 def test_the_progress_line_before_the_first_report():
-    text = progress.progress_line([trial(0, losses=())], Experiment(), 10, time.time(), None)
-    assert text == "0/10 done, 0 pruned, 1 running | 0 s"
+    assert line({"running": 1}, Experiment(), 10) == "0/10 done; 1 running | 0 s"
+
+
+def test_after_a_resume_the_time_left_is_estimated_from_this_session():
+    assert line({"completed": 8, "running": 1}, Experiment(), 10, took=1).endswith("| 1 s")
+    assert line({"completed": 9, "running": 1}, Experiment(), 10, took=20, num_ended=1).endswith(
+        "20 s, about 20 s left"
+    )
 
 
 def test_a_time_budget_bounds_what_is_left():
-    text = progress.progress_line([trial(0, "TERMINATED", 10)], Experiment(), 100, time.time() - 100, 25.0)
+    text = line({"completed": 1}, Experiment(), 100, took=100, num_ended=1, left_s=25.0)
     assert text.endswith("about 25 s left")
 
 
-def test_the_best_is_the_largest_where_larger_is_better():
-    trials = [trial(0, losses=(0.1, 0.9)), trial(1, losses=(0.5,))]
-    assert progress.best_so_far(trials, Experiment(mode="max")) == "best loss 0.9000 (trial 00000)"
-    assert progress.best_so_far(trials, Experiment(mode="min")) == "best loss 0.1000 (trial 00000)"
+def table_of(monkeypatch, capsys, trials, width=80, *, in_place=True, done=False, table="fit", metric="loss"):
+    """What a report of these trials prints."""
+    experiment = Experiment(metric=metric)
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: SimpleNamespace(columns=width))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: in_place, raising=False)
+    tracker = tracker_of(experiment, **{"00000": "pruned", "00001": "completed", "00002": "failed"})
+    shown = progress.ProgressTable(experiment, 10, tracker, lambda: None, lambda *_: "", PARAMS, table)
+    shown.report(trials, done)
+    return capsys.readouterr().out.splitlines()
 
 
-def test_a_column_is_left_out_of_a_table_that_is_too_wide():
+TRIALS = [
+    trial(0, "TERMINATED", 2), trial(1, "TERMINATED", 10, 0.123456), trial(2, "ERROR", 1), trial(3),
+    trial(4, "PAUSED", 4, optimizer={"name": "sgd", "momentum": 0.9}), trial(5, "PENDING", 0), trial(6, "TERMINATED"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 160])
+def test_the_table_fits_the_terminal_and_has_first_what_matters(monkeypatch, capsys, width):
+    lines = table_of(monkeypatch, capsys, TRIALS, width)
+    assert max(map(len, lines)) <= width
+    header = [name.strip() for name in lines[1].strip("|").split("|")]
+    assert header[:3] == ["trial", "status", "epoch"][: len(header)] and "loc" not in header
+    if width == 160:
+        assert header == ["trial", "status", "epoch", "loss", "lr", "optimizer/name", "optimizer/momentum", "accuracy"]
+        assert "more columns" not in "\n".join(lines)
+    else:
+        assert "more columns: --table wide" in "\n".join(lines)
+    if width >= 60:
+        assert header[3:5] == ["loss", "lr"]
+    rows = {cells[0]: cells[1:] for row in lines if len(cells := [c.strip() for c in row.strip("|").split("|")]) > 2}
+    statuses = {t: cells[0] for t, cells in rows.items() if t.isdecimal()}
+    assert list(statuses.values()).count("running") == 1
+    assert statuses["00000"] == "pruned" and statuses["00001"] == "completed" and statuses["00002"] == "failed"
+    assert statuses["00004"] == "paused" and statuses["00005"] == "pending" and statuses["00006"] == "interrupted"
+
+
+def test_the_wide_table_has_all_columns_and_no_object(monkeypatch, capsys):
+    text = "\n".join(table_of(monkeypatch, capsys, TRIALS, 40, table="wide"))
+    assert "optimizer/momentum" in text and "accuracy" in text and "0.012346" in text
+    assert "layers" not in text and "{" not in text and "0x" not in text
+
+
+def test_no_table_is_printed_if_none_is_wanted(monkeypatch, capsys):
+    lines = table_of(monkeypatch, capsys, TRIALS, 160, table="off")
+    assert len(lines) == 1 and lines[0].startswith("3/10 done: 1 pruned, 1 completed, 1 failed; 1 running, 1 paused")
+
+
+def test_in_a_pipe_the_table_is_printed_at_the_end_only(monkeypatch, capsys):
+    assert len(table_of(monkeypatch, capsys, TRIALS, 40, in_place=False)) == 1
+    lines = table_of(monkeypatch, capsys, TRIALS, 40, in_place=False, done=True)
+    assert "optimizer/momentum" in lines[1] and "accuracy" in lines[1] and lines[-1].startswith("3/10 done")
+
+
+def test_a_pipe_gets_a_line_for_each_trial_that_ends():
+    tracker = Tracker(Experiment())
+    for event in (
+        {"event": "report", "trial": "00000", "epoch": 2, "metrics": {"loss": 0.51234}},
+        {"event": "trial_ended", "trial": "00000", "status": "pruned", "reason": ""},
+        {"event": "trial_ended", "trial": "00001", "status": "failed", "reason": "KeyError: 'x' (/me.py, line 3)"},
+    ):
+        tracker.hear(event)
+    assert progress.end_line("00000", tracker, "loss") == "trial 00000 pruned after epoch 2, loss 0.5123"
+    text = "trial 00001 failed in epoch 1: KeyError: 'x' (/me.py, line 3)"
+    assert progress.end_line("00001", tracker, "loss") == text
+
+
+def test_columns_are_left_out_of_a_table():
     table = ["+-----+-------+------+", "| n   | loc   | loss |", "|-----+-------+------|", "| 0   | a:1   | 2.0  |"]
     left = ["+-----+------+", "| n   | loss |", "|-----+------|", "| 0   | 2.0  |"]
-    assert progress.without_column([*table, "..."], "loc") == [*left, "..."]
-    assert progress.without_column(left, "loc") == left
+    assert progress.without_columns([*table, "..."], [1]) == [*left, "..."]
+    assert progress.without_columns(left, [7]) == left
+    assert progress.without_columns(table, [0]) == [
+        "+-------+------+", "| loc   | loss |", "|-------+------|", "| a:1   | 2.0  |",
+    ]  # fmt: skip

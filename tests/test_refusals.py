@@ -122,7 +122,7 @@ OPTIONS = [
     (["--num-smaples", "3"], "--num-samples"),
     (["--frobnicate"], "--frobnicate"),
     (["--num-samples"], "--num-samples"),
-    (["--num-samples", "ten"], "ten"),
+    (["--num-samples", "ten"], "--num-samples ten: must be a whole number"),
     (["--num-samples", "2.5"], "2.5"),
     (["--reduction-factor", "two"], "two"),
     (["surplus"], "surplus"),
@@ -181,6 +181,16 @@ FILES = [
     ("1 / 0\n", "ZeroDivisionError: division by zero (TMP/mine.py, line 1)"),
     ("raise RuntimeError('one\\ntwo')\n", "RuntimeError: one"),
     ("space = 3\n", "has no space = Space(...)"),
+    (
+        "space = Space(params={'x': tune.uniform(0, 1)}, train=train, metics={})",
+        "Space has no argument 'metics'; did you mean 'metric'?; it takes params, task",
+    ),
+    ("from tuner.space import Task\nTask(optimiser=1)", "Task has no argument 'optimiser'; did you mean 'optimizer'?"),
+    ("from tuner.space import Task\nTask(metric=1)", "Task has no argument 'metric'; did you mean 'metrics'?"),
+    (
+        "space = Space(params={'x': tune.uniform(0, 1)}, train=train, mode='minimum')",
+        "mode='minimum': must be 'min' or 'max'; did you mean 'min'? (TMP/mine.py, line 4)",
+    ),
     ("", "has no space = Space(...)"),
     (
         "space = Space(params={'lr': [0.1, 1]}, train=train)",

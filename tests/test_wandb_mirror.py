@@ -11,7 +11,7 @@ from tuner.drive.mirroring import wait_for, wandb_mode
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
-from tuner.wandb_mirror import Mirror, main
+from tuner.wandb_mirror import Late, Mirror, main
 
 
 class Run:
@@ -219,3 +219,23 @@ def test_a_link_for_wandbs_folder_is_not_written_through(tmp_path, monkeypatch, 
     (folder / "wandb").symlink_to(elsewhere)
     assert main([str(folder), "--mode", "offline"]) == 2
     assert "wandb is a link" in capsys.readouterr().err and not list(elsewhere.iterdir())
+
+
+def test_without_a_key_the_command_says_so_in_one_line(tmp_path, monkeypatch, capsys):
+    errors = pytest.importorskip("wandb.errors")
+
+    def refuse(self, **options):
+        raise errors.UsageError("No API key configured. Use `wandb login` to log in.")
+
+    monkeypatch.setattr(Late, "init", refuse)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("os.nice", lambda _: None)
+    save_experiment(Experiment(name="mine"), tmp_path, {})
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.write("trial_started", "00000", config={}, resources={}, node="")
+    journal.write("report", "00000", epoch=1, metrics={"loss": 0.5})
+    journal.write("experiment_finished", state="finished")
+    journal.close()
+    assert main([str(tmp_path), "--mode", "online", "--all"]) == 2
+    text = "tuner: error: --mode online: No API key configured. Use `wandb login` to log in. Or give --mode offline.\n"
+    assert capsys.readouterr().err == text

@@ -9,9 +9,10 @@ import contextlib
 import dataclasses
 import io
 import itertools
+import re
 import sys
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -42,6 +43,8 @@ class Command:
     """Print the plan of the search and exit."""
     trust: Annotated[bool, NO_HINT] = False
     """With --resume: run the folder's code even if it has changed or the folder belongs to another user."""
+    table: Literal["fit", "wide", "off"] = "fit"
+    """How to print the table of trials: as wide as the terminal, with all columns, or not at all."""
 
 
 def main(argv: list[str]) -> int:
@@ -82,10 +85,18 @@ def parse(argv: list[str], default: Experiment) -> Command:
         known = [option(field.name) for field in dataclasses.fields(Experiment)]
         unknown = [word for word in argv if word.startswith("--") and word.partition("=")[0] not in known]
         hint = nearest(unknown[0], known) if unknown else ""
-        raise RequestError(f"{text}{hint} (see --help)") from None
+        raise RequestError(f"{in_words(text)}{hint} (see --help)") from None
     given = command.experiment
     point, stop = default.point + given.point, default.stop + given.stop
     return replace(command, experiment=replace(given, point=point, stop=stop))
+
+
+def in_words(text: str) -> str:
+    """An error of tyro in this project's words, if it is about a number."""
+    match = re.match(r"Error parsing (--\S+): (invalid literal for int|could not convert).*?: '(.*)'$", text)
+    if not match:
+        return text
+    return f"{match[1]} {match[3]}: must be a {'whole ' if match[2].endswith('int') else ''}number"
 
 
 def print_spaces() -> int:
@@ -131,7 +142,7 @@ def run_within(stack: contextlib.ExitStack, argv: list[str], command: Command) -
         stack.enter_context(driver.ray_here(experiment, imports))
     from tuner.drive import console, session
 
-    request = request_of(argv, command, loaded)
+    request = replace(request_of(argv, command, loaded), table=command.table)
     if command.dry_run:
         say(*console.plan(request))
         return 0

@@ -90,6 +90,11 @@ def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
 def load_config(path: Path) -> dict[str, Any]:
     """Reads a best/config.json; raises a RequestError if the file is not one, or has values that no search can have."""
     wanted = "give the best/config.json of an experiment"
+    if path.is_dir():
+        best = path / "best" / "config.json"
+        raise RequestError(f"{path} is a folder; give {best}, or add --trial ID")
+    if not path.exists():
+        raise RequestError(f"{path}: no such file; {wanted}")
     try:
         whole = path.resolve()  # a link is allowed here, because the user has named the file
         config = dict(json_in(whole.parent, whole.name))

@@ -122,6 +122,11 @@ def main(argv: list[str]) -> int:
         for index, event in enumerate(follow(folder / "journal.jsonl", gone=gone)):
             if index >= first:
                 mirror.handle(event)
+    except Exception as error:
+        if args.attached or not type(error).__module__.startswith("wandb"):
+            raise  # the search's process keeps the traceback in wandb.log
+        print(f"tuner: error: {RequestError(f'--mode online: {error} Or give --mode offline.')}", file=sys.stderr)
+        return 2
     finally:
         mirror.close()
     return 0

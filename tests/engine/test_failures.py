@@ -1,10 +1,13 @@
 """A failure's kind and its one line, from what Ray records."""
 
+import json
+
 import pytest
 import ray.exceptions
 import torch
 
-from tuner.engine.failures import first_line, kind_of
+from tuner.engine import failures
+from tuner.engine.failures import first_line, kind_of, likeness
 from tuner.training.memory import is_out_of_memory
 
 
@@ -81,4 +84,32 @@ def test_cudas_own_exception_of_several_lines_is_told_by_its_first_with_its_usua
     error = torch.AcceleratorError(f"{first}\n{advice}")
     for shown in (error, as_ray_says(error)):
         kind, text = kind_of(shown)
-        assert kind == "cuda" and text.startswith(f"AcceleratorError: {first}; usually {usual}") and "\n" not in text
+        place = "" if shown is error else " (x.py, line 3)"
+        assert kind == "cuda" and text.startswith(f"AcceleratorError: {first}{place}; usually {usual}")
+        assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("frames", "place"),
+    [
+        (["/home/me/space.py", "/usr/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py"], "space.py"),
+        (["/home/me/space.py", "/home/me/model.py", json.__file__], "model.py"),
+        ([failures.__file__, "<string>"], None),
+    ],
+)
+def test_a_failure_names_file_and_line_of_the_users_code(frames, place):
+    error = KeyError("lr")
+    lines = [f'  File "{file}", line {number}, in train\n    x = y\n' for number, file in enumerate(frames, 1)]
+    trace = f"Traceback (most recent call last):\n{''.join(lines)}KeyError: 'lr'\n"
+    shown = ray.exceptions.RayTaskError("train", trace, error)
+    where = f" (/home/me/{place}, line {frames.index(f'/home/me/{place}') + 1})" if place else ""
+    for each in (shown, shown.as_instanceof_cause(), ray.exceptions.RayTaskError("outer", "Traceback: none", shown)):
+        assert kind_of(each) == ("user", f"KeyError: 'lr'{where}")
+
+
+def test_failures_are_alike_if_type_and_place_are_equal():
+    place = "(/home/me/space.py, line 12)"
+    assert likeness(f"ValueError: 4x3 (a) {place}") == likeness(f"ValueError: 5x2 {place} (tried again once before)")
+    assert likeness(f"ValueError: 4 {place}") != likeness(f"KeyError: 4 {place}")
+    assert likeness(f"ValueError: 4 {place}") != likeness("ValueError: 4 (/home/me/space.py, line 13)")
+    assert likeness("its worker died: pid 12") == likeness("its worker died: pid 345")

@@ -17,11 +17,12 @@ from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 from tuner.drive import trial as trials
 from tuner.drive.callbacks import GuardedCallback, JournalCallback
 from tuner.drive.decisions import JournalingScheduler
-from tuner.drive.progress import ProgressTable
+from tuner.drive.progress import ProgressTable, Table
 from tuner.drive.proposals import KEEP_BEST_AND_LATEST, Proposals
 from tuner.drive.replay import Replay
 from tuner.drive.schedulers import build_scheduler
 from tuner.drive.searchers import build_searcher, first_num_samples
+from tuner.drive.tracker import Tracker
 from tuner.engine import probe
 from tuner.engine.controller import installed
 from tuner.engine.halt import Halt
@@ -52,14 +53,18 @@ def assemble(
     journal: Journal,
     history: list[Event],
     resources: Resources,
+    table: Table = "fit",
 ) -> Assembly:
     """Builds a new search, or the rest of a resumed one; Ray must be running.
 
     Args:
         splits: the data with its validation part, or None if the space is a function.
         history: the journal's events so far; empty for a new search.
+        table: how to print the table of trials.
     """
     halt = Halt(experiment.time_budget, left_s(experiment, history))
+    tracker = Tracker(experiment, history)
+    journal.listener = tracker.hear
     journal.blocked = halt.blocked
     nodes = Nodes(
         resources,
@@ -82,7 +87,7 @@ def assemble(
     )
 
     def replayed(source: Proposals) -> list[Trial]:
-        replay = Replay(source, judge, ledger, experiment, history)
+        replay = Replay(source, judge, ledger, experiment, history, loaded_space.sha256)
         trials = replay.run()
         judge.first(replay.started())
         return trials
@@ -117,8 +122,10 @@ def assemble(
             name="ray",
             storage_path=str(experiment.folder.absolute()),
             stop=halt,
-            callbacks=[JournalCallback(journal, judge, halt, retries), *loggers, *users],
-            progress_reporter=ProgressTable(experiment, num_settings, halt.left_s, nodes.notice),
+            callbacks=[JournalCallback(journal, judge, halt, retries, tracker), *loggers, *users],
+            progress_reporter=ProgressTable(
+                experiment, num_settings, tracker, halt.left_s, nodes.notice, loaded_space.space.params, table
+            ),
             verbose=1,
         ),
     )

@@ -10,6 +10,7 @@ from ray.tune import Callback
 from ray.tune.experiment import Trial
 
 from tuner.drive.decisions import JournalingScheduler, Verdict
+from tuner.drive.tracker import Tracker
 from tuner.engine.halt import Halt
 from tuner.engine.retries import Failure, Retries
 from tuner.record.journal import Journal
@@ -21,8 +22,11 @@ logger = logging.getLogger(__name__)
 class JournalCallback(Callback):
     """Journals when trials start, fail and end; `JournalingScheduler` journals the reports and decisions."""
 
-    def __init__(self, journal: Journal, scheduler: JournalingScheduler, halt: Halt, retries: Retries) -> None:
+    def __init__(
+        self, journal: Journal, scheduler: JournalingScheduler, halt: Halt, retries: Retries, tracker: Tracker
+    ) -> None:
         self._journal, self._scheduler, self._halt, self._retries = journal, scheduler, halt, retries
+        self._tracker = tracker
         self._running: set[str] = set()
         self._places: dict[Any, tuple[str, int | None]] = {}
 
@@ -72,6 +76,8 @@ class JournalCallback(Callback):
     def _ended(self, trial: Trial, verdict: Verdict) -> None:
         self._running.discard(trial.trial_id)
         self._journal.write("trial_ended", trial.trial_id, status=verdict.status, reason=verdict.reason)
+        if reason := self._tracker.hopeless():
+            self._halt.give_up(reason)
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         for trial_id in sorted(self._running):

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.drive.sampling import GridSearcher, num_random
 from tuner.drive.searchers import first_num_samples, num_settings
+from tuner.engine.failures import likeness
+from tuner.record.events import BEGINNINGS
 from tuner.record.records import TrialRecord
 from tuner.record.report_keys import GROWTH
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import Experiment
 from tuner.spec.places import is_uri
+from tuner.spec.spaces import is_path
 from tuner.views.labels import figures, setting
 
 if TYPE_CHECKING:
@@ -43,6 +47,7 @@ def plan(request: Request) -> list[str]:
     return lines
 
 
+MOST_WAYS = 5  # the most failures that are listed
 DP = "--strategy dp copies the model to each GPU for each batch; --strategy ddp with one worker per GPU is faster"
 
 
@@ -84,16 +89,23 @@ def resumed_line(request: Request) -> str:
     e = request.experiment
     before = e.max_epochs  # journals of older versions do not record it
     states: dict[str, str] = {}
+    code, kinds = "", dict[str, str]()
     for event in request.history:
         before = event.get("max_epochs", before)
+        code = event.get("space_sha256", "" if event["event"] in BEGINNINGS else code)
         if event["event"] in ("trial_suggested", "trial_started"):
             states[event["trial"]] = "open"
+        elif event["event"] == "trial_failed":
+            kinds[event["trial"]] = event["kind"]
         elif event["event"] == "trial_ended":
             states[event["trial"]] = event["status"]
     unfinished = {"open", "interrupted", *(["completed"] if e.max_epochs > before else [])}
-    going_on = sum(state in unfinished for state in states.values())
+    changed = code not in ("", request.loaded_space.sha256)  # then trials that failed by the code are tried again
+    again = sum(state == "failed" and kinds.get(trial) == "user" for trial, state in states.items()) if changed else 0
+    going_on = again + sum(state in unfinished for state in states.values())
     remaining = max(0, num_settings(e, request.loaded_space.space) - len(states))
-    return f"resumed: {going_on} trials continue, {len(states) - going_on} done, {remaining} still to come"
+    tried = f" ({again} that had failed, as the code has changed)" if again else ""
+    return f"resumed: {going_on} trials continue{tried}, {len(states) - going_on} done, {remaining} still to come"
 
 
 def place(e: Experiment) -> str:
@@ -104,23 +116,21 @@ def place(e: Experiment) -> str:
 def ending(done: Done) -> list[str]:
     """The lines that a search prints at its end: the answer, or why there is none, and the next commands."""
     e, lines = done.request.experiment, [""]
-    failed = [trial for trial in done.record.trials if trial.status == "failed"]
-    for trial in failed[:5]:
-        lines += [f"failed: trial {trial.id}: {trial.reason}"]
-        traceback = e.folder / "ray" / trial.id / "error.txt"
-        lines += [f"        its traceback: {traceback}"] if traceback.is_file() else []
-    lines += [f"... and {len(failed) - 5} more, in trials.csv"] if len(failed) > 5 else []
+    lines += failures(done.record.trials, e.folder)
     lines += growing(done.record.trials)
     lines += [f"NOTE: {done.outcome.reason}"] if done.outcome.reason else []
+    if done.outcome.state == "failed":
+        lines += ["the search was stopped: correct the code; with the changed code, --resume tries these trials again"]
     if done.answer:
         report, trial = done.answer.report, done.answer.trial
         lines += [f"best        trial {trial.id}, epoch {report.epoch}: {setting(trial.config)}"]
-        lines += [f"validation  {figures(report.metrics, e.metric)}"]
+        reported = "validation" if done.request.loaded_space.space.task else "reported  "
+        lines += [f"{reported}  {figures(report.metrics, e.metric)}"]
         if done.answer.test:
             lines += [f"test        {figures(done.answer.test)}"]
         elif done.request.splits is None:
             lines += ["test        none: the space is a function, so tuner knows no test set"]
-        elif done.outcome.state == "interrupted":
+        elif done.outcome.state != "finished":
             lines += ["test        not yet: the test set is used once, after the search has ended"]
         if done.request.splits and done.request.splits.notice:
             lines += [banner(done.request.splits.notice)]
@@ -129,13 +139,36 @@ def ending(done: Done) -> list[str]:
     else:
         lines += [f"no answer: no trial has a finite {e.metric}; see {e.folder}/trials.csv"]
     lines += [f"folder      {place(e)}"]
-    if done.answer and done.answer.report.checkpoint:
+    if done.answer and done.answer.report.checkpoint and done.request.loaded_space.space.task:
         lines += [f"retrain     python -m tuner.train {shlex.quote(str(e.folder / 'best' / 'config.json'))}"]
     results = "" if e.results == "results" else f" --results {shlex.quote(e.results)}"
     lines += [f"dashboard   python -m tuner.serve --results {shlex.quote(str(e.folder.parent))}"]
-    more = "" if done.outcome.state == "interrupted" else f" --num-samples {e.num_samples * 2}"
-    goes_on = "resume     " if done.outcome.state == "interrupted" else "extend     "
+    if done.outcome.state == "failed" and is_path(e.space):  # changed code runs only if the user names it again
+        results += f" --space {shlex.quote(e.space)}"
+    more = f" --num-samples {e.num_samples * 2}" if done.outcome.state == "finished" else ""
+    goes_on = "extend     " if more else "resume     "
     return [*lines, f"{goes_on} python -m tuner.run --resume {e.name}{results}{more}"]
+
+
+def failures(trials: Sequence[TrialRecord], folder: Path) -> list[str]:
+    """A line for each way in which trials failed, the newest first: how many, why, where, and a full traceback."""
+    ways: dict[str, list[TrialRecord]] = {}
+    for trial in sorted(trials, key=lambda trial: trial.changed_at, reverse=True):
+        if trial.status == "failed":
+            ways.setdefault(likeness(trial.reason), []).append(trial)
+    lines = [_failure(alike, folder) for alike in list(ways.values())[:MOST_WAYS]]
+    return lines + ([f"... and {len(ways) - MOST_WAYS} other errors, in trials.csv"] if len(ways) > MOST_WAYS else [])
+
+
+def _failure(alike: Sequence[TrialRecord], folder: Path) -> str:
+    newest = alike[0]
+    epochs = {trial.reports[-1].epoch + 1 if trial.reports else 1 for trial in alike}
+    first, last = min(epochs), max(epochs)
+    epoch = f"epoch {first}" if first == last else f"epochs {first} to {last}"
+    trial = f"trial {newest.id}" if len(alike) == 1 else f"{len(alike)} trials, {newest.id} the last,"
+    traceback = folder / "ray" / newest.id / "error.txt"
+    at = f"; full traceback: {traceback}" if traceback.is_file() else ""
+    return f"failed      {trial} in {epoch}: {newest.reason}{at}"
 
 
 def growing(trials: Iterable[TrialRecord]) -> list[str]:

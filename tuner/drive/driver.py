@@ -35,7 +35,7 @@ UNANSWERED = "Ray keeps files and sockets in RAY_TMPDIR, or in /tmp; set RAY_TMP
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a search ended: `state` is finished or interrupted; `reason` says why it ended early, empty if it did not."""
+    """How a search ended: `state` is finished, interrupted or failed; `reason` is empty if it did not end early."""
 
     state: str
     reason: str = ""
@@ -54,7 +54,7 @@ def search(assembly: Assembly, journal: Journal) -> Outcome:
         except ValueError:
             if not journal.lost:  # else the folder is gone, and Ray cannot read its last snapshot
                 raise
-    state = "interrupted" if halt.interrupted else "finished"
+    state = "interrupted" if halt.interrupted else "failed" if halt.gave_up else "finished"
     journal.write("experiment_finished", state=state, reason=halt.reason)
     if halt.error:
         raise halt.error

@@ -10,17 +10,25 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
 from ray.tune import CLIReporter
 from ray.tune.experiment import Trial
 
+from tuner.drive.tracker import DONE, Tracker
 from tuner.errors import printable
+from tuner.spec import parameters
 from tuner.spec.experiment import Experiment
+from tuner.views.labels import decimal, flat, formatted
 
 logger = logging.getLogger(__name__)
 MOST_ROWS = 100  # the most rows of the last table; trials.csv has all trials
+MOST_CELL = 20  # the most characters of a cell
+NUM_RAYS = 3  # columns that Ray puts first: the trial's name, Ray's status, and the worker's address
+Table = Literal["fit", "wide", "off"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -38,28 +46,47 @@ def never_fatal(method: F) -> F:
 
 
 class ProgressTable(CLIReporter):
-    """Prints Ray's table and a progress line: redrawn in place in a terminal, else printed again every 30 s."""
+    """Prints Ray's table and a progress line, redrawn in place in a terminal.
+
+    In a pipe or a file it prints a line per trial that ends and one per minute, and the table at the end.
+
+    Args:
+        tracker: the state of the search; the table gets the ends of trials from it.
+        left: returns the seconds of the time budget that remain; None = no budget.
+        waiting: returns a line that says what pending trials wait for, from the numbers of pending and running ones.
+        table: how to print the table: as wide as the terminal, with all columns, or not at all.
+    """
 
     def __init__(
         self,
         experiment: Experiment,
         num_settings: int,
+        tracker: Tracker,
         left: Callable[[], float | None],
         waiting: Callable[[int, int], str],
+        params: parameters.Params,
+        table: Table = "fit",
     ) -> None:
-        columns = list(dict.fromkeys([experiment.metric, "loss", "accuracy", "training_iteration"]))
         self._in_place = sys.stdout.isatty()
-        self._shortest_pause_s = self._pause_s = 1.0 if self._in_place else 30.0
-        self._started, self._reported = time.time(), -math.inf
+        self._shortest_pause_s = self._pause_s = 1.0 if self._in_place else 60.0
+        self._reported = -math.inf if self._in_place else time.monotonic()
+        names = [name for name, _ in parameters.leaves(params)]
+        others = [name for name in ("loss", "accuracy") if name != experiment.metric]
+        shown = ["trial", "status", "epoch", experiment.metric, *names, *others]
+        # Ray reads "a/b" as nested, so a column's key is its number; its header is the name.
         super().__init__(
-            metric_columns=columns,
-            metric=experiment.metric,
-            mode=experiment.mode,
+            metric_columns={str(number): cell(name) for number, name in enumerate(shown)},
             max_progress_rows=20,
+            max_column_length=MOST_CELL,
             print_intermediate_tables=True,
         )
-        self._experiment, self._num_settings, self._left, self._waiting = experiment, num_settings, left, waiting
+        self._names, self._metrics = names, [experiment.metric, *others]
+        self._experiment, self._num_settings, self._table = experiment, num_settings, table
+        self._tracker, self._left, self._waiting = tracker, left, waiting
+        self._params: dict[str, dict[str, Any]] = {}
         self._lines = 0
+        if not self._in_place:
+            tracker.on_end = self._say_end
 
     def set_search_properties(self, metric: str | None, mode: str | None) -> bool:
         return True
@@ -74,73 +101,149 @@ class ProgressTable(CLIReporter):
     @never_fatal
     def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
         begun = time.monotonic()
-        with contextlib.redirect_stdout(io.StringIO()) as text:
-            super().report(trials, done and len(trials) <= MOST_ROWS)
-        lines = text.getvalue().splitlines()
-        table = [line for line in lines if line.startswith(("|", "+", "Number of errored", "..."))]
+        with_table = self._table != "off" and (self._in_place or done)
+        table = self._rendered(trials, done) if with_table else []
         counts = [sum(trial.status == status for trial in trials) for status in (Trial.PENDING, Trial.RUNNING)]
-        notice = self._waiting(*counts)
-        line = progress_line(trials, self._experiment, self._num_settings, self._started, self._left())
-        table = list(map(printable, table))
-        block = [*table, *map(printable, [notice, line] if notice else [line])]
+        line = progress_line(Counter(self._statuses(trials)), self._tracker, self._experiment, self._num_settings,
+                             self._left())  # fmt: skip
+        width = shutil.get_terminal_size().columns
+        if self._in_place and self._table == "fit":
+            table = fitted(table, width)
+        block = [*table, *map(printable, filter(None, [self._waiting(*counts)])), *wrapped(printable(line), width)]
         if self._in_place:
-            width = shutil.get_terminal_size().columns
-            if max(map(len, block)) > width:
-                block = [*without_column(table, "loc"), *block[len(table) :]]
-            block = [line[:width] for line in block]
+            if self._table == "fit":
+                block = [line[:width] for line in block]
             up = f"\x1b[{self._lines}A\x1b[J" if self._lines else ""
-            self._lines = len(block)
+            self._lines = sum(max(1, math.ceil(len(line) / width)) for line in block)
             print(up + "\n".join(block), flush=True)
         else:
-            print("\n".join(block), flush=True)
+            print("\n".join([*table, printable(line)]), flush=True)
         # The table reads every trial, so it may take at most 1/20 of the driver's time.
         self._pause_s = max(self._shortest_pause_s, 20 * (time.monotonic() - begun))
 
+    def _rendered(self, trials: list[Trial], done: bool) -> list[str]:
+        """The lines of Ray's table without its own first columns."""
+        rows = [Row(trial.status, trial.trial_id, self, trial) for trial in trials]
+        with contextlib.redirect_stdout(io.StringIO()) as text:
+            super().report(rows, done and len(rows) <= MOST_ROWS)
+        lines = [line for line in text.getvalue().splitlines() if line.startswith(("|", "+", "..."))]
+        return list(map(printable, without_columns(lines, range(NUM_RAYS))))
 
-def without_column(table: list[str], name: str) -> list[str]:
-    """Removes the column with this name, if there is one, from a table in tabulate's psql format."""
-    header = next((line for line in table if f" {name} " in line), "")
-    if not header:
+    def cells(self, trial: Trial) -> dict[str, Any]:
+        """Returns the row of a trial: number of a column -> value."""
+        if trial.trial_id not in self._params:
+            self._params[trial.trial_id] = {name: cell(value) for name, value in flat(trial.config).items()}
+        report, params = trial.last_result or {}, self._params[trial.trial_id]
+        metric, *others = (cell(report.get(name)) for name in self._metrics)
+        values = [params.get(name) for name in self._names]
+        row = [trial.trial_id, *self._statuses([trial]), report.get("training_iteration"), metric, *values, *others]
+        return {str(number): value for number, value in enumerate(row)}
+
+    def _statuses(self, trials: Sequence[Trial]) -> Iterator[str]:
+        """The status of each trial, in tuner's words."""
+        for trial in trials:
+            known = self._tracker.trials.get(trial.trial_id)
+            if trial.is_finished():
+                yield known.status if known and known.status in DONE else "interrupted"
+            else:
+                yield trial.status.lower()
+
+    @never_fatal
+    def _say_end(self, trial_id: str) -> None:
+        """Prints how a trial ended, where the table cannot be redrawn."""
+        print(printable(end_line(trial_id, self._tracker, self._experiment.metric)), flush=True)
+
+
+@dataclass
+class Row:
+    """A trial as Ray's table reads it: all columns are metrics, so that they have this project's order."""
+
+    status: str
+    trial_id: str
+    table: ProgressTable
+    trial: Trial
+    config: dict[str, Any] = field(default_factory=dict)
+    evaluated_params: dict[str, Any] = field(default_factory=dict)
+    local_experiment_path: str = ""
+    error_file: str | None = None
+
+    @functools.cached_property
+    def last_result(self) -> dict[str, Any]:
+        return {**self.table.cells(self.trial), "node_ip": "-", "pid": "-"}
+
+
+def cell(value: Any) -> Any:
+    """A value as a table shows it: a number with five digits, or a short text."""
+    text = printable(formatted(value))
+    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        return value if value is None or isinstance(value, int) else float(text)
+    return text if len(text) <= MOST_CELL else text[: MOST_CELL - 3] + "..."
+
+
+def without_columns(table: Sequence[str], numbers: Sequence[int]) -> list[str]:
+    """Removes the columns with these numbers from a table in tabulate's psql format."""
+    bounds = bounds_of(table)
+    for number in sorted(set(numbers) & set(range(len(bounds) - 1)), reverse=True):
+        left, right = bounds[number : number + 2]
+        table = [line[:left] + line[right:] if line.startswith(("|", "+")) else line for line in table]
+    # The middle border starts with "|" and has "+" between columns.
+    return ["|" + line[1:] if line.startswith("+-") and index == 2 else line for index, line in enumerate(table)]
+
+
+def bounds_of(table: Sequence[str]) -> list[int]:
+    """The positions of the vertical lines of a table in tabulate's psql format."""
+    border = next((line for line in table if line.startswith("+-")), "")
+    return [place for place, character in enumerate(border) if character == "+"]
+
+
+def fitted(table: list[str], width: int) -> list[str]:
+    """Leaves out a table's last columns that do not fit the width, and adds a line that says so."""
+    bounds = bounds_of(table)
+    fitting = sum(bound < width for bound in bounds[1:])
+    left_out = range(fitting, len(bounds) - 1)
+    if not left_out:
         return table
-    left = header.index(f" {name} ")
-    end = header.index("|", left)
-    return [line[:left] + line[end + 1 :] if line.startswith(("|", "+")) else line for line in table]
+    return [*without_columns(table, left_out), f"... {len(left_out)} more columns: --table wide"]
+
+
+def wrapped(line: str, width: int) -> list[str]:
+    """Breaks a progress line at its ` | `, so that each part is seen."""
+    lines = [""]
+    for part in line.split(" | "):
+        joined = f"{lines[-1]} | {part}" if lines[-1] else part
+        lines = [*lines[:-1], joined] if len(joined) <= width or not lines[-1] else [*lines, part]
+    return lines
 
 
 def progress_line(
-    trials: list[Trial], experiment: Experiment, num_settings: int, started: float, left_s: float | None
+    statuses: Counter[str], tracker: Tracker, experiment: Experiment, num_settings: int, left_s: float | None
 ) -> str:
-    """`4/10 done, 3 pruned, 2 running | best loss 1.23 (00003) | 1 m 20 s, about 2 m left`"""
-    done = [trial for trial in trials if trial.is_finished()]
-    early = [t for t in done if (t.last_result or {}).get("training_iteration", 0) < experiment.max_epochs]
-    pruned = sum(trial.status == Trial.TERMINATED for trial in early)
-    failed = sum(trial.status == Trial.ERROR for trial in done)
-    running = sum(trial.status == Trial.RUNNING for trial in trials)
-    paused = sum(trial.status == Trial.PAUSED for trial in trials)
-    counts = [f"{len(done)}/{num_settings} done", f"{pruned} pruned", f"{running} running"]
-    counts += [f"{paused} paused"] if paused else []
-    counts += [f"{failed} failed"] if failed else []
-    took = time.time() - started
-    remaining = took / len(done) * (num_settings - len(done)) if done else None
+    """`4/10 done: 3 pruned, 1 completed; 2 running | best loss 1.23 (trial 00003) | 1 m 20 s, about 2 m left`
+
+    The best value and the counts are those of all sessions; the time is that of this session.
+    """
+    num_done = sum(statuses[status] for status in DONE)
+    done = ", ".join(f"{statuses[status]} {status}" for status in DONE if statuses[status])
+    rest = ", ".join(f"{statuses[status]} {status}" for status in ("running", "paused", "interrupted")
+                     if statuses[status])  # fmt: skip
+    counts = f"{num_done}/{num_settings} done" + (f": {done}" if done else "") + (f"; {rest}" if rest else "")
+    took = time.monotonic() - tracker.began
+    remaining = took / tracker.num_ended * (num_settings - num_done) if tracker.num_ended else None
     if left_s is not None:
         remaining = min(left_s, remaining) if remaining is not None else left_s
-    parts = [", ".join(counts), best_so_far(trials, experiment), duration(took)]
-    parts[-1] += f", about {duration(remaining)} left" if remaining else ""
-    return " | ".join(part for part in parts if part)
+    times = duration(took) + (f", about {duration(max(1, remaining))} left" if remaining else "")
+    best = tracker.best()
+    found = f"best {experiment.metric} {decimal(best[0])} (trial {best[1]})" if best else ""
+    return " | ".join(part for part in (counts, found, times) if part)
 
 
-def best_so_far(trials: list[Trial], experiment: Experiment) -> str:
-    """`best loss 1.23 (trial 00003)`, the best of all reports; empty before the first report."""
-    side = experiment.mode
-    values = [
-        (analysis[experiment.metric][side], trial.trial_id)
-        for trial in trials
-        if experiment.metric in (analysis := trial.metric_analysis)
-    ]
-    if not values:
-        return ""
-    value, trial_id = min(values) if side == "min" else max(values)
-    return f"best {experiment.metric} {value:.4f} (trial {trial_id})"
+def end_line(trial_id: str, tracker: Tracker, metric: str) -> str:
+    """`trial 00003 pruned after epoch 2, loss 0.5123`; for a failed trial the error."""
+    trial = tracker.trials[trial_id]
+    if trial.status == "failed":
+        return f"trial {trial_id} failed in epoch {trial.epoch + 1}: {trial.reason}"
+    value = "" if trial.value is None else f", {metric} {decimal(trial.value)}"
+    return f"trial {trial_id} {trial.status} after epoch {trial.epoch}{value}"
 
 
 def duration(seconds: float) -> str:

@@ -32,6 +32,7 @@ class Replay:
 
     Args:
         history: the journal's events so far.
+        sha256: the digest of the space's file now.
     """
 
     def __init__(
@@ -41,15 +42,17 @@ class Replay:
         ledger: Ledger,
         experiment: Experiment,
         history: list[Event],
+        sha256: str = "",
     ) -> None:
         self._source, self._judge, self._ledger, self._experiment = source, judge, ledger, experiment
-        self._history = history
+        self._history, self._sha256 = history, sha256
+        self._code = ""  # the digest of the space's file in the session that is replayed; empty in old journals
         self._stage = Stage(source, judge, ledger)
         self._checkpoints = JournalCheckpoints(experiment)
         self._stopped: set[str] = set()  # trials with a decision to stop that have not ended yet
-        self._failed: set[str] = set()  # trials that ended by an exception or a lost worker
+        self._failed: dict[str, str] = {}  # trials that ended by an exception or a lost worker -> kind of failure
         self._completed: dict[str, int] = {}  # trials that trained all their epochs -> how many
-        self._extended: set[str] = set()  # completed trials that got more epochs and have no worker yet
+        self._extended: set[str] = set()  # ended trials that continue and have no worker yet
         self._started: dict[str, None] = {}  # trials with a worker, in the order in which they got it
         self._actions = recorded_actions(history)
         self._last_start = {e["trial"]: n for n, e in enumerate(history) if e["event"] == "trial_started"}
@@ -67,6 +70,7 @@ class Replay:
         self._ledger.unmute([])
         self._settle()
         self._extend(self._experiment.max_epochs, len(self._history))
+        self._try_again(self._sha256)
         trials = self._stage.get_trials()
         for trial in trials:
             if not trial.is_finished():
@@ -79,10 +83,12 @@ class Replay:
 
     def _on_experiment_started(self, number: int, event: Event) -> None:
         self._judge.max_epochs = event.get("max_epochs", self._judge.max_epochs)
+        self._code = event.get("space_sha256", "")
 
     def _on_experiment_resumed(self, number: int, event: Event) -> None:
         self._settle()  # the session that began here did the same; its events follow
         self._extend(event.get("max_epochs", self._judge.max_epochs), number)
+        self._try_again(event.get("space_sha256", ""))
 
     def _on_trial_suggested(self, number: int, event: Event) -> None:
         trial = self._source.again(event["trial"], event["config"])
@@ -147,7 +153,7 @@ class Replay:
     def _on_trial_failed(self, number: int, event: Event) -> None:
         trial = self._stage.trials[event["trial"]]
         if not event["will_retry"]:
-            self._failed.add(trial.trial_id)
+            self._failed[trial.trial_id] = event.get("kind", "")
             return
         # Ray informs neither the scheduler nor the searcher of a retry, and moves the trial to the end of its trials.
         set_status(trial, Trial.PENDING)
@@ -202,6 +208,22 @@ class Replay:
                 self._judge.on_trial_add(self._stage, trial)
             else:
                 logger.warning("trial %s stays at %d epochs: it saved no checkpoint to continue from", trial_id, before)
+
+    def _try_again(self, sha256: str) -> None:
+        """Continues the trials that failed by the user's code, if that code has changed since the last session.
+
+        The scheduler gets these trials again. The searcher does not: it already has their value.
+        """
+        before, self._code = self._code, sha256
+        if not before or not sha256 or before == sha256:
+            return
+        for trial_id in [trial_id for trial_id, kind in self._failed.items() if kind == "user"]:
+            trial = self._stage.trials[trial_id]
+            if trial.is_finished():
+                del self._failed[trial_id]
+                self._extended.add(trial_id)
+                set_status(trial, Trial.PENDING)
+                self._judge.on_trial_add(self._stage, trial)
 
 
 def recorded_actions(history: list[Event]) -> dict[int, str | None]:

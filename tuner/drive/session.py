@@ -19,6 +19,7 @@ from tuner.drive.answer import Answer, conclude
 from tuner.drive.assembly import assemble
 from tuner.drive.decisions import EPOCH
 from tuner.drive.mirroring import wandb_mode
+from tuner.drive.progress import Table
 from tuner.drive.resumed_experiment import ResumedExperiment
 from tuner.drive.schedulers import check_scheduler
 from tuner.drive.searchers import check_searcher
@@ -54,6 +55,7 @@ class Request:
     resources: Resources | None  # None if they depend on a cluster that is not connected yet
     wandb_mode: str
     splits: Splits | None = None
+    table: Table = "fit"
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,11 @@ class Done:
 
     @property
     def exit_code(self) -> int:
-        """0 done, 1 no trial with a finite metric, 130 interrupted."""
+        """0 done, 1 every trial failed or none has a finite metric, 130 interrupted."""
         if self.outcome.state == "interrupted":
             return 130
-        return 0 if self.answer else 1
+        succeeded = any(trial.status != "failed" for trial in self.record.trials)
+        return 0 if self.answer and succeeded and self.outcome.state == "finished" else 1
 
 
 def defaults_of(loaded_space: LoadedSpace) -> Experiment:
@@ -270,7 +273,13 @@ def open_journal(request: Request) -> Journal:
     save_experiment(experiment, folder, request.facts)
     journal = Journal(folder / "journal.jsonl")
     begun = "experiment_resumed" if request.history else "experiment_started"
-    journal.write(begun, name=experiment.name, num_samples=experiment.num_samples, max_epochs=experiment.max_epochs)
+    journal.write(
+        begun,
+        name=experiment.name,
+        num_samples=experiment.num_samples,
+        max_epochs=experiment.max_epochs,
+        space_sha256=request.loaded_space.sha256,
+    )
     return journal
 
 
@@ -284,7 +293,9 @@ def conduct(request: Request, journal: Journal) -> Done:
     resources = request.resources or resources_of(request.experiment, driver.nodes())
     experiment, folder = request.experiment, request.experiment.folder
     try:
-        assembly = assemble(experiment, request.loaded_space, request.splits, journal, request.history, resources)
+        assembly = assemble(
+            experiment, request.loaded_space, request.splits, journal, request.history, resources, request.table
+        )
         outcome = driver.search(assembly, journal)
     finally:
         journal.close()
@@ -293,7 +304,7 @@ def conduct(request: Request, journal: Journal) -> Done:
     record = load(folder)
     answer = None
     try:
-        ended = outcome.state != "interrupted"
+        ended = outcome.state == "finished"
         answer = conclude(record, request.loaded_space, request.splits, resources.cpus, resources.gpus, ended=ended)
         write_report(record)
     except OSError as error:

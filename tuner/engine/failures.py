@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from tuner.errors import OUT_OF_MEMORY
+from tuner.spec.spaces import place_in
 
 # Text in an error after which the process cannot use CUDA any more -> its usual cause. The first match counts.
 CUDA = {
@@ -31,12 +32,12 @@ def kind_of(error: Any) -> tuple[str, str]:
         return "user", "unknown"
     # Use the exception, not the traceback's last line: CUDA's messages have several lines, and the first one matters.
     # An exception of a ddp worker is wrapped twice. A lost ddp worker counts as the trial's lost worker.
-    cause = error
+    cause, printed = error, ""
     while isinstance(cause, RayTaskError):
-        cause = cause.cause
+        cause, printed = cause.cause, str(cause)
     if isinstance(cause, RayActorError):
         return "worker_lost", f"its worker died: {how_it_died(cause)}"
-    text = f"{type(cause).__name__}: {first_line(cause)}"
+    text = f"{type(cause).__name__}: {first_line(cause)}{place_in(printed)}"
     kind, usual = recognised(cause)
     return kind, f"{text}; usually {usual}" if usual else text
 
@@ -51,6 +52,12 @@ def recognised(error: Any) -> tuple[str, str]:
     if any(mark in text for mark in OUT_OF_MEMORY):
         return "oom", ""
     return next((("cuda", usual) for mark, usual in CUDA.items() if mark in text), ("user", ""))
+
+
+def likeness(error: str) -> str:
+    """Returns what equal failures have in common: the exception's type and place, or else the text without digits."""
+    placed = re.match(r"(\w+): .*?(\(/[^()]+, line \d+\))", error)
+    return " ".join(placed.groups()) if placed else re.sub(r"\d+", "0", error)
 
 
 def how_it_died(error: Any) -> str:

@@ -25,7 +25,7 @@ class Halt(Stopper):
 
     def __init__(self, budget: str = "", left_s: float | None = None) -> None:
         self.reason = ""
-        self.interrupted = False
+        self.interrupted = self.gave_up = False
         self.error: RequestError | None = None
         self._printed_at = -math.inf
         self._budget = budget
@@ -39,6 +39,10 @@ class Halt(Stopper):
     def interrupt(self, reason: str) -> None:
         """Stops the search because of a signal; the experiment can be resumed with `--resume`."""
         self.reason, self.interrupted = self.reason or reason, True
+
+    def give_up(self, reason: str) -> None:
+        """Stops the search because its trials fail; the experiment can be resumed after the code was corrected."""
+        self.reason, self.gave_up = self.reason or reason, True
 
     def left_s(self) -> float | None:
         """Returns how many seconds of the budget remain; None = no limit."""

@@ -32,12 +32,14 @@ class Journal:
         blocked: called when the disk is full, read-only or gone; waits and returns whether to retry the write.
             Without it the caller gets the OSError.
         lost: whether `blocked` returned False. Nothing is written afterwards, so that the journal has no gap.
+        listener: called with each event that is written.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.blocked: Callable[[OSError, Path], bool] | None = None
         self.lost = False
+        self.listener: Callable[[Event], None] | None = None
         self._file = _appended(path)
         scanned = scan(path)
         if scanned.damage:
@@ -53,6 +55,8 @@ class Journal:
         line: Event = {"time": round(time.time(), 3), "event": event}
         if trial is not None:
             line["trial"] = trial
+        if self.listener:
+            self.listener({**line, **fields})
         # The order of keys is fixed: `tail -f` shows time, event and trial first.
         text = line_of({**line, **fields})
         if len(text) > MOST_BYTES:  # readers refuse longer lines

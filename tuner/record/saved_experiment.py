@@ -16,6 +16,7 @@ from tuner.spec.experiment import Experiment
 
 logger = logging.getLogger(__name__)
 FILE, COPY = "experiment.json", ".experiment.json.copy"  # same content; the copy is read if the first is damaged
+MOST_NAMES = 5  # how many experiments an error names
 UNREADABLE = (OSError, ValueError, ArithmeticError, KeyError, TypeError, AttributeError, RequestError)
 
 
@@ -85,10 +86,19 @@ def _check_facts(facts: dict[str, Any]) -> None:
 
 
 def _no_experiment(folder: Path) -> str:
-    others = sorted(path.parent.name for path in folder.parent.glob(f"*/{FILE}"))
+    others = [path.parent.name for path in sorted(folder.parent.glob(f"*/{FILE}"), key=_changed, reverse=True)]
     close = difflib.get_close_matches(folder.name, others, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else f"; there: {', '.join(others[-5:])}" if others else ""
+    more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
+    there = f"; the newest there: {', '.join(others[:MOST_NAMES])}{more}" if others else "; give its --results"
+    hint = f"; did you mean {close[0]!r}?" if close else there
     return f"no experiment {folder.name!r} in {folder.parent}{hint}"
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except OSError:  # it was deleted meanwhile
+        return 0.0
 
 
 def latest_experiment(results: Path) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from tuner.errors import nearest
 from tuner.spec import domains, parameters
 from tuner.training.task import Task
 
@@ -65,6 +66,8 @@ class Space:
         if self.train is not None and not _takes_config(self.train):
             raise ValueError(f"train={self.train!r}: must be a function of one argument, the config")
         parameters.check(self.params)
+        if self.mode not in ("min", "max"):
+            raise ValueError(f"mode={self.mode!r}: must be 'min' or 'max'{nearest(str(self.mode), ('min', 'max'))}")
         for name in ("max_epochs", "num_samples", "grace_period", "workers_per_trial"):
             if type(getattr(self, name)) is not int:
                 raise ValueError(f"{name}={getattr(self, name)!r}: must be a whole number")

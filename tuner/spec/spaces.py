@@ -6,14 +6,22 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import os
+import re
 import sys
 import traceback
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
 
 from tuner.errors import RequestError, nearest
 from tuner.spec.space import Space
+from tuner.training.task import Task
+
+NOT_THE_USERS = ("<", str(Path(__file__).parent.parent) + os.sep, os.path.dirname(os.__file__) + os.sep)
+FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTILINE)  # of Python's tracebacks
+MOST_TRACEBACK = 100_000  # characters of a printed traceback that are read, from its end
 
 
 @dataclass(frozen=True)
@@ -170,13 +178,32 @@ def _where(error: BaseException) -> str:
 
 def with_place(error: BaseException) -> str:
     """The error as text, with the file and line of the user's code that raised it, if any did."""
-    ours = str(Path(__file__).parent.parent)
-    skip = ("<", ours, importlib.__file__.rpartition("/")[0])
-    frames = [
-        f
-        for f in traceback.extract_tb(error.__traceback__)
-        if not f.filename.startswith(skip) and "site-packages" not in f.filename
-    ]
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    message = " ".join(str(error).split())
-    return f"{type(error).__name__}: {message}{place}"
+    frames = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    message = _unexpected(error) or " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}{users_place(frames)}"
+
+
+def _unexpected(error: BaseException) -> str:
+    """The text for an argument that Space, Task or a class of the data does not have; empty for other errors."""
+    match = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
+    owner = match and (
+        {"Space": Space, "Task": Task}.get(match[1]) or getattr(sys.modules.get("tuner.training.data"), match[1], None)
+    )
+    if not match or not is_dataclass(owner):
+        return ""
+    known = [each.name for each in fields(owner)]
+    return f"{match[1]} has no argument {match[2]!r}{nearest(match[2], known)}; it takes {', '.join(known)}"
+
+
+def place_in(printed: str) -> str:
+    """` (file, line 12)` of the user's code that a printed traceback names last; empty if it names none."""
+    return users_place(FRAME.findall(printed[-MOST_TRACEBACK:]))
+
+
+def users_place(frames: Iterable[tuple[str, object]]) -> str:
+    """` (file, line 12)` of the last frame in the user's code; empty if there is none.
+
+    Frames of this package, of Python's own modules and of installed packages are left out.
+    """
+    theirs = [(file, line) for file, line in frames if not file.startswith(NOT_THE_USERS) and "-packages/" not in file]
+    return f" ({theirs[-1][0]}, line {theirs[-1][1]})" if theirs else ""

@@ -97,7 +97,14 @@ def figures(metrics: dict[str, Any], metric: str = "") -> str:
         if isinstance(value, (int, float)) and math.isfinite(value)
         if name not in hidden
     }
-    return ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
+    return ", ".join(f"{name} {decimal(value)}" for name, value in shown.items())
+
+
+def decimal(value: float) -> str:
+    """Formats an integer as it is, and another number with four decimals or, if it is small, four digits."""
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.4f}" if abs(value) >= 0.01 or value == 0 else f"{value:.4g}"
 
 
 def setting(config: dict[str, Any]) -> str:

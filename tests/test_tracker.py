@@ -1,0 +1,77 @@
+"""What a search knows of its trials while it runs: statuses, the best value of all sessions, and failures."""
+
+import pytest
+
+from tuner.drive.tracker import Tracker
+from tuner.spec.experiment import Experiment
+
+BUG = "KeyError: 'lr' (/home/me/space.py, line 12)"
+
+
+def begun(event="experiment_started"):
+    return {"event": event}
+
+
+def report(trial, epoch, loss, checkpoint=None):
+    return {"event": "report", "trial": trial, "epoch": epoch, "metrics": {"loss": loss}, "checkpoint": checkpoint}
+
+
+def failed(trial, error=BUG, kind="user"):
+    return [
+        {"event": "trial_failed", "trial": trial, "error": error, "kind": kind, "will_retry": False},
+        {"event": "trial_ended", "trial": trial, "status": "failed", "reason": error},
+    ]
+
+
+def ended(trial, status="completed"):
+    return [{"event": "trial_ended", "trial": trial, "status": status, "reason": ""}]
+
+
+def tracked(*events, history=(), **options):
+    tracker = Tracker(Experiment(**options), history)
+    for event in events:
+        tracker.hear(event)
+    return tracker
+
+
+def test_the_best_value_is_that_of_all_sessions():
+    history = [begun(), report("00000", 1, 0.2), report("00001", 1, 0.5)]
+    assert tracked(report("00002", 1, 0.4), history=history).best() == (0.2, "00000")
+    assert tracked(report("00002", 1, 0.7), history=history, mode="max").best() == (0.7, "00002")
+    assert tracked(report("00002", 1, float("nan"))).best() is None
+
+
+def test_the_best_value_is_one_that_the_answer_can_have():
+    tracker = tracked(report("00000", 1, 0.1), report("00001", 1, 0.5, "ray/00001/checkpoint_000000"))
+    assert tracker.best() == (0.5, "00001")  # tuner.record: reports with a checkpoint take precedence
+
+
+def test_a_session_counts_the_trials_that_ended_in_it():
+    tracker = tracked(*ended("00001", "pruned"), history=[begun(), *ended("00000")])
+    assert tracker.num_ended == 1 and tracker.trials["00000"].status == "completed"
+
+
+FIRST = [report(trial, 1, 0.5) for trial in ("00000", "00001", "00002", "00003")]
+
+
+@pytest.mark.parametrize(
+    ("events", "hopeless"),
+    [
+        ([*FIRST, *failed("00000"), *failed("00001"), *failed("00002")], True),
+        ([*failed("00000"), *failed("00001")], False),
+        ([*FIRST, *failed("00000"), *failed("00001"), *ended("00003", "pruned"), *failed("00002")], True),
+        ([*ended("00003"), *failed("00000"), *failed("00001"), *failed("00002")], False),
+        ([*failed("00000"), *failed("00001"), *failed("00002", BUG.replace("12", "13"))], False),
+        ([*failed("00000"), *failed("00001"), *failed("00002", kind="oom")], False),
+        ([report("00003", 1, 0.5), *failed("00000"), *failed("00001"), *failed("00002")], False),  # it got further
+    ],
+)
+def test_a_search_is_hopeless_if_its_first_three_trials_fail_alike(events, hopeless):
+    reason = tracked(*events).hopeless()
+    assert bool(reason) == hopeless and (BUG in reason or not hopeless)
+
+
+def test_each_session_may_fail_three_times():
+    history = [begun(), *failed("00000"), *failed("00001"), *failed("00002")]
+    assert not tracked(*failed("00003"), *failed("00004"), history=history).hopeless()
+    assert tracked(*failed("00003"), *failed("00004"), *failed("00005"), history=history).hopeless()

@@ -1,0 +1,104 @@
+"""Follows a search's events: the status of each trial, the best value of all sessions, and the failures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from tuner.engine.failures import likeness
+from tuner.record.events import BEGINNINGS, Event
+from tuner.record.records import finite, sign_of
+from tuner.spec.experiment import Experiment
+
+DONE = ("pruned", "completed", "failed")
+ALIKE = 3  # the search stops if its first trials, this many, fail alike
+
+
+@dataclass
+class Tracked:
+    """What is known about one trial: its status in the journal, its last epoch, and its last failure."""
+
+    status: str = "suggested"
+    reason: str = ""
+    epoch: int = 0
+    value: float | None = None
+    failure: Event = field(default_factory=dict)
+
+
+class Tracker:
+    """Gets each event of a search once; each call takes a constant time.
+
+    Attributes:
+        trials: id -> what is known about the trial.
+        num_ended: how many trials have ended in this session.
+        on_end: called with the id of each trial that ends in this session.
+    """
+
+    def __init__(self, experiment: Experiment, history: Iterable[Event] = ()) -> None:
+        self._metric, self._sign = experiment.metric, sign_of(experiment.mode)
+        self._best: dict[bool, tuple[float, str]] = {}  # with a checkpoint or without -> best value, as a loss; trial
+        self._hopeful = False
+        self.trials: dict[str, Tracked] = {}
+        self.on_end: Callable[[str], None] = lambda trial_id: None
+        self._begin()
+        for event in history:
+            self.hear(event)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.began, self.num_ended, self._failed = time.monotonic(), 0, list[str]()
+
+    def hear(self, event: Event) -> None:
+        """Takes the next event."""
+        kind, trial_id = event["event"], event.get("trial")
+        if kind in BEGINNINGS:
+            self._begin()
+        if trial_id is None:
+            return
+        trial = self.trials.setdefault(trial_id, Tracked())
+        if kind == "trial_started":
+            trial.status = "running"
+        elif kind == "report":
+            trial.epoch = max(trial.epoch, event["epoch"])
+            self._report(trial_id, trial, finite(event["metrics"].get(self._metric)), bool(event.get("checkpoint")))
+        elif kind == "trial_failed":
+            trial.failure = event
+        elif kind == "trial_ended":
+            trial.status, trial.reason = event["status"], event["reason"]
+            self._hopeful = self._hopeful or trial.status == "completed"
+            if trial.status in DONE:
+                self.num_ended += 1
+                self._failed += [trial_id] if trial.status == "failed" else []
+                self.on_end(trial_id)
+
+    def _report(self, trial_id: str, trial: Tracked, value: float | None, saved: bool) -> None:
+        trial.value = value
+        if value is not None and (saved not in self._best or self._sign * value < self._best[saved][0]):
+            self._best[saved] = self._sign * value, trial_id
+
+    def best(self) -> tuple[float, str] | None:
+        """Returns the best value of all sessions and its trial, by the rule of the answer; None without a report."""
+        best = self._best.get(True) or self._best.get(False)
+        return (self._sign * best[0], best[1]) if best else None
+
+    def hopeless(self) -> str:
+        """Why the search should stop: the first trials of this session failed alike; empty if it should continue.
+
+        The failures must be those of the user's code, and no trial may have trained the epoch in which they failed.
+        A trial that was pruned before that epoch proves nothing.
+        """
+        first = self._failed
+        if self._hopeful or len(first) != ALIKE:
+            return ""
+        failures = [self.trials[trial_id].failure for trial_id in first]
+        if any(failure.get("kind") != "user" for failure in failures):
+            return ""
+        epoch = min(self.trials[trial_id].epoch for trial_id in first)
+        if len({likeness(failure["error"]) for failure in failures}) > 1 or self.furthest() > epoch:
+            return ""
+        return f"the first {ALIKE} trials failed in the same way and none succeeded: {failures[0]['error']}"
+
+    def furthest(self) -> int:
+        """Returns the highest epoch of all trials."""
+        return max((trial.epoch for trial in self.trials.values()), default=0)
