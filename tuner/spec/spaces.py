@@ -6,6 +6,7 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from dataclasses import dataclass
@@ -168,15 +169,29 @@ def _where(error: BaseException) -> str:
     return f"does not import: {with_place(error)}"
 
 
+def place_of(function: object) -> str:
+    """` (file, line 7)`, where a function is defined; empty for a function without Python code."""
+    while hasattr(function, "func"):  # functools.partial
+        function = function.func
+    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+    return f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""
+
+
 def with_place(error: BaseException) -> str:
     """The error as text, with the file and line of the user's code that raised it, if any did."""
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}{place_in(error)}"
+
+
+def place_in(error: BaseException | None) -> str:
+    """` (file, line 7)`, where the user's code raised the error or its cause; empty if other code did."""
     ours = str(Path(__file__).parent.parent)
     skip = ("<", ours, importlib.__file__.rpartition("/")[0])
+    if error is None:
+        return ""
     frames = [
         f
         for f in traceback.extract_tb(error.__traceback__)
         if not f.filename.startswith(skip) and "site-packages" not in f.filename
     ]
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    message = " ".join(str(error).split())
-    return f"{type(error).__name__}: {message}{place}"
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else place_in(error.__cause__)

@@ -115,19 +115,19 @@ def read_examples(part: Files | Mapped, rows: Iterable[int]) -> tuple[list[np.nd
         DataError: an example cannot be read, or its shape differs from that of the first one.
     """
     inputs: list[np.ndarray] = []
-    targets = []
+    targets: list[Any] = []
     for row in rows:
         try:
             value, target = part.example(row)
-        except DataError:
-            raise
         except Exception as error:  # a user's function may raise anything
-            raise DataError(f"{part.called(row)}: {type(error).__name__}: {error}") from error
+            what = "" if isinstance(error, DataError) else f"{type(error).__name__}: "
+            raise DataError(f"{part.called(row)}: {what}{error}") from error
         if inputs and (value.shape != inputs[0].shape or np.shape(target) != np.shape(targets[0])):
-            shapes = [f"{np.shape(pair[0])} and {np.shape(pair[1])}" for pair in ((value, target), (inputs[0], targets[0]))]
+            here = f"{value.shape} and {np.shape(target)}"
+            there = f"{inputs[0].shape} and {np.shape(targets[0])}"
             raise DataError(
-                f"{part.called(row)} beside others: its input and target have the shapes {shapes[0]}, those of another "
-                f"example {shapes[1]}; give all examples the same shapes (resize, crop or pad them)"
+                f"{part.called(row)} beside others: its input and target have the shapes {here}, those of another "
+                f"example {there}; give all examples the same shapes (resize, crop or pad them)"
             )
         inputs.append(value)
         targets.append(target)

@@ -25,9 +25,7 @@ class LoadedExamples:
     batches go through pinned memory and are copied while the device computes.
     """
 
-    def __init__(
-        self, part: Files | Mapped, prepare: Callable[[Tensor], Tensor] | None, device: torch.device
-    ) -> None:
+    def __init__(self, part: Files | Mapped, prepare: Callable[[Tensor], Tensor] | None, device: torch.device) -> None:
         self.decoder = Decoder(part)
         self.prepare = prepare
         self.device = device
