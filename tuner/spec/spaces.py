@@ -170,11 +170,13 @@ def _where(error: BaseException) -> str:
 
 
 def place_of(function: object) -> str:
-    """` (file, line 7)`, where a function is defined; empty for a function without Python code."""
+    """` (file, line 7)`, where the user's code defines a function; empty for other functions."""
     while hasattr(function, "func"):  # functools.partial
         function = function.func
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-    return f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""
+    if code is None or _is_foreign(code.co_filename):
+        return ""
+    return f" ({code.co_filename}, line {code.co_firstlineno})"
 
 
 def with_place(error: BaseException) -> str:
@@ -185,13 +187,13 @@ def with_place(error: BaseException) -> str:
 
 def place_in(error: BaseException | None) -> str:
     """` (file, line 7)`, where the user's code raised the error or its cause; empty if other code did."""
-    ours = str(Path(__file__).parent.parent)
-    skip = ("<", ours, importlib.__file__.rpartition("/")[0])
     if error is None:
         return ""
-    frames = [
-        f
-        for f in traceback.extract_tb(error.__traceback__)
-        if not f.filename.startswith(skip) and "site-packages" not in f.filename
-    ]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_foreign(frame.filename)]
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else place_in(error.__cause__)
+
+
+def _is_foreign(filename: str) -> bool:
+    """Whether a file is of tuner, of Python or of an installed package, rather than the user's."""
+    skip = ("<", str(Path(__file__).parent.parent), importlib.__file__.rpartition("/")[0])
+    return filename.startswith(skip) or "site-packages" in filename
