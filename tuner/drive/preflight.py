@@ -182,16 +182,16 @@ def sendable(name: str, value: Any, cloudpickle: Any) -> None:
     from ray.util import inspect_serializability
 
     _, failures = inspect_serializability(value, name=name, print_file=io.StringIO())
-    found = sorted((str(path_of(failure)[-1]), type(failure.obj).__name__) for failure in failures)
-    captured = [f"{variable!r}, a {kind}" for variable, kind in found if variable != name]
+    found = sorted((path_of(failure), type(failure.obj).__name__) for failure in failures)
+    captured = [f"{'.'.join(path)!r}, a {kind}" for path, kind in found if path]
     uses = f"uses {captured[0]}, which cannot be sent" if captured else "cannot be sent"
     part = f"{name}{place_of(value)}"
     raise Failed(part, f"{uses} to a worker process ({problem})", "create such objects inside the function")
 
 
 def path_of(failure: Any) -> tuple[str, ...]:
-    """The variables that lead to an object that cannot be sent; Ray 2.59 knows only the last one."""
-    return getattr(failure, "path", None) or (failure.name,)
+    """The variable of a function and the attributes that lead to an object that cannot be sent."""
+    return tuple(map(str, failure.path[1:]))
 
 
 class Nowhere(io.RawIOBase):
@@ -216,7 +216,8 @@ def settings(space: Space, seed: int) -> Iterator[Config]:
         if number and time.perf_counter() - started > BUDGET_S:
             return
         with seeded(seed, number):
-            yield resolved(space, flat)
+            config = resolved(space, flat)
+        yield config
 
 
 def ends_of(domain: Any) -> list[Any]:
@@ -271,13 +272,13 @@ def try_setting(request: Request, task: Task, splits: Splits, config: Config) ->
         with contextlib.closing(
             Training(watched, config, small, seed=0, max_epochs=experiment.max_epochs, precision=experiment.precision)
         ) as training:
-            watch_model(training, outputs)
+            watch_model(training, task, len(splits.train), outputs)
             training.run_epoch()
             check_state(training)
     except Failed:
         raise
     except Exception as error:
-        advice = advice_on(error, whole, len(splits.train), batch_size, splits)
+        advice = advice_on(error, whole)
         raise Failed("a training step", f"raises {with_place(error)}", advice) from error
     check_classes(task, splits, outputs[-1] if outputs else None)
 
@@ -372,7 +373,7 @@ def number(value: Any) -> bool:
         return False
 
 
-def watch_model(training: Training, outputs: list[Any]) -> None:
+def watch_model(training: Training, task: Task, num: int, outputs: list[Any]) -> None:
     """Makes the forward pass raise a Failed with its name and inputs; `outputs` then holds its last outputs."""
     forward = training.model.forward
 
@@ -381,9 +382,9 @@ def watch_model(training: Training, outputs: list[Any]) -> None:
             outputs[:] = [forward(*inputs, **options)]
             return outputs[0]
         except Exception as error:
-            place = place_in(error) or place_of(training.task.model)
+            place = place_in(error) or place_of(task.model)
             advice = f"it gets inputs of {described(inputs[0])}"
-            if more := advice_on(error, training.config):
+            if more := advice_on(error, training.config, num):
                 advice += f"; {more}"
             raise Failed("the model", f"raises {type(error).__name__}: {one_line(error)}{place}", advice) from error
 
@@ -440,21 +441,25 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def advice_on(
-    error: Exception, config: Mapping[str, Any], num: int = 0, batch_size: int = 1, splits: Splits | None = None
-) -> str:
-    """What to do about an error that users often make; empty for others."""
+def advice_on(error: Exception, config: Mapping[str, Any], num: int = 0) -> str:
+    """What to do about an error that users often make; empty for others.
+
+    Args:
+        num: the number of training examples.
+    """
     text = str(error)
     if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
         return f"config has {', '.join(config)}{nearest(error.args[0], config)}"
-    if "expected scalar type Long" in text or "expected Long" in text or "'Int'" in text:
+    if "out of bounds" in text and "Target" in text:
+        return "class numbers go from 0 to the number of outputs - 1: renumber them, or give the model more outputs"
+    if "Long" in text and "expected" in text:
         return "class numbers must be int64: return targets.astype('int64')"
-    if "must have the same dtype" in text or ("expected" in text.lower() and "Double" in text):
-        return "inputs and weights differ in type: return inputs.astype('float32'), or convert them in prepare"
-    if "Byte" in text and "Float" in text or "'Byte'" in text:
+    if "Byte" in text or "unsigned char" in text:
         return "inputs are bytes: convert them in Task(prepare=lambda inputs: inputs.float() / 255)"
-    if "mat1 and mat2 shapes cannot be multiplied" in text:
+    if "must have the same dtype" in text or "should be the same" in text or "Double" in text:
+        return "inputs and weights differ in type: return inputs.astype('float32'), or convert them in prepare"
+    if "shapes cannot be multiplied" in text:
         return "the layer expects another number of features: change it, or flatten or reshape the inputs"
     if "Expected more than 1 value per channel" in text:
-        return f"the last of the batches has one example ({num} in all): change batch_size, or the number of examples"
+        return f"the last batch of an epoch has 1 of the {num} training examples: change batch_size, or leave one out"
     return ""
