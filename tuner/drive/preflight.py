@@ -191,7 +191,8 @@ def sendable(name: str, value: Any, cloudpickle: Any) -> None:
 
 def path_of(failure: Any) -> tuple[str, ...]:
     """The variable of a function and the attributes that lead to an object that cannot be sent."""
-    return tuple(map(str, failure.path[1:]))
+    path = getattr(failure, "path", None) or ("", failure.name)  # Ray 2.59 knows only the last variable
+    return tuple(map(str, path[1:]))
 
 
 class Nowhere(io.RawIOBase):
@@ -388,7 +389,7 @@ def watch_model(training: Training, task: Task, num: int, outputs: list[Any]) ->
                 advice += f"; {more}"
             raise Failed("the model", f"raises {type(error).__name__}: {one_line(error)}{place}", advice) from error
 
-    training.model.forward = call  # type: ignore[method-assign]
+    training.model.forward = call
 
 
 def check_state(training: Training) -> None:
