@@ -332,3 +332,37 @@ def numbers(data_dir):
     task = dict(data="numbers", model="lambda config: nn.Linear(4, 1)", loss="nn.functional.mse_loss")
     assert command(text, **task)[0] == "searched"
     assert "Using a target size (torch.Size([32])) that is different to the input size" in caplog.text
+
+
+def test_a_search_is_the_same_with_and_without_preflight(search_here):
+    """The same seed gives the same settings, figures and decisions."""
+    kinds = []
+    for name, options in (("with", ()), ("without", ("--no-preflight",))):
+        ran = search_here("tiny.py", "--num-samples", "4", "--max-epochs", "3", *options, name=name)
+        assert ran.code == 0, ran.err
+        told = []
+        for event in ran.events:
+            figures = {k: v for k, v in (event.get("metrics") or {}).items() if "loss" in k or k == "accuracy"}
+            told.append((event["event"], event.get("trial"), event.get("config"), event.get("action"), figures))
+        kinds.append(told)
+    assert kinds[0] == kinds[1]
+
+
+def test_a_dataset_of_tensors_is_searched(search_here, tmp_path):
+    text = """
+class Items(torch.utils.data.Dataset):
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, index):
+        return torch.randn(4) + index % 3, index % 3
+
+def loaders():
+    return [torch.utils.data.DataLoader(Items(), batch_size=8) for _ in range(2)]
+
+space = Space(params=params, task=Task(data=loaders, model=model, optimizer=sgd), num_samples=2, max_epochs=2)
+"""
+    (tmp_path / "items.py").write_text(HEAD + text)
+    ran = search_here(str(tmp_path / "items.py"), "--seed", "1")
+    assert ran.code == 0 and "(48 train, 12 validation, 60 test)" in ran.out, ran.err
+    assert "test        loss" in ran.out
