@@ -426,8 +426,11 @@ def test_a_cluster_that_does_not_answer_is_refused_at_once(capsys, tmp_path):
     ("body", "message"),
     [
         ("    return open('my_data.npz')", ["FileNotFoundError", "my_data.npz", "space.py, line 6"]),
-        ("    return (1, 2)", ["returns a tuple; return Splits(train=Arrays(inputs, targets))"]),
-        ("    return None", ["returns a NoneType"]),
+        ("    return (1, 2)", ["returns a tuple of 2: int, int; return Splits(train=", "space.py, line 5"]),
+        ("    return None", ["returns None; return Splits(train="]),
+        ("    return data_dir / 'train.csv'", ["needs a folder: give --data-dir DIR", "space.py, line 6"]),
+        ("    return open(f'{data_dir}/train.csv')", ["needs a folder: give --data-dir DIR", "space.py, line 6"]),
+        ("    raise SystemExit('no data')", ["raises SystemExit: no data", "space.py, line 6"]),
     ],
 )
 def test_a_data_function_that_fails_is_named_with_its_line(tmp_path, body, message):

@@ -40,7 +40,9 @@ class Command:
     list: Annotated[bool, NO_HINT] = False
     """List all spaces in search_spaces/ with their first line."""
     dry_run: Annotated[bool, NO_HINT] = False
-    """Print the plan of the search and exit."""
+    """Print the plan of the search, check the space, and exit; downloads nothing."""
+    no_preflight: Annotated[bool, NO_HINT] = False
+    """Do not try the space on one batch before a new search starts."""
     trust: Annotated[bool, NO_HINT] = False
     """With --resume: run the folder's code even if it has changed or the folder belongs to another user."""
     table: Literal["fit", "wide", "off"] = "fit"
@@ -140,13 +142,16 @@ def run_within(stack: contextlib.ExitStack, argv: list[str], command: Command) -
         say(*loaded.code)
     if not (command.dry_run or experiment.address):
         stack.enter_context(driver.ray_here(experiment, imports))
-    from tuner.drive import console, session
+    from tuner.drive import console, preflight, session
 
     request = replace(request_of(argv, command, loaded), table=command.table)
+    checked = not (loaded or command.no_preflight)  # a search that is resumed has trained trials
     if command.dry_run:
-        say(*console.plan(request))
+        say(*console.plan(request), *([f"preflight   {preflight.rehearse(request)}"] if checked else []))
         return 0
     request = session.load_data(request)
+    if checked:
+        preflight.check(request)
     say(*console.heading(request))
     if experiment.address:
         stack.enter_context(driver.ray_at(request.experiment, request.loaded_space))

@@ -198,12 +198,11 @@ def state_of(training: Training | Group, **others: Any) -> bytes:
 
 def material(config: dict[str, Any]) -> tuple[Task, Splits]:
     """The task and its data, split as in the search."""
-    from tuner.training.data import hold_out
+    from tuner.training.sources import splits_of
 
     task = find_space(config["space"]).space.task
     assert task is not None
-    splits = task.data(Path(config["data_dir"]) if config.get("data_dir") else None)
-    return task, hold_out(splits, fraction=task.validation_fraction, seed=config["seed"])
+    return task, splits_of(task, config.get("data_dir") or "", config["seed"])
 
 
 def built(spec: TrialSpec, task: Task, splits: Splits) -> Training:

@@ -37,8 +37,8 @@ from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, option, words
 from tuner.spec.facts import facts_of
 from tuner.spec.places import is_uri, local_root
 from tuner.spec.resources import Resources, resources_of
-from tuner.spec.spaces import LoadedSpace, find_space, with_place
-from tuner.training.data import DataError, Splits, hold_out
+from tuner.spec.spaces import LoadedSpace, find_space, place_of, place_raised, with_place
+from tuner.training.data import DataError, Splits
 from tuner.views.report import write_report
 
 logger = logging.getLogger(__name__)
@@ -236,19 +236,28 @@ def load_data(request: Request) -> Request:
     task = request.loaded_space.space.task
     if task is None:
         return request
-    folder, function = request.experiment.data_dir, f"--space {request.experiment.space}: its data function"
+    from tuner.training.sources import UnsuitableData, splits_of
+
+    experiment, function = request.experiment, f"--space {request.experiment.space}: its data function"
     try:
-        splits = task.data(Path(folder) if folder else None)
+        splits = splits_of(task, experiment.data_dir, experiment.seed)
+    except UnsuitableData as error:
+        place = place_raised(error.__cause__ and error.__cause__.__cause__) or place_of(task.data)
+        raise RequestError(f"{function}{place} {error}") from error
     except DataError as error:
         raise RequestError(str(error)) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        if not experiment.data_dir and misses_folder(error):
+            raise RequestError(f"{function} needs a folder: give --data-dir DIR ({with_place(error)})") from error
         raise RequestError(f"{function} raises {with_place(error)}; correct it, or give --data-dir") from error
-    if not isinstance(splits, Splits):
-        wanted = "Splits(train=Arrays(inputs, targets)), of tuner.training.data"
-        raise RequestError(f"{function} returns a {type(splits).__name__}; return {wanted}")
-    splits = hold_out(splits, fraction=task.validation_fraction, seed=request.experiment.seed)
     facts = {**request.facts, "data": {"source": splits.source, "notice": splits.notice}}
     return replace(request, splits=splits, facts=facts)
+
+
+def misses_folder(error: BaseException) -> bool:
+    """Whether a data function failed because it got None for its folder."""
+    nothing = "NoneType" in str(error) and isinstance(error, (TypeError, AttributeError))
+    return nothing or "None/" in str(error)  # f"{data_dir}/train.csv"
 
 
 def make_folder(request: Request) -> None:

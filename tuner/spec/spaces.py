@@ -6,6 +6,7 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import os
 import re
 import sys
@@ -176,11 +177,20 @@ def _where(error: BaseException) -> str:
     return f"does not import: {with_place(error)}"
 
 
+def place_of(function: object) -> str:
+    """` (file, line 7)`, where the user's code defines a function; empty for other functions."""
+    while hasattr(function, "func"):  # functools.partial
+        function = function.func
+    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+    if code is None or _is_foreign(code.co_filename):
+        return ""
+    return f" ({code.co_filename}, line {code.co_firstlineno})"
+
+
 def with_place(error: BaseException) -> str:
     """The error as text, with the file and line of the user's code that raised it, if any did."""
-    frames = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
     message = _unexpected(error) or " ".join(str(error).split())
-    return f"{type(error).__name__}: {message}{users_place(frames)}"
+    return f"{type(error).__name__}: {message}{place_raised(error)}"
 
 
 def _unexpected(error: BaseException) -> str:
@@ -205,5 +215,18 @@ def users_place(frames: Iterable[tuple[str, object]]) -> str:
 
     Frames of this package, of Python's own modules and of installed packages are left out.
     """
-    theirs = [(file, line) for file, line in frames if not file.startswith(NOT_THE_USERS) and "-packages/" not in file]
+    theirs = [(file, line) for file, line in frames if not _is_foreign(file)]
     return f" ({theirs[-1][0]}, line {theirs[-1][1]})" if theirs else ""
+
+
+def place_raised(error: BaseException | None) -> str:
+    """` (file, line 7)`, where the user's code raised the error or its cause; empty if other code did."""
+    if error is None:
+        return ""
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    return users_place(frames) or place_raised(error.__cause__)
+
+
+def _is_foreign(file: str) -> bool:
+    """Whether a file is of tuner, of Python or of an installed package, rather than the user's."""
+    return file.startswith(NOT_THE_USERS) or "-packages/" in file

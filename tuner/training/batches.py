@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tuner.training.data import Arrays, Files
-from tuner.training.loader import FileExamples
+from tuner.training.data import Arrays, Part
+from tuner.training.loader import LoadedExamples
 from tuner.training.task import Task
 
 CHUNK_VALUES = 2**20  # input values gathered at once, 341 CIFAR images; 6 times as many take twice the time per image
@@ -45,13 +45,13 @@ class Examples(Protocol):
         """Ends the processes that load examples, if there are any; may be called twice."""
 
 
-def examples_of(part: Arrays | Files, task: Task, device: torch.device) -> Examples:
+def examples_of(part: Part, task: Task, device: torch.device) -> Examples:
     """Prepares a part of the data for reading; raises a ValueError if it has no examples."""
     if len(part) == 0:
         raise ValueError("a part of the data has no examples: give it at least one")
-    if isinstance(part, Files):
-        return FileExamples(part, task.prepare, device)
-    return ArrayExamples(part, task.prepare, device)
+    if isinstance(part, Arrays):
+        return ArrayExamples(part, task.prepare, device)
+    return LoadedExamples(part, task.prepare, device)
 
 
 class ArrayExamples:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -65,10 +66,80 @@ class Files:
         """The examples at these indices, in the order of the indices."""
         return Files(self.paths[rows], self.targets[rows], self.decode)
 
+    def example(self, row: int) -> tuple[np.ndarray, Any]:
+        """One input and its target; the input is read from its file."""
+        return self.decode(os.fsdecode(bytes(self.paths[row]))), self.targets[row]
+
+    def called(self, row: int) -> str:
+        """How an error names an example, and what failed."""
+        return f"{os.fsdecode(bytes(self.paths[row]))} cannot be decoded"
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """Examples that a map-style dataset computes and that do not fit in memory; read like `Files`.
+
+    Args:
+        dataset: has `__getitem__`; each item is an input and its target.
+        rows: array of shape (N,) with the indices of the examples in the dataset.
+        read: turns an item into its input and target as arrays.
+    """
+
+    dataset: Any
+    rows: np.ndarray
+    read: Callable[[Any], tuple[np.ndarray, Any]]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, rows: np.ndarray) -> Mapped:
+        """The examples at these indices, in the order of the indices."""
+        return Mapped(self.dataset, self.rows[rows], self.read)
+
+    def example(self, row: int) -> tuple[np.ndarray, Any]:
+        """One input and its target, computed by the dataset."""
+        return self.read(self.dataset[int(self.rows[row])])
+
+    def called(self, row: int) -> str:
+        """How an error names an example, and what failed."""
+        return f"example {self.rows[row]} of the {type(self.dataset).__name__} cannot be read"
+
+
+Part = Arrays | Files | Mapped
+
+
+def read_examples(part: Files | Mapped, rows: Iterable[int]) -> tuple[list[np.ndarray], np.ndarray]:
+    """Reads examples in this process: the inputs, all of one shape, and an array of the targets.
+
+    Raises:
+        DataError: an example cannot be read, or its shape differs from that of the first one.
+    """
+    inputs: list[np.ndarray] = []
+    targets: list[Any] = []
+    for row in rows:
+        try:
+            value, target = part.example(row)
+        except Exception as error:  # a user's function may raise anything
+            what = "" if isinstance(error, DataError) else f"{type(error).__name__}: "
+            raise DataError(f"{part.called(row)}: {what}{error}") from error
+        if inputs and (value.shape != inputs[0].shape or np.shape(target) != np.shape(targets[0])):
+            here = f"{value.shape} and {np.shape(target)}"
+            there = f"{inputs[0].shape} and {np.shape(targets[0])}"
+            raise DataError(
+                f"{part.called(row)} beside others: its input and target have the shapes {here}, those of another "
+                f"example {there}; give all examples the same shapes (resize, crop or pad them)"
+            )
+        inputs.append(value)
+        targets.append(target)
+    return inputs, np.stack([np.asarray(target) for target in targets])
+
 
 @dataclass(frozen=True)
 class Splits:
     """A data set as a space's `data` function returns it.
+
+    Each part is `Arrays`, `Files`, a pair (inputs, targets) of numpy arrays or torch tensors, a map-style torch or
+    Hugging Face dataset whose items are an input and its target, or a DataLoader, whose dataset is taken.
 
     Args:
         train: the training part.
@@ -82,9 +153,9 @@ class Splits:
             beside the answer, and recorded in experiment.json.
     """
 
-    train: Arrays | Files
-    validation: Arrays | Files | None = None
-    test: Arrays | Files | None = None
+    train: Any
+    validation: Any = None
+    test: Any = None
     source: str = ""
     constants: Mapping[str, Any] = field(default_factory=dict)
     notice: str = ""

@@ -1,8 +1,8 @@
-"""Decodes examples from files in loader processes of the trial, as many as it has CPUs."""
+"""Reads examples from files or a dataset in loader processes of the trial, as many as it has CPUs."""
 
 from __future__ import annotations
 
-import os
+import zlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -10,30 +10,33 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from tuner.training.data import DataError, Files
+from tuner.training.data import DataError, Files, Mapped, read_examples
+from tuner.training.streams import kept_streams, reseed
 
 Decoded = tuple[Tensor, Tensor] | DataError
+Batch = tuple[int, list[int]]  # a key of the epoch's order, and the indices of the examples
 
 
-class FileExamples:
-    """Decodes files batch by batch, ahead of the training.
+class LoadedExamples:
+    """Reads examples batch by batch, ahead of the training.
 
     It starts as many loader processes as torch has threads at the first batch, which is the trial's number of CPUs.
     The processes live until `close`. Their number and speed do not change the order of the examples. For a GPU,
     batches go through pinned memory and are copied while the device computes.
     """
 
-    def __init__(self, files: Files, prepare: Callable[[Tensor], Tensor] | None, device: torch.device) -> None:
-        self.decoder = Decoder(files)
+    def __init__(self, part: Files | Mapped, prepare: Callable[[Tensor], Tensor] | None, device: torch.device) -> None:
+        self.decoder = Decoder(part)
         self.prepare = prepare
         self.device = device
         self.loader: DataLoader[Decoded] | None = None
-        self.order: list[list[int]] = []  # the example indices of each batch of the current epoch
-        first, _ = whole(self.decoder[[0]])
+        self.order: list[Batch] = []  # the batches of the current epoch
+        with kept_streams():
+            first, _ = whole(self.decoder[0, [0]])
         self.sample = prepare(first) if prepare else first
 
     def __len__(self) -> int:
-        return len(self.decoder.files)
+        return len(self.decoder.part)
 
     @property
     def chunk_length(self) -> int:
@@ -44,7 +47,8 @@ class FileExamples:
         self, order: Tensor, batch_size: int, memory_format: torch.memory_format
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields prepared inputs and targets on the device; a DataError names a file that cannot be decoded."""
-        self.order[:] = [rows.tolist() for rows in torch.split(order, batch_size)]
+        key = zlib.crc32(order.numpy().tobytes())
+        self.order[:] = [(key, rows.tolist()) for rows in torch.split(order, batch_size)]
         if self.loader is None:
             self.loader = self.started()
         for decoded in self.loader:
@@ -81,26 +85,23 @@ class FileExamples:
 class Decoder(Dataset[Decoded]):
     """Turns a batch of indices into a batch of tensors; runs in a loader process."""
 
-    def __init__(self, files: Files) -> None:
-        self.files = files
+    def __init__(self, part: Files | Mapped) -> None:
+        self.part = part
 
-    def __getitem__(self, rows: list[int]) -> Decoded:
+    def __getitem__(self, batch: Batch) -> Decoded:
         """The inputs and targets of these examples. Returns an error, because a raised one arrives as a traceback."""
+        key, rows = batch
+        # A dataset may draw random numbers, for example to augment. Derived from the batch alone, they depend neither
+        # on the number of processes nor on a resume.
+        reseed(key, epoch=rows[0])
         try:
-            inputs = [self.decode(row) for row in rows]
+            inputs, targets = read_examples(self.part, rows)
         except DataError as error:
             return error
         # The batch keeps the memory order of the first input: images are decoded channels last, which trains faster.
         axes = np.argsort([-stride for stride in inputs[0].strides], kind="stable")
-        batch = np.stack([example.transpose(axes) for example in inputs]).transpose(0, *np.argsort(axes) + 1)
-        return torch.from_numpy(batch), torch.from_numpy(self.files.targets[rows])
-
-    def decode(self, row: int) -> np.ndarray:
-        path = os.fsdecode(bytes(self.files.paths[row]))
-        try:
-            return self.files.decode(path)
-        except Exception as error:  # a user's function may raise anything
-            raise DataError(f"{path} cannot be decoded: {type(error).__name__}: {error}") from error
+        batched = np.stack([example.transpose(axes) for example in inputs]).transpose(0, *np.argsort(axes) + 1)
+        return torch.from_numpy(batched), torch.from_numpy(targets)
 
 
 def whole(decoded: Decoded) -> tuple[Tensor, Tensor]:

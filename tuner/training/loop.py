@@ -6,7 +6,7 @@ import contextlib
 import copy
 import time
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tuner.training.batches import Examples, examples_of
 from tuner.training.cpu_kernels import onednn, small_convolutions
-from tuner.training.data import Arrays, Files, Splits
+from tuner.training.data import Part, Splits
 from tuner.training.eager import import_compiler_late
 from tuner.training.memory import Fit, gradients_in_parts, sums_in_parts, warn_of_batch_norm
 from tuner.training.parallel import STRATEGIES, Worker
@@ -124,7 +124,7 @@ class Training:
         loss, training_loss = self.task.loss or nn.functional.cross_entropy, self.task.training_loss
         minimised = (lambda outputs, targets: training_loss(outputs, targets, self.config)) if training_loss else loss
         self.training_loss = self.strategy.measure(minimised)
-        measures = {"loss": loss, **self.task.metrics}
+        measures = {"loss": loss, **{name: as_measure(metric) for name, metric in self.task.metrics.items()}}
         self.measures = {name: self.strategy.measure(measure) for name, measure in measures.items()}
         self.backward = self.strategy.weighing(self.precision.backward)
 
@@ -206,7 +206,7 @@ class Training:
         for parameter in self.parameters:  # zero_grad takes 10 us longer; a small step takes 460 us
             parameter.grad = None
 
-    def evaluate(self, part: Arrays | Files) -> dict[str, float]:
+    def evaluate(self, part: Part) -> dict[str, float]:
         """Returns `loss` and the task's metrics as means over the examples of `part`."""
         with contextlib.closing(examples_of(part, self.task, self.device)) as examples:
             return self.evaluate_examples(examples)
@@ -274,6 +274,18 @@ class Training:
             self.schedule.load_state_dict(copy.deepcopy(state["schedule"]))
         self.precision.load_state_dict(state["precision"])
         self.train_fit.limit, self.evaluate_fit.limit = state["fits"]["train"], state["fits"]["evaluate"]
+
+
+def as_measure(metric: Callable[[Any, Tensor], Any]) -> Callable[[Any, Tensor], Tensor]:
+    """The metric as a function that returns a tensor without dimensions; a metric may also return a number."""
+
+    def measure(outputs: Any, targets: Tensor) -> Tensor:
+        value = metric(outputs, targets)
+        if isinstance(value, Tensor):
+            return value.reshape(()) if value.numel() == 1 else value
+        return torch.tensor(float(value), dtype=torch.float64, device=targets.device)
+
+    return measure
 
 
 def checked_batch_size(value: object) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -18,6 +19,18 @@ def reseed(seed: int, *, epoch: int, rank: int = 0) -> None:
     random.seed(int(words[0]))
     np.random.seed(int(words[1]))
     torch.manual_seed(int(words[2]))  # also seeds every CUDA device
+
+
+@contextmanager
+def kept_streams() -> Iterator[None]:
+    """Restores the random streams of Python, numpy and torch's CPU generator at its end."""
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
 
 
 class Streams:

@@ -21,15 +21,16 @@ class Task:
     """The functions of one training; from them a trial gets its training loop, checkpoints, exact resume and metrics.
 
     Args:
-        data: `data(data_dir) -> Splits`; `data_dir` is a Path, or None if the user gave no --data-dir.
+        data: `data(data_dir) -> Splits`, or a pair (train, test), or a data set; `data_dir` is a Path, or None if the
+            user gave no --data-dir. The function may also take no argument.
         model: `model(config) -> nn.Module`, written for one device and built on the CPU; tuner moves it.
         optimizer: `optimizer(parameters, config) -> Optimizer`.
         loss: `loss(outputs, targets) -> Tensor`, a mean over the batch; None = cross-entropy.
         training_loss: `training_loss(outputs, targets, config) -> Tensor`, a mean over the batch; None = `loss`.
             Use it if the training loss depends on the setting, as label smoothing does. The validation part is still
             measured with `loss`, so that settings can be compared.
-        metrics: name -> `metric(outputs, targets) -> Tensor`, a mean over the batch; reported for the validation
-            part, beside `loss`.
+        metrics: name -> `metric(outputs, targets)`, a mean over the batch as a tensor or a number; reported for the
+            validation part, beside `loss`.
         schedule: `schedule(optimizer, config, max_epochs) -> LRScheduler`; stepped once per epoch.
         prepare: `prepare(inputs) -> Tensor` converts stored inputs, such as uint8 images, to what the model takes.
             It runs on many inputs at once on the trial's device, for training and evaluation. It must be
@@ -46,12 +47,12 @@ class Task:
         split_size: examples per micro-batch of the strategy pipeline, if the space does not search `split_size`.
     """
 
-    data: Callable[[Path | None], Splits]
+    data: Callable[[Path | None], Splits | Any] | Callable[[], Splits | Any]
     model: Callable[[Config], nn.Module]
     optimizer: Callable[[Iterable[nn.Parameter], Config], torch.optim.Optimizer]
     loss: Callable[[Tensor, Tensor], Tensor] | None = None
     training_loss: Callable[[Tensor, Tensor, Config], Tensor] | None = None
-    metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = field(default_factory=dict)
+    metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor | float]] = field(default_factory=dict)
     schedule: Callable[[torch.optim.Optimizer, Config, int], Any] | None = None
     prepare: Callable[[Tensor], Tensor] | None = None
     augment: Callable[[Tensor], Tensor] | None = None

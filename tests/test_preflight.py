@@ -1,0 +1,368 @@
+"""What shows in one batch ends before the first trial: one line with the user's file and line, and nothing is made."""
+
+import contextlib
+import random
+import socket
+
+import numpy as np
+import pytest
+import torch
+
+from tuner import run
+from tuner.drive import preflight
+
+HEAD = """
+import threading
+import numpy as np
+import torch
+from ray import tune
+from torch import nn
+from tuner.space import Space, Task
+from tuner.training.data import Arrays, Splits
+
+def data(data_dir):
+    stream = np.random.default_rng(7)
+    targets = stream.integers(0, 3, 101)
+    inputs = stream.normal(size=(101, 4)).astype(np.float32)
+    return Splits(train=Arrays(inputs, targets), test=Arrays(inputs, targets))
+
+def model(config):
+    return nn.Sequential(nn.Linear(4, config["width"]), nn.ReLU(), nn.Linear(config["width"], 3))
+
+def sgd(parameters, config):
+    return torch.optim.SGD(parameters, lr=config["lr"], momentum=0.9)
+
+params = {"width": tune.choice([2, 4, 8]), "lr": tune.loguniform(1e-4, 1e-1)}
+lock = threading.Lock()
+"""
+TASK = dict(data="data", model="model", optimizer="sgd")
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """Runs the command with a space of `text` and `task`; Ray is never reached. Gives exit code, stdout and stderr."""
+    from tuner.drive import driver
+
+    class Reached(Exception):
+        """The search would start now."""
+
+    def start(*args):
+        raise Reached
+
+    monkeypatch.setattr(driver, "ray_here", lambda *args: contextlib.nullcontext())
+    monkeypatch.setattr(run, "search_and_print", start)
+
+    def ran(text="", *options, space="", **task):
+        functions = ", ".join(f"{name}={value}" for name, value in {**TASK, **task}.items())
+        space = space or f"Space(params=params, task=Task({functions}), num_samples=2, max_epochs=2)"
+        file = tmp_path / f"space{len(list(tmp_path.glob('*.py')))}.py"
+        file.write_text(f"{HEAD}{text}\nspace = {space}\n")
+        results = tmp_path / "results"
+        words = ["--space", str(file), "--results", str(results), "--name", file.stem, "--wandb", "disabled", *options]
+        try:
+            code = run.main(words)
+        except Reached:
+            code = "searched"
+        made = capsys.readouterr()
+        if code == 2:
+            assert not (results / file.stem).exists(), "the name is taken"
+            assert made.err.startswith("tuner: error: ") and made.err.count("\n") == 1, made.err
+        return code, made.out, made.err
+
+    return ran
+
+
+def line_of(text, part):
+    """The line in the file of a part of `text`."""
+    whole = HEAD + text
+    return whole[: whole.index(part)].count("\n") + 1
+
+
+MISTAKES = {
+    "misspelt key": (
+        "def wrong(config):\n    return nn.Linear(4, config['widht'])\n",
+        dict(model="wrong"),
+        [
+            "model(config) raises KeyError: 'widht'",
+            "did you mean 'width'?",
+            "config has width, lr",
+            "width=2, lr=0.0001",
+        ],
+        "return nn.Linear(4, config['widht'])",
+    ),
+    "wrong shape": (
+        "def wrong(config):\n    return nn.Linear(5, config['width'])\n",
+        dict(model="wrong"),
+        ["the model raises RuntimeError", "mat1 and mat2 shapes", "shape (32, 4) float32", "number of features"],
+        "def wrong",
+    ),
+    "wrong shape in forward": (
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.a = nn.Linear(5, 3)\n"
+        "    def forward(self, x):\n        return self.a(x)\n",
+        dict(model="lambda config: Net()"),
+        ["the model raises RuntimeError", "mat1 and mat2 shapes"],
+        "return self.a(x)",
+    ),
+    "only for the largest": (
+        "def wrong(config):\n    if config['width'] == 8:\n        raise ValueError('too wide')\n"
+        "    return model(config)\n",
+        dict(model="wrong"),
+        ["model(config) raises ValueError: too wide", "width=8, lr=0.0001"],
+        "raise ValueError",
+    ),
+    "no module": (
+        "def wrong(config):\n    pass\n",
+        dict(model="wrong"),
+        ["returns None", "torch.nn.Module"],
+        "def wrong",
+    ),
+    "optimizer of the model": (
+        "def wrong(model, config):\n    return torch.optim.SGD(model.parameters(), lr=0.1)\n",
+        dict(optimizer="wrong"),
+        ["optimizer(parameters, config) raises AttributeError"],
+        "return torch.optim.SGD(model.parameters()",
+    ),
+    "metric of each example": (
+        "def hits(scores, labels):\n    return scores.argmax(1) == labels\n",
+        dict(metrics="{'hits': hits}"),
+        ["metrics['hits']", "returns shape (", "return its mean over the batch"],
+        "def hits",
+    ),
+    "metric of nothing": (
+        "def hits(scores, labels):\n    print(scores)\n",
+        dict(metrics="{'hits': hits}"),
+        ["metrics['hits']", "returns None", "return its mean over the batch"],
+        "def hits",
+    ),
+    "loss of each example": (
+        "def wrong(scores, labels):\n    return nn.functional.cross_entropy(scores, labels, reduction='none')\n",
+        dict(loss="wrong"),
+        ["the loss", "returns shape (32,) float32", "return its mean over the batch"],
+        "def wrong",
+    ),
+    "targets of floats": (
+        "def floats(data_dir):\n    return np.zeros((101, 4), np.float32), np.zeros(101, np.float32)\n",
+        dict(data="floats"),
+        ["the loss raises RuntimeError: expected ", "shape (32,) float32", "astype('int64')"],
+        "def floats",
+    ),
+    "class numbers from 1": (
+        "def counted(data_dir):\n    return np.zeros((101, 4), np.float32), np.arange(101) % 4\n",
+        dict(data="counted"),
+        ["Target 3 is out of bounds", "renumber them"],
+        "def counted",
+    ),
+    "a class that the first batch lacks": (
+        "def late(data_dir):\n    return np.zeros((999, 4), np.float32), np.arange(999) // 500 * 7\n",
+        dict(data="late"),
+        ["the train targets go from 0 to 7, but the model has 3 outputs", "renumber the targets"],
+        "",
+    ),
+    "float64": (
+        "def doubles(data_dir):\n    return Splits(Arrays(np.zeros((101, 4)), np.zeros(101, np.int64)))\n",
+        dict(data="doubles"),
+        ["the model raises RuntimeError: mat1 and mat2 must have the same dtype", "float64", "astype('float32')"],
+        "def model",
+    ),
+    "prepare": (
+        "def cut(inputs):\n    return inputs[:, 9]\n",
+        dict(prepare="cut"),
+        ["prepare raises IndexError", "shape (1, 4) float32"],
+        "return inputs[:, 9]",
+    ),
+    "augment": ("def twice(x):\n    return x, x\n", dict(augment="twice"), ["augment", "returns a tuple"], "def twice"),
+    "schedule": (
+        "def decay(optimizer, config):\n    return 1\n",
+        dict(schedule="decay"),
+        ["schedule(optimizer, config, max_epochs) raises TypeError", "3 were given"],
+        "def decay",
+    ),
+    "a single example in the last batch": (
+        "def normed(config):\n    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))\n",
+        dict(model="normed", batch_size="16"),
+        ["Expected more than 1 value per channel", "change batch_size"],
+        "def normed",
+    ),
+    "batch size": ("", dict(batch_size="'16'"), ["batch_size is '16'", "integer of at least 1"], ""),
+    "lock in a lambda": (
+        "def held():\n    mutex = threading.Lock()\n    return lambda scores, labels: mutex and scores.mean()\n",
+        dict(metrics="{'m': held()}"),
+        ["metrics['m']", "uses 'mutex', a lock, which cannot be sent to a worker", "inside the function"],
+        "return lambda scores",
+    ),
+    "global lock": (
+        "def opt(parameters, config):\n    with lock:\n        return sgd(parameters, config)\n",
+        dict(optimizer="opt"),
+        ["optimizer", "uses 'lock', a lock", "inside the function"],
+        "def opt",
+    ),
+    "open file": (
+        "log = open('/dev/null', 'w')\ndef hits(scores, labels):\n    return log and scores.mean()\n",
+        dict(metrics="{'hits': hits}"),
+        ["metrics['hits']", "uses 'log", "inside the function"],
+        "def hits",
+    ),
+    "state that is no data": (
+        "class Net(nn.Linear):\n    def get_extra_state(self):\n        return np.random.default_rng()\n"
+        "    def set_extra_state(self, state):\n        pass\n",
+        dict(model="lambda config: Net(4, 3)"),
+        ["a checkpoint cannot be saved and loaded", "tensors, numbers, texts"],
+        "",
+    ),
+    "too few examples": (
+        "def few(data_dir):\n    return np.zeros((2, 4), np.float32), np.zeros(2, int)\n",
+        dict(data="few"),
+        ["the validation part of the data has no examples", "Splits(validation=...)"],
+        "",
+    ),
+    "data is None": ("def nothing(data_dir):\n    pass\n", dict(data="nothing"), ["returns None"], "def nothing"),
+    "no --data-dir": (
+        "def read(data_dir):\n    return np.load(data_dir / 'x.npy')\n",
+        dict(data="read"),
+        ["needs a folder: give --data-dir DIR"],
+        "return np.load",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_found_before_the_first_trial(command, name):
+    text, task, words, line = MISTAKES[name]
+    code, _, message = command(text, **task)
+    assert code == 2, message
+    assert all(word in message for word in words), message
+    assert not line or f"space0.py, line {line_of(text, line)})" in message, message
+
+
+GOOD = {
+    "as it should be": ("", dict(metrics="{'accuracy': lambda s, t: (s.argmax(1) == t).float().mean()}")),
+    "numbers as metrics": ("", dict(metrics="{'one': lambda s, t: 1, 'half': lambda s, t: np.float32(0.5)}")),
+    "labels of int32 in a column": (
+        "def data32(data_dir):\n    return np.zeros((101, 4)), np.zeros((101, 1), np.int32)\n",
+        dict(data="data32"),
+    ),
+    "no argument": ("def alone():\n    return data(None)\n", dict(data="alone")),
+    "memory runs out here": (
+        "def large(config):\n    raise RuntimeError('DefaultCPUAllocator: not enough memory')\n",
+        dict(model="large"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_is_right_is_searched(command, name):
+    text, task = GOOD[name]
+    code, _, message = command(text, **task)
+    assert code == "searched", message
+
+
+def test_a_function_that_cannot_be_sent_is_named(command):
+    text = "def train(config):\n    with lock:\n        tune.report({'loss': 1})\n"
+    space = "Space(params=params, train=train)"
+    code, _, message = command(text, space=space)
+    assert code == 2 and "train (" in message and "uses 'lock', a lock" in message
+    assert f"line {line_of(text, 'def train')})" in message
+    assert command(text.replace("with lock", "if True"), space=space)[0] == "searched"
+
+
+def test_no_preflight_searches_at_once(command):
+    text, task, *_ = MISTAKES["wrong shape"]
+    assert command(text, "--no-preflight", **task)[0] == "searched"
+
+
+def test_conditional_parameters_and_computed_ones_are_tried(command):
+    params = """Space(params={"net": tune.choice([{"kind": "a", "width": tune.randint(2, 5)}, {"kind": "b"}]),
+        "lr": tune.loguniform(1e-4, 1e-1), "momentum": tune.sample_from(lambda spec: spec.config.lr / 2), "depth": 3},
+        task=Task(data=data, model=made, optimizer=sgd))"""
+    text = "def made(config):\n    assert config['depth'] == 3 and config['momentum'] == config['lr'] / 2\n    OTHER\n"
+    text += "    return nn.Linear(4, config['net'].get('width', 2) + 1)\n"
+    code, _, message = command(text.replace("OTHER", "pass"), space=params)
+    assert code == "searched", message
+    code, _, message = command(text.replace("OTHER", "assert config['net']['kind'] == 'a'"), space=params)
+    assert code == 2 and "net/kind=b" in message
+
+
+def test_the_random_streams_are_put_back_and_nothing_is_printed(command):
+    text = (
+        "def loud(config):\n    print('loud')\n    torch.rand(1), np.random.rand(), config\n    return model(config)\n"
+    )
+    states = []
+    for options in ((), ("--no-preflight",)):
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed(3)
+        code, out, _ = command(text, *options, model="loud")
+        assert code == "searched" and "loud" not in out
+        states.append((random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()))
+    assert states[0] == states[1]
+
+
+def test_a_slow_model_is_tried_once(command, monkeypatch, tmp_path):
+    monkeypatch.setattr(preflight, "BUDGET_S", 0)
+    text = f"def noted(config):\n    open({str(tmp_path / 'log')!r}, 'a').write('x')\n    return model(config)\n"
+    assert command(text, model="noted")[0] == "searched"
+    assert (tmp_path / "log").read_text() == "x"
+
+
+class TestDryRun:
+    def test_it_runs_the_preflight(self, command):
+        code, out, _ = command("", "--dry-run")
+        assert code == 0 and "preflight   passed in" in out
+        text, task, words, _ = MISTAKES["misspelt key"]
+        code, _, message = command(text, "--dry-run", **task)
+        assert code == 2 and words[0] in message
+
+    def test_it_uses_no_network(self, command):
+        before = socket.getaddrinfo, socket.socket.connect
+        text = "def fetched(data_dir):\n    import urllib.request\n    urllib.request.urlopen('http://example.org/x')\n"
+        code, out, _ = command(text, "--dry-run", data="fetched")
+        assert code == 0 and "preflight   not run: the data comes from the network (example.org)" in out
+        assert (socket.getaddrinfo, socket.socket.connect) == before
+
+    def test_it_says_that_a_folder_is_needed(self, command):
+        text, task, *_ = MISTAKES["no --data-dir"]
+        code, out, _ = command(text, "--dry-run", **task)
+        assert code == 0 and "preflight   not run: " in out and "give --data-dir DIR" in out
+
+
+def test_a_shape_that_torch_broadcasts_is_warned_of(command, caplog):
+    text = """
+def numbers(data_dir):
+    return np.zeros((101, 4), np.float32), np.zeros(101, np.float32)
+"""
+    task = dict(data="numbers", model="lambda config: nn.Linear(4, 1)", loss="nn.functional.mse_loss")
+    assert command(text, **task)[0] == "searched"
+    assert "Using a target size (torch.Size([32])) that is different to the input size" in caplog.text
+
+
+def test_a_search_is_the_same_with_and_without_preflight(search_here):
+    """The same seed gives the same settings, figures and decisions."""
+    kinds = []
+    for name, options in (("with", ()), ("without", ("--no-preflight",))):
+        ran = search_here("tiny.py", "--num-samples", "4", "--max-epochs", "3", *options, name=name)
+        assert ran.code == 0, ran.err
+        told = []
+        for event in ran.events:
+            figures = {k: v for k, v in (event.get("metrics") or {}).items() if "loss" in k or k == "accuracy"}
+            told.append((event["event"], event.get("trial"), event.get("config"), event.get("action"), figures))
+        kinds.append(told)
+    assert kinds[0] == kinds[1]
+
+
+def test_a_dataset_of_tensors_is_searched(search_here, tmp_path):
+    text = """
+class Items(torch.utils.data.Dataset):
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, index):
+        return torch.randn(4) + index % 3, index % 3
+
+def loaders():
+    return [torch.utils.data.DataLoader(Items(), batch_size=8) for _ in range(2)]
+
+space = Space(params=params, task=Task(data=loaders, model=model, optimizer=sgd), num_samples=2, max_epochs=2)
+"""
+    (tmp_path / "items.py").write_text(HEAD + text)
+    ran = search_here(str(tmp_path / "items.py"), "--seed", "1")
+    assert ran.code == 0 and "(48 train, 12 validation, 60 test)" in ran.out, ran.err
+    assert "test        loss" in ran.out

@@ -1,0 +1,244 @@
+"""What people have as data becomes parts that a trial reads, or is refused in a line that says what to do."""
+
+import contextlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    random_split,
+)
+
+from tuner.space import Task
+from tuner.training import sources
+from tuner.training.data import Arrays, DataError, Files, Mapped, Splits
+from tuner.training.loop import Training
+
+INPUTS = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+TARGETS = np.arange(40) % 3
+TENSORS = torch.from_numpy(INPUTS), torch.from_numpy(TARGETS)
+
+
+class Items(Dataset):
+    """Any map-style dataset: `item(i)` makes one of its items."""
+
+    def __init__(self, item, length=40):
+        self.item, self.length = item, length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        if not 0 <= index < self.length:
+            raise IndexError(index)
+        return self.item(index)
+
+
+def plain(index):
+    return INPUTS[index], int(TARGETS[index])
+
+
+class Columns:
+    """As `datasets.Dataset`, which is no torch Dataset: items are dictionaries."""
+
+    __module__ = "datasets.arrow_dataset"
+
+    def __init__(self, **columns):
+        self.columns = columns
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return {name: column[index] for name, column in self.columns.items()}
+
+
+PARTS = {
+    "Arrays": Arrays(INPUTS, TARGETS),
+    "arrays": (INPUTS, TARGETS),
+    "float64, int32": (INPUTS.astype(np.float64), TARGETS.astype(np.int32)),
+    "tensors": TENSORS,
+    "column of labels": (INPUTS, TARGETS[:, None]),
+    "labels of bytes": [INPUTS, TARGETS.astype(np.uint8)],
+    "big endian": (INPUTS.astype(">f4"), TARGETS.astype(">i4")),
+    "reversed twice": (INPUTS[::-1].copy()[::-1], TARGETS),
+    "TensorDataset": TensorDataset(*TENSORS),
+    "Subset": Subset(TensorDataset(*TENSORS), list(range(40))),
+    "Subset of a Subset": Subset(Subset(Items(lambda i: plain(i - 10), 50), range(5, 50)), range(5, 45)),
+    "dataset": Items(plain),
+    "dataset of lists": Items(lambda i: (INPUTS[i].tolist(), TARGETS[i])),
+    "dataset of tensors": Items(lambda i: [torch.from_numpy(INPUTS[i]), torch.tensor([TARGETS[i]], dtype=torch.int32)]),
+    "DataLoader": DataLoader(Items(plain), batch_size=4, shuffle=True),
+    "Hugging Face": Columns(x=INPUTS.tolist(), label=TARGETS.tolist()),
+    "Hugging Face, label first": Columns(label=TARGETS, x=INPUTS),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_each_form_of_small_data_becomes_the_same_arrays(name):
+    part = sources.as_part(PARTS[name], classes=True)
+    assert isinstance(part, Arrays)
+    assert part.inputs.dtype == np.float32 and part.targets.dtype == np.int64
+    assert np.array_equal(part.inputs, INPUTS) and np.array_equal(part.targets, TARGETS)
+
+
+def test_explicit_arrays_and_other_losses_keep_their_form():
+    part = sources.as_part(Arrays(INPUTS.astype(np.float64), INPUTS[:, :1]), classes=False)
+    assert part.inputs.dtype == np.float64 and part.targets.shape == (40, 1)
+    masks = np.zeros((40, 5, 5), np.uint8)
+    assert sources.as_part((INPUTS, masks), classes=False).targets.dtype == np.uint8
+
+
+def test_images_become_channels_first():
+    from PIL import Image
+
+    gray, colours = (Items(lambda i, m=mode: (Image.new(m, (5, 4)), 1)) for mode in ("L", "RGB"))
+    assert sources.as_part(gray, classes=True).inputs.shape == (40, 1, 4, 5)
+    part = sources.as_part(colours, classes=True)
+    assert part.inputs.shape == (40, 3, 4, 5) and part.inputs.dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    ("returned", "sizes"),
+    [
+        (Splits(train=TensorDataset(*TENSORS), test=(INPUTS[:8], TARGETS[:8])), (40, None, 8)),
+        ((DataLoader(Items(plain)), DataLoader(Items(plain, 10))), (40, None, 10)),
+        (((INPUTS, TARGETS), (INPUTS[:5], TARGETS[:5])), (40, None, 5)),
+        ((INPUTS, TARGETS), (40, None, None)),
+        (random_split(TensorDataset(*TENSORS), [30, 10]), (30, None, 10)),
+        (Items(plain), (40, None, None)),
+        ({"train": Items(plain), "val": Items(plain, 4), "test": Items(plain, 3)}, (40, 4, 3)),
+        (DataLoader(Items(plain), sampler=SubsetRandomSampler([1, 2, 3])), (3, None, None)),
+    ],
+)
+def test_what_a_data_function_may_return(returned, sizes):
+    splits = sources.as_splits(returned, classes=True)
+    parts = (splits.train, splits.validation, splits.test)
+    assert tuple(None if part is None else len(part) for part in parts) == sizes
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter([])
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (None, ["returns None", "return Splits(train="]),
+        ((1, 2), ["returns a tuple of 2: int, int", "return Splits(train="]),
+        ((INPUTS, INPUTS, TARGETS, TARGETS), ["tuple of 4", "Splits(train=(X_train, y_train), test=(X_test, y_test))"]),
+        ((Items(plain),) * 3, ["tuple of 3", "Splits(train=..., validation=..., test=...)"]),
+        (Endless(), ["iterable dataset Endless", "map-style"]),
+        (Splits(train=None), ["Splits(train=...)", "it is None", "Arrays(inputs, targets)"]),
+        (Splits(train=Endless()), ["iterable dataset Endless", "map-style"]),
+        ((INPUTS, TARGETS[:39]), ["40 inputs but 39 targets"]),
+        (Items(lambda i: INPUTS[i]), ["example 0 of the Items", "an item has a ndarray", "items of two"]),
+        (Items(lambda i: (1, 2, 3)), ["an item has 3 values", "items of two"]),
+        (Columns(a=TARGETS, b=TARGETS, label=TARGETS), ["the columns a, b, label", "select_columns"]),
+        (Items(lambda i: ("a text", 1)), ["text cannot become a tensor"]),
+        (Items(lambda i: (INPUTS[i, : i + 1], 1)), ["example 1 of the Items", "(2,)", "(1,)", "same shapes"]),
+        (Items(lambda i: 1 / 0), ["example 0 of the Items", "ZeroDivisionError"]),
+        (Items(lambda i: (torch.zeros(2, dtype=torch.bfloat16), 1)), ["torch.bfloat16", "float32"]),
+        (Items(plain, 0), ["Items is empty"]),
+        (DataLoader(Items(plain), collate_fn=print), ["collate_fn", "give its dataset"]),
+        (DataLoader(Items(plain), sampler=WeightedRandomSampler([1.0] * 40, 40)), ["WeightedRandomSampler"]),
+        ((INPUTS, np.array(["a"] * 40)), ["text cannot become a tensor"]),
+    ],
+)
+def test_what_is_no_data_is_refused_in_one_line(returned, words):
+    with pytest.raises(sources.UnsuitableData) as refusal:
+        sources.as_splits(returned, classes=True)
+    assert all(word in str(refusal.value) for word in words), refusal.value
+    assert "\n" not in str(refusal.value)
+
+
+def noisy(index):
+    return torch.from_numpy(INPUTS[index]) + torch.randn(6), int(TARGETS[index])
+
+
+TASK = Task(
+    data=lambda: None,
+    model=lambda config: nn.Linear(6, 3),
+    optimizer=lambda parameters, config: torch.optim.SGD(parameters, lr=0.05),
+    batch_size=7,
+    metrics={"zero": lambda outputs, targets: 0, "half": lambda outputs, targets: np.float32(0.5)},
+)
+
+
+def reports(data, num_cpus=1, epochs=2, state=None):
+    torch.set_num_threads(num_cpus)
+    splits = sources.splits_of(Task(**{**vars(TASK), "data": data}), "", 3)
+    with contextlib.closing(Training(TASK, {}, splits, seed=5, max_epochs=3)) as training:
+        if state:
+            training.load_state_dict(state)
+        made = [training.run_epoch() for _ in range(epochs)]
+        figures = [{name: value for name, value in each.items() if not name.endswith("_s")} for each in made]
+        return splits, figures, training.state_dict()
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker")
+def test_a_dataset_that_draws_random_numbers_is_not_frozen_and_trains_to_the_same_bits():
+    splits, figures, _ = reports(lambda: Items(noisy))
+    assert isinstance(splits.train, Mapped) and isinstance(splits.validation, Mapped)
+    assert reports(lambda: Items(noisy), num_cpus=3)[1] == figures
+    _, first, state = reports(lambda: Items(noisy), epochs=1)
+    assert first + reports(lambda: Items(noisy), epochs=1, state=state)[1] == figures
+    assert figures[0]["zero"] == 0 and figures[0]["half"] == 0.5
+
+
+def test_a_large_dataset_stays_one_and_trains_as_arrays_do(monkeypatch):
+    in_memory, figures, _ = reports(lambda: Items(plain))
+    monkeypatch.setattr(sources, "LARGEST_BYTES", 100)
+    large, from_loader, _ = reports(lambda: Subset(Items(plain), range(40)))
+    assert isinstance(in_memory.train, Arrays) and isinstance(large.train, Mapped)
+    for one, other in zip(figures, from_loader, strict=True):
+        assert one == pytest.approx(other)
+
+
+def test_a_data_function_draws_the_same_numbers_in_each_session_and_leaves_no_trace():
+    def data(data_dir):
+        return random_split(TensorDataset(*TENSORS), [30, 10])
+
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist()
+    one, other = (sources.splits_of(Task(**{**vars(TASK), "data": data}), "", 3) for _ in range(2))
+    assert np.array_equal(one.test.inputs, other.test.inputs)
+    assert torch.equal(torch.get_rng_state(), before[0]) and np.random.get_state()[1].tolist() == before[1]
+
+
+def test_a_data_function_gets_its_folder_as_a_path():
+    got = []
+
+    def data(data_dir):
+        got.append(data_dir)
+        return INPUTS, TARGETS
+
+    for folder in ("", "/data"):
+        sources.splits_of(Task(**{**vars(TASK), "data": data}), folder, 0)
+    assert got == [None, Path("/data")]
+
+
+def test_files_keep_their_decode_and_get_class_numbers():
+    part = sources.as_part(Files(np.array([b"a"]), np.array([[2]], np.int32), print), classes=True)
+    assert part.decode is print and part.targets.tolist() == [2] and part.targets.dtype == np.int64
+
+
+def test_a_frame_and_a_series_are_arrays():
+    """pandas' types, by what they have."""
+    frame = SimpleNamespace(shape=(40, 6), __array__=None)
+    assert sources._is_array(frame)
+    pandas = pytest.importorskip("pandas")
+    part = sources.as_part((pandas.DataFrame(INPUTS), pandas.Series(TARGETS)), classes=True)
+    assert np.array_equal(part.inputs, INPUTS) and part.targets.dtype == np.int64
+    with pytest.raises(DataError, match="it is a DataFrame"):
+        sources.as_part(pandas.DataFrame(INPUTS), classes=True)

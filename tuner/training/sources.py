@@ -1,0 +1,311 @@
+"""Calls a task's data function and turns what people have as data into parts that a trial can read.
+
+Small data sets are read once and become `Arrays`, which Ray stores once per node. Larger ones, and those that draw
+random numbers, stay datasets, which the trial's loader processes read (`Mapped`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    default_collate,
+)
+
+from tuner.training.data import Arrays, DataError, Files, Mapped, Part, Splits, hold_out, read_examples
+from tuner.training.streams import kept_streams, reseed
+from tuner.training.task import Task
+
+logger = logging.getLogger(__name__)
+LARGEST_BYTES = 2**30  # of a part that is read into memory, and at most a tenth of the machine's memory
+NUM_LOOKED_AT = 16  # examples that are read twice, to see whether the dataset draws random numbers
+TELL_AFTER_S = 3.0
+TARGETS = ("label", "labels", "target", "targets", "y", "class", "fine_label")  # columns that are known as the target
+SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
+WANTED = (
+    "return Splits(train=..., test=...), of tuner.training.data, whose parts are Arrays(inputs, targets), Files, "
+    "a pair (inputs, targets) or a map-style dataset"
+)
+
+
+class UnsuitableData(DataError):
+    """The data function returns something else than data; the text says what it returns and what to return."""
+
+
+def splits_of(task: Task, data_dir: str, seed: int) -> Splits:
+    """Calls the task's data function; returns its data as a search uses it, with a validation part.
+
+    The function draws the same random numbers in each session, so that a resumed search has the same parts.
+
+    Raises:
+        UnsuitableData: the function returns no data that a trial can read.
+        Exception: what the function raises.
+    """
+    folder = Path(data_dir) if data_dir else None
+    with kept_streams():
+        reseed(seed, epoch=0)
+        returned = task.data(folder) if _takes_folder(task.data) else task.data()  # type: ignore[call-arg]
+        splits = as_splits(returned, classes=predicts_classes(task))
+    return hold_out(splits, fraction=task.validation_fraction, seed=seed)
+
+
+def predicts_classes(task: Task) -> bool:
+    """Whether the task's loss is cross-entropy, whose targets are class numbers or probabilities."""
+    return task.loss is None or task.loss is nn.functional.cross_entropy or isinstance(task.loss, nn.CrossEntropyLoss)
+
+
+def as_splits(returned: Any, *, classes: bool) -> Splits:
+    """What a data function returned, as Splits of parts that a trial can read.
+
+    Args:
+        classes: whether the targets are class numbers, whose shape (N, 1) becomes (N,).
+    """
+    if isinstance(returned, Splits):
+        splits = returned
+    elif isinstance(returned, Mapping) and "train" in returned and set(returned) <= set(SPLITS):
+        splits = Splits(**{SPLITS[name]: part for name, part in returned.items()})
+    elif _is_part(returned):
+        splits = Splits(train=returned)
+    elif isinstance(returned, (tuple, list)) and len(returned) == 2 and all(map(_is_part, returned)):
+        splits = Splits(train=returned[0], test=returned[1])
+    else:
+        raise UnsuitableData(f"returns {_kind(returned)}; {_advice(returned)}")
+    parts = {}
+    for name in ("train", "validation", "test"):
+        value = getattr(splits, name)
+        try:
+            parts[name] = None if value is None and name != "train" else as_part(value, classes)
+        except DataError as error:
+            raise UnsuitableData(f"returns Splits({name}=...) that cannot be used: {error}") from error
+    return Splits(**parts, source=splits.source, constants=splits.constants, notice=splits.notice)
+
+
+def as_part(value: Any, classes: bool) -> Part:
+    """One part of the data as Arrays, Files or Mapped.
+
+    Raises:
+        DataError: it is none of what `Splits` documents.
+    """
+    if isinstance(value, Mapped):
+        return value
+    if isinstance(value, Files):
+        return Files(value.paths, targets_of(value.targets, classes), value.decode)
+    if isinstance(value, Arrays):
+        return arrays(value.inputs, value.targets, classes, keep=True)
+    if _is_pair(value):
+        return arrays(value[0], value[1], classes)
+    if isinstance(value, DataLoader):
+        return as_part(_dataset_of(value), classes)
+    if _is_dataset(value):
+        rows = np.arange(len(value))
+        while isinstance(value, Subset):
+            value, rows = value.dataset, np.asarray(value.indices, np.int64)[rows]
+        if isinstance(value, TensorDataset) and len(value.tensors) == 2:
+            return arrays(value.tensors[0], value.tensors[1], classes).take(rows)
+        return _stacked_if_small(Mapped(value, rows, partial(item, classes=classes)))
+    raise DataError(f"it is {_kind(value)}; give Arrays(inputs, targets), Files, a pair or a map-style dataset")
+
+
+def arrays(inputs: Any, targets: Any, classes: bool, keep: bool = False) -> Arrays:
+    """Inputs and targets in memory as Arrays; with `keep`, float64 arrays stay float64."""
+    inputs, targets = array_of(inputs, keep), array_of(targets, keep)
+    for name, part in (("inputs", inputs), ("targets", targets)):
+        if part.ndim == 0:
+            raise DataError(f"its {name} are one number; give an array with one entry per example")
+    if len(inputs) != len(targets):
+        raise DataError(f"{len(inputs)} inputs but {len(targets)} targets; give one target per input")
+    return Arrays(inputs, targets_of(targets, classes))
+
+
+def array_of(value: Any, keep: bool = False) -> np.ndarray:
+    """A tensor, array, number, list or PIL image as an array that torch can read.
+
+    Images become (channels, height, width). float64 becomes float32, which models are, unless the value is a tensor or
+    `keep` is set.
+
+    Raises:
+        DataError: it is of text, of lists of several lengths, or of a type that numpy does not have.
+    """
+    if isinstance(value, torch.Tensor):
+        try:
+            return value.detach().cpu().numpy()
+        except (TypeError, RuntimeError) as error:
+            raise DataError(f"a tensor of {value.dtype} has no numpy form ({error}); give it as float32") from error
+    is_image = hasattr(value, "getbands")
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise DataError(f"lists of several lengths ({error}); give all examples the same length") from error
+    if array.dtype.kind not in "biufc":
+        what = "text" if array.dtype.kind in "US" else f"a {type(value).__name__} of {array.dtype}"
+        raise DataError(f"{what} cannot become a tensor; give numbers, such as class numbers or token numbers")
+    if is_image:
+        array = array[None] if array.ndim == 2 else np.moveaxis(array, -1, 0)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if any(stride < 0 for stride in array.strides):  # torch cannot read a reversed array
+        array = np.ascontiguousarray(array)
+    return array.astype(np.float32) if array.dtype == np.float64 and not keep else array
+
+
+def targets_of(targets: np.ndarray, classes: bool) -> np.ndarray:
+    """Targets as losses expect them: class numbers as int64 of shape (N,), other numbers as they are."""
+    targets = np.asarray(targets)
+    if classes and targets.ndim == 2 and targets.shape[1] == 1:
+        targets = targets[:, 0]
+    whole = targets.dtype.kind in "iu" or (classes and targets.dtype.kind == "b")
+    return targets.astype(np.int64) if whole and targets.ndim == 1 else targets
+
+
+def item(value: Any, classes: bool) -> tuple[np.ndarray, np.ndarray]:
+    """An item of a dataset as its input and target.
+
+    Raises:
+        DataError: it is not a pair, nor a dictionary of two.
+    """
+    if isinstance(value, Mapping):
+        value = [value[name] for name in _columns(value)]
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        many = f"{len(value)} values" if isinstance(value, (tuple, list)) else f"a {type(value).__name__}"
+        raise DataError(f"an item has {many}; give items of two: the input and its target")
+    if any(isinstance(part, Mapping) for part in value):
+        raise DataError("an item has a dictionary as input; give one array, and let the model take it apart")
+    return array_of(value[0]), targets_of(array_of(value[1])[None], classes)[0]
+
+
+def _columns(example: Mapping[str, Any]) -> list[str]:
+    """The names of input and target among the two of an example."""
+    names = list(example)
+    if len(names) != 2:
+        hint = ", for example with select_columns([...])" if len(names) > 2 else ""
+        raise DataError(f"an item has the columns {', '.join(map(str, names))}; keep two, input and target{hint}")
+    known = [name for name in names if name in TARGETS]
+    return names if len(known) != 1 or names[1] == known[0] else names[::-1]
+
+
+def _stacked_if_small(part: Mapped) -> Part:
+    """The examples as Arrays if they are small and the dataset draws no random numbers, else the part itself."""
+    if len(part) == 0:
+        raise DataError(f"the {type(part.dataset).__name__} is empty; give at least one example")
+    started = time.perf_counter()
+    first = list(range(min(NUM_LOOKED_AT, len(part))))
+    inputs, targets = read_examples(part, first)
+    seconds = time.perf_counter() - started
+    with kept_streams():
+        again, targets_again = read_examples(part, first)
+    same = all(map(np.array_equal, inputs, again)) and np.array_equal(targets, targets_again)
+    if not same or inputs[0].nbytes * len(part) > _largest_bytes():
+        return part
+    if (expected_s := seconds / len(first) * len(part)) > TELL_AFTER_S:
+        logger.warning("reading %d examples into memory; it takes about %.0f s", len(part), expected_s)
+    stacked = np.empty((len(part), *inputs[0].shape), inputs[0].dtype)
+    all_targets = np.empty((len(part), *targets.shape[1:]), targets.dtype)
+    for start in range(0, len(part), 1024):
+        rows = range(start, min(start + 1024, len(part)))
+        some, theirs = read_examples(part, [0, *rows])  # beside the first example, whose shape all must have
+        stacked[start : rows.stop] = np.stack(some[1:])
+        all_targets[start : rows.stop] = theirs[1:]
+    return Arrays(stacked, all_targets)
+
+
+def _largest_bytes() -> int:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(LARGEST_BYTES, memory // 10)
+
+
+def _dataset_of(loader: DataLoader[Any]) -> Any:
+    """The examples that a DataLoader would load.
+
+    Raises:
+        DataError: it selects or joins examples in its own way, which a trial would not do.
+    """
+    if loader.collate_fn is not default_collate:
+        raise DataError(
+            "a DataLoader with a collate_fn; give its dataset, and do its work in the dataset or in prepare"
+        )
+    sampler = loader.sampler
+    if isinstance(sampler, SubsetRandomSampler):
+        return Subset(loader.dataset, list(sampler.indices))
+    if loader.batch_size is None or type(sampler) not in (RandomSampler, SequentialSampler):
+        what = f"a DataLoader with a {type(sampler).__name__}"
+        raise DataError(f"{what}; give its dataset, since an epoch takes each example once")
+    return loader.dataset
+
+
+def _is_dataset(value: Any) -> bool:
+    if isinstance(value, (IterableDataset, Mapping, tuple, list, str, bytes)) or _is_array(value):
+        return False
+    return hasattr(value, "__getitem__") and hasattr(value, "__len__")
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "__array__") and hasattr(value, "shape")  # also pandas' frames and series
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and len(value) == 2 and all(map(_is_array, value))
+
+
+def _is_part(value: Any) -> bool:
+    if isinstance(value, (Arrays, Files, Mapped, DataLoader)) or _is_pair(value):
+        return True
+    return isinstance(value, Dataset) or (_is_dataset(value) and type(value).__module__.partition(".")[0] == "datasets")
+
+
+def _kind(value: Any) -> str:
+    """What a value is, for an error: `a tuple of 4: ndarray, ndarray, ndarray, ndarray`."""
+    name = type(value).__name__
+    if value is None:
+        return "None"
+    if isinstance(value, (tuple, list)):
+        inner = ", ".join(type(each).__name__ for each in value[:4]) + (", ..." if len(value) > 4 else "")
+        return f"a {name} of {len(value)}: {inner}"
+    if isinstance(value, Mapping):
+        return f"a {name} with {', '.join(map(str, list(value)[:5]))}"
+    if isinstance(value, IterableDataset):
+        return f"the iterable dataset {name}"
+    return f"a {name}"
+
+
+def _advice(value: Any) -> str:
+    """What to return instead of a value."""
+    if isinstance(value, (tuple, list)) and len(value) == 3 and all(map(_is_part, value)):
+        return "say which is which: return Splits(train=..., validation=..., test=...), of tuner.training.data"
+    if isinstance(value, (tuple, list)) and len(value) == 4 and all(map(_is_array, value)):
+        return "return Splits(train=(X_train, y_train), test=(X_test, y_test)), of tuner.training.data"
+    if isinstance(value, IterableDataset):
+        return "return a map-style dataset, one with __len__ and __getitem__, as each epoch takes all in a random order"
+    return WANTED
+
+
+def _takes_folder(function: Any) -> bool:
+    try:
+        inspect.signature(function).bind(None)
+        return True
+    except TypeError:
+        pass
+    except ValueError:
+        return True  # a built-in function without a signature
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return True  # the call raises what is wrong
+    return False
