@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from ray.tune import CLIReporter
 from ray.tune.experiment import Trial
 
+from tuner.drive.cell import Cell, in_notebook
 from tuner.errors import printable
 from tuner.spec.experiment import Experiment
 
@@ -49,7 +50,8 @@ class ProgressTable(CLIReporter):
     ) -> None:
         columns = list(dict.fromkeys([experiment.metric, "loss", "accuracy", "training_iteration"]))
         self._in_place = sys.stdout.isatty()
-        self._shortest_pause_s = self._pause_s = 1.0 if self._in_place else 30.0
+        self._cell = Cell() if in_notebook() else None
+        self._shortest_pause_s = self._pause_s = 1.0 if self._in_place or self._cell else 30.0
         self._started, self._reported = time.time(), -math.inf
         super().__init__(
             metric_columns=columns,
@@ -83,7 +85,9 @@ class ProgressTable(CLIReporter):
         line = progress_line(trials, self._experiment, self._num_settings, self._started, self._left())
         table = list(map(printable, table))
         block = [*table, *map(printable, [notice, line] if notice else [line])]
-        if self._in_place:
+        if self._cell:
+            self._cell.show("\n".join(block))
+        elif self._in_place:
             width = shutil.get_terminal_size().columns
             if max(map(len, block)) > width:
                 block = [*without_column(table, "loc"), *block[len(table) :]]
