@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
@@ -36,7 +37,8 @@ class BestModel:
 
     Attributes:
         model: the model with its weights, on the CPU and in evaluation mode. None for a `Space(train=...)`.
-        prepare: turns stored inputs into the model's inputs, as in the search: `best.model(best.prepare(inputs))`.
+        prepare: turns stored inputs, a tensor or an array, into the model's inputs as in the search:
+            `best.model(best.prepare(inputs))`.
         config: the setting, with the space's constants and those of the data.
         metrics: `epoch`, `validation` and `test`, as in best/metrics.json.
         checkpoint: the folder that a `Space(train=...)` saved at the best epoch; None for a task.
@@ -80,7 +82,7 @@ def load_best(
     if task is None:
         raise RequestError(f"{best} has the weights of a Space(task=...), but space= is a Space(train=...)")
     setting = {**_data_constants(config, task), **config["config"]}
-    return BestModel(_weighted(task, setting, best), task.prepare or _unchanged, setting, metrics)
+    return BestModel(_weighted(task, setting, best), partial(_prepared, task.prepare), setting, metrics)
 
 
 def load_config(path: Path) -> dict[str, Any]:
@@ -126,6 +128,13 @@ def readme(name: str, space: str, *, is_task: bool) -> str:
 
 def _unchanged(inputs: Any) -> Any:
     return inputs
+
+
+def _prepared(prepare: Callable[[Any], Any] | None, inputs: Any) -> Any:
+    import torch
+
+    tensor = torch.as_tensor(inputs)
+    return prepare(tensor) if prepare else tensor
 
 
 def _metrics(best: Path) -> dict[str, Any]:

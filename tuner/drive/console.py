@@ -14,6 +14,7 @@ from tuner.record.report_keys import GROWTH
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import Experiment
 from tuner.spec.places import is_uri
+from tuner.spec.spaces import is_live
 from tuner.views.labels import figures, setting
 
 if TYPE_CHECKING:
@@ -130,11 +131,18 @@ def ending(done: Done) -> list[str]:
         lines += [f"no answer: no trial has a finite {e.metric}; see {e.folder}/trials.csv"]
     lines += [f"folder      {place(e)}"]
     if done.answer and done.answer.report.checkpoint:
+        given = ", space=space" if is_live(e.space) else ""
+        lines += [f"load        from Python: tuner.load_best({str(e.folder)!r}{given})"]
+    if done.answer and done.answer.report.checkpoint and not is_live(e.space):
         lines += [f"retrain     python -m tuner.train {shlex.quote(str(e.folder / 'best' / 'config.json'))}"]
     results = "" if e.results == "results" else f" --results {shlex.quote(e.results)}"
     lines += [f"dashboard   python -m tuner.serve --results {shlex.quote(str(e.folder.parent))}"]
-    more = "" if done.outcome.state == "interrupted" else f" --num-samples {e.num_samples * 2}"
     goes_on = "resume     " if done.outcome.state == "interrupted" else "extend     "
+    if is_live(e.space):
+        options = [f"resume={e.name!r}"] + ([] if e.results == "results" else [f"results={e.results!r}"])
+        options += [] if done.outcome.state == "interrupted" else [f"num_samples={e.num_samples * 2}"]
+        return [*lines, f"{goes_on} from Python: tuner.search(space, {', '.join(options)})"]
+    more = "" if done.outcome.state == "interrupted" else f" --num-samples {e.num_samples * 2}"
     return [*lines, f"{goes_on} python -m tuner.run --resume {e.name}{results}{more}"]
 
 
