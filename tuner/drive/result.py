@@ -69,7 +69,7 @@ class SearchResult:
 
     @cached_property
     def figures(self) -> dict[str, Any]:
-        """Name -> Plotly figure: `curves`, `history`, `parallel`, `slices`, `usage`, `timeline`; only those with data."""
+        """Name -> Plotly figure: `curves`, `history`, `parallel`, `slices`, `usage`, `timeline`; each if it has data."""
         from tuner.views.figures import all_figures
 
         plotly: Any = importlib.import_module("plotly.graph_objects")
