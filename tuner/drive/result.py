@@ -69,7 +69,7 @@ class SearchResult:
 
     @cached_property
     def figures(self) -> dict[str, Any]:
-        """Name -> Plotly figure: `curves`, `history`, `parallel`, `slices`, `usage`, `timeline`; each if it has data."""
+        """Name -> Plotly figure, where there is data: `curves`, `history`, `parallel`, `slices`, `usage`, `timeline`."""
         from tuner.views.figures import all_figures
 
         plotly: Any = importlib.import_module("plotly.graph_objects")
