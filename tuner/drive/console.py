@@ -130,7 +130,7 @@ def ending(done: Done) -> list[str]:
     else:
         lines += [f"no answer: no trial has a finite {e.metric}; see {e.folder}/trials.csv"]
     lines += [f"folder      {place(e)}"]
-    if done.answer and done.answer.report.checkpoint:
+    if done.answer and done.answer.report.checkpoint and (done.request.splits or done.outcome.state == "finished"):
         given = ", space=space" if is_live(e.space) and done.request.splits else ""
         lines += [f"load        from Python: tuner.load_best({str(e.folder)!r}{given})"]
     if done.answer and done.answer.report.checkpoint and not is_live(e.space):

@@ -69,7 +69,7 @@ class SearchResult:
 
     @cached_property
     def figures(self) -> dict[str, Any]:
-        """Name -> Plotly figure, where there is data: `curves`, `history`, `parallel`, `slices`, `usage`, `timeline`."""
+        """Name -> Plotly figure: those of `curves`, `history`, `parallel`, `slices`, `usage`, `timeline` with data."""
         from tuner.views.figures import all_figures
 
         plotly: Any = importlib.import_module("plotly.graph_objects")
