@@ -56,9 +56,10 @@ def code_digest(space: Space) -> str:
     It is empty if a source is unknown, as that of functions typed at Python's prompt.
     """
     try:
-        return hashlib.sha256("\n".join(sorted(_sources(space))).encode()).hexdigest()
+        sources = sorted(_sources(space))
     except (OSError, TypeError):  # as `inspect.getsource` raises
-        return ""
+        sources = []
+    return hashlib.sha256("\n".join(sources).encode()).hexdigest() if sources else ""
 
 
 def _named(space: Space, module: ModuleType, attribute: str) -> LoadedSpace:
