@@ -122,7 +122,8 @@ def readme(name: str, space: str, *, is_task: bool) -> str:
     use = "scores = best.model(best.prepare(inputs))" if is_task else "files = list(best.checkpoint.iterdir())"
     return (
         f"# The best trial of {name}\n\n```python\nfrom tuner import load_best\n\n"
-        f'best = load_best("results/{name}"{given})  # the path to the experiment\n{use}\nprint(best.config, best.metrics)\n```\n'
+        f'best = load_best("results/{name}"{given})  # the path to the experiment\n'
+        f"{use}\nprint(best.config, best.metrics)\n```\n"
     )
 
 
