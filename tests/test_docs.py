@@ -13,6 +13,7 @@ from unittest.mock import create_autospec
 
 import pytest
 from ray import tune
+from workerless import in_this_process
 
 from tuner import run, train
 from tuner.drive import session
@@ -171,6 +172,18 @@ def test_the_space_of_the_page_trains(page, tmp_path):
     splits = hold_out(space.task.data(None), fraction=space.task.validation_fraction, seed=0)
     report = Training(space.task, config, splits, seed=0, max_epochs=1).run_epoch()
     assert 0 < report["loss"] < 2 and 0 < report["accuracy"] <= 1
+
+
+def test_the_script_of_the_page_searches_and_loads(tmp_path, one_ray, monkeypatch, capsys):
+    (script,) = fences(DOCS / "python.md", "python")
+    path = tmp_path / "my_script.py"
+    path.write_text(script)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    # As a program of its own: its `__main__` is restored by `run_path`.
+    with in_this_process():
+        runpy.run_path(str(path), run_name="__main__")
+    assert "tensor([" in capsys.readouterr().out
 
 
 def test_the_requests_of_the_page_are_accepted(monkeypatch, capsys):

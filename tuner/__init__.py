@@ -4,8 +4,10 @@ Importing any module of this package first sets the environment variables of Ray
 imported, so this file must run before that, and it imports only the standard library.
 """
 
+import importlib
 import os
 import sys
+from typing import TYPE_CHECKING
 
 ENVIRONMENT = dict(
     RAY_AIR_NEW_OUTPUT="0",  # Ray's new console silently ignores CLIReporter
@@ -29,3 +31,33 @@ if "ray" in sys.modules:
     from tuner.engine import imported_late
 
     imported_late.correct()
+
+# What `from tuner import ...` gives, and where it is defined. A module is imported when a name is first used, so that
+# commands stay fast and a script's `import tuner` imports neither ray nor torch.
+EXPORTS = {
+    **dict.fromkeys(("search", "load", "load_best"), "tuner.drive.api"),
+    **dict.fromkeys(("Splits", "Arrays", "Files"), "tuner.training.data"),
+    "Space": "tuner.spec.space",
+    "Task": "tuner.training.task",
+    "RequestError": "tuner.errors",
+}
+
+if TYPE_CHECKING:
+    from tuner.drive.api import load as load
+    from tuner.drive.api import load_best as load_best
+    from tuner.drive.api import search as search
+    from tuner.errors import RequestError as RequestError
+    from tuner.spec.space import Space as Space
+    from tuner.training.data import Arrays as Arrays
+    from tuner.training.data import Files as Files
+    from tuner.training.data import Splits as Splits
+    from tuner.training.task import Task as Task
+else:
+
+    def __getattr__(name: str) -> object:
+        if name not in EXPORTS:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(EXPORTS[name]), name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *EXPORTS})

@@ -124,15 +124,11 @@ def run(argv: list[str], command: Command) -> int:
 
 
 def run_within(stack: contextlib.ExitStack, argv: list[str], command: Command) -> int:
-    """Does the work of `run`; enters everything that must be ended afterwards into `stack`.
-
-    Ray starts before this process imports torch, Ray Tune and the space. Ray's processes take a second to start, and
-    its workers then import the same modules at the same time as this process.
-    """
+    """Does the work of `run`; enters everything that must be ended afterwards into `stack`."""
     loaded = resumed_experiment(command)
     experiment = parse(argv, loaded.experiment).experiment if loaded else command.experiment
     imports = ("ray.tune", "torch") if mentions_torch(experiment.space) else ("ray.tune",)
-    from tuner.drive import driver
+    from tuner.drive import running
 
     if loaded and not command.dry_run:
         stack.enter_context(only_driver(loaded.experiment.folder))
@@ -140,39 +136,15 @@ def run_within(stack: contextlib.ExitStack, argv: list[str], command: Command) -
         loaded = resumed_experiment(command)
     if loaded:
         say(*loaded.code)
-    if not (command.dry_run or experiment.address):
-        stack.enter_context(driver.ray_here(experiment, imports))
-    from tuner.drive import console, preflight, session
 
-    request = replace(request_of(argv, command, loaded), table=command.table)
+    def requested() -> Request:
+        return replace(request_of(argv, command, loaded), table=command.table)
+
     checked = not (loaded or command.no_preflight)  # a search that is resumed has trained trials
     if command.dry_run:
-        say(*console.plan(request), *([f"preflight   {preflight.rehearse(request)}"] if checked else []))
+        running.print_plan(requested, checked)
         return 0
-    request = session.load_data(request)
-    if checked:
-        preflight.check(request)
-    say(*console.heading(request))
-    if experiment.address:
-        stack.enter_context(driver.ray_at(request.experiment, request.loaded_space))
-    if not loaded:
-        session.make_folder(request)
-        stack.enter_context(only_driver(request.experiment.folder))
-    stack.enter_context(session.stored(request.experiment))
-    return search_and_print(request)
-
-
-def search_and_print(request: Request) -> int:
-    """Runs the search on the started Ray and prints the answer; returns the exit code."""
-    from tuner.drive import console, session
-    from tuner.drive.mirroring import mirrored
-
-    journal = session.open_journal(request)
-    with mirrored(request.experiment, request.wandb_mode) as mirror:
-        done = session.conduct(request, journal)
-        mirror.hurry = done.exit_code == 130
-        say(*console.ending(done))  # printed here, because W&B and Ray take some time to end
-    return done.exit_code
+    return running.run_session(stack, experiment, imports, requested, new=not loaded, checked=checked).exit_code
 
 
 def resumed_experiment(command: Command) -> ResumedExperiment | None:
@@ -201,7 +173,7 @@ def request_of(argv: list[str], command: Command, loaded: ResumedExperiment | No
         wanted = parse(argv, loaded.experiment).experiment
         if not (command.trust or wanted.address == command.experiment.address):
             refuse_cluster(wanted.folder, wanted.address)
-        return session.resume(wanted, loaded, here)
+        return session.resume(wanted, loaded, here=here)
     loaded_space = find_space(command.experiment.space)
     return session.begin(parse(argv, session.defaults_of(loaded_space)).experiment, loaded_space, argv, here)
 

@@ -18,20 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.drive.answer import config_of, evaluate, spec_of
+from tuner.drive.best import load_config
 from tuner.drive.trust import HELP, OPTION, code_of
 from tuner.errors import RequestError, nearest, refused, say
-from tuner.record.files import json_in
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import COPY, FILE
-from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import find_space
 from tuner.training.task import Task
 from tuner.training.trial_spec import TrialSpec
 from tuner.views.labels import figures, setting
-
-# Field of best/config.json -> the option with the same meaning; Experiment checks its value.
-OPTIONS = {name: name for name in ("space", "max_epochs", "seed", "precision", "on_oom", "strategy", "data_dir")}
-OPTIONS |= {"cpus": "cpus_per_trial", "gpus": "gpus_per_trial", "workers": "workers_per_trial"}
 
 if TYPE_CHECKING:
     from tuner.training.data import Splits
@@ -85,33 +80,6 @@ def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
     shares = {f"{name.lower()}s": float(trial.resources.get(name) or 0) for name in ("CPU", "GPU")}
     sha256 = record.facts.get("space", {}).get("sha256", "")
     return config_of(record, trial, best.epoch if best else last, sha256=sha256, **shares)
-
-
-def load_config(path: Path) -> dict[str, Any]:
-    """Reads a best/config.json; raises a RequestError if the file is not one, or has values that no search can have."""
-    wanted = "give the best/config.json of an experiment"
-    if path.is_dir():
-        best = path / "best" / "config.json"
-        raise RequestError(f"{path} is a folder; give {best}, or add --trial ID")
-    if not path.exists():
-        raise RequestError(f"{path}: no such file; {wanted}")
-    try:
-        whole = path.resolve()  # a link is allowed here, because the user has named the file
-        config = dict(json_in(whole.parent, whole.name))
-        missing = {"space", "config", "trial", "epoch", "max_epochs", "seed", "cpus", "gpus"} - set(config)
-    except (OSError, ValueError, TypeError) as error:
-        raise RequestError(f"{path}: {error}; {wanted}") from None
-    if missing:
-        raise RequestError(f"{path} has no {', '.join(sorted(missing))}; {wanted}")
-    try:
-        Experiment(**{field: config[name] for name, field in OPTIONS.items() if name in config})
-        if not isinstance(config["config"], dict) or not isinstance(config["space"], str):
-            raise ValueError("`config` must be an object, and `space` a text")
-        if type(config["epoch"]) is not int or not str(config["trial"]).isdecimal():
-            raise ValueError("`epoch` must be an integer, and `trial` a number")
-    except (RequestError, ValueError) as error:
-        raise RequestError(f"{path}: {error}; {wanted}") from None
-    return config
 
 
 def retrain(config: dict[str, Any]) -> None:

@@ -7,17 +7,20 @@ import csv
 import io
 import json
 import logging
+import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.drive.best import CHECKPOINT, CONFIG, METRICS, MODEL, README, copy_checkpoint, readme
 from tuner.record.checkpoints import STATE, damage, within
 from tuner.record.events import strict
 from tuner.record.files import json_in, write_atomically
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.parameters import merged
-from tuner.spec.spaces import LoadedSpace
+from tuner.spec.spaces import LoadedSpace, is_live
 from tuner.training.trial_spec import TrialSpec, trial_seed
 from tuner.views.labels import flat
 
@@ -66,15 +69,19 @@ def conclude(
     best = folder / "best"
     best.mkdir(exist_ok=True)
     config = config_of(record, trial, report.epoch, cpus=cpus, gpus=gpus, sha256=loaded_space.sha256)
+    config |= loading_of(loaded_space, splits)
     test = tested_before(best, config)
-    if test is None and report.checkpoint and splits is not None:
-        state = save_model(within(folder, report.checkpoint), best / "model.pt")
+    if splits is None:
+        keep_checkpoint(record, report, best, config, ended=ended)
+    elif test is None and report.checkpoint:
+        state = save_model(within(folder, report.checkpoint), best / MODEL)
         test = evaluate(loaded_space, config, state, splits) if ended and splits.test is not None else None
-    write_atomically(best / "config.json", json.dumps(config, indent=2) + "\n")
+    write_atomically(best / README, readme(record.experiment.name, loaded_space.name, is_task=splits is not None))
+    write_atomically(best / CONFIG, json.dumps(config, indent=2) + "\n")
     metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
     if splits is not None and splits.notice:
         metrics["notice"] = splits.notice
-    write_atomically(best / "metrics.json", json.dumps(strict(metrics), indent=2) + "\n")
+    write_atomically(best / METRICS, json.dumps(strict(metrics), indent=2) + "\n")
     return Answer(trial, report, test)
 
 
@@ -139,12 +146,41 @@ def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report] | None:
 def tested_before(best: Path, config: dict[str, Any]) -> dict[str, float] | None:
     """The test figures in `best/` if it has the same model, so that the test part is used only once; else None."""
     try:
-        same = dict(json_in(best, "config.json"))
-        test: dict[str, float] | None = json_in(best, "metrics.json")["test"]
+        test: dict[str, float] | None = json_in(best, METRICS)["test"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    named = ("trial", "epoch", "config", "space_sha256", "seed")
-    return test if all(same.get(name) == config[name] for name in named) else None
+    return test if is_same(best, config) else None
+
+
+def is_same(best: Path, config: dict[str, Any]) -> bool:
+    """Whether `best/` has the model of this config."""
+    try:
+        same = dict(json_in(best, CONFIG))
+    except (OSError, ValueError, TypeError):
+        return False
+    return all(same.get(name) == config[name] for name in ("trial", "epoch", "config", "space_sha256", "seed"))
+
+
+def keep_checkpoint(record: ExperimentRecord, report: Report, best: Path, config: dict[str, Any], ended: bool) -> None:
+    """Copies the best checkpoint of a function to `best/checkpoint` when the search has ended; it may be large."""
+    if (best / CHECKPOINT).is_dir() and is_same(best, config):
+        return
+    source = within(record.experiment.folder, report.checkpoint) if report.checkpoint else None
+    if ended and source and source.is_dir():
+        copy_checkpoint(source, best)
+    else:
+        shutil.rmtree(best / CHECKPOINT, ignore_errors=True)  # of an earlier winner
+
+
+def loading_of(loaded_space: LoadedSpace, splits: Splits | None) -> dict[str, Any]:
+    """What `load_best` needs beside the setting: the data's constants, and the script that defined the space."""
+    needed: dict[str, Any] = {}
+    if is_live(loaded_space.name) and loaded_space.path:
+        needed["space_file"] = str(loaded_space.path)
+    with contextlib.suppress(TypeError, ValueError):  # constants that JSON cannot hold are read from the data again
+        if splits is not None:
+            needed["data_constants"] = json.loads(json.dumps(dict(splits.constants), allow_nan=False))
+    return needed
 
 
 def save_model(checkpoint: Path, model_path: Path) -> dict[str, Any]:
@@ -184,27 +220,29 @@ def trials_csv(record: ExperimentRecord) -> str:
     in the header, gets a `'` in front. A program that reads the file removes one leading `'` from each text. Numbers
     are unchanged.
     """
-    metric, mode = record.experiment.metric, record.experiment.mode
-    params = list(dict.fromkeys(name for trial in record.trials for name in flat(trial.config)))
-    names = list(dict.fromkeys(name for t in record.trials for r in t.reports for name in r.metrics))
     out = io.StringIO()
     # Every text is quoted: the csv module alone would not quote a carriage return, which ends a row for some readers.
     rows = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-
-    def write(row: list[Any]) -> None:
+    for row in trials_table(record):
         rows.writerow([f"'{each}" if isinstance(each, str) and each.startswith(FORMULAS) else each for each in row])
+    return out.getvalue()
 
+
+def trials_table(record: ExperimentRecord) -> Iterator[list[Any]]:
+    """Yields the names of the columns of trials.csv, then one row per trial; None where a trial has no value."""
+    metric, mode = record.experiment.metric, record.experiment.mode
+    params = list(dict.fromkeys(name for trial in record.trials for name in flat(trial.config)))
+    names = list(dict.fromkeys(name for t in record.trials for r in t.reports for name in r.metrics))
     head = ["trial", "status", "epochs", "seconds", "best_epoch", "rung", "reason", "error"]
-    write([*head, *params, *(f"best_{name}" for name in names), *(f"last_{name}" for name in names)])
+    yield [*head, *params, *(f"best_{name}" for name in names), *(f"last_{name}" for name in names)]
     for trial in record.trials:
         best = trial.best(metric, mode)
         last = trial.reports[-1] if trial.reports else None
         stopped = [d for d in trial.decisions if d.action == "stop"]
         config = flat(trial.config)
-        write(
-            [trial.id, trial.status, last.epoch if last else 0, trial.seconds, best.epoch if best else ""]
-            + [stopped[-1].rung if stopped and stopped[-1].rung is not None else "", trial.reason]
-            + [trial.errors[-1] if trial.errors else "", *(config.get(name, "") for name in params)]
-            + [report.metrics.get(name, "") if report else "" for report in (best, last) for name in names]
+        yield (
+            [trial.id, trial.status, last.epoch if last else 0, trial.seconds, best.epoch if best else None]
+            + [stopped[-1].rung if stopped else None, trial.reason]
+            + [trial.errors[-1] if trial.errors else None, *(config.get(name) for name in params)]
+            + [report.metrics.get(name) if report else None for report in (best, last) for name in names]
         )
-    return out.getvalue()

@@ -17,7 +17,7 @@ from tuner.record.report_keys import GROWTH
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import Experiment
 from tuner.spec.places import is_uri
-from tuner.spec.spaces import is_path
+from tuner.spec.spaces import is_live, is_path
 from tuner.views.labels import figures, setting
 
 if TYPE_CHECKING:
@@ -139,14 +139,23 @@ def ending(done: Done) -> list[str]:
     else:
         lines += [f"no answer: no trial has a finite {e.metric}; see {e.folder}/trials.csv"]
     lines += [f"folder      {place(e)}"]
-    if done.answer and done.answer.report.checkpoint and done.request.loaded_space.space.task:
+    if done.answer and done.answer.report.checkpoint and (done.request.splits or done.outcome.state == "finished"):
+        given = ", space=space" if is_live(e.space) and done.request.splits else ""
+        lines += [f"load        from Python: tuner.load_best({str(e.folder)!r}{given})"]
+    is_task = done.request.loaded_space.space.task is not None
+    if done.answer and done.answer.report.checkpoint and is_task and not is_live(e.space):
         lines += [f"retrain     python -m tuner.train {shlex.quote(str(e.folder / 'best' / 'config.json'))}"]
     results = "" if e.results == "results" else f" --results {shlex.quote(e.results)}"
     lines += [f"dashboard   python -m tuner.serve --results {shlex.quote(str(e.folder.parent))}"]
+    finished = done.outcome.state == "finished"
+    goes_on = "extend     " if finished else "resume     "
+    if is_live(e.space):
+        options = [f"resume={e.name!r}"] + ([] if e.results == "results" else [f"results={e.results!r}"])
+        options += [f"num_samples={e.num_samples * 2}"] if finished else []
+        return [*lines, f"{goes_on} from Python: tuner.search(space, {', '.join(options)})"]
     if done.outcome.state == "failed" and is_path(e.space):  # changed code runs only if the user names it again
         results += f" --space {shlex.quote(e.space)}"
-    more = f" --num-samples {e.num_samples * 2}" if done.outcome.state == "finished" else ""
-    goes_on = "extend     " if more else "resume     "
+    more = f" --num-samples {e.num_samples * 2}" if finished else ""
     return [*lines, f"{goes_on} python -m tuner.run --resume {e.name}{results}{more}"]
 
 

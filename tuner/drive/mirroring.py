@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tuner.drive.cell import in_notebook
 from tuner.spec.experiment import Experiment
 
 WAIT_S = 20.0  # the longest wait, after a search, until W&B has written or uploaded the last runs
-PROMPT_S = 1.5  # the longest wait if a user waits at a terminal; W&B's process then continues in the background
+PROMPT_S = 1.5  # the longest wait if a user waits at a terminal or notebook; W&B then continues in the background
 HURRY_S = 5.0  # the longest wait if a user has interrupted the search, which then should end within 15 s
 
 
@@ -74,9 +75,9 @@ def mirrored(experiment: Experiment, mode: str) -> Iterator[Waiting]:
             assert process.stdin is not None
             process.stdin.close()  # ends the process also if the journal has no last event
             later = shlex.join(["python", *command[1:], "--all"])
-            at_terminal = sys.stdout.isatty() and not waiting.hurry
-            wait_s = PROMPT_S if at_terminal else HURRY_S if waiting.hurry else WAIT_S
-            wait_for(process, wait_s, f"{later} does it later", folder / "wandb.log", leave=at_terminal)
+            awaited = (sys.stdout.isatty() or in_notebook()) and not waiting.hurry
+            wait_s = PROMPT_S if awaited else HURRY_S if waiting.hurry else WAIT_S
+            wait_for(process, wait_s, f"{later} does it later", folder / "wandb.log", leave=awaited)
 
 
 def wait_for(process: subprocess.Popen[bytes], wait_s: float, later: str, log: Path, *, leave: bool = False) -> None:

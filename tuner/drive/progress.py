@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar
 from ray.tune import CLIReporter
 from ray.tune.experiment import Trial
 
+from tuner.drive.cell import Cell, in_notebook
 from tuner.drive.tracker import DONE, Tracker
 from tuner.errors import printable
 from tuner.spec import parameters
@@ -68,8 +69,10 @@ class ProgressTable(CLIReporter):
         table: Table = "fit",
     ) -> None:
         self._in_place = sys.stdout.isatty()
-        self._shortest_pause_s = self._pause_s = 1.0 if self._in_place else 60.0
-        self._reported = -math.inf if self._in_place else time.monotonic()
+        self._cell = Cell() if in_notebook() else None
+        self._is_live = self._in_place or self._cell is not None
+        self._shortest_pause_s = self._pause_s = 1.0 if self._is_live else 60.0
+        self._reported = -math.inf if self._is_live else time.monotonic()
         names = [name for name, _ in parameters.leaves(params)]
         others = [name for name in ("loss", "accuracy") if name != experiment.metric]
         shown = ["trial", "status", "epoch", experiment.metric, *names, *others]
@@ -85,7 +88,7 @@ class ProgressTable(CLIReporter):
         self._tracker, self._left, self._waiting = tracker, left, waiting
         self._params: dict[str, dict[str, Any]] = {}
         self._lines = 0
-        if not self._in_place:
+        if not self._is_live:
             tracker.on_end = self._say_end
 
     def set_search_properties(self, metric: str | None, mode: str | None) -> bool:
@@ -101,7 +104,7 @@ class ProgressTable(CLIReporter):
     @never_fatal
     def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
         begun = time.monotonic()
-        with_table = self._table != "off" and (self._in_place or done)
+        with_table = self._table != "off" and (self._is_live or done)
         table = self._rendered(trials, done) if with_table else []
         counts = [sum(trial.status == status for trial in trials) for status in (Trial.PENDING, Trial.RUNNING)]
         line = progress_line(Counter(self._statuses(trials)), self._tracker, self._experiment, self._num_settings,
@@ -110,7 +113,9 @@ class ProgressTable(CLIReporter):
         if self._in_place and self._table == "fit":
             table = fitted(table, width)
         block = [*table, *map(printable, filter(None, [self._waiting(*counts)])), *wrapped(printable(line), width)]
-        if self._in_place:
+        if self._cell:
+            self._cell.show("\n".join(block))
+        elif self._in_place:
             if self._table == "fit":
                 block = [line[:width] for line in block]
             up = f"\x1b[{self._lines}A\x1b[J" if self._lines else ""

@@ -10,6 +10,7 @@ from tuner.record.object_store import ObjectStore
 from tuner.record.saved_experiment import COPY, FILE, damaged_experiment, latest_experiment, load_experiment
 from tuner.spec.experiment import LATEST, Experiment
 from tuner.spec.places import is_uri, local_root
+from tuner.spec.spaces import LoadedSpace
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,15 @@ class ResumedExperiment:
     code: list[str]
 
 
-def load_resumed(requested: Experiment, name: str, trusted: bool = False) -> ResumedExperiment:
+def load_resumed(
+    requested: Experiment, name: str, trusted: bool = False, given: LoadedSpace | None = None
+) -> ResumedExperiment:
     """Loads the experiment `name`, or the latest one, from `requested.results`; an object store's is downloaded.
 
     Args:
         requested: the options of the command line.
         trusted: skip the checks of the code that the folder names (`tuner.drive.trust`).
+        given: the space as an object of the caller's, so that no code is run for the folder.
 
     Raises:
         RequestError: there is no such experiment, it is damaged, or its folder names code that must not run.
@@ -46,7 +50,11 @@ def load_resumed(requested: Experiment, name: str, trusted: bool = False) -> Res
         sha256 = facts["space"]["sha256"]
     except (KeyError, TypeError) as error:
         raise damaged_experiment(folder, error) from None
-    code = code_of(folder, (FILE, COPY), experiment.space, sha256, trusted=trusted, named_now=bool(requested.space))
+    if given:
+        code = [] if given.sha256 == sha256 else [f"NOTE: the code of {given.name} has changed since the search"]
+    else:
+        named_now = bool(requested.space)
+        code = code_of(folder, (FILE, COPY), experiment.space, sha256, trusted=trusted, named_now=named_now)
     if not trusted:
         refuse_links(folder)
     return ResumedExperiment(replace(experiment, results=requested.results, name=name), facts, code)

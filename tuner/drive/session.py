@@ -96,7 +96,7 @@ def defaults_of(loaded_space: LoadedSpace) -> Experiment:
 
 def begin(experiment: Experiment, loaded_space: LoadedSpace, argv: list[str], here: bool = True) -> Request:
     """Checks the request for a new search; `here` as in `checked_request`. Raises RequestError if it cannot be done."""
-    name = experiment.name or f"{Path(loaded_space.name).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = experiment.name or f"{loaded_space.label}-{time.strftime('%Y%m%d-%H%M%S')}"
     if name == LATEST:
         raise RequestError(f"--name {name}: --resume {name} goes on with the newest experiment; take another name")
     experiment = replace(experiment, name=name.replace(":", "-"))
@@ -111,10 +111,13 @@ def begin(experiment: Experiment, loaded_space: LoadedSpace, argv: list[str], he
     return checked_request(experiment, loaded_space, facts_of(loaded_space, argv), [], here)
 
 
-def resume(wanted: Experiment, earlier: ResumedExperiment, here: bool = True) -> Request:
+def resume(
+    wanted: Experiment, earlier: ResumedExperiment, loaded_space: LoadedSpace | None = None, here: bool = True
+) -> Request:
     """Checks the request to resume or extend a search.
 
     Args:
+        loaded_space: the space that the caller has; None = import the one that the experiment names.
         here: whether the search runs on this machine, so that a trial must fit on it.
 
     Raises:
@@ -130,7 +133,7 @@ def resume(wanted: Experiment, earlier: ResumedExperiment, here: bool = True) ->
             f"--resume {wanted.name}: --num-samples {wanted.num_samples} is below the previous "
             f"{earlier.experiment.num_samples}; give a larger number, or leave it out"
         )
-    loaded_space = find_space(wanted.space)
+    loaded_space = loaded_space or find_space(wanted.space)
     now = facts_of(loaded_space, [])["space"]
     try:
         before = earlier.facts["space"]

@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
-from tuner.spec.spaces import LoadedSpace
+from tuner.spec.spaces import MAIN, LoadedSpace
 
 # A node's first worker fetches the code and imports Ray and the space, which normally takes 3 to 10 s.
 PATIENCE_S = 60.0
@@ -34,7 +34,7 @@ def runtime_env_of(loaded_space: LoadedSpace) -> dict[str, Any]:
     import tuner
 
     modules = {"tuner": tuner, "search_spaces": search_spaces}
-    if not _is_file(loaded_space):
+    if not _is_file(loaded_space) and loaded_space.module != MAIN:  # cloudpickle sends the functions of __main__ whole
         own = loaded_space.module.partition(".")[0]
         modules[own] = sys.modules[own]
     # Paths instead of modules: Ray deep-copies this runtime environment together with a job's own, and modules cannot

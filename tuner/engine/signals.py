@@ -7,11 +7,11 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import ray  # noqa: F401  (brings psutil, and makes it importable)
+import ray  # brings psutil, and makes it importable
 
 # isort: split
 import psutil
@@ -26,7 +26,8 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
 
     The `with` blocks may be nested: a signal inside the inner block calls the inner `first`. After the first signal,
     the next one kills the process at once, until the outermost block ends. The process is also killed if it has not
-    ended after `LATE_S`. A SIGTERM to the whole process group (`timeout`, systemd) ends Ray's processes too, and Ray's
+    ended after `LATE_S`. Inside `in_a_program`, the next signal raises KeyboardInterrupt instead, and nothing kills the
+    process. A SIGTERM to the whole process group (`timeout`, systemd) ends Ray's processes too, and Ray's
     driver would then wait a minute for them (ray 2.60).
     """
     if threading.current_thread() is not threading.main_thread():
@@ -35,13 +36,13 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
 
     def take(number: int, frame: Any) -> None:
         for each in HANDLED:
-            signal.signal(each, end_now)
+            signal.signal(each, stop_waiting if hosts else end_now)
         os.write(deadlines[-1], SIGNALLED)
         first(f"interrupted by {signal.Signals(number).name}")
 
     outermost = not deadlines
     if outermost:
-        deadlines.append(_deadline())
+        deadlines.append(os.open(os.devnull, os.O_WRONLY) if hosts else _deadline())
     before = {number: signal.signal(number, take) for number in HANDLED}
     try:
         yield
@@ -56,6 +57,24 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
             os.close(deadlines.pop())
 
 
+@contextmanager
+def in_a_program() -> Iterator[None]:
+    """Makes signals in a `with` block fit a user's program, such as a notebook: they never kill its process.
+
+    A KeyboardInterrupt in the block kills only the processes that were started in the block.
+    """
+    hosts.append(set(psutil.Process().children(recursive=True)))
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not ray.is_initialized():  # else a Ray that the user started would lose its workers
+            end_family(spared=hosts[-1])
+        raise
+    finally:
+        hosts.pop()
+
+
+hosts: list[set[psutil.Process]] = []  # the children that each `in_a_program` found; empty in a command
 SIGNALLED, LEFT = b"s", b"l"  # sent to the deadline: a signal arrived; the outermost block ended
 deadlines: list[int] = []  # the pipe to the deadline of the outermost block; empty outside of all blocks
 
@@ -86,6 +105,11 @@ def give_up(reason: str) -> None:
     raise KeyboardInterrupt(reason)
 
 
+def stop_waiting(number: int, frame: Any) -> None:
+    """Raises KeyboardInterrupt at the second signal in a user's program."""
+    raise KeyboardInterrupt
+
+
 def end_now(number: int, frame: Any) -> None:
     """Kills this process and all processes that it started, Ray's and W&B's, without a message; exit code 130.
 
@@ -102,10 +126,13 @@ def end_late() -> None:
     end_now(signal.SIGTERM, None)
 
 
-def end_family() -> None:
-    """Kills all descendants of this process. It suspends all of them first, so that none can start another process."""
+def end_family(spared: Collection[psutil.Process] = ()) -> None:
+    """Kills all descendants of this process except `spared`.
+
+    It suspends all of them first, so that none can start another process.
+    """
     family: set[psutil.Process] = set()
-    while children := set(psutil.Process().children(recursive=True)) - family:
+    while children := set(psutil.Process().children(recursive=True)) - family - set(spared):
         for process in children:
             _unless_ended(process.suspend)
         family |= children

@@ -21,7 +21,7 @@ def facts_of(loaded_space: LoadedSpace, argv: list[str]) -> dict[str, Any]:
     return {
         "best_rule": BEST_RULE,
         "space": {
-            "path": str(loaded_space.path),
+            "path": str(loaded_space.path or ""),
             "sha256": loaded_space.sha256,
             "params": parameters.describe(space.declared),
             "constants": space.constants,

@@ -24,16 +24,29 @@ NOT_THE_USERS = ("<", str(Path(__file__).parent.parent) + os.sep, os.path.dirnam
 FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTILINE)  # of Python's tracebacks
 MOST_TRACEBACK = 100_000  # characters of a printed traceback that are read, from its end
 
+MAIN = "__main__"  # a space that is defined in a script or a notebook is named `__main__:VARIABLE`
+_importing: list[Path] = []  # the files that `find_space` is running
+
 
 @dataclass(frozen=True)
 class LoadedSpace:
-    """A loaded space with its origin: the name that was requested, its file, and the file's sha256."""
+    """A loaded space with its origin: the name that was requested, its file, and the file's sha256.
+
+    A space of a notebook has no file; its sha256 is that of its functions' source texts (`tuner.spec.live`).
+    """
 
     space: Space
     name: str
-    path: Path
+    path: Path | None
     sha256: str
     module: str
+
+    @property
+    def label(self) -> str:
+        """A short name, with which the names of its experiments begin."""
+        if is_live(self.name):
+            return self.path.stem if self.path else "notebook"
+        return Path(self.name).stem
 
 
 def list_spaces() -> dict[str, str]:
@@ -44,7 +57,23 @@ def list_spaces() -> dict[str, str]:
 
 def is_path(name: str) -> bool:
     """Whether `--space` is a path to a file, rather than a name in `search_spaces/` or a module."""
-    return name.endswith(".py") or "/" in name
+    return split_path(name)[0].endswith(".py") or "/" in name
+
+
+def split_path(name: str) -> tuple[str, str]:
+    """`my_space.py:other` -> the path and the requested attribute, which is empty if the name has none."""
+    path, _, attribute = name.rpartition(":")
+    return (path, attribute) if path.endswith(".py") and attribute.isidentifier() else (name, "")
+
+
+def is_live(name: str) -> bool:
+    """Whether a space was defined in a script or notebook, so that only that program can give it."""
+    return name.partition(":")[0] == MAIN
+
+
+def importing() -> Path | None:
+    """The file of a space that is being imported now, if one is."""
+    return _importing[-1] if _importing else None
 
 
 def locate_space(name: str) -> tuple[Path | str, str]:
@@ -54,11 +83,18 @@ def locate_space(name: str) -> tuple[Path | str, str]:
         RequestError: no such file, or an unknown name (the text suggests the nearest).
     """
     module_name, _, attribute = name.partition(":")
+    if is_live(name):
+        raise RequestError(
+            f"--space {name}: the space was defined in a script or notebook, so it can only be used there, from "
+            f'Python: tuner.search(space, resume="NAME") resumes its search, tuner.load_best(FOLDER, space=space) '
+            f"loads its best model"
+        )
     if is_path(name):
-        if not Path(name).is_file():
-            what = "is a folder; give the .py file" if Path(name).is_dir() else "no such file"
+        path, attribute = split_path(name)
+        if not Path(path).is_file():
+            what = "is a folder; give the .py file" if Path(path).is_dir() else "no such file"
             raise RequestError(f"--space {name}: {what}")
-        return Path(name), ""
+        return Path(path), attribute
     if "." in module_name:
         return module_name, attribute
     known = list_spaces()
@@ -73,8 +109,10 @@ def locate_space(name: str) -> tuple[Path | str, str]:
 def file_of(name: str) -> Path | None:
     """The file that `find_space` runs for this name, or None if it does not exist; imports nothing."""
     module_name = name.partition(":")[0]
+    if is_live(name):
+        return None
     if is_path(name):
-        path = Path(name).resolve()
+        path = Path(split_path(name)[0]).resolve()
     elif "." not in module_name:
         path = _folder() / f"{module_name}.py"
     else:
@@ -96,7 +134,7 @@ def mentions_torch(name: str) -> bool:
 
 
 def find_space(name: str) -> LoadedSpace:
-    """Imports a space: a name in `search_spaces/`, a path to a .py file, or `package.module[:attribute]`.
+    """Imports a space: a name in `search_spaces/`, `FILE.py[:attribute]`, or `package.module[:attribute]`.
 
     Raises:
         RequestError: the name is unknown, the file does not import (the text has its error, file and line), or the
@@ -158,12 +196,15 @@ def _import_file(path: Path) -> ModuleType:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    _importing.append(path)
     try:
         # Compiled here, because the loader may run a stale file of __pycache__ with other code.
         exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise RequestError(f"--space {path}: {_where(error)}") from error
+    finally:
+        _importing.pop()
     return module
 
 

@@ -1,0 +1,253 @@
+"""Searches from Python: `search`, `load` and `load_best` in scripts and notebooks."""
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import nbclient
+import nbformat
+import pytest
+import torch
+from ray import tune
+from spaces import tiny
+from workerless import in_this_process
+
+import tuner
+from tuner import RequestError, Space, load, load_best, run, search
+from tuner.spec.live import code_digest, space_of
+
+ROOT = Path(__file__).parent.parent
+TINY = ROOT / "tests" / "spaces" / "tiny.py"
+QUICK = {"wandb": "disabled", "num_samples": 3, "max_epochs": 2, "max_concurrent_trials": 1}
+
+
+@pytest.fixture
+def here(one_ray, tmp_path, monkeypatch):
+    """A folder to search in, with trials that train in this process."""
+    monkeypatch.chdir(tmp_path)
+    with in_this_process():
+        yield tmp_path
+
+
+@pytest.fixture
+def main(monkeypatch):
+    """`main(code)` runs code as a script or notebook cell does: its names belong to `__main__`."""
+    module = type(sys)("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", module)
+
+    def define(code, path="<cell>"):
+        exec(compile(code, path, "exec"), module.__dict__)
+        return module.space
+
+    return define
+
+
+def saving(config):
+    """A function for Ray Tune that saves a checkpoint with each report."""
+    folder = Path(os.environ["TUNER_TEST_FOLDER"])
+    for epoch in (1, 2):
+        (folder / "weights").write_text(f"{config['x']} {epoch}")
+        tune.report({"loss": config["x"] ** 2 + 1 / epoch}, checkpoint=tune.Checkpoint.from_directory(folder))
+
+
+functions = Space(params={"x": tune.uniform(-1, 1)}, train=saving, max_epochs=2)
+
+
+def test_the_names_of_the_package_are_cheap():
+    names = ", ".join(tuner.EXPORTS)
+    script = f"import sys, tuner; from tuner import {names}\nassert not {{'ray', 'torch'}} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=60)
+    assert set(tuner.EXPORTS) <= set(dir(tuner))
+    with pytest.raises(AttributeError, match="no attribute 'serch'"):
+        tuner.serch  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("space", "options", "text"),
+    [
+        (tiny.space, {"num_sample": 3}, "search() has no option 'num_sample'; did you mean 'num_samples'?"),
+        (tiny.space, {"zzz": 3}, "search() has no option 'zzz'; it has address, cpus_per_trial"),
+        (tiny.space, {"grace_period": 99}, "grace_period 99 is above max_epochs 8"),
+        (tiny.space, {"stop": {"acuracy": 0.9}}, "stop acuracy: the space reports accuracy, loss"),
+        ("cifra", {}, "no space named 'cifra'; did you mean 'cifar'?"),
+        (3, {}, "space is a int: give a Space, a name"),
+        (json, {}, "space=json: the module has no space = Space(...)"),
+        (None, {}, "search() needs a space, or resume=NAME"),
+        (None, {"resume": "nothing"}, "no experiment 'nothing' in results"),
+    ],
+)
+def test_a_mistake_is_one_request_error(space, options, text, here):
+    with pytest.raises(RequestError) as raised:
+        search(space, **options)
+    assert text in str(raised.value) and "--" not in str(raised.value)
+    assert not list(here.glob("results/*/journal.jsonl"))
+
+
+def test_a_search_returns_its_result_and_its_best_model(here, capsys):
+    result = search(tiny, name="mine", point=[{"width": 8, "lr": 0.05}], stop={"accuracy": 1.5}, **QUICK)
+    assert result.state == "finished" and result.folder == Path("results/mine")
+    assert list(result.trials["status"]).count("completed") >= 1 and result.trials.loc[0, "width"] == 8
+    assert result.best.metrics["loss"] == result.trials["best_loss"].min() and result.best.test["accuracy"] > 0.5
+    assert result.figures["curves"].data and "best        trial" in repr(result)
+    assert "<table>" in result._repr_html_()
+    assert load(result.folder).best == result.best == result.refreshed().best
+    facts = json.loads((result.folder / "experiment.json").read_text())
+    assert facts["options"]["space"] == "spaces.tiny" and facts["space"]["path"] == str(TINY)
+    # The file has not changed, so that its code may run: the model computes the figures of the search.
+    best = load_best(result.folder)
+    assert f"code: {TINY}" in capsys.readouterr().out
+    test = tiny.blobs(None).test
+    scores, labels = best.model(best.prepare(test.inputs)), torch.as_tensor(test.targets)
+    assert tiny.accuracy(scores, labels).item() == pytest.approx(result.best.test["accuracy"])
+    assert not best.model.training and best.config.keys() == tiny.space.params.keys()
+    assert 'best = load_best("results/mine")' in (result.folder / "best" / "README.md").read_text()
+
+
+def test_the_rows_are_dicts_without_pandas(here, monkeypatch):
+    result = search(tiny.space, name="mine", **QUICK)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    rows = result.refreshed().trials
+    assert [row["trial"] for row in rows] == ["00000", "00001", "00002"] and rows[0]["width"] in (2, 4, 8)
+
+
+SCRIPT = TINY.read_text()
+
+
+def test_a_space_of_a_cell_is_searched_and_resumed_from_python_alone(here, main, capsys):
+    space = main(SCRIPT)
+    result = search(space, name="cell", **QUICK)
+    facts = json.loads((result.folder / "experiment.json").read_text())
+    assert facts["options"]["space"] == "__main__:space" and facts["space"]["path"] == ""
+    assert run.main(["--resume", "cell"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and 'tuner.search(space, resume="NAME") resumes its search' in error
+    with pytest.raises(RequestError, match=r"defined in a notebook; give it: load_best\(..., space=space\)"):
+        load_best(result.folder)
+    assert load_best(result.folder, space=space).model
+    before = (result.folder / "journal.jsonl").read_bytes()
+    again = search(main(SCRIPT), resume="cell", num_samples=4)
+    assert len(again.trials) == 4 and again.state == "finished"
+    assert (result.folder / "journal.jsonl").read_bytes().startswith(before)
+    with pytest.raises(RequestError, match="resume cell: the space has changed: width was"):
+        search(main(SCRIPT.replace("[2, 4, 8]", "[2, 4]")), resume="cell")
+
+
+def test_a_script_that_has_not_changed_gives_its_best_model(here, main, capsys):
+    script = here / "train.py"
+    script.write_text(SCRIPT)
+    sys.modules["__main__"].__file__ = str(script)
+    result = search(main(SCRIPT, str(script)), name="scripted", **QUICK)
+    assert load_best(result.folder).model  # the running script is the one that searched
+    assert "code: " not in capsys.readouterr().out.partition("dashboard")[2]
+    del sys.modules["__main__"].space  # as in another process
+    assert load_best(result.folder).model and f"code: {script}" in capsys.readouterr().out
+    script.write_text(SCRIPT + "\n")
+    with pytest.raises(RequestError, match="train.py, which has changed since the search: its code is not run"):
+        load_best(result.folder)
+    assert load_best(result.folder, trust=True).model
+
+
+def test_code_in_the_folder_of_results_is_not_run(here):
+    result = search(tiny, name="mine", **QUICK)
+    evil = result.folder / "evil.py"
+    evil.write_text("raise SystemExit('was run')")
+    config = json.loads((result.folder / "best/config.json").read_text())
+    (result.folder / "best/config.json").write_text(json.dumps({**config, "space": str(evil)}))
+    with pytest.raises(RequestError, match="its code is not run"):
+        load_best(result.folder)
+    (result.folder / "best/model.pt").write_bytes(b"cut")
+    with pytest.raises(RequestError, match="model.pt is damaged"):
+        load_best(result.folder, space=tiny.space)
+
+
+def test_the_winners_own_checkpoint_is_in_best(here, monkeypatch):
+    (here / "saved").mkdir()
+    monkeypatch.setenv("TUNER_TEST_FOLDER", str(here / "saved"))
+    result = search(functions, name="function", **{**QUICK, "scheduler": "fifo"})
+    best = load_best(result.folder)
+    assert best.checkpoint == result.folder / "best" / "checkpoint" and best.model is None
+    assert (best.checkpoint / "weights").read_text() == f"{result.best.config['x']} 2"
+
+
+class Interrupts(tune.Callback):
+    """Presses Ctrl-C at the second report."""
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        if result["training_iteration"] == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupt_keeps_the_state_and_the_process(here, capsys):
+    interrupted = Space(**{**vars_of(tiny.space), "callbacks": [Interrupts()]})
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt, match=r'tuner.search\(space, resume="cut"\) resumes it'):
+        search(interrupted, name="cut", **QUICK)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert "resume      from Python: tuner.search(space, resume='cut')" in capsys.readouterr().out
+    assert load("results/cut").state == "interrupted"
+    assert search(tiny.space, resume="cut").state == "finished"
+
+
+def vars_of(space):
+    return {name: getattr(space, name) for name in space.__dataclass_fields__}
+
+
+def test_a_file_that_searches_when_it_is_imported_is_named(here):
+    script = here / "unguarded.py"
+    script.write_text(f"{SCRIPT}\nfrom tuner import search\nsearch(space, num_samples=1)\n")
+    with pytest.raises(RequestError, match=r"unguarded.py calls search\(\) while it is imported"):
+        search(script)
+    with pytest.raises(RequestError, match="no such file"):
+        search(here / "other.py")
+
+
+def test_a_space_is_named_as_the_command_line_finds_it(tmp_path, monkeypatch):
+    from search_spaces import mobilenet, quadratic
+
+    assert space_of(quadratic).name == "quadratic" and space_of(mobilenet.space224).name == "mobilenet:space224"
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_spaces").mkdir()
+    for place in ("own_spaces/one.py", "two_spaces.py"):
+        (tmp_path / place).write_text(
+            f"{SCRIPT}\nother = Space(params=dict(x=tune.uniform(0, 1)), train=lambda c: None)\n"
+        )
+    import own_spaces.one
+    import two_spaces
+
+    assert space_of(own_spaces.one).name == "own_spaces.one"
+    assert space_of(own_spaces.one.other).name == "own_spaces.one:other"
+    assert space_of(two_spaces.other).name == f"{tmp_path}/two_spaces.py:other"
+    for loaded in (space_of(own_spaces.one.other), space_of(two_spaces.other), space_of(mobilenet.space224)):
+        assert space_of(loaded.name).space.params.keys() == loaded.space.params.keys()
+
+
+def test_the_digest_follows_the_functions_and_what_they_use(tmp_path):
+    def digest(text, name):
+        path = tmp_path / name
+        path.write_text(text)
+        return code_digest(space_of(path).space)
+
+    helped = SCRIPT.replace("def accuracy", "def helper():\n    return 1\n\n\ndef accuracy").replace(
+        "return (scores", "helper()\n    return (scores"
+    )
+    first = digest(helped, "a.py")
+    assert first and first == digest(helped + "\n# more\n", "b.py")
+    assert first != digest(helped.replace("return 1", "return 2"), "c.py")
+    for unknown in (functools.partial(dict), eval("lambda config: None")):
+        assert code_digest(Space(params={"x": tune.uniform(0, 1)}, train=unknown)) == ""
+
+
+def test_the_notebook_of_the_documentation_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    notebook = nbformat.read(ROOT / "docs" / "notebook.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3", resources=resources).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    tables = [each for each in outputs if each.output_type == "display_data" and "TERMINATED" in str(each.data)]
+    assert len(tables) == 2  # each search has one table, which was updated in place
+    assert any("application/vnd.plotly.v1+json" in each.get("data", {}) for each in outputs)

@@ -1,0 +1,182 @@
+"""Searches from Python, in a script or a notebook: `tuner.search(space, num_samples=20)`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from os import PathLike, fspath
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from tuner.drive.resumed_experiment import ResumedExperiment, load_resumed
+from tuner.drive.trust import refuse_cluster
+from tuner.errors import RequestError, nearest, say
+from tuner.record.lock import only_driver
+from tuner.spec.experiment import Experiment, words
+from tuner.spec.live import space_of
+from tuner.spec.space import Space
+from tuner.spec.spaces import LoadedSpace, find_space, importing
+
+if TYPE_CHECKING:
+    from tuner.drive.best import BestModel
+    from tuner.drive.result import SearchResult
+    from tuner.drive.session import Done, Request
+
+AnySpace = Space | str | PathLike[str] | ModuleType
+NAMES = {field.name for field in dataclasses.fields(Experiment)} - {"space"}  # the options of `search`
+
+
+def search(
+    space: AnySpace | None = None, *, resume: str = "", trust: bool = False, preflight: bool = True, **options: Any
+) -> SearchResult:
+    """Searches a space as `python -m tuner.run` does; returns the result when the search has ended.
+
+    An interrupt ends the search as Ctrl-C does on the command line: its state is saved, and `search` raises
+    KeyboardInterrupt.
+
+    Args:
+        space: a Space, a name in search_spaces/, a path to a .py file, or a module with a `space`. A resumed search
+            needs none if its experiment names a file or module.
+        resume: the name of the experiment to resume, or "latest".
+        trust: with `resume`, run the folder's code even if it has changed or the folder belongs to another user.
+        preflight: whether to try a new search's space on one batch before the first trial.
+        options: the options of the command line by name, such as `num_samples=20` or `time_budget="30m"`. `point` is
+            a list of settings to try first; `stop` maps a metric to the value at which a trial ends.
+
+    Raises:
+        RequestError: an option is unknown or wrong, or the search cannot be done; nothing was searched.
+        KeyboardInterrupt: the search was interrupted; its text says how to resume it.
+    """
+    with in_python():
+        done = _searched(space, resume, trust, preflight, _checked(options))
+    name, results = done.request.experiment.name, done.request.experiment.results
+    if done.exit_code == 130:
+        more = "" if results == "results" else f", results={results!r}"
+        raise KeyboardInterrupt(f'interrupted; tuner.search(space, resume="{name}"{more}) resumes it')
+    from tuner.drive.result import SearchResult
+
+    return SearchResult(done.request.experiment.folder, done.record.state, done.record)
+
+
+def load(folder: str | PathLike[str]) -> SearchResult:
+    """Reads the result of a search from its folder, such as "results/NAME", also while it is running."""
+    from tuner.drive.result import load as load_result
+
+    with in_python():
+        return load_result(folder)
+
+
+def load_best(folder: str | PathLike[str], *, space: AnySpace | None = None, trust: bool = False) -> BestModel:
+    """Loads the best model of a search from its folder; see `tuner.drive.best.load_best`."""
+    from tuner.drive.best import load_best as load_model
+
+    with in_python():
+        return load_model(folder, space=space, trust=trust)
+
+
+@contextlib.contextmanager
+def in_python() -> Iterator[None]:
+    """Names options in error texts as Python does: `num_samples` instead of `--num-samples`."""
+    known = {*NAMES, "space", "resume", "trust"}
+
+    def named(match: re.Match[str]) -> str:
+        name = match[1].replace("-", "_")
+        return name if name in known else match[0]
+
+    try:
+        yield
+    except RequestError as error:
+        raise RequestError(re.sub(r"--([a-z][a-z-]*)", named, str(error))) from error.__cause__
+
+
+def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as Experiment's fields."""
+    for name in options:
+        if name not in NAMES:
+            raise RequestError(f"search() has no option {name!r}{nearest(name, NAMES) or f'; it has {_listed()}'}")
+    checked = dict(options)
+    for name in ("results", "data_dir"):
+        if isinstance(checked.get(name), PathLike):
+            checked[name] = fspath(checked[name])
+    if isinstance(checked.get("stop"), Mapping):
+        checked["stop"] = words(checked["stop"])
+    if isinstance(points := checked.get("point"), (list, tuple, Mapping)):
+        points = [points] if isinstance(points, Mapping) else points
+        checked["point"] = tuple(words(each) if isinstance(each, Mapping) else each for each in points)
+    return checked
+
+
+def _listed() -> str:
+    return ", ".join(sorted(NAMES))
+
+
+def _searched(space: AnySpace | None, resume: str, trust: bool, preflight: bool, options: dict[str, Any]) -> Done:
+    if file := importing():
+        raise RequestError(
+            f'{file} calls search() while it is imported for its space; put the call under if __name__ == "__main__":'
+        )
+    if space is None and not resume:
+        raise RequestError("search() needs a space, or resume=NAME")
+    from tuner.engine.signals import give_up, in_a_program, signals_to
+
+    with in_a_program(), contextlib.ExitStack() as stack:
+        stack.enter_context(signals_to(give_up))
+        return _session(stack, space, resume, trust, preflight, options)
+
+
+def _session(
+    stack: contextlib.ExitStack,
+    space: AnySpace | None,
+    resume: str,
+    trust: bool,
+    preflight: bool,
+    options: dict[str, Any],
+) -> Done:
+    from tuner.drive import running
+
+    given = space_of(space) if space is not None else None
+    earlier = None
+    if resume:
+        # A Space or module is the caller's own code. A name is compared with the one that the folder has.
+        own = None if space is None or isinstance(space, (str, PathLike)) else given
+        asked = Experiment(space=given.name if given else "", results=options.get("results", "results"))
+        again = partial(load_resumed, asked, resume, trust, own)
+        stack.enter_context(only_driver(again().experiment.folder))
+        earlier = again()  # loaded again, because another driver may have extended it before this one got the lock
+        say(*earlier.code)
+        options = options if own or not given else {**options, "space": given.name}
+        experiment = replace(earlier.experiment, **options)
+        if not (trust or experiment.address == options.get("address", "")):
+            refuse_cluster(experiment.folder, experiment.address)
+        loaded_space = given or find_space(experiment.space)
+    else:
+        assert given is not None
+        loaded_space, experiment = given, _new(given, options)
+    torch = loaded_space.space.task is not None or "torch" in sys.modules
+    imports = ("ray.tune", "torch") if torch else ("ray.tune",)
+    requested = partial(_requested, experiment, loaded_space, earlier)
+    checked = preflight and not earlier
+    return running.run_session(stack, experiment, imports, requested, new=not earlier, checked=checked)
+
+
+def _new(given: LoadedSpace, options: dict[str, Any]) -> Experiment:
+    """The experiment of a new search: the options take precedence over the space's defaults."""
+    from tuner.drive.session import defaults_of
+
+    default = defaults_of(given)
+    added = {name: getattr(default, name) + options[name] for name in ("point", "stop") if name in options}
+    return replace(default, **(options | added))
+
+
+def _requested(experiment: Experiment, loaded_space: LoadedSpace, earlier: ResumedExperiment | None) -> Request:
+    from tuner.drive import session
+
+    if earlier:
+        return session.resume(experiment, earlier, loaded_space)
+    request = session.begin(experiment, loaded_space, [])
+    return replace(request, facts={**request.facts, "command": [sys.executable, *sys.argv]})

@@ -1,0 +1,189 @@
+"""Reads `best/`, the folder of a search's answer: `load_best` gives the model with its weights, in any process."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from tuner.drive.trust import code_of
+from tuner.errors import RequestError, blamed, say
+from tuner.record.checkpoints import damage_in
+from tuner.record.files import json_in, open_in
+from tuner.spec.experiment import Experiment
+from tuner.spec.live import main_space, space_of
+from tuner.spec.space import Space
+from tuner.spec.spaces import LoadedSpace, find_space, is_live
+
+if TYPE_CHECKING:
+    from tuner.training.task import Task
+
+logger = logging.getLogger(__name__)
+CONFIG, METRICS, MODEL, CHECKPOINT, README = "config.json", "metrics.json", "model.pt", "checkpoint", "README.md"
+# Field of best/config.json -> the option with the same meaning; Experiment checks its value.
+OPTIONS = {name: name for name in ("space", "max_epochs", "seed", "precision", "on_oom", "strategy", "data_dir")}
+OPTIONS |= {"cpus": "cpus_per_trial", "gpus": "gpus_per_trial", "workers": "workers_per_trial"}
+
+
+@dataclass(frozen=True)
+class BestModel:
+    """The best model of a search.
+
+    Attributes:
+        model: the model with its weights, on the CPU and in evaluation mode. None for a `Space(train=...)`.
+        prepare: turns stored inputs, a tensor or an array, into the model's inputs as in the search:
+            `best.model(best.prepare(inputs))`.
+        config: the setting, with the space's constants and those of the data.
+        metrics: `epoch`, `validation` and `test`, as in best/metrics.json.
+        checkpoint: the folder that a `Space(train=...)` saved at the best epoch; None for a task.
+    """
+
+    model: Any = field(repr=False)
+    prepare: Callable[[Any], Any] = field(repr=False)
+    config: dict[str, Any]
+    metrics: dict[str, Any]
+    checkpoint: Path | None = None
+
+
+def load_best(
+    folder: str | PathLike[str],
+    *,
+    space: Space | str | PathLike[str] | ModuleType | None = None,
+    trust: bool = False,
+) -> BestModel:
+    """Loads the best model of an experiment, from its folder or from the folder's `best/`.
+
+    The code comes from `space`, or else from the space that the folder names: a space in `search_spaces/`, an installed
+    module, or a file that has not changed since the search. No code of the folder itself is run.
+
+    Args:
+        space: the space of the search: a Space, a name, a path to a .py file or a module.
+        trust: run the code that the folder names, even if it has changed or the folder belongs to another user.
+
+    Raises:
+        RequestError: the search has no best model yet, it is damaged, or the folder's code must not run.
+    """
+    whole = Path(folder)
+    best = whole / "best" if (whole / "best").is_dir() else whole
+    if not (best / CONFIG).exists():
+        raise RequestError(f"{whole} has no best/{CONFIG}: no trial has a finite metric yet, or this is no experiment")
+    config, metrics = load_config(best / CONFIG), _metrics(best)
+    if not (best / MODEL).exists():
+        if (best / CHECKPOINT).is_dir():
+            return BestModel(None, _unchanged, config["config"], metrics, best / CHECKPOINT)
+        raise RequestError(f"{best} has neither {MODEL} nor {CHECKPOINT}/: the best trial has saved no checkpoint")
+    task = (space_of(space) if space is not None else _recorded(best, config, trust)).space.task
+    if task is None:
+        raise RequestError(f"{best} has the weights of a Space(task=...), but space= is a Space(train=...)")
+    setting = {**_data_constants(config, task), **config["config"]}
+    return BestModel(_weighted(task, setting, best), partial(_prepared, task.prepare), setting, metrics)
+
+
+def load_config(path: Path) -> dict[str, Any]:
+    """Reads a best/config.json; raises a RequestError if the file is not one, or has values that no search can have."""
+    wanted = "give the best/config.json of an experiment"
+    if path.is_dir():
+        raise RequestError(f"{path} is a folder; give {path / 'best' / 'config.json'}, or add --trial ID")
+    if not path.exists():
+        raise RequestError(f"{path}: no such file; {wanted}")
+    try:
+        whole = path.resolve()  # a link is allowed here, because the user has named the file
+        config = dict(json_in(whole.parent, whole.name))
+        missing = {"space", "config", "trial", "epoch", "max_epochs", "seed", "cpus", "gpus"} - set(config)
+    except (OSError, ValueError, TypeError) as error:
+        raise RequestError(f"{path}: {error}; {wanted}") from None
+    if missing:
+        raise RequestError(f"{path} has no {', '.join(sorted(missing))}; {wanted}")
+    try:
+        Experiment(**{field: config[name] for name, field in OPTIONS.items() if name in config})
+        if not isinstance(config["config"], dict) or not isinstance(config["space"], str):
+            raise ValueError("`config` must be an object, and `space` a text")
+        if type(config["epoch"]) is not int or not str(config["trial"]).isdecimal():
+            raise ValueError("`epoch` must be an integer, and `trial` a number")
+    except (RequestError, ValueError) as error:
+        raise RequestError(f"{path}: {error}; {wanted}") from None
+    return config
+
+
+def copy_checkpoint(checkpoint: Path, best: Path) -> None:
+    """Replaces `best/checkpoint` by a copy of a trial's checkpoint."""
+    target, part = best / CHECKPOINT, best / f".{CHECKPOINT}"
+    for stale in (part, target):
+        shutil.rmtree(stale, ignore_errors=True)
+    shutil.copytree(checkpoint, part, symlinks=True)
+    part.rename(target)
+
+
+def readme(name: str, space: str, *, is_task: bool) -> str:
+    """The text of best/README.md: how to load what the folder has."""
+    given = ", space=space" if is_live(space) else ""
+    use = "scores = best.model(best.prepare(inputs))" if is_task else "files = list(best.checkpoint.iterdir())"
+    return (
+        f"# The best trial of {name}\n\n```python\nfrom tuner import load_best\n\n"
+        f'best = load_best("results/{name}"{given})  # the path to the experiment\n'
+        f"{use}\nprint(best.config, best.metrics)\n```\n"
+    )
+
+
+def _unchanged(inputs: Any) -> Any:
+    return inputs
+
+
+def _prepared(prepare: Callable[[Any], Any] | None, inputs: Any) -> Any:
+    import torch
+
+    tensor = torch.as_tensor(inputs)
+    return prepare(tensor) if prepare else tensor
+
+
+def _metrics(best: Path) -> dict[str, Any]:
+    with blamed(str(best / METRICS)):
+        return dict(json_in(best, METRICS))
+
+
+def _recorded(best: Path, config: dict[str, Any], trust: bool) -> LoadedSpace:
+    """The space that best/config.json names, if its code may run (`tuner.drive.trust`)."""
+    name, sha256 = config["space"], config.get("space_sha256")
+    if is_live(name):
+        attribute = name.partition(":")[2]
+        live = main_space(attribute)
+        if live and sha256 and live.sha256 == sha256:
+            return live
+        file = config.get("space_file")
+        if not (isinstance(file, str) and file.endswith(".py") and attribute.isidentifier()):
+            raise RequestError(f"{best}: its space was defined in a notebook; give it: load_best(..., space=space)")
+        name = f"{file}:{attribute}"
+    say(*code_of(best, (CONFIG,), name, sha256, trusted=trust))
+    return find_space(name)
+
+
+def _data_constants(config: dict[str, Any], task: Task) -> dict[str, Any]:
+    """The data's constants; read from the data if JSON cannot hold them, or if an older version wrote the folder."""
+    saved = config.get("data_constants")
+    if isinstance(saved, dict):
+        return saved
+    return dict(task.data(Path(config["data_dir"]) if config.get("data_dir") else None).constants)
+
+
+def _weighted(task: Task, setting: dict[str, Any], best: Path) -> Any:
+    """Builds the model and loads its weights; the caller's random streams stay as they are."""
+    import torch
+
+    if why := damage_in(best, MODEL):
+        raise RequestError(f"{best / MODEL} is damaged ({why}); --resume writes it again from the checkpoint")
+    with torch.random.fork_rng(devices=[]):
+        model = task.model(setting)
+    with open_in(best, MODEL) as file:
+        weights = torch.load(file, weights_only=True, map_location="cpu")
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        why = " ".join(str(error).split())[:300]
+        raise RequestError(f"{best / MODEL} does not fit the space's model ({why}); give the unchanged space") from None
+    return model.eval()

@@ -1,0 +1,136 @@
+"""SearchResult: what `tuner.search` returns and `tuner.load` reads from an experiment's folder."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from tuner.drive.answer import trials_table
+from tuner.drive.best import METRICS
+from tuner.errors import RequestError, blamed
+from tuner.record.files import json_in
+from tuner.record.results import ExperimentRecord
+from tuner.record.results import load as load_record
+from tuner.views.labels import escaped, figures, setting
+from tuner.views.tables import counts, trial_rows
+
+MOST_SHOWN = 10  # trials in a notebook's view
+
+
+@dataclass(frozen=True)
+class BestTrial:
+    """The best trial so far: its setting, the metrics of its best epoch, and `test` after the search has ended."""
+
+    trial: str
+    epoch: int
+    config: dict[str, Any]
+    metrics: dict[str, Any]
+    test: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """A search as its folder has it; `refreshed()` reads the folder again.
+
+    Attributes:
+        folder: the experiment's folder.
+        state: running, finished, interrupted or failed.
+    """
+
+    folder: Path
+    state: str
+    _record: ExperimentRecord = field(repr=False)
+
+    @cached_property
+    def best(self) -> BestTrial | None:
+        """The best trial so far; None if no trial has a finite metric."""
+        winner = self._record.best()
+        if winner is None:
+            return None
+        trial, report = winner
+        config = {**self._record.constants, **trial.config}
+        return BestTrial(
+            trial.id, report.epoch, config, dict(report.metrics), _test_of(self.folder, trial.id, report.epoch)
+        )
+
+    @cached_property
+    def trials(self) -> Any:
+        """One row per trial with the columns of trials.csv: a pandas DataFrame, or a list of dicts without pandas."""
+        columns, *rows = trials_table(self._record)
+        try:
+            pandas: Any = importlib.import_module("pandas")
+        except ImportError:
+            return [dict(zip(columns, row, strict=True)) for row in rows]
+        return pandas.DataFrame(rows, columns=columns)
+
+    @cached_property
+    def figures(self) -> dict[str, Any]:
+        """Name -> Plotly figure: those of `curves`, `history`, `parallel`, `slices`, `usage`, `timeline` with data."""
+        from tuner.views.figures import all_figures
+
+        plotly: Any = importlib.import_module("plotly.graph_objects")
+        return {name: plotly.Figure(figure) for name, figure in all_figures(self._record).items()}
+
+    def refreshed(self) -> SearchResult:
+        """The same search as its folder has it now."""
+        return load(self.folder)
+
+    def __repr__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _repr_html_(self) -> str:
+        metric, mode = self._record.experiment.metric, self._record.experiment.mode
+        rows = [row for row in trial_rows(self._record) if isinstance(row.best, (int, float))]
+        rows.sort(key=lambda row: float(row.best or 0), reverse=mode == "max")
+        cells = [
+            [row.trial, row.status, str(row.epochs), f"{row.best:.5g}", setting(row.config)]
+            for row in rows[:MOST_SHOWN]
+        ]
+        head = "".join(
+            f"<th>{escaped(each)}</th>" for each in ("trial", "status", "epochs", f"best {metric}", "setting")
+        )
+        body = "".join(
+            "<tr>" + "".join(f"<td style='text-align:left'>{escaped(each, 200)}</td>" for each in row) + "</tr>"
+            for row in cells
+        )
+        text = "<br>".join(escaped(line, 1000) for line in self._lines())
+        return f"<p>{text}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    def _lines(self) -> list[str]:
+        e = self._record.experiment
+        totals = ", ".join(f"{count} {status}" for status, count in counts(self._record).items() if count) or "no trial"
+        lines = [f"{e.name}: {self.state}; {totals}"]
+        if self.best is None:
+            lines += [f"best        none: no trial has a finite {e.metric}"]
+        else:
+            lines += [f"best        trial {self.best.trial}, epoch {self.best.epoch}: {setting(self.best.config)}"]
+            lines += [f"validation  {figures(self.best.metrics, e.metric)}"]
+            lines += [f"test        {figures(self.best.test)}"] if self.best.test else []
+        return [*lines, f"folder      {self.folder}"]
+
+
+def load(folder: str | PathLike[str]) -> SearchResult:
+    """Reads the folder of an experiment, also of one that is still running; writes nothing and runs no code of it.
+
+    Raises:
+        RequestError: the folder has no experiment, or it is damaged.
+    """
+    place = Path(folder)
+    with blamed(str(place)):
+        record = load_record(place)
+    return SearchResult(place, record.state, record)
+
+
+def _test_of(folder: Path, trial: str, epoch: int) -> dict[str, Any] | None:
+    """The test metrics of best/metrics.json, if they are those of this trial and epoch."""
+    best = folder / "best"
+    try:
+        config, metrics = json_in(best, "config.json"), json_in(best, METRICS)
+        same = (config["trial"], config["epoch"]) == (trial, epoch)
+        return dict(metrics["test"]) if same and metrics["test"] else None
+    except (OSError, ValueError, KeyError, TypeError, RequestError):
+        return None  # the search has not ended

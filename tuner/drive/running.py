@@ -1,0 +1,76 @@
+"""Runs one session of a search from the start of Ray to the printed answer, for the command line and for Python.
+
+Ray starts before this process imports torch, Ray Tune and the space. Ray's processes take a second to start, and its
+workers then import the same modules at the same time as this process. Hence the imports inside the functions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tuner.drive import driver
+from tuner.errors import say
+from tuner.record.lock import only_driver
+from tuner.spec.experiment import Experiment
+
+if TYPE_CHECKING:
+    from tuner.drive.session import Done, Request
+
+
+def print_plan(requested: Callable[[], Request], checked: bool) -> None:
+    """Prints the plan of a search; `checked` as in `run_session`."""
+    from tuner.drive import console, preflight
+
+    request = requested()
+    say(*console.plan(request), *([f"preflight   {preflight.rehearse(request)}"] if checked else []))
+
+
+def run_session(
+    stack: contextlib.ExitStack,
+    experiment: Experiment,
+    imports: Sequence[str],
+    requested: Callable[[], Request],
+    *,
+    new: bool,
+    checked: bool,
+) -> Done:
+    """Starts Ray, checks the request, runs the search and prints the answer.
+
+    Args:
+        stack: gets everything that must be ended afterwards, such as Ray.
+        experiment: the options that Ray's start depends on.
+        imports: modules that this process and the workers import while Ray starts.
+        requested: returns the checked request; called after Ray has started.
+        checked: whether to try the space on one batch first.
+        new: whether to create the experiment's folder. The caller has locked the folder of a resumed one.
+    """
+    if not experiment.address:
+        stack.enter_context(driver.ray_here(experiment, imports))
+    from tuner.drive import console, preflight, session
+
+    request = session.load_data(requested())
+    if checked:
+        preflight.check(request)
+    say(*console.heading(request))
+    if experiment.address:
+        stack.enter_context(driver.ray_at(request.experiment, request.loaded_space))
+    if new:
+        session.make_folder(request)
+        stack.enter_context(only_driver(request.experiment.folder))
+    stack.enter_context(session.stored(request.experiment))
+    return search_and_print(request)
+
+
+def search_and_print(request: Request) -> Done:
+    """Runs the search on the started Ray and prints the answer."""
+    from tuner.drive import console, session
+    from tuner.drive.mirroring import mirrored
+
+    journal = session.open_journal(request)
+    with mirrored(request.experiment, request.wandb_mode) as mirror:
+        done = session.conduct(request, journal)
+        mirror.hurry = done.exit_code == 130
+        say(*console.ending(done))  # printed here, because W&B and Ray take some time to end
+    return done

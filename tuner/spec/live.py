@@ -1,0 +1,128 @@
+"""Finds where a Space object was defined, for calls from Python: `tuner.search(space)`."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from os import PathLike
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from tuner.errors import RequestError
+from tuner.spec.space import Space
+from tuner.spec.spaces import MAIN, LoadedSpace, find_space
+
+SHIPPED = "search_spaces."
+MOST_FUNCTIONS = 1000  # of one space; their sources are read in well under a second
+
+
+def space_of(given: Space | str | PathLike[str] | ModuleType) -> LoadedSpace:
+    """Loads the space of a call from Python: a Space, a name or path as for `--space`, or a module with `space`.
+
+    Raises:
+        RequestError: the name is unknown, or the argument is or has no Space.
+    """
+    if isinstance(given, (str, PathLike)):
+        return find_space(str(given))
+    if isinstance(given, ModuleType):
+        space = getattr(given, "space", None)
+        if not isinstance(space, Space):
+            raise RequestError(f"space={given.__name__}: the module has no space = Space(...) at module level; add it")
+        return _named(space, given, "space")
+    if not isinstance(given, Space):
+        raise RequestError(
+            f"space is a {type(given).__name__}: give a Space, a name in search_spaces/, a path to a .py file or a "
+            f"module with a `space`"
+        )
+    home = _home(given)
+    return _named(given, *home) if home else LoadedSpace(given, MAIN, None, code_digest(given), MAIN)
+
+
+def main_space(attribute: str) -> LoadedSpace | None:
+    """The Space with this name in the running script or notebook; None if it has none."""
+    main = sys.modules[MAIN]
+    space = vars(main).get(attribute)
+    return _named(space, main, attribute) if isinstance(space, Space) else None
+
+
+def code_digest(space: Space) -> str:
+    """The SHA-256 of the source texts of the space's functions and of what they use from their own module.
+
+    It is empty if a source is unknown, as that of functions typed at Python's prompt.
+    """
+    try:
+        sources = sorted(_sources(space))
+    except (OSError, TypeError):  # as `inspect.getsource` raises
+        sources = []
+    return hashlib.sha256("\n".join(sources).encode()).hexdigest() if sources else ""
+
+
+def _named(space: Space, module: ModuleType, attribute: str) -> LoadedSpace:
+    """The space with the name by which `find_space` finds it, or `__main__:ATTRIBUTE` for a script or notebook."""
+    suffix = "" if attribute == "space" else f":{attribute}"
+    file = getattr(module, "__file__", None)
+    path = Path(file).resolve() if file and Path(file).is_file() else None
+    if module.__name__ == MAIN or path is None:
+        name = f"{MAIN}:{attribute}"
+    elif module.__name__.startswith(SHIPPED):
+        name = module.__name__.removeprefix(SHIPPED) + suffix
+    elif "." in module.__name__:
+        name = module.__name__ + suffix
+    else:
+        name = f"{path}{suffix}"
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest() if path else code_digest(space)
+    return LoadedSpace(space, name, path, sha256, module.__name__)
+
+
+def _home(space: Space) -> tuple[ModuleType, str] | None:
+    """The module and the variable that hold this object: a module of one of its functions, or the running program."""
+    for name in dict.fromkeys([*(getattr(each, "__module__", "") for each in _functions(space)), MAIN]):
+        module = sys.modules.get(str(name))
+        for attribute, value in list(vars(module).items()) if module else ():
+            if value is space and not attribute.startswith("_"):  # `_` and `_5` are a notebook's last outputs
+                return module, attribute  # type: ignore[return-value]
+    return None
+
+
+def _functions(space: Space) -> list[Any]:
+    """The functions of a space: `train`, or those of its task."""
+    if space.task is None:
+        return [space.train]
+    values = [getattr(space.task, field.name) for field in fields(space.task)]
+    return [each for each in [*values, *space.task.metrics.values()] if callable(each)]
+
+
+def _sources(space: Space) -> set[str]:
+    """The source texts of the space's functions, and of the functions and classes of their module that these name."""
+    seen: set[int] = set()
+    sources: set[str] = set()
+    todo = _functions(space)
+    while todo and len(seen) < MOST_FUNCTIONS:
+        value = todo.pop()
+        while isinstance(value, functools.partial):
+            value = value.func
+        if not (isinstance(value, type) or hasattr(value, "__code__")):
+            value = getattr(value, "__func__", type(value))  # of a bound method, or the class of a callable object
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, type):
+            todo += [each for each in vars(value).values() if inspect.isfunction(each)]
+            continue
+        sources.add(inspect.getsource(value.__code__))
+        used = (value.__globals__.get(name) for name in _names(value.__code__))
+        todo += [each for each in used if callable(each) and getattr(each, "__module__", "") == value.__module__]
+    return sources
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The global names that a function uses, and those of the functions inside it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
