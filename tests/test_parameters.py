@@ -64,8 +64,15 @@ def test_the_given_points_come_first_and_the_searcher_fills_in_the_rest(searcher
 
 
 @pytest.mark.parametrize("searcher", SEARCHERS)
-@pytest.mark.parametrize("numbers", [(3, 14), (10, 20), (31, 45)])
-@pytest.mark.parametrize("points", [(), ({"width": 4},)])
+@pytest.mark.parametrize(
+    ("numbers", "points"),
+    [
+        ((3, 14), ({"width": 4},)),
+        *(pytest.param(*extent, marks=pytest.mark.slow) for extent in [
+            ((3, 14), ()), ((10, 20), ()), ((10, 20), ({"width": 4},)), ((31, 45), ()), ((31, 45), ({"width": 4},)),
+        ]),
+    ],
+)  # fmt: skip
 def test_an_extended_search_proposes_what_it_has_proposed(searcher, numbers, points):
     few, many = numbers
     space = conditional(points=points)
@@ -74,6 +81,7 @@ def test_an_extended_search_proposes_what_it_has_proposed(searcher, numbers, poi
     assert extended[:few] == begun and len(extended) == many
 
 
+@settings(deadline=None)
 @given(st.integers(1, 2000), st.integers(0, 300), st.integers(0, 300), st.integers(0, 9))
 def test_a_sample_is_extended_at_its_end(size, num, more, seed):
     num = min(size, num)
@@ -96,7 +104,7 @@ def test_refine_keeps_to_the_branch_of_the_best_trial_or_leaves_it_whole():
     assert len({str(config) for config in configs}) == 30, "no setting twice: an inactive parameter is no difference"
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_a_drawn_setting_becomes_a_config_and_the_same_point_again(seed):
     (config,) = settings_of("random", space := conditional(), num=1, seed=seed)

@@ -108,7 +108,7 @@ def test_the_same_seed_gives_the_same_settings_and_another_seed_others(searcher)
 
 
 @pytest.mark.parametrize("searcher", SEARCHERS)
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_settings_lie_in_the_declared_domains(searcher, seed):
     for setting in settings_of(searcher, wide(), seed=seed, num_samples=25):
         assert_declared(wide(), setting)
@@ -202,7 +202,9 @@ def test_a_model_based_searcher_learns_from_what_it_is_told(searcher):
         built, num = build_searcher(experiment_of(searcher, seed, num_samples=45), space)
         scores = [close(setting) for setting in drive(built, seed=seed, num=num, score=close)]
         better += np.median(scores[-15:]) < np.median(scores[:5])
-    assert better >= 2
+        if better == 2:
+            break
+    assert better == 2
 
 
 # random
