@@ -168,7 +168,9 @@ def _data_constants(config: dict[str, Any], task: Task) -> dict[str, Any]:
     saved = config.get("data_constants")
     if isinstance(saved, dict):
         return saved
-    return dict(task.data(Path(config["data_dir"]) if config.get("data_dir") else None).constants)
+    from tuner.training.sources import splits_of
+
+    return dict(splits_of(task, config.get("data_dir") or "", config["seed"]).constants)
 
 
 def _weighted(task: Task, setting: dict[str, Any], best: Path) -> Any:
