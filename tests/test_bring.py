@@ -14,7 +14,7 @@ class Counting(tune.Trainable):
         self.count += 1
         if self.count == 3 and not Path(MARK).exists():
             Path(MARK).touch()
-            os._exit(1)
+            DIES
         return {"loss": self.config["x"] / self.count, "count": self.count, "done": self.count == self.config["steps"]}
 
     def save_checkpoint(self, folder):
@@ -35,11 +35,22 @@ WAYS = {
 }
 
 
+@pytest.mark.slow  # by default the test below, and `engine/test_retries.py` for a function whose worker dies
 @pytest.mark.parametrize("way", WAYS)
 def test_a_class_trainable_is_searched_and_goes_on_from_its_checkpoint(search, tmp_path, way):
+    assert_goes_on(search, tmp_path, way, "os._exit(1)")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_class_trainable_goes_on_from_its_checkpoint_in_this_process(search_here, tmp_path, way):
+    """Its worker's end is only reported."""
+    assert_goes_on(search_here, tmp_path, way, "raise ray.exceptions.RayActorError(error_msg='killed')")
+
+
+def assert_goes_on(search, tmp_path, way, dies):
     save, load = WAYS[way]
     text = HEAD + COUNTING.replace("MARK", repr(str(tmp_path / "mark"))).replace("SAVE", save).replace("LOAD", load)
-    (tmp_path / "counting.py").write_text(text)
+    (tmp_path / "counting.py").write_text(text.replace("DIES", dies).replace("import os\n", "import os\nimport ray\n"))
     ran = search(str(tmp_path / "counting.py"), "--num-samples", "2", "--scheduler", "fifo")
     assert ran.code == 0, ran.err
     for trial in ran.record.trials:
@@ -112,7 +123,7 @@ def test_a_stop_that_no_report_has_is_refused_by_name(search_here):
     assert ran.code == 2 and "--stop acuracy" in ran.err
 
 
-def test_pbt_starts_at_one_value_and_draws_from_a_range_at_its_own_interval(search, tmp_path):
+def test_pbt_starts_at_one_value_and_draws_from_a_range_at_its_own_interval(search_here, tmp_path):
     text = """
 import json, tempfile
 
@@ -132,7 +143,7 @@ space = Space(params=params, train=train, mutable={"lr": tune.uniform(0.01, 0.2)
 """
     (tmp_path / "changing.py").write_text(HEAD + text)
     space = str(tmp_path / "changing.py")
-    ran = search(space, "--scheduler", "pbt", "--perturbation-interval", "2", "--max-concurrent-trials", "2")
+    ran = search_here(space, "--scheduler", "pbt", "--perturbation-interval", "2", "--max-concurrent-trials", "2")
     assert ran.code == 0, ran.err
     suggested = [event["config"]["lr"] for event in ran.events if event["event"] == "trial_suggested"]
     assert suggested == [0.1] * 4

@@ -29,7 +29,10 @@ def test_the_command_ends_with_2_and_one_line(tmp_path, argv, text, message):
 
 @pytest.mark.parametrize(
     ("folder", "message"),
-    [("mine.txt", "Not a directory"), ("long" * 25, "path length cannot exceed 107 bytes")],
+    [
+        ("mine.txt", "Not a directory"),
+        pytest.param("long" * 25, "path length cannot exceed 107 bytes", marks=pytest.mark.slow),
+    ],
 )
 def test_a_machine_on_which_ray_does_not_start_is_told_in_one_line(tmp_path, folder, message):
     (tmp_path / "mine.txt").write_text("")

@@ -64,8 +64,15 @@ def test_the_given_points_come_first_and_the_searcher_fills_in_the_rest(searcher
 
 
 @pytest.mark.parametrize("searcher", SEARCHERS)
-@pytest.mark.parametrize("numbers", [(3, 14), (10, 20), (31, 45)])
-@pytest.mark.parametrize("points", [(), ({"width": 4},)])
+@pytest.mark.parametrize(
+    ("numbers", "points"),
+    [
+        ((3, 14), ({"width": 4},)),
+        *(pytest.param(*extent, marks=pytest.mark.slow) for extent in [
+            ((3, 14), ()), ((10, 20), ()), ((10, 20), ({"width": 4},)), ((31, 45), ()), ((31, 45), ({"width": 4},)),
+        ]),
+    ],
+)  # fmt: skip
 def test_an_extended_search_proposes_what_it_has_proposed(searcher, numbers, points):
     few, many = numbers
     space = conditional(points=points)

@@ -1,6 +1,6 @@
 """A journal that ends anywhere: `--resume` goes on from there to the end of the unbroken search.
 
-The first test's trials train in worker processes, the others' in this one.
+The resumed trials of the first test train in worker processes, all others in this one.
 """
 
 import json
@@ -35,7 +35,8 @@ def cut(folder, target, num_events):
 @pytest.mark.parametrize(("searcher", "scheduler", "num_cuts"), CUTS)
 def test_a_search_cut_anywhere_ends_as_the_unbroken_one(search, tmp_path, searcher, scheduler, num_cuts):
     options = ["--searcher", searcher, "--scheduler", scheduler, "--num-samples", "7", "--max-epochs", "4"]
-    whole = search("tiny.py", *options, *ONE_AT_A_TIME, name="whole")
+    with in_this_process():  # which changes nothing of it: `test_the_same_command_writes_the_same_journal`
+        whole = search("tiny.py", *options, *ONE_AT_A_TIME, name="whole")
     assert whole.code == 0
     num_events = len(read(whole.folder / "journal.jsonl"))
     stream = random.Random(f"{searcher} {scheduler} {num_cuts}")

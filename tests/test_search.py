@@ -3,12 +3,14 @@
 import csv
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
 from workerless import in_this_process
 
 from tuner import run
+from tuner.engine.output import MOST_BYTES
 from tuner.record.reading import read
 from tuner.record.report_keys import USAGE
 from tuner.spec.experiment import PAIRS
@@ -16,18 +18,22 @@ from tuner.spec.experiment import PAIRS
 SPACES = Path(__file__).parent / "spaces"
 PAIRED = [(searcher, scheduler) for searcher, schedulers in PAIRS.items() for scheduler in schedulers]
 IN_WORKERS = [("grid", "pbt"), ("bohb", "bohb")]  # those that change trials, and that pause them
+# With those above, each searcher and each scheduler once. Each pair is resumed without training by `test_recorded.py`.
+HERE = [("random", "hyperband"), ("refine", "median"), ("hyperopt", "fifo"), ("optuna", "asha")]
 SMALL = ["--num-samples", "5", "--max-epochs", "4"]
 
 
-@pytest.mark.parametrize(("searcher", "scheduler"), PAIRED)
+def by_default(pairs):
+    """All pairs, of which the others are slow."""
+    return [pair if pair in pairs else pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRED]
+
+
+@pytest.mark.parametrize(("searcher", "scheduler"), by_default(HERE))
 def test_every_pair_finds_an_answer(search_here, searcher, scheduler):
     assert_answered(search_here("tiny.py", "--searcher", searcher, "--scheduler", scheduler, *SMALL))
 
 
-@pytest.mark.parametrize(
-    ("searcher", "scheduler"),
-    [*IN_WORKERS, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRED if pair not in IN_WORKERS)],
-)
+@pytest.mark.parametrize(("searcher", "scheduler"), by_default(IN_WORKERS))
 def test_every_pair_finds_an_answer_with_two_workers(search, searcher, scheduler):
     assert_answered(search("tiny.py", "--searcher", searcher, "--scheduler", scheduler, *SMALL))
 
@@ -71,7 +77,7 @@ def test_the_folder_holds_what_the_contract_says(search_here):
     ],
 )
 def test_the_same_command_writes_the_same_journal(search, options):
-    one_at_a_time = ["--max-concurrent-trials", "1", "--seed", "3", *options]
+    one_at_a_time = ["--max-concurrent-trials", "1", "--seed", "3", "--num-samples", "5", *options]
     in_a_worker = search("tiny.py", *one_at_a_time, name="worker")
     with in_this_process():
         here = search("tiny.py", *one_at_a_time, name="here")
@@ -91,25 +97,59 @@ def test_the_winner_is_trained_again_to_the_last_digit(search_here, capsys):
     assert [line.split("loss ")[1].split(",")[0] for line in again][: len(recorded)] == recorded
 
 
-def test_troubled_trials_do_not_touch_the_others(search):
-    ran = search("troubled.py", "--scheduler", "fifo")
+IN_ITS_FUNCTION = ["none", "raises", "nan", "inf", "unnamed", "silent", "last"]  # what needs no worker process
+IN_ITS_WORKER = ["greedy", "slow", "prints", "dies", "last"]
+
+
+def in_trouble(search, tmp_path, troubles):
+    """The search of a trial for each trouble, its trials by trouble, and how they ended."""
+    text = (SPACES / "troubled.py").read_text()
+    (tmp_path / "troubled.py").write_text(re.sub(r"^TROUBLES = .*$", f"TROUBLES = {troubles}", text, flags=re.M))
+    ran = search(str(tmp_path / "troubled.py"), "--scheduler", "fifo")
     assert ran.code == 0
     by_trouble = {trial.config["trouble"]: trial for trial in ran.record.trials}
+    assert list(by_trouble) == troubles
     ends = {trouble: (trial.status, trial.reason) for trouble, trial in by_trouble.items()}
-    for trouble in ("none", "slow", "greedy", "last"):
+    for trouble in {"none", "slow", "greedy", "prints", "last"} & ends.keys():
         assert ends[trouble] == ("completed", "trained its 5 epochs"), trouble
+    return ran, by_trouble, ends
+
+
+def test_troubled_trials_do_not_touch_the_others(search_here, tmp_path):
+    ran, by_trouble, ends = in_trouble(search_here, tmp_path, IN_ITS_FUNCTION)
+    assert_trouble_is_told(ran, by_trouble, ends)
+
+
+def test_workers_in_trouble_do_not_touch_the_others(search, tmp_path):
+    ran, by_trouble, ends = in_trouble(search, tmp_path, IN_ITS_WORKER)
+    assert_output_is_cut(ran, by_trouble["prints"])
+    assert ends["dies"][0] == "failed" and "worker died" in ends["dies"][1]
+
+
+@pytest.mark.slow
+def test_troubled_trials_do_not_touch_the_others_in_workers(search, tmp_path):
+    ran, by_trouble, ends = in_trouble(search, tmp_path, [*IN_ITS_FUNCTION[:-1], *IN_ITS_WORKER])
+    assert_trouble_is_told(ran, by_trouble, ends)
+    assert ends["dies"][0] == "failed" and "worker died" in ends["dies"][1]
+
+
+def assert_output_is_cut(ran, trial):
+    printed = ran.folder / "ray" / trial.id / "stdout"
+    assert printed.stat().st_size < MOST_BYTES + 1000 and "what follows was not kept" in printed.read_text()[-200:]
+
+
+def assert_trouble_is_told(ran, by_trouble, ends):
     assert ends["raises"][0] == "failed" and "a bug of the user's" in ends["raises"][1]
     assert ends["nan"][0] == "pruned" and "loss is nan at epoch 2" in ends["nan"][1]
     assert ends["inf"][0] == "pruned" and "loss is inf at epoch 2" in ends["inf"][1]
     assert ends["unnamed"][0] == "failed" and "reports no 'loss' at epoch 2; it reports other" in ends["unnamed"][1]
     assert ends["silent"] == ("failed", "ended without a report")
-    assert ends["dies"][0] == "failed" and "worker died" in ends["dies"][1]
     rows = {row["trial"]: row for row in csv.DictReader((ran.folder / "trials.csv").open())}
     assert "a bug of the user's" in rows[by_trouble["raises"].id]["error"]
 
 
 def test_workers_are_reused(search):
-    ran = search("tiny.py", "--num-samples", "12", "--scheduler", "fifo", "--max-epochs", "2")
+    ran = search("tiny.py", "--num-samples", "6", "--scheduler", "fifo", "--max-epochs", "2")
     pids = set()
     for path in (ran.folder / "ray").glob("*/result.json"):
         pids |= {json.loads(line)["pid"] for line in path.read_text().splitlines()}
@@ -159,9 +199,9 @@ def test_a_function_without_checkpoints_is_never_begun_again(search_here):
 
 
 def test_a_time_budget_ends_the_search_with_an_answer(search_here):
-    ran = search_here("endless.py", "--time-budget", "4s")
+    ran = search_here("endless.py", "--time-budget", "2s")
     assert ran.code == 0
-    assert "the time budget of 4s is over" in ran.out
+    assert "the time budget of 2s is over" in ran.out
     assert math.isfinite(ran.record.best()[1].metrics["loss"])
 
 

@@ -78,7 +78,15 @@ def test_settings_are_numbers_within_their_domains(name):
     assert all(len({str(config[parameter]) for config in drawn}) > 1 for parameter in domains)
 
 
-@pytest.mark.parametrize("name", [name for name in SPACES if find_space(name).space.task])
+# By default `search_spaces/test_image_folder.py` reads and trains on such a folder.
+TASKS = [
+    pytest.param(name, marks=pytest.mark.slow) if name in SMALL else name
+    for name in SPACES
+    if find_space(name).space.task
+]
+
+
+@pytest.mark.parametrize("name", TASKS)
 def test_a_task_trains_reports_and_goes_on_from_a_saved_state(name, tree, tmp_path):
     space = find_space(SMALL.get(name, name)).space
     splits = data_of(space, tree)

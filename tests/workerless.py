@@ -216,6 +216,10 @@ class InThisProcess(Workerless):
     def saved_by(self, worker):
         return worker.save()
 
+    def _died(self, actor, error, on_error):
+        self._workers[actor].stop()  # the session that a worker's process would take with it
+        super()._died(actor, error, on_error)
+
     def remove_actor(self, tracked_actor, kill=False, stop_future=None):
         worker = self._workers.get(tracked_actor)
         lived = super().remove_actor(tracked_actor, kill, stop_future)

@@ -50,6 +50,7 @@ ray.shutdown()
 """
 
 
+@pytest.mark.slow  # a Ray of its own; by default `test_contract.py` has what is used of Ray here
 def test_processes_wait_for_the_actors_of_a_placement_group_that_takes_all_cpus():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -96,6 +96,14 @@ def test_a_trial_that_is_resumed_keeps_its_count(whole, tmp_path):
     assert again[1].status == "completed"
 
 
+def test_a_trial_that_failed_for_good_is_not_begun_again_by_resume(whole):
+    choices = {"scheduler": "fifo", "num_samples": 1, "max_epochs": 4}
+    for max_failures in (0, 5):
+        (trial,), events = whole(Doomed, **choices, max_failures=max_failures)
+        assert [event["will_retry"] for event in events if event["event"] == "trial_failed"] == [False]
+        assert (trial.status, len(trial.reports)) == ("failed", 2)
+
+
 class Waiting(Worker):
     """Trial 00000 finds no room for its second checkpoint."""
 

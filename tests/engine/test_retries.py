@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import ray.exceptions
+from workerless import in_this_process
 
 from tuner import run
 from tuner.engine.failures import as_a_worker_or_task_error
-from tuner.engine.output import MOST_BYTES
 from tuner.engine.retries import Retries
 from tuner.record.reading import read
 
@@ -75,7 +75,8 @@ def epochs(ran, trial="00000"):
     return [event["epoch"] for event in ran.events if event["event"] == "report" and event["trial"] == trial]
 
 
-@pytest.mark.parametrize("scheduler", ["asha", "hyperband"])
+# By default, `test_recovery.py` has bohb, which pauses as hyperband does, without workers.
+@pytest.mark.parametrize("scheduler", ["asha", pytest.param("hyperband", marks=pytest.mark.slow)])
 def test_a_lost_worker_costs_an_epoch_at_most(lossy, scheduler):
     options = ["--scheduler", scheduler, "--max-concurrent-trials", "1"]
     ran = lossy("killed once", "none", options=options)
@@ -87,8 +88,17 @@ def test_a_lost_worker_costs_an_epoch_at_most(lossy, scheduler):
     assert len(rungs) == len(set(rungs))
 
 
+@pytest.mark.slow  # by default the next one
+def test_a_function_without_checkpoints_begins_anew_in_another_worker(lossy):
+    assert_begins_anew(lossy("killed once", saves=False))
+
+
 def test_a_function_without_checkpoints_begins_anew_and_reports_no_epoch_twice(lossy):
-    ran = lossy("killed once", saves=False)
+    with in_this_process():
+        assert_begins_anew(lossy("lost once", saves=False))
+
+
+def assert_begins_anew(ran):
     assert ran.trials["00000"].status == "completed"
     assert epochs(ran) == [1, 2, 3, 4, 5] and [ran.trained(epoch) for epoch in (1, 2, 3, 4, 5)] == [2, 2, 2, 1, 1]
     assert ran.failed[0]["from_epoch"] == 0
@@ -102,6 +112,18 @@ def test_a_trial_that_always_loses_its_worker_ends(lossy):
     assert epochs(ran) == [1, 2] and ran.code == 0
 
 
+def test_a_poisoned_worker_is_replaced(lossy):
+    ran = lossy("poisoned once")
+    (failed,) = ran.failed
+    assert (failed["kind"], failed["will_retry"]) == ("cuda", True)
+    assert "usually a label or an index out of range" in failed["error"]
+    (trial,) = ran.record.trials
+    processes = [report.metrics["process"] for report in trial.reports]
+    assert trial.status == "completed" and ran.trained(3) == 2
+    assert len(set(processes[:2])) == len(set(processes[2:])) == 1 and processes[1] != processes[2]
+
+
+@pytest.mark.slow  # by default the test above, and the counts at the start
 def test_a_poisoned_worker_is_replaced_once(lossy):
     ran = lossy("poisoned once", "poisoned always", "none", options=["--max-concurrent-trials", "1"])
     once, always, none = (ran.trials[f"{number:05d}"] for number in range(3))
@@ -119,15 +141,39 @@ def test_a_poisoned_worker_is_replaced_once(lossy):
     assert ran.trained(3, "00001") == 2
 
 
-def test_what_a_trial_does_itself_is_not_tried_again(lossy):
+@pytest.mark.slow  # by default the two tests below
+def test_what_a_trial_does_itself_is_not_tried_again_in_workers(lossy):
     ran = lossy("a bug", "exits", "exits well", "hangs", options=["--trial-timeout", "3s", "--scheduler", "fifo"])
+    assert_trials_end_themselves(ran, {*OWN_ENDS, "hangs"})
+    assert_it_hung(ran)
+
+
+def test_what_a_trial_does_itself_is_not_tried_again(lossy):
+    with in_this_process():
+        assert_trials_end_themselves(lossy(*OWN_ENDS, options=["--scheduler", "fifo"]), OWN_ENDS)
+
+
+def test_a_trial_that_hangs_is_not_tried_again(lossy):
+    assert_it_hung(lossy("hangs", options=["--trial-timeout", "3s"]))
+
+
+OWN_ENDS = {"a bug": "failed", "exits": "failed", "exits well": "completed"}
+
+
+def assert_it_hung(ran):
+    (hung,) = [trial for trial in ran.record.trials if trial.config["trouble"] == "hangs"]
+    assert hung.status == "failed" and len(hung.reports) == 2
+    assert "no report for 3." in hung.reason and "--trial-timeout 3s" in hung.reason
+    (failed,) = [failed for failed in ran.failed if failed["trial"] == hung.id]
+    assert (failed["kind"], failed["will_retry"]) == ("user", False)
+
+
+def assert_trials_end_themselves(ran, troubles):
     by_trouble = {trial.config["trouble"]: trial for trial in ran.record.trials}
-    assert {name: trial.status for name, trial in by_trouble.items()} == {
-        "a bug": "failed", "exits": "failed", "exits well": "completed", "hangs": "failed",
-    }  # fmt: skip
+    assert set(by_trouble) == set(troubles)
+    assert {name: by_trouble[name].status for name in OWN_ENDS} == OWN_ENDS
     assert 'KeyError: "a bug of the user\'s"' in by_trouble["a bug"].reason
     assert "sys.exit(3)" in by_trouble["exits"].reason
-    assert "no report for 3." in by_trouble["hangs"].reason and "--trial-timeout 3s" in by_trouble["hangs"].reason
     assert {(failed["kind"], failed["will_retry"]) for failed in ran.failed} == {("user", False)}
     assert all(len(trial.reports) == 2 for trial in by_trouble.values())
 
@@ -160,6 +206,7 @@ def test_errors_that_would_end_rays_search_are_one_trials(error, kind):
     assert failure.kind == kind and str(error) in failure.error
 
 
+@pytest.mark.slow  # by default `test_recovery.py`, without workers
 def test_a_trial_that_failed_for_good_is_not_begun_again_by_resume(lossy, monkeypatch):
     first = lossy("killed always", options=["--max-failures", "0"])
     assert [failed["will_retry"] for failed in first.failed] == [False]
@@ -169,10 +216,10 @@ def test_a_trial_that_failed_for_good_is_not_begun_again_by_resume(lossy, monkey
     assert again == 0 and len(failed) == 1
 
 
-def test_reports_carry_the_figures_and_tensors_are_numbers(search, tmp_path):
+def test_reports_carry_the_figures_and_tensors_are_numbers(search_here, tmp_path):
     space = tmp_path / "tensors.py"
     space.write_text(TENSORS)
-    ran = search(str(space), "--scheduler", "fifo")
+    ran = search_here(str(space), "--scheduler", "fifo")
     by_kind = {trial.config["kind"]: trial for trial in ran.record.trials}
     for kind in ("scalar", "one", "numpy"):
         assert [report.metrics["loss"] for report in by_kind[kind].reports] == [1.0, 0.5], kind
@@ -181,24 +228,18 @@ def test_reports_carry_the_figures_and_tensors_are_numbers(search, tmp_path):
         "ValueError: 'loss' is reported as a tensor of shape (2,): report a number"
     )
     assert {"cpu_percent", "rss_bytes"} <= set(by_kind["one"].reports[0].metrics)
-    printed = tmp_path / "test" / "ray" / by_kind["prints"].id / "stdout"
-    assert printed.stat().st_size < MOST_BYTES + 1000 and "what follows was not kept" in printed.read_text()[-200:]
-    assert by_kind["prints"].status == "completed"
     assert "rss_bytes" not in ran.out
 
 
-TENSORS = '''"""Reports what is no plain number, and prints 30 MB."""
+TENSORS = '''"""Reports what is no plain number."""
 import numpy as np
 import torch
 from ray import tune
 from tuner.space import Space
 AS = {"scalar": torch.tensor, "one": lambda value: torch.tensor([value], requires_grad=True), "numpy": np.float32,
-      "many": lambda value: torch.tensor([value, value]), "prints": float}
+      "many": lambda value: torch.tensor([value, value])}
 def train(config):
     for epoch in (1, 2):
-        if config["kind"] == "prints":
-            for _ in range(300):
-                print("x" * 50_000)
         tune.report({"loss": AS[config["kind"]](1.0 / epoch)})
 space = Space(params={"kind": tune.grid_search(list(AS))}, train=train, max_epochs=2, num_samples=1)
 '''

@@ -53,10 +53,12 @@ def curves(record):
     return [(t.id, t.status, [report.metrics["loss"] for report in t.reports]) for t in record.trials]
 
 
-def test_ddp_finds_what_single_finds_prunes_as_it_does_and_leaves_nothing(search, nothing_left, capsys):
-    ran = search("tiny.py", "--num-samples", "4", "--max-epochs", "4", *DDP, name="ddp")
+@pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_ddp_finds_what_single_finds_prunes_as_it_does_and_leaves_nothing(search, nothing_left, capsys, number):
+    size = ["--num-samples", str(number), "--max-epochs", str(number)]
+    ran = search("tiny.py", *size, *DDP, name="ddp")
     with in_this_process():
-        alone = search("tiny.py", "--num-samples", "4", "--max-epochs", "4", "--max-concurrent-trials", "1", name="one")
+        alone = search("tiny.py", *size, "--max-concurrent-trials", "1", name="one")
     assert ran.code == 0 and "test        loss" in ran.out and "2 CPU per trial in 2 workers" in ran.out
     assert "pruned" in {trial.status for trial in ran.record.trials}
     for (*decisions, losses), (*expected, others) in zip(curves(ran.record), curves(alone.record), strict=True):
@@ -65,7 +67,7 @@ def test_ddp_finds_what_single_finds_prunes_as_it_does_and_leaves_nothing(search
     output = capsys.readouterr().out
     trial, _ = ran.record.best()
     for report in trial.reports:
-        assert f"epoch {report.epoch}/4: loss {report.metrics['loss']:.4f}" in output
+        assert f"epoch {report.epoch}/{number}: loss {report.metrics['loss']:.4f}" in output
     tested = json.loads((ran.folder / "best" / "metrics.json").read_text())["test"]
     assert f"loss {tested['loss']:.4f}, accuracy {tested['accuracy']:.4f}" in output
 

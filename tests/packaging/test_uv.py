@@ -38,6 +38,7 @@ def sessions():
         yield Path(folder)
 
 
+@pytest.mark.slow  # a Ray of its own; by default `test_environment.py` has what keeps Ray from another environment
 @pytest.mark.skipif(not UV or Path(sys.prefix) != ROOT / ".venv", reason="runs where uv has made the environment")
 def test_workers_under_uv_use_the_drivers_environment(tmp_path, sessions):
     options = ["--num-samples", "1", "--results", str(tmp_path), "--name", "mine", "--wandb", "disabled"]

@@ -51,6 +51,7 @@ def ran(command, folder):
     return done.stdout
 
 
+@pytest.mark.slow  # a Ray of its own
 def test_a_space_of_ones_own_package_is_searched_from_another_folder(project, tmp_path):
     options = ["--num-samples", "2", "--name", "mine", "--wandb", "disabled"]
     out = ran([project, "-m", "tuner.run", "--space", "my_package.my_space", *options], tmp_path)
@@ -60,9 +61,10 @@ def test_a_space_of_ones_own_package_is_searched_from_another_folder(project, tm
     assert all("venv" in Path(report["metrics"]["tuner"]).parts for report in reports)
 
 
-def test_the_spaces_that_ship_are_in_the_wheel(project, tmp_path):
+def test_the_spaces_that_ship_and_ones_own_are_found(project, tmp_path):
     assert "LeNet on CIFAR-10" in ran([project, "-m", "tuner.run", "--list"], tmp_path)
     planned = ran([project, "-m", "tuner.run", "--space", "cifar", "--dry-run"], tmp_path)
     assert "asha: compares trials after epochs 1, 2, 4, 8 " in planned
+    assert "loss" in ran([project, "-m", "tuner.run", "--space", "my_package.my_space", "--dry-run"], tmp_path)
     sample = "from search_spaces.datasets.cifar10_files import load_sample; print(len(load_sample('').train.targets))"
     assert ran([project, "-c", sample], tmp_path).strip() == "5000"

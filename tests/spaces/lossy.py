@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from ray import tune
+from ray.exceptions import RayActorError
 
 from tuner.space import Space
 
@@ -40,6 +41,8 @@ def trouble(name, epoch, times, folder):
         return
     if name == "killed once" and times == 0 or name == "killed always":
         os.kill(os.getpid(), signal.SIGKILL)
+    if name == "lost once" and times == 0:
+        raise RayActorError(error_msg="killed")  # what Ray's driver is told of a worker that was killed
     if name == "poisoned once" and times == 0 or name == "poisoned always":
         raise RuntimeError("CUDA error: device-side assert triggered\nCompile with `TORCH_USE_CUDA_DSA`")
     if name == "a bug":

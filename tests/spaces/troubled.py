@@ -24,6 +24,9 @@ def train(config):
                 case "unnamed":
                     tune.report({"other": loss})
                     continue
+                case "prints":
+                    for _ in range(300):
+                        print("x" * 50_000)
                 case "dies":
                     os._exit(7)
         try:
@@ -40,7 +43,7 @@ def train(config):
                     continue
 
 
-TROUBLES = ["none", "raises", "nan", "inf", "unnamed", "silent", "greedy", "slow", "dies", "last"]
+TROUBLES = ["none", "raises", "nan", "inf", "unnamed", "silent", "greedy", "slow", "prints", "dies", "last"]
 
 space = Space(
     params={"trouble": tune.grid_search(TROUBLES), "x": tune.uniform(0, 1)},

@@ -58,7 +58,7 @@ def ran(before="", uses=()):
 
 @pytest.fixture(scope="module")
 def late():
-    return ran(LATE, [*USES, LOOKS])
+    return ran(LATE, [*USES[:2], LOOKS])
 
 
 def test_optimizers_step_without_the_compiler_to_the_same_weights(late):
@@ -68,9 +68,14 @@ def test_optimizers_step_without_the_compiler_to_the_same_weights(late):
     assert loaded_by_torch and not loaded
 
 
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", USES[:2])
 def test_whoever_uses_the_compiler_gets_it(late, use):
     assert late[2][use]
+
+
+@pytest.mark.slow  # each loads the compiler; by default a call and an import do
+def test_whoever_uses_the_compiler_in_any_way_gets_it():
+    assert all(ran(LATE, USES)[2].values())
 
 
 def test_who_goes_through_all_modules_does_not_load_it(late):

@@ -184,8 +184,8 @@ def test_rules_that_no_search_would_take_are_refused(rules, message):
 
 
 @pytest.mark.parametrize("scheduler", ["asha", "median"])
-def test_the_searchs_own_rules_give_its_recorded_stops_again(search, scheduler):
-    ran = search("quadratic", "--num-samples", "16", "--max-epochs", "9", "--scheduler", scheduler)
+def test_the_searchs_own_rules_give_its_recorded_stops_again(search_here, scheduler):
+    ran = search_here("quadratic", "--num-samples", "16", "--max-epochs", "9", "--scheduler", scheduler)
     stops = sum(trial.status == "pruned" for trial in ran.record.trials)
     assert stops > 3 and reproduced(ran.record) == stops
     assert (ran.folder / "report.html").stat().st_size < 8e6
