@@ -100,6 +100,7 @@ def test_a_number_of_a_report_and_a_decision_is_read_back_as_it_was(tmp_path, va
     assert report["metrics"]["word"] == "nano"
 
 
+@settings(deadline=None)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
                     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
 def test_a_line_is_read_as_the_standard_library_reads_it(value):

@@ -81,6 +81,7 @@ def test_an_extended_search_proposes_what_it_has_proposed(searcher, numbers, poi
     assert extended[:few] == begun and len(extended) == many
 
 
+@settings(deadline=None)
 @given(st.integers(1, 2000), st.integers(0, 300), st.integers(0, 300), st.integers(0, 9))
 def test_a_sample_is_extended_at_its_end(size, num, more, seed):
     num = min(size, num)
@@ -103,7 +104,7 @@ def test_refine_keeps_to_the_branch_of_the_best_trial_or_leaves_it_whole():
     assert len({str(config) for config in configs}) == 30, "no setting twice: an inactive parameter is no difference"
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_a_drawn_setting_becomes_a_config_and_the_same_point_again(seed):
     (config,) = settings_of("random", space := conditional(), num=1, seed=seed)
