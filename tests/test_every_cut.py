@@ -61,7 +61,14 @@ def outcome_of(folder):
     return [{name: event[name] for name in event.keys() - {"time", "checkpoint"}} for event in kept], ends
 
 
-@pytest.mark.parametrize(("searcher", "scheduler"), PAIRS)
+# The others differ by their searcher alone, which `test_recorded.py` resumes by default.
+BY_DEFAULT = [("random", "asha"), ("refine", "median"), ("bohb", "bohb"), ("random", "hyperband"), ("random", "pbt")]
+
+
+@pytest.mark.parametrize(
+    ("searcher", "scheduler"),
+    [pair if pair in BY_DEFAULT else pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS],
+)
 def test_cut_again_and_again(whole, monkeypatch, searcher, scheduler):
     monkeypatch.setattr(*KEPT)
     choices = {"searcher": searcher, "scheduler": scheduler}
