@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tuner import run
-from tuner.drive import preflight
+from tuner.drive import preflight, running
 
 HEAD = """
 import threading
@@ -50,7 +50,7 @@ def command(tmp_path, monkeypatch, capsys):
         raise Reached
 
     monkeypatch.setattr(driver, "ray_here", lambda *args: contextlib.nullcontext())
-    monkeypatch.setattr(run, "search_and_print", start)
+    monkeypatch.setattr(running, "search_and_print", start)
 
     def ran(text="", *options, space="", **task):
         functions = ", ".join(f"{name}={value}" for name, value in {**TASK, **task}.items())
