@@ -1,7 +1,7 @@
 """A search whose trials fail by the user's code: it stops, says where, and goes on after the code was corrected."""
 
 import pytest
-from conftest import SPACES
+from killing import SPACES
 
 OPTIONS = ("--max-concurrent-trials", "1")
 

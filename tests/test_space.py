@@ -116,7 +116,11 @@ def test_a_missing_file_is_told():
         ),
         (HEAD + "space = Space(params={}, train=train)\n", "no params: there is nothing to search", 9),
         (HEAD + "space = Space(params={'x': tune.uniform(0, 1)})\n", "exactly one of task= and train=", 9),
-        (HEAD + "space = Space(param={'x': tune.uniform(0, 1)})\n", "unexpected keyword argument 'param'", 9),
+        (
+            HEAD + "space = Space(param={'x': tune.uniform(0, 1)})\n",
+            "Space has no argument 'param'; did you mean 'params'",
+            9,
+        ),
         (
             HEAD + "space = Space(params={'x': tune.choice([1])}, train=train, mutable=('y',))\n",
             "mutable names 'y'",

@@ -165,7 +165,7 @@ def test_the_command_says_what_it_needs(one_ray, options, tmp_path, monkeypatch,
 def test_a_trial_that_meets_a_broken_picture_fails_with_its_path_and_leaves_no_process(search_here, tree):
     path = add(tree / "train" / "dog", "2.jpg", size=(200, 200))
     path.write_bytes(path.read_bytes()[:-2000])
-    options = ["--data-dir", str(tree), "--num-samples", "1", "--max-epochs", "1"]
+    options = ["--data-dir", str(tree), "--num-samples", "1", "--max-epochs", "1", "--no-preflight"]
     ran = search_here("imagefolder:space64", *options)
     (trial,) = ran.trials.values()
     assert ran.code == 1 and trial.status == "failed"

@@ -70,7 +70,6 @@ class ProgressTable(CLIReporter):
     ) -> None:
         self._in_place = sys.stdout.isatty()
         self._cell = Cell() if in_notebook() else None
-        self._is_live = self._in_place or self._cell is not None
         self._shortest_pause_s = self._pause_s = 1.0 if self._is_live else 60.0
         self._reported = -math.inf if self._is_live else time.monotonic()
         names = [name for name, _ in parameters.leaves(params)]
@@ -90,6 +89,10 @@ class ProgressTable(CLIReporter):
         self._lines = 0
         if not self._is_live:
             tracker.on_end = self._say_end
+
+    @property
+    def _is_live(self) -> bool:
+        return self._in_place or self._cell is not None
 
     def set_search_properties(self, metric: str | None, mode: str | None) -> bool:
         return True
