@@ -1,6 +1,7 @@
 """The journal mirrored into W&B: one run a trial, in a group, with why it ended."""
 
 import os
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -25,6 +26,13 @@ class Run:
 
     def finish(self, exit_code=0):
         self.exit_code = exit_code
+
+
+@pytest.fixture(autouse=True)
+def as_it_was(monkeypatch):
+    """The command lowers its process's priority and ignores SIGTERM; later tests and their children do neither."""
+    monkeypatch.setattr(os, "nice", lambda increment: 0)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
 
 
 @pytest.fixture
