@@ -233,7 +233,7 @@ def test_a_page_elsewhere_cannot_act(page, real, elsewhere):
         page.evaluate(script, f"{real.url}api/experiments")
     # A cookie has no port: to the browser both pages are of one site, so it sends the session along.
     assert "tuner" in went.value.request.all_headers()["cookie"]
-    assert went.value.status == 403 and "the Origin header names another page" in page.content()
+    assert went.value.status == 403 and "the Origin header names another site" in page.content()
     assert real.client.experiments() == []
 
 
