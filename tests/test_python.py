@@ -241,6 +241,7 @@ def test_the_digest_follows_the_functions_and_what_they_use(tmp_path):
         assert code_digest(Space(params={"x": tune.uniform(0, 1)}, train=unknown)) == ""
 
 
+@pytest.mark.slow
 def test_the_notebook_of_the_documentation_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     notebook = nbformat.read(ROOT / "docs" / "notebook.ipynb", as_version=4)
