@@ -8,9 +8,12 @@ from hypothesis import strategies as st
 from ray import tune
 from test_searchers import drive, experiment_of
 
+from tuner.drive.result import load
 from tuner.drive.sampling import extendable_sample
 from tuner.drive.searchers import build_searcher
 from tuner.errors import RequestError
+from tuner.record.journal import Journal
+from tuner.record.saved_experiment import save_experiment
 from tuner.space import Space
 from tuner.spec import parameters
 from tuner.spec.experiment import CHOICES, nested, words
@@ -113,6 +116,19 @@ def test_a_drawn_setting_becomes_a_config_and_the_same_point_again(seed):
     whole = parameters.merged(space.constants, config)
     assert whole["steps"] == 4 and whole["net"]["kind"] == "mlp"
     assert parameters.searched_in(space.declared, whole) == config
+
+
+def test_the_best_trial_of_a_result_has_the_nested_constants(tmp_path):
+    space = conditional()
+    config = {"optimizer": {"name": "adam", "lr": 0.01, "decay": None}, "width": 8, "net": {"depth": 2}}
+    experiment = experiment_of("random", results=str(tmp_path), name="x")
+    experiment.folder.mkdir()
+    save_experiment(experiment, experiment.folder, {"space": {"constants": space.constants}})
+    journal = Journal(experiment.folder / "journal.jsonl")
+    journal.write("trial_suggested", "00000", config=config)
+    journal.write("report", "00000", epoch=1, metrics={"loss": 0.5})
+    journal.close()
+    assert load(experiment.folder).best.config == {**config, "net": {"kind": "mlp", "depth": 2}, "steps": 4}
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def assemble(
             stop=halt,
             callbacks=[JournalCallback(journal, judge, halt, retries, tracker), *loggers, *users],
             progress_reporter=ProgressTable(
-                experiment, num_settings, tracker, halt.left_s, nodes.notice, loaded_space.space.params, table
+                experiment, num_settings, tracker, halt.left_s, nodes.notice, loaded_space.space.declared, table
             ),
             verbose=1,
         ),

@@ -20,6 +20,7 @@ import numpy as np
 
 from tuner.errors import OUT_OF_MEMORY, RequestError, nearest
 from tuner.spec import domains, parameters
+from tuner.spec.experiment import nested
 from tuner.spec.space import Space
 from tuner.spec.spaces import place_of, place_raised, with_place
 from tuner.training.data import Arrays, DataError, Part, Splits, read_examples
@@ -179,7 +180,7 @@ def sendable(name: str, value: Any, cloudpickle: Any) -> None:
         cloudpickle.CloudPickler(Nowhere(), protocol=5, buffer_callback=lambda buffer: None).dump(value)
         return
     except Exception as error:  # an object's own __reduce__ may raise anything
-        problem = " ".join(str(error).split())
+        problem = one_line(error)
     from ray.util import inspect_serializability
 
     _, failures = inspect_serializability(value, name=name, print_file=io.StringIO())
@@ -240,14 +241,7 @@ def resolved(space: Space, flat: Mapping[str, Any]) -> Config:
     """The config of flattened values; computes those of `tune.sample_from`."""
     from ray.tune.search.variant_generator import generate_variants
 
-    nested: Config = {}
-    for path, value in flat.items():
-        *outer, name = path.split("/")
-        inside = nested
-        for each in outer:
-            inside = inside.setdefault(each, {})
-        inside[name] = value
-    config = parameters.decode(space.declared, nested)
+    config = parameters.decode(space.declared, nested(flat))
     try:
         drawn: Config = next(spec["config"] for _, spec in generate_variants({"config": config}))
     except Exception as error:  # of a function in tune.sample_from

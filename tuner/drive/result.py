@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from tuner.drive.answer import trials_table
-from tuner.drive.best import METRICS
+from tuner.drive.best import CONFIG, METRICS
 from tuner.errors import RequestError, blamed
 from tuner.record.files import json_in
 from tuner.record.results import ExperimentRecord
 from tuner.record.results import load as load_record
+from tuner.spec.parameters import merged
 from tuner.views.labels import escaped, figures, setting
 from tuner.views.tables import counts, trial_rows
 
@@ -52,7 +53,7 @@ class SearchResult:
         if winner is None:
             return None
         trial, report = winner
-        config = {**self._record.constants, **trial.config}
+        config = merged(self._record.constants, trial.config)
         return BestTrial(
             trial.id, report.epoch, config, dict(report.metrics), _test_of(self.folder, trial.id, report.epoch)
         )
@@ -129,7 +130,7 @@ def _test_of(folder: Path, trial: str, epoch: int) -> dict[str, Any] | None:
     """The test metrics of best/metrics.json, if they are those of this trial and epoch."""
     best = folder / "best"
     try:
-        config, metrics = json_in(best, "config.json"), json_in(best, METRICS)
+        config, metrics = json_in(best, CONFIG), json_in(best, METRICS)
         same = (config["trial"], config["epoch"]) == (trial, epoch)
         return dict(metrics["test"]) if same and metrics["test"] else None
     except (OSError, ValueError, KeyError, TypeError, RequestError):

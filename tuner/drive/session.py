@@ -34,7 +34,7 @@ from tuner.record.report_keys import USAGE
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import damaged_experiment, save_experiment
 from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, option, words
-from tuner.spec.facts import facts_of
+from tuner.spec.facts import facts_of, space_facts
 from tuner.spec.places import is_uri, local_root
 from tuner.spec.resources import Resources, resources_of
 from tuner.spec.spaces import LoadedSpace, find_space, place_of, place_raised, with_place
@@ -134,7 +134,7 @@ def resume(
             f"{earlier.experiment.num_samples}; give a larger number, or leave it out"
         )
     loaded_space = loaded_space or find_space(wanted.space)
-    now = facts_of(loaded_space, [])["space"]
+    now = space_facts(loaded_space)
     try:
         before = earlier.facts["space"]
         old = before["params"] | before.get("constants", {})

@@ -17,20 +17,25 @@ from tuner.spec.spaces import LoadedSpace
 
 def facts_of(loaded_space: LoadedSpace, argv: list[str]) -> dict[str, Any]:
     """The part of experiment.json that is known before the data is read: the space, versions, commit and command."""
-    space = loaded_space.space
     return {
         "best_rule": BEST_RULE,
-        "space": {
-            "path": str(loaded_space.path or ""),
-            "sha256": loaded_space.sha256,
-            "params": parameters.describe(space.declared),
-            "constants": space.constants,
-            "mutable": list(space.mutable),
-        },
+        "space": space_facts(loaded_space),
         "versions": versions(),
         "git_commit": git_commit(),
         "command": [sys.executable, "-m", "tuner.run", *argv],
         "created": round(time.time(), 3),
+    }
+
+
+def space_facts(loaded_space: LoadedSpace) -> dict[str, Any]:
+    """What experiment.json records of the space: its file, the file's sha256, and the declared parameters."""
+    space = loaded_space.space
+    return {
+        "path": str(loaded_space.path or ""),
+        "sha256": loaded_space.sha256,
+        "params": parameters.describe(space.declared),
+        "constants": space.constants,
+        "mutable": list(space.mutable),
     }
 
 

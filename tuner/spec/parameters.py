@@ -68,9 +68,7 @@ def searched(params: Params) -> Setting:
 def constants(params: Params) -> Setting:
     """The constants alone, nested as they were declared."""
     inner = {name: constants(value) if is_nested(value) else value for name, value in params.items()}
-    return {name: value for name, value in inner.items() if value and isinstance(value, dict) and is_nested(value)} | {
-        name: value for name, value in inner.items() if is_constant(value)
-    }
+    return {name: value for name, value in inner.items() if is_constant(value) or (value and is_nested(value))}
 
 
 def merged(constants: Params, config: Params) -> Setting:
@@ -144,7 +142,8 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 def describe(params: Params) -> dict[str, dict[str, Any]]:
     """Name of a flattened config -> its domain as JSON, as experiment.json records it.
 
-    A name that several branches declare has the kind and bounds of all, or the kind `conditional` if kinds differ.
+    A name that several branches declare in different ways has the values of all if each is a choice; otherwise it has
+    the kind `conditional`, with the domain of each branch.
     """
     return {path: _described(values) for path, values in leaves(params)}
 
