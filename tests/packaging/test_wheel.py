@@ -1,6 +1,5 @@
 """The wheel, installed by pip into somebody's own project, searches that project's space from any folder."""
 
-import ensurepip
 import os
 import subprocess
 import sys
@@ -36,8 +35,8 @@ def project(tmp_path_factory):
     (wheel,) = folder.glob("*.whl")
     venv.create(folder / "venv")
     python = str(folder / "venv" / "bin" / "python")
-    (pip,) = (Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")  # runs without being installed itself
-    ran([python, str(pip / "pip"), "install", "-q", "--no-deps", "--no-index", str(wheel)], folder)
+    pip = [sys.executable, "-m", "pip", "--python", python]  # Debian's venv and ensurepip have no pip of their own
+    ran([*pip, "install", "-q", "--no-deps", "--no-index", str(wheel)], folder)
     (site,) = (folder / "venv").glob("lib/python*/site-packages")
     # Paths in a .pth file have their own .pth files ignored: our checkout, installed as editable, is not seen.
     (site / "others.pth").write_text(f"{sysconfig.get_paths()['purelib']}\n{folder}\n")
