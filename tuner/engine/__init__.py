@@ -4,8 +4,8 @@
 and lists the differences. It passes with Ray 2.59 and 2.60. Ray 2.58 lacks one function,
 `maybe_enable_token_auth_if_token_available`, without which a search cannot join a cluster that requires a token.
 
-The tables show the effect of each change to Ray, measured with and without the change (Ray 2.60, two cores). Unless
-a row says otherwise, processes are counted in a search of 16 short ASHA trials, two at a time.
+The tables show the effects of changes to Ray, measured with and without the change (Ray 2.60, two cores). Unless a
+row says otherwise, processes are counted in a search of 16 short ASHA trials, two at a time.
 
 | overridden method | effect | with | without |
 | --- | --- | --- | --- |
@@ -36,7 +36,7 @@ a row says otherwise, processes are counted in a search of 16 short ASHA trials,
 Three things use only Ray's public interfaces:
 
 * `Watch`, a callback, handles trials that stop reporting and nodes that drain.
-* The scheduler in `decisions.py` keeps the queue of unfinished trials.
+* The scheduler in `tuner.drive.decisions` keeps the queue of unfinished trials.
 * `TUNE_GLOBAL_CHECKPOINT_S` turns off Ray's snapshots during the search.
 
 `is_finished` is Ray's own method: it costs 0.8 us per event with 10,000 trials.

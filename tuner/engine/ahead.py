@@ -1,4 +1,4 @@
-"""Starts the driver's imports, and worker processes that import torch, before the first trial needs them.
+"""Starts the driver's imports, and worker processes with theirs, before the first trial needs them.
 
 By default Ray starts one process per CPU. Those are too many when few trials run at once, because each imports torch.
 They are too few for ddp, where each trial has one more process that waits beside its workers. Ray also ends idle
@@ -28,11 +28,11 @@ KEEP_S = 600
 
 
 def private_options(folder: str, num_processes: int, imports: Sequence[str]) -> dict[str, Any]:
-    """Returns options for `ray.init` that prepare `start_ahead`; Ray then starts no worker processes on its own.
+    """Returns options for `ray.init` that prepare `start_ahead`; Ray itself then starts workers only when needed.
 
     Args:
         folder: where Ray puts its sockets and logs.
-        num_processes: processes that `start_ahead` will request; Ray drops requests beyond this number.
+        num_processes: processes that `start_ahead` will request; Ray drops its requests beyond this number.
         imports: modules that each worker process imports when it starts.
     """
     config = {
@@ -65,7 +65,8 @@ def importing(modules: Sequence[str]) -> Iterator[None]:
 def start_ahead(num_processes: int) -> None:
     """Makes this machine's Ray start that many worker processes, without waiting for them.
 
-    Ray has no Python function for this, so it calls the raylet directly (ray 2.60, NodeManagerService.PrestartWorkers).
+    Ray has no Python function for this, so this calls the raylet (ray 2.60, NodeManagerService.PrestartWorkers). If
+    that fails, it logs a warning, and Ray starts the workers with the trials.
     """
     context, (node,) = ray.get_runtime_context(), ray.nodes()
     request = PrestartWorkersRequest(  # its default language, 0, is Python

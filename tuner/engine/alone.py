@@ -1,7 +1,7 @@
 """Starts a Ray for one search and one user on this machine: private, on loopback, without services for clusters.
 
 `ray.init` starts three such services, and has no option to leave them out (ray 2.60). They are the autoscaler's
-monitor, a reduced dashboard, and the log monitor, which would print workers' output in the driver. Each imports Ray.
+monitor, a reduced dashboard, and the log monitor, which can print workers' output in the driver. Each imports Ray.
 
 Without them Ray starts in 1.4 s instead of 2.2 s and ends in 0.1 s instead of 1.4 s. It also uses 1.3 s less CPU time
 while workers import torch (two cores, AMD EPYC).
@@ -46,8 +46,8 @@ def no_cluster_services() -> Iterator[None]:
 def session_folder() -> Iterator[str]:
     """Creates a folder for Ray's sockets and logs that only this user may enter, and removes it afterwards.
 
-    Ray makes every folder that it creates writable for all users of the machine, such as /tmp/ray/session_*. A private
-    folder around Ray's own keeps other users out.
+    Ray makes its own folders, such as /tmp/ray/session_*, writable for all users of the machine. The private folder
+    around them keeps other users out.
     """
     base = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")  # the order in which Ray looks
     if not base.exists():
@@ -78,8 +78,8 @@ def on_loopback() -> Iterator[None]:
 def keep_token_private() -> None:
     """Creates Ray's authentication token so that only this user can read it; Ray itself applies only the umask.
 
-    An existing token is kept. If it is this user's and everybody can read it, as after an earlier Ray, its mode
-    becomes 0600.
+    It creates none if the environment names a token or turns tokens off. An existing token is kept. If it is this
+    user's and everybody can read it, as after an earlier Ray, its mode becomes 0600.
     """
     path = Path.home() / ".ray" / "auth_token"  # the path that Ray documents
     try:

@@ -55,7 +55,7 @@ def check_head(address: str) -> None:
 
 
 def _listening(address: str) -> str:
-    """Returns the head's `host:port`; raises RequestError if nothing listens there."""
+    """Returns the head's `host:port`; raises RequestError if the address is wrong or nothing listens there."""
     try:
         head: str = canonicalize_bootstrap_address_or_die(address)
     except ConnectionError as error:  # no cluster runs on this machine, or more than one
@@ -76,10 +76,10 @@ def _asked(address: str, head: str) -> tuple[dict[str, Any], list[Any]]:
     Raises:
         RequestError: the tokens of this machine and the cluster do not match, or what listens there is no Ray head.
     """
-    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # hides a premature "is enabled"
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # hides "is enabled", logged too early
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     try:
-        ensure_token_if_auth_enabled(create_token_if_missing=False)  # without a token GcsClient would end the process
+        ensure_token_if_auth_enabled(create_token_if_missing=False)  # raises if there is none; GcsClient would exit
     except AuthenticationError:
         path = os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")
         raise RequestError(

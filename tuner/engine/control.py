@@ -1,4 +1,4 @@
-"""Reads and writes the cluster state that Ray's control service (GCS) keeps without a public call."""
+"""Reads and writes state of the cluster in Ray's control service (GCS), for which Ray has no public function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def draining_nodes() -> frozenset[str]:
 
 
 def launchable_groups() -> list[tuple[dict[str, float], int]]:
-    """Returns (a node's resources, maximum number of nodes or -1 = unlimited) for each node group of an autoscaler."""
+    """Returns (a node's resources, maximum number of nodes or -1 = unlimited) for each node group of the autoscaler."""
     config = state.get_cluster_config()
     return [(dict(group.resources), group.max_count) for group in config.node_group_configs] if config else []
 

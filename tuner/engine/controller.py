@@ -2,7 +2,7 @@
 
 `ray.tune.Tuner` takes its controller's class from `ray.tune.tune`; `installed` puts this class there for a search.
 `retries.py` decides whether a failed trial is retried. A retried trial keeps its rung and its bracket. The scheduler
-and the journal get each epoch once.
+and the journal do not get the epochs that a retry repeats.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ STOP_S = 5  # seconds for a worker to end its epoch when the search ends; Ray th
 class Controller(TuneController):
     """Ray's controller with other rules for failures, idle workers and epochs that are trained again.
 
-    Args:
-        nodes: gives the number of idle workers to keep.
+    Attributes:
+        nodes: gives the maximum number of idle workers, and the drained nodes.
         on_this_machine: whether workers inherit the driver's environment.
         retries: decides whether a failed trial is retried.
         watch: calls `fail` and `move`.
         waiting: called with the reason why a trial cannot continue for now.
     """
 
-    # Class attributes, set by `installed` on a subclass: Ray's snapshot writes every instance attribute as JSON.
+    # Class attributes, set by `installed` on a subclass: Ray's snapshot would write instance attributes as JSON.
     nodes: Nodes
     on_this_machine: bool
     retries: Retries
@@ -56,7 +56,7 @@ class Controller(TuneController):
         if self.on_this_machine:
             self._class_cache = ActorClasses()
         self._actor_force_cleanup_timeout = STOP_S
-        self._judged_until: dict[str, int] = {}  # retried trial -> its last epoch that the scheduler judged
+        self._judged_until: dict[str, int] = {}  # retried trial -> its last reported epoch
         theirs = self._actor_manager._actor_task_failed
         # Ray's actor manager ends the whole search for an error that is neither an actor's nor a task's. The error of
         # a worker that the node's memory monitor has killed is such an error.
@@ -95,10 +95,10 @@ class Controller(TuneController):
     fail = _process_trial_failure
 
     def _had_been_judged(self, trial: SearchTrial) -> bool:
-        """Handles a worker that died after its report but before Ray registered the report's checkpoint.
+        """Registers the checkpoint of a report whose worker died before Ray had registered it.
 
-        The checkpoint is whole, because `tune.report` copies it before it reports. Returns True if the scheduler
-        stopped or paused the trial at that report: the trial then needs no worker and no retry.
+        The checkpoint is whole, because `tune.report` copies it before it reports. If the scheduler stopped or paused
+        the trial at that report, this does so and returns True: the trial needs no worker and no retry.
         """
         decision = self._cached_trial_decisions.pop(trial.trial_id, None)
         name = (trial.last_result or {}).get(CHECKPOINT_DIR_NAME)
@@ -115,7 +115,7 @@ class Controller(TuneController):
         return decision in (TrialScheduler.STOP, TrialScheduler.PAUSE)
 
     def _kill_worker(self, trial: Trial) -> None:
-        """Kills a trial's worker at once; Ray then calls none of the callbacks for an actor that ends."""
+        """Kills a trial's worker, if any, at once; Ray then calls none of the callbacks for an actor that ends."""
         actor = self._trial_to_actor.get(trial)
         if actor is None:
             return
@@ -139,7 +139,7 @@ class Controller(TuneController):
         return bool(super()._maybe_reuse_cached_actor(trial))
 
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> str | None:
-        """Passes each epoch's report on once; scheduler, searcher and journal get no repeated epoch and no WAITS."""
+        """Drops WAITS and the epochs that a retry repeats: scheduler, searcher and journal do not get them."""
         if WAITS in result:  # this is no report, so the trial's silence continues
             self.waiting(result[WAITS])
             self.watch.waits(trial, result[WAITS])
@@ -154,7 +154,7 @@ class Controller(TuneController):
         return str(TrialScheduler.CONTINUE)
 
     def move(self, trial: SearchTrial) -> None:
-        """Kills a trial's worker and queues the trial again; it resumes from its checkpoint on another worker."""
+        """Kills a trial's worker and queues the trial again; another worker resumes it from its checkpoint, if any."""
         self._kill_worker(trial)
         trial.will_retry = True
         self._requeue_trial(trial)

@@ -8,7 +8,7 @@ from typing import Any
 from tuner.errors import OUT_OF_MEMORY
 from tuner.spec.spaces import place_in
 
-# Text in an error after which the process cannot use CUDA any more -> its usual cause. The first match counts.
+# Text in an error after which the process may be unable to use CUDA -> its usual cause. The first match counts.
 CUDA = {
     "device-side assert triggered": "a label or an index out of range: labels go from 0 to the model's outputs - 1",
     "illegal memory access": "an index out of range or a tensor of a wrong shape in a custom kernel",
@@ -21,10 +21,10 @@ CUDA = {
 
 
 def kind_of(error: Any) -> tuple[str, str]:
-    """Returns the kind of a trial's failure (`oom`, `cuda`, `nan`, `user`, `worker_lost`) and a one-line text.
+    """Returns the kind of a trial's failure (`oom`, `cuda`, `user` or `worker_lost`) and a one-line text.
 
     Args:
-        error: the exception that Ray pickled (RayTaskError, RayActorError), its text, or None.
+        error: the exception itself, or wrapped by Ray (RayTaskError), or a RayActorError; None = unknown.
     """
     from ray.exceptions import RayActorError, RayTaskError
 
@@ -43,7 +43,7 @@ def kind_of(error: Any) -> tuple[str, str]:
 
 
 def recognised(error: Any) -> tuple[str, str]:
-    """Returns the kind of a trial's own exception (or of its text), and its usual cause if that is known."""
+    """Returns the kind of a trial's own exception (or of its text), and its usual cause, if known."""
     text = str(error)
     if isinstance(error, MemoryError) or "OutOfMemoryError" in type(error).__name__:
         return "oom", ""
@@ -55,7 +55,7 @@ def recognised(error: Any) -> tuple[str, str]:
 
 
 def likeness(error: str) -> str:
-    """Returns what equal failures have in common: the exception's type and place, or else the text without digits."""
+    """Returns what equal failures share: the exception's type and place, or else the text with 0 for each number."""
     placed = re.match(r"(\w+): .*?(\(/[^()]+, line \d+\))", error)
     return " ".join(placed.groups()) if placed else re.sub(r"\d+", "0", error)
 

@@ -1,4 +1,4 @@
-"""Ends a whole search early: after a time budget, a wrong request or a signal."""
+"""Ends a whole search early: after a time budget, a wrong request, a signal or repeated failures."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ray.tune import Stopper
 
 from tuner.errors import RequestError
 
-TELL_S = 60.0
+TELL_S = 60.0  # least seconds between two printed reasons
 
 
 class Halt(Stopper):
-    """Stops every trial as soon as it has a reason; Ray calls `stop_all` after each event.
+    """Stops every trial as soon as it has a reason; Ray calls `stop_all` at each step of its loop.
 
     Args:
         budget: the time budget as the user wrote it ("30m").
@@ -41,7 +41,7 @@ class Halt(Stopper):
         self.reason, self.interrupted = self.reason or reason, True
 
     def give_up(self, reason: str) -> None:
-        """Stops the search because its trials fail; the experiment can be resumed after the code was corrected."""
+        """Stops the search because its trials fail; the user can correct the code and resume the experiment."""
         self.reason, self.gave_up = self.reason or reason, True
 
     def left_s(self) -> float | None:

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 def correct() -> None:
-    """Corrects what Ray read from the environment at import; warns in one line if Ray already has workers."""
+    """Corrects a constant that Ray read at import; warns in one line if this process has already started Ray."""
     # Under `uv run` Ray would build an environment per session, which takes 60 s.
     ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
     if ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.SCRIPT_MODE:

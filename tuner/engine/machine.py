@@ -1,4 +1,4 @@
-"""Counts this machine's CPUs and GPUs as Ray counts them, before Ray is started."""
+"""Counts the CPUs and GPUs of this machine that a search may use, before Ray is started."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def num_cpus() -> int:
 
 
 def num_gpus() -> int:
-    """Returns the number of GPUs that this process may use: all, or those that CUDA_VISIBLE_DEVICES allows."""
+    """Returns the number of GPUs that this process may use; CUDA_VISIBLE_DEVICES and similar variables reduce it."""
     from ray._private.accelerators import get_accelerator_manager_for_resource
 
     manager = get_accelerator_manager_for_resource("GPU")

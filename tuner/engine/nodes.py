@@ -14,12 +14,12 @@ from tuner.engine import control
 from tuner.engine.shares import Want, agreed
 from tuner.spec.resources import Resources
 
-LOOK_S = 2.0  # seconds between two queries of the cluster, each three calls to its head
-UNBOUNDED = 1000  # number of nodes assumed for a node type that an autoscaler may start without limit
+LOOK_S = 2.0  # least seconds between two queries of the cluster, each six calls to its head or more
+UNBOUNDED = 1000  # most nodes counted of one node type, also if an autoscaler may start them without limit
 
 
 class Nodes:
-    """Tells how many trials of one search the cluster can run; without a cluster, what this machine had at the start.
+    """Tells how many trials of one search the cluster can run; without a cluster, how many fitted at the start.
 
     Args:
         resources: one trial's resources; its `concurrent` is the number of trials at the start.
@@ -40,10 +40,10 @@ class Nodes:
         self.wanted = self._most or resources.concurrent
 
     def concurrent(self) -> int:
-        """Returns how many trials may be alive at once, at least 1.
+        """Returns how many trials may run or start at once: at least 1, at most this search's share of the cluster.
 
-        A requested number applies even if fewer trials fit. The trials without a node make the autoscaler add nodes,
-        and an autoscaler need not publish its limit.
+        On a cluster, a requested number applies even if fewer trials fit. The trials without a node make the autoscaler
+        add nodes, and an autoscaler need not publish its limit.
         """
         if not self._follow:
             return self._resources.concurrent
@@ -52,7 +52,7 @@ class Nodes:
         return most if self._part is None else min(most, self._part)
 
     def too_many(self, num_workers: int) -> bool:
-        """Whether this many workers exceed this search's share of a cluster that it shares with other searches."""
+        """Whether this many trials' workers exceed this search's share of the cluster; False if no other search runs."""
         self._look()
         return self._part is not None and num_workers > self._part
 
@@ -63,7 +63,7 @@ class Nodes:
         return self._leaving
 
     def notice(self, num_waiting: int, num_running: int) -> str:
-        """Returns why trials wait, if trials wait and none runs; otherwise an empty text."""
+        """Returns why trials wait, if trials wait on a cluster and none runs; otherwise an empty text."""
         if not self._follow or not num_waiting or num_running:
             return ""
         self._look()
@@ -90,10 +90,7 @@ class Nodes:
 
 
 def present() -> tuple[list[dict[str, float]], frozenset[str]]:
-    """Returns the resources (name -> amount) of each node that takes trials, and the ids of nodes being drained.
-
-    A node that is being drained takes no trials.
-    """
+    """Returns the resources (name -> amount) of each living node that is not drained, and the ids of drained nodes."""
     drained = control.draining_nodes()
     alive = [node for node in ray.nodes() if node["Alive"]]
     return [node["Resources"] for node in alive if node["NodeID"] not in drained], drained
@@ -102,15 +99,15 @@ def present() -> tuple[list[dict[str, float]], frozenset[str]]:
 def launchable() -> list[dict[str, float]]:
     """Returns the resources of every worker node that the autoscaler may start; empty if that is unknown.
 
-    An autoscaler may publish this in Ray's control service. `ray up` writes it to a file on the head node, where the
-    driver runs.
+    An autoscaler may publish this in Ray's control service. `ray up` writes it to a file on the head node; it is read
+    if the driver runs there.
     """
     groups = control.launchable_groups()
     return _each(groups) if groups else launchable_here()
 
 
 def launchable_here() -> list[dict[str, float]]:
-    """Returns the same as `launchable`, read from the file that `ray up` wrote on this machine."""
+    """Returns what `launchable` does, from the file that `ray up` wrote on this machine; empty without that file."""
     file = Path("~/ray_bootstrap_config.yaml").expanduser()
     if not file.is_file():
         return []

@@ -1,6 +1,6 @@
 """Limits how much a trial's output takes on the disk, so that one trial cannot fill the disk for all others.
 
-Printing never fails a trial: while the disk is full, its output is dropped and the trial continues.
+A full disk does not fail a trial that prints: its output is dropped and the trial continues.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-MOST_BYTES = 10 * 1024 * 1024  # per trial and stream: 100,000 lines of 100 characters
+MOST_BYTES = 10 * 1024 * 1024  # per stream, each time a trial starts: 100,000 lines of 100 characters
 
 
 class Bounded:
-    """Replaces a stream's `write`: passes text on up to a limit, then writes one note and drops further text.
+    """A replacement for a stream's `write`: passes text on up to a limit, then writes one note and drops the rest.
 
     It keeps the beginning because that shows what the trial ran with. The journal and error.txt show how the trial
     ended.
@@ -34,7 +34,7 @@ class Bounded:
 
 
 def flushed(flush: Callable[[], Any]) -> Callable[[], None]:
-    """Replaces a stream's `flush` by one that ignores a full disk."""
+    """Returns a replacement for a stream's `flush` that ignores a full disk."""
 
     def flush_if_there_is_room() -> None:
         with contextlib.suppress(OSError):

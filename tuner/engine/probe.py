@@ -1,7 +1,7 @@
 """Sends the search's code to a cluster's nodes and checks each node before the first trial.
 
-Each node gets the driver's copies of the packages `tuner` and `search_spaces`, and of the space's own package. The
-check asks two things: does the space load there, and is the results folder the driver's?
+Each node gets the driver's copies of the packages `tuner` and `search_spaces`, and of the space's own package, if any.
+The check asks: does the space load there, is the results folder the driver's, and can it be written to?
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import MAIN, LoadedSpace
 
-# A node's first worker fetches the code and imports Ray and the space, which normally takes 3 to 10 s.
+# Seconds for all nodes to answer. A node's first worker fetches the code and imports Ray and the space: 3 to 10 s.
 PATIENCE_S = 60.0
 
 
 def runtime_env_of(loaded_space: LoadedSpace) -> dict[str, Any]:
-    """Returns the search's runtime environment: the packages that this process has imported."""
+    """Returns the search's runtime environment: the paths from which this process imported the packages to send."""
     import search_spaces
     import tuner
 
@@ -50,7 +50,7 @@ def by_value(loaded_space: LoadedSpace) -> None:
 
 
 def check_nodes(experiment: Experiment, loaded_space: LoadedSpace) -> None:
-    """Runs a task on every node; raises RequestError if a node cannot load the space or has another results folder."""
+    """Runs a task on every living node; raises RequestError that names a node which cannot run the search."""
     by_value(loaded_space)
     code = cloudpickle.dumps(loaded_space.space.task or loaded_space.space.train)
     with _mark(Path(experiment.results).absolute()) as mark:
@@ -85,7 +85,7 @@ def visit(code: bytes, mark: str) -> str:
     try:
         Path(mark, uuid.uuid4().hex).touch()
     except OSError as error:
-        return f"--results {results} cannot be written to there ({error.strerror}); its user must be allowed to"
+        return f"--results {results} cannot be written to there ({error.strerror}); allow Ray's user to write to it"
     return ""
 
 

@@ -54,7 +54,7 @@ def begin_reports() -> Reporter:
 
 @contextmanager
 def own_exits(reporter: Reporter) -> Iterator[None]:
-    """Makes `sys.exit` in a trial's function end the trial but not its worker; a code other than 0 fails the trial.
+    """Makes `sys.exit` in a trial's function end the trial as a return does; a code other than 0 or None fails it.
 
     A SystemExit that Ray raises inside `report`, in order to stop the function, passes through.
     """
@@ -70,7 +70,7 @@ def own_exits(reporter: Reporter) -> Iterator[None]:
 
 
 def as_number(name: str, value: Any) -> Any:
-    """Converts a one-element tensor or a numpy scalar to a number; raises ValueError for a larger tensor."""
+    """Converts a one-element tensor or numpy scalar to a number, keeps the rest; other tensors raise ValueError."""
     torch = sys.modules.get("torch")
     if isinstance(value, np.generic):
         return value.item()

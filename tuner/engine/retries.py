@@ -26,12 +26,12 @@ class Retries:
     Each trial has one count of retries per kind, over all sessions.
 
     * worker_lost is retried `max_failures` times: a process was killed, a node was lost or reclaimed, or a host ran
-      out of memory. The trial resumes elsewhere from its last checkpoint. The number is limited because the trial
-      itself may kill its worker.
-    * cuda is retried once, in a new process: the old process cannot use CUDA any more, and another trial on the GPU
-      may be the cause.
-    * oom, user and nan are never retried: the same setting with the same seed fails again at the same place. Against
-      oom, the training loop has already saved memory (`--on-oom shrink`). A hang counts as user: each retry would
+      out of memory. The trial resumes in another worker from its last checkpoint. The number is limited because the
+      trial itself may kill its worker.
+    * cuda is retried once, in a new process: the old process may be unable to use CUDA, and another trial on the
+      GPU may be the cause.
+    * oom and user are never retried: the same setting with the same seed usually fails again at the same place. With
+      `--on-oom shrink`, the training loop has already tried to save memory. A hang counts as user: each retry would
       cost its whole timeout.
 
     Args:
@@ -46,7 +46,7 @@ class Retries:
         self.last: dict[str, Failure] = {}
 
     def judge(self, trial_id: str, error: object, from_epoch: int) -> Failure:
-        """Counts one failure and returns whether the trial is retried; `last` keeps it under the trial's id.
+        """Returns the failure with its kind and `will_retry`, and counts the retry, if any; `last` keeps the failure.
 
         Args:
             error: the exception that Ray caught.

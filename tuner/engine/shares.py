@@ -10,7 +10,7 @@ import ray
 
 from tuner.engine import control
 
-TABLE = b"tuner"  # in Ray's key-value store on the cluster's head: a driver's job id -> its search's `Want`
+TABLE = b"tuner"  # in Ray's key-value store on the cluster's head: a driver's job id -> its search's `Want` as JSON
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Want:
     Args:
         num_trials: trials that the search could run at once, 0 or more.
         fit: trials of this search that fit on the whole cluster at once, 1 or more.
-        priority: the search with the highest priority is served first.
+        priority: once each search has a trial, the highest priority is served first.
     """
 
     num_trials: int
@@ -42,9 +42,9 @@ def agreed(mine: Want) -> int | None:
 def division(wants: Mapping[str, Want]) -> dict[str, int]:
     """Returns how many trials each search may run, at least 1.
 
-    It hands out one trial at a time, to the search that then has the smallest part of the cluster. What one search
-    cannot use goes to the others (max-min fairness, Bertsekas and Gallager, Data Networks, 6.5.2). Every search gets
-    its first trial before any gets a second. Then a search with a higher priority takes all that it can use first.
+    It hands out one trial at a time, to a search without a trial if there is one. Then a search with a higher priority
+    takes all that it can use first. Of equal ones, the search with the smallest part of the cluster comes first. What
+    one search cannot use goes to the others (max-min fairness, Bertsekas and Gallager, Data Networks, 6.5.2).
     """
 
     def turn(name: str) -> tuple[bool, int, float, str]:

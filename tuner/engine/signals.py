@@ -1,4 +1,4 @@
-"""Handles SIGINT and SIGTERM: the first stops the search cleanly, the second kills this process and its children."""
+"""Handles SIGINT and SIGTERM: the first stops the search cleanly, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import ray  # brings psutil, and makes it importable
 import psutil
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
-LATE_S = 14.0  # seconds from the first signal until the process is killed; it has then ended within 15 s
+LATE_S = 14.0  # seconds from the first signal until a process that still runs is killed, to end within 15 s
 
 
 @contextmanager
@@ -25,9 +25,9 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
     """Makes the first signal call `first` with a text that names the signal, and the second call `end_now`.
 
     The `with` blocks may be nested: a signal inside the inner block calls the inner `first`. After the first signal,
-    the next one kills the process at once, until the outermost block ends. The process is also killed if it has not
-    ended after `LATE_S`. Inside `in_a_program`, the next signal raises KeyboardInterrupt instead, and nothing kills the
-    process. A SIGTERM to the whole process group (`timeout`, systemd) ends Ray's processes too, and Ray's
+    the next one kills the process at once, until the outermost block ends. The process is also killed if that block has
+    not ended after `LATE_S`. Inside `in_a_program`, the next signal raises KeyboardInterrupt instead, and nothing kills
+    the process. A SIGTERM to the whole process group (`timeout`, systemd) ends Ray's processes too, and Ray's
     driver would then wait a minute for them (ray 2.60).
     """
     if threading.current_thread() is not threading.main_thread():
@@ -61,13 +61,13 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
 def in_a_program() -> Iterator[None]:
     """Makes signals in a `with` block fit a user's program, such as a notebook: they never kill its process.
 
-    A KeyboardInterrupt in the block kills only the processes that were started in the block.
+    A KeyboardInterrupt in the block kills the processes that were started in the block, unless the user's Ray runs.
     """
     hosts.append(set(psutil.Process().children(recursive=True)))
     try:
         yield
     except KeyboardInterrupt:
-        if not ray.is_initialized():  # else a Ray that the user started would lose its workers
+        if not ray.is_initialized():  # Ray's workers are children of this process: the user's Ray must keep them
             end_family(spared=hosts[-1])
         raise
     finally:
@@ -101,12 +101,12 @@ def _deadline() -> int:
 
 
 def give_up(reason: str) -> None:
-    """Ends the process through its `finally` blocks, if the first signal arrives before or after the search."""
+    """Raises KeyboardInterrupt, so that `finally` blocks run, at a first signal before or after the search."""
     raise KeyboardInterrupt(reason)
 
 
 def stop_waiting(number: int, frame: Any) -> None:
-    """Raises KeyboardInterrupt at the second signal in a user's program."""
+    """Handles the second signal in a user's program: raises KeyboardInterrupt, so that a clean end is not awaited."""
     raise KeyboardInterrupt
 
 
@@ -120,8 +120,8 @@ def end_now(number: int, frame: Any) -> None:
 
 
 def end_late() -> None:
-    """Prints a message and kills a search that did not end in time; its journal already has every report."""
-    message = f"tuner: not ended {LATE_S:.0f} s after the signal, so ended now; --resume goes on"
+    """Prints a message and kills a search that did not end in time; reports are journaled as they arrive."""
+    message = f"tuner: not ended {LATE_S:.0f} s after the signal, so killed now; --resume continues it"
     print(message, file=sys.stderr, flush=True)
     end_now(signal.SIGTERM, None)
 

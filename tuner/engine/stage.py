@@ -1,4 +1,4 @@
-"""Replaces Ray's controller while a scheduler is replayed: it has what schedulers call, but no workers."""
+"""Replaces Ray's controller while a scheduler is replayed; `tuner.drive.stage` adds `stop_trial`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ray.tune.experiment import Trial
 
 
 class KnownResult(_FutureTrainingResult):
-    """The answer to a request to save a trial: the checkpoint of the trial's last report, which already exists."""
+    """The answer to a request to save a trial: the trial's latest checkpoint, if it has one; nothing is saved."""
 
     def __init__(self, result: Any) -> None:
         self._result = result

@@ -13,8 +13,8 @@ from tuner.engine.nodes import Nodes
 class ActorClasses:
     """Makes actor classes without a runtime environment of their own; replaces Ray's class cache.
 
-    Ray sets two environment variables for each trial's actor. The workers that the raylet started in advance lack
-    them, so Ray would start new processes, which import torch again. On this machine the workers inherit the driver's
+    Ray sets environment variables for each trial's actor. The workers that the raylet started in advance lack them,
+    so Ray would start new processes, which import torch again. On this machine the workers inherit the driver's
     environment anyway.
     """
 
@@ -55,10 +55,10 @@ class IdleWorkers:
         return self._nodes.concurrent()
 
     def increase_max(self, key: Any, by: int = 1) -> None:
-        """Does nothing: the maximum number of idle workers follows from the cluster's size."""
+        """Does nothing: `Nodes.concurrent` is the maximum number of idle workers."""
 
     def decrease_max(self, key: Any, by: int = 1) -> None:
-        """Does nothing, because the cluster's size sets the maximum number of idle workers."""
+        """Does nothing, because `Nodes.concurrent` is the maximum number of idle workers."""
 
     def has_cached_object(self, key: Any) -> bool:
         """Whether there is an idle worker."""

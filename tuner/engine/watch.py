@@ -11,7 +11,7 @@ from ray.tune.result import TRAINING_ITERATION
 
 from tuner.engine.nodes import Nodes
 
-LOOK_S = 0.5  # seconds between two checks for trials that do not report
+LOOK_S = 0.5  # least seconds between two checks for trials that do not report
 
 
 class TrialTimeoutError(Exception):
@@ -104,7 +104,7 @@ class Watch(Callback):
         return list(self._heard)
 
     def _has_to_move(self, trial: Trial) -> bool:
-        """Whether the trial must leave its node and can: its last report has a checkpoint."""
+        """Whether the trial must leave its worker and loses no epoch: its last report, if any, has a checkpoint."""
         surplus = self._nodes.too_many(self.num_running())
         if not (surplus or self._nodes.leaving) or epoch_of(trial) != saved_epoch(trial):
             return False

@@ -7,7 +7,7 @@ resources. The trial's actor owns the workers, so they end whenever it ends.
 A `TorchTrainer` inside a trial would reserve a second placement group, which Ray Tune does not count. It takes 14 s to
 its first report, and keeps that placement group when the trial is pruned (ray 2.60).
 
-The workers stay alive for the next trial of the same actor, because starting them takes seconds.
+After a trial without an error, the workers stay alive for the actor's next trial: starting them takes seconds.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ warm: Workers | None = None  # the workers of this actor's last trial, if that t
 
 
 def workers_for(shared: Any, num_workers: int, cpus: float, gpus: float) -> Workers:
-    """Returns the workers of this actor's last trial, or new ones; the caller passes them to `keep` to reuse them."""
+    """Returns the workers of this actor's last trial, or new ones; after the trial, `keep` takes them for the next."""
     global warm
     group, warm = warm, None
     if group is not None:
