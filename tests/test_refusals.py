@@ -316,7 +316,7 @@ def test_an_experiment_that_is_called_latest_is_the_one_that_is_meant(saved, cap
         ),
         (
             ["--space", "space.py", "--name", "latest"],
-            "--resume latest goes on with the newest experiment; take another",
+            "--resume latest means the newest experiment; give another name",
         ),
         (["--resume", "mien"], "no experiment 'mien' in results; did you mean 'mine'?"),
         (["--resume", "latest", "--results", "TMP/empty"], "no experiment in"),

@@ -321,7 +321,7 @@ def test_resume_refuses_what_the_command_line_refuses(service, asked, status):
 def test_latest_is_no_name_of_a_search(service):
     """`--resume=latest` goes on with another one."""
     answer = service.owner.post(ALL, json={"space": "quadratic", "name": "latest"})
-    assert answer.status_code == 422 and "take another name" in answer.json()["error"]
+    assert answer.status_code == 422 and "give another name" in answer.json()["error"]
     for name in ("latest", "newest"):
         service.begin(name).close()
     answer = service.owner.post(f"{ALL}/latest/resume")

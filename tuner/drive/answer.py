@@ -35,7 +35,7 @@ FORMULAS = tuple("=+-@\t\r\n'＝＋－＠")
 
 @dataclass(frozen=True)
 class Answer:
-    """The best trial, its best report, and its figures on the test part (None without a test part or a model)."""
+    """The best trial, its best report, and its figures on the test part (None if it was not tested)."""
 
     trial: TrialRecord
     report: Report
@@ -51,7 +51,7 @@ def conclude(
     *,
     ended: bool = True,
 ) -> Answer | None:
-    """Writes trials.csv and, if a trial has a finite metric, `best/`; evaluates the best model on the test part once.
+    """Writes trials.csv and, if a trial has a finite metric, `best/`; tests a Task's best model after the search.
 
     `experiment.BEST_RULE` says which trial is best. If an extended search still has the same best epoch, it keeps its
     test figures.
@@ -130,7 +130,7 @@ def spec_of(config: dict[str, Any]) -> TrialSpec:
 
 
 def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report] | None:
-    """The best trial and its best report, without the reports whose checkpoint is damaged."""
+    """The best trial and its best report, or None; ignores reports whose checkpoint is damaged."""
     while (winner := record.best()) is not None:
         trial, report = winner
         path = within(record.experiment.folder, report.checkpoint) if report.checkpoint else None
@@ -162,14 +162,14 @@ def is_same(best: Path, config: dict[str, Any]) -> bool:
 
 
 def keep_checkpoint(record: ExperimentRecord, report: Report, best: Path, config: dict[str, Any], ended: bool) -> None:
-    """Copies the best checkpoint of a function to `best/checkpoint` when the search has ended; it may be large."""
+    """Copies a function's best checkpoint, which may be large, to `best/checkpoint` when the search has ended."""
     if (best / CHECKPOINT).is_dir() and is_same(best, config):
         return
     source = within(record.experiment.folder, report.checkpoint) if report.checkpoint else None
     if ended and source and source.is_dir():
         copy_checkpoint(source, best)
     else:
-        shutil.rmtree(best / CHECKPOINT, ignore_errors=True)  # of an earlier winner
+        shutil.rmtree(best / CHECKPOINT, ignore_errors=True)  # an earlier winner's does not fit config.json
 
 
 def loading_of(loaded_space: LoadedSpace, splits: Splits | None) -> dict[str, Any]:
@@ -203,8 +203,8 @@ def evaluate(
     from tuner.training.loop import Training
 
     assert loaded_space.space.task is not None and splits.test is not None  # splits come from a task
-    # The same number of threads as in the trial: another number sums in another order, and the last digits would
-    # differ from those that `tuner.train` prints.
+    # One process with the threads of all the trial's CPUs, as in `tuner.train`: another number of threads sums in
+    # another order, and the last digits would differ.
     spec = replace(spec_of(config), strategy="single", num_workers=1, gpus=0)
     torch.set_num_threads(spec.num_threads)
     training = Training.of(loaded_space.space.task, splits, spec)
@@ -217,8 +217,8 @@ def trials_csv(record: ExperimentRecord) -> str:
     """Returns a CSV with one row per trial: status, epochs, reason, parameters, best and last metrics.
 
     A spreadsheet would run a text that looks like a formula. So a text that starts with a character of `FORMULAS`, also
-    in the header, gets a `'` in front. A program that reads the file removes one leading `'` from each text. Numbers
-    are unchanged.
+    in the header, gets a `'` in front. A program that reads the file must remove one leading `'` from each text.
+    Numbers are unchanged.
     """
     out = io.StringIO()
     # Every text is quoted: the csv module alone would not quote a carriage return, which ends a row for some readers.

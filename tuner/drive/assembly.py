@@ -74,7 +74,7 @@ def assemble(
     )
     searcher, num_settings = build_searcher(experiment, loaded_space.space, first_num_samples(history))
     scheduler = build_scheduler(experiment, loaded_space.space)
-    pbt = experiment.scheduler == "pbt"  # runs its whole population at once, and may copy any checkpoint
+    pbt = experiment.scheduler == "pbt"  # its whole population may run at once, and it may copy any checkpoint
     ledger = Ledger(journal)
     judge = JournalingScheduler(
         scheduler,

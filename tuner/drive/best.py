@@ -40,8 +40,8 @@ class BestModel:
         prepare: turns stored inputs, a tensor or an array, into the model's inputs as in the search:
             `best.model(best.prepare(inputs))`.
         config: the setting, with the space's constants and those of the data.
-        metrics: `epoch`, `validation` and `test`, as in best/metrics.json.
-        checkpoint: the folder that a `Space(train=...)` saved at the best epoch; None for a task.
+        metrics: the content of best/metrics.json: `epoch`, `validation`, `test` and perhaps `notice`.
+        checkpoint: a copy of the folder that a `Space(train=...)` saved at the best epoch; None for a task.
     """
 
     model: Any = field(repr=False)
@@ -60,19 +60,19 @@ def load_best(
     """Loads the best model of an experiment, from its folder or from the folder's `best/`.
 
     The code comes from `space`, or else from the space that the folder names: a space in `search_spaces/`, an installed
-    module, or a file that has not changed since the search. No code of the folder itself is run.
+    module, or a file that has not changed since the search. Code in the folder itself is run only with `trust`.
 
     Args:
         space: the space of the search: a Space, a name, a path to a .py file or a module.
         trust: run the code that the folder names, even if it has changed or the folder belongs to another user.
 
     Raises:
-        RequestError: the search has no best model yet, it is damaged, or the folder's code must not run.
+        RequestError: there is no best model yet, it is damaged or does not fit the space, or code must not run.
     """
     whole = Path(folder)
     best = whole / "best" if (whole / "best").is_dir() else whole
     if not (best / CONFIG).exists():
-        raise RequestError(f"{whole} has no best/{CONFIG}: no trial has a finite metric yet, or this is no experiment")
+        raise RequestError(f"{whole} has no best/{CONFIG}: the search has no answer yet, or this is no experiment")
     config, metrics = load_config(best / CONFIG), _metrics(best)
     if not (best / MODEL).exists():
         if (best / CHECKPOINT).is_dir():
@@ -174,7 +174,7 @@ def _data_constants(config: dict[str, Any], task: Task) -> dict[str, Any]:
 
 
 def _weighted(task: Task, setting: dict[str, Any], best: Path) -> Any:
-    """Builds the model and loads its weights; the caller's random streams stay as they are."""
+    """Builds the model and loads its weights; torch's random stream on the CPU stays as it is."""
     import torch
 
     if why := damage_in(best, MODEL):

@@ -54,7 +54,7 @@ class JournalCallback(Callback):
 
     def _failed(self, trial: Trial) -> Failure:
         failure = self._retries.last[trial.trial_id]
-        # The epoch that a retried trial continues after; 0 if it saved no checkpoint and starts again. Reports that it
+        # The epoch after which a retried trial continues; 0 if it saved no checkpoint and starts again. Reports that it
         # repeats are not journaled again.
         going_on = {"from_epoch": failure.from_epoch} if failure.will_retry else {}
         self._journal.write(
@@ -86,7 +86,7 @@ class JournalCallback(Callback):
 
 
 class GuardedCallback(Callback):
-    """A user's callback; if it raises an exception, that is printed and the callback is not called again.
+    """Wraps a user's callback; if that raises an exception, logs it and does not call the callback again.
 
     In Ray, an exception in a callback ends the whole search.
     """

@@ -14,7 +14,7 @@ class Cell:
         self._handle: Any = None
 
     def show(self, text: str) -> None:
-        """Shows a text in the place of the last one."""
+        """Shows a text, which replaces the previous one."""
         display: Any = importlib.import_module("IPython.display").display
         content = {"text/plain": text}
         if self._handle is None:

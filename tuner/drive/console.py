@@ -47,7 +47,7 @@ def plan(request: Request) -> list[str]:
     return lines
 
 
-MOST_WAYS = 5  # the most failures that are listed
+MOST_WAYS = 5  # failures that are listed at the end; trials that failed alike count as one
 DP = "--strategy dp copies the model to each GPU for each batch; --strategy ddp with one worker per GPU is faster"
 
 
@@ -160,7 +160,7 @@ def ending(done: Done) -> list[str]:
 
 
 def failures(trials: Sequence[TrialRecord], folder: Path) -> list[str]:
-    """A line for each way in which trials failed, the newest first: how many, why, where, and a full traceback."""
+    """A line for each of the newest MOST_WAYS ways in which trials failed: how many, where, why, a traceback's file."""
     ways: dict[str, list[TrialRecord]] = {}
     for trial in sorted(trials, key=lambda trial: trial.changed_at, reverse=True):
         if trial.status == "failed":
@@ -241,7 +241,7 @@ def schedule(e: Experiment) -> str:
 
 
 def num_unstopped(e: Experiment) -> int:
-    """The size of Ray's first HyperBand bracket, which stops no trial: a smaller search prunes nothing."""
+    """The size of Ray's first HyperBand bracket, which compares no trials, so a search of this size has no cutoff."""
     return round(math.log(e.max_epochs) / math.log(e.reduction_factor)) + 1
 
 
@@ -272,5 +272,5 @@ def per_trial(resources: Resources) -> str:
 
 
 def banner(notice: str) -> str:
-    """Marks a notice so that nobody overlooks it."""
+    """Puts a notice between `!!!`, so that nobody overlooks it."""
     return f"!!! {notice} !!!"

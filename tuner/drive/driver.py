@@ -1,6 +1,6 @@
-"""Starts Ray and runs a search on it; no other file starts Ray or its Tuner.
+"""Starts Ray and runs a search on it; only this file calls `ray.init` and `Tuner.fit`.
 
-This module imports only `ray` itself, so that Ray starts while other modules, which take a second, are still loading.
+At its top it imports neither Ray Tune nor torch, which take a second, so that Ray starts while they load.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Variables of `tuner/__init__.py` that workers read. They are sent to other nodes, which do not inherit them.
 SENT = ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_CHDIR_TO_TRIAL_DIR")
-UNANSWERED = "Ray keeps files and sockets in RAY_TMPDIR, or in /tmp; set RAY_TMPDIR to a short path that is writable"
+UNANSWERED = "Ray keeps files and sockets in RAY_TMPDIR, TMPDIR or /tmp; set RAY_TMPDIR to a short writable path"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def search(assembly: Assembly, journal: Journal) -> Outcome:
     """Runs an assembled search to its end; Ray must be running.
 
     Raises:
-        RequestError: the first report shows that the request is wrong.
+        RequestError: a report lacks a metric, or a checkpoint that the scheduler needs; trials have then trained.
     """
     halt = assembly.halt
     with signals_to(halt.interrupt), assembly.controller:
@@ -65,8 +65,8 @@ def search(assembly: Assembly, journal: Journal) -> Outcome:
 def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
     """Starts Ray on this machine, with workers for the experiment's trials; ends it afterwards.
 
-    It runs before the space is loaded. If the space sets more workers per trial than the command line, Ray starts the
-    additional workers later, with the trials.
+    It uses a Ray that the program has started, and leaves it running. The command line starts Ray before it loads the
+    space. If the space sets more workers per trial, Ray starts the additional ones later, with the trials.
 
     Args:
         imports: modules that this process and the workers import while Ray starts.
@@ -75,7 +75,7 @@ def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
         RequestError: a trial does not fit on this machine, or Ray does not start.
     """
     quiet()
-    if ray.is_initialized():  # a program that uses this module as a library started Ray, and ends it
+    if ray.is_initialized():  # the program that calls tuner has started Ray, and ends it
         yield
         return
     here = local_cluster()
@@ -127,7 +127,7 @@ def nodes() -> list[dict[str, float]]:
 
 
 def quiet() -> None:
-    """Silences Ray's messages that a user of tuner can do nothing about."""
+    """Silences Ray's warnings, about which a user of tuner can do nothing."""
     for name in ("ray", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # it logs trials' errors, which tuner prints at the end

@@ -1,6 +1,6 @@
-"""Ray's median rule, updated by each report at a cost that does not grow with the number of reports.
+"""Ray's median rule, updated by each report at a cost that hardly grows with the number of reports.
 
-Ray computes the running mean of every trial from all its reports at each report of any trial: 5 ms with 100 trials.
+Ray computes the other trials' running means from all their reports at each report: 5 ms with 100 trials.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class IncrementalMedian(FIFOScheduler):
         return True
 
     def compared(self, trial: Trial, epoch: int, value: float) -> tuple[float | None, int, float]:
-        """Returns the cutoff of the next report (None = nothing to compare), the number of others, the best value."""
+        """Returns the cutoff (None = fewer than 3 other trials), the number of others, and this trial's best value."""
         cutoff, num_others = self._rule.median(epoch)
         best = self._sign * self._rule.best(int(trial.trial_id), self._sign * value)
         return None if cutoff is None else self._sign * cutoff, num_others, best
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Stops the trial if its best value is worse than the median of the others' running means."""
+        """Stops the trial (returns STOP) if its best value is worse than the median of the others' running means."""
         judged = self._rule.judge(int(trial.trial_id), result[TIME], self._sign * result[self._value])
         return str(TrialScheduler.CONTINUE if judged.action == "continue" else TrialScheduler.STOP)
 

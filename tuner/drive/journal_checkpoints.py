@@ -60,7 +60,7 @@ class JournalCheckpoints:
         """Registers the trial's existing, undamaged checkpoints with Ray; the last one becomes its latest."""
         for path, metrics in self._named.pop(trial.trial_id, ()):
             if not path.exists():
-                continue  # Ray has deleted it: it keeps only the best and the latest
+                continue  # of a Task, Ray keeps only the best and the latest
             why = damage(path)
             if why:
                 logger.warning("trial %s: its checkpoint %s is damaged: %s", trial.trial_id, path, why)
@@ -68,6 +68,6 @@ class JournalCheckpoints:
             note_checkpoint(trial, Checkpoint.from_directory(path.absolute()), metrics)
 
     def reaches(self, trial_id: str, epoch: int) -> bool:
-        """Whether the trial's last checkpoint in the journal is of this epoch and exists."""
+        """Whether the trial's last checkpoint in the journal is of this epoch and exists; False after `register`."""
         path, metrics = self._named.get(trial_id, [(Path(), {})])[-1]
         return metrics.get("training_iteration") == epoch and path.exists()

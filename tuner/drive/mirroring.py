@@ -22,8 +22,8 @@ HURRY_S = 5.0  # the longest wait if a user has interrupted the search, which th
 def wandb_mode(choice: str) -> str:
     """Resolves the W&B mode `auto`; returns any other mode unchanged.
 
-    The environment variable WANDB_MODE takes precedence. Without it, `auto` is online if the environment or netrc has
-    an API key, else offline.
+    `auto` is the mode of the environment variable WANDB_MODE. Without it, `auto` is online if the environment or netrc
+    has an API key, else offline.
     """
     if choice != "auto":
         return choice
@@ -47,7 +47,7 @@ class Waiting:
 def mirrored(experiment: Experiment, mode: str) -> Iterator[Waiting]:
     """Copies the journal to W&B in a separate process while a search runs; waits at most `WAIT_S` for its end.
 
-    If the process cannot start, fails or is killed, W&B lacks data and a line is printed; the search is not affected.
+    If the process fails or is killed, W&B lacks data, and a line says so at the end; the search is not affected.
     """
     waiting = Waiting()
     if mode == "disabled":
@@ -67,7 +67,7 @@ def mirrored(experiment: Experiment, mode: str) -> Iterator[Waiting]:
     try:
         yield waiting
     except KeyboardInterrupt:
-        process.kill()  # the search has not started, or everything is over
+        process.kill()  # before or after the search, or its journal cannot be written
         process.wait()
         raise
     finally:
@@ -81,7 +81,7 @@ def mirrored(experiment: Experiment, mode: str) -> Iterator[Waiting]:
 
 
 def wait_for(process: subprocess.Popen[bytes], wait_s: float, later: str, log: Path, *, leave: bool = False) -> None:
-    """Waits for the W&B process; after `wait_s`, kills it or leaves it running, and prints a line that says so."""
+    """Waits for the W&B process; after `wait_s`, kills it or leaves it running. Prints what went wrong, if anything."""
     try:
         if process.wait(wait_s) != 0:
             print(f"NOTE: W&B's process failed; see {log}; {later}", flush=True)

@@ -26,9 +26,9 @@ from tuner.spec.experiment import Experiment
 from tuner.views.labels import decimal, flat, formatted
 
 logger = logging.getLogger(__name__)
-MOST_ROWS = 100  # the most rows of the last table; trials.csv has all trials
-MOST_CELL = 20  # the most characters of a cell
-NUM_RAYS = 3  # columns that Ray puts first: the trial's name, Ray's status, and the worker's address
+MOST_ROWS = 100  # up to this many trials, the last table has all; trials.csv always has all
+MOST_CELL = 20  # most characters of a cell
+NUM_RAYS = 3  # number of columns that Ray puts first: the trial's name, Ray's status, and the worker's address
 Table = Literal["fit", "wide", "off"]
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,12 +49,12 @@ def never_fatal(method: F) -> F:
 class ProgressTable(CLIReporter):
     """Prints Ray's table and a progress line, redrawn in place in a terminal.
 
-    In a pipe or a file it prints a line per trial that ends and one per minute, and the table at the end.
+    In a pipe or a file it prints a line per trial that ends, one per minute at most, and the table at the end.
 
     Args:
         tracker: the state of the search; the table gets the ends of trials from it.
         left: returns the seconds of the time budget that remain; None = no budget.
-        waiting: returns a line that says what pending trials wait for, from the numbers of pending and running ones.
+        waiting: gets the numbers of pending and running trials; returns a line that says what the pending wait for.
         table: how to print the table: as wide as the terminal, with all columns, or not at all.
     """
 
@@ -181,7 +181,7 @@ class Row:
 
 
 def cell(value: Any) -> Any:
-    """A value as a table shows it: a number with five digits, or a short text."""
+    """A value as a table shows it: a float with five digits, an integer as it is, anything else as a short text."""
     text = printable(formatted(value))
     if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
         return value if value is None or isinstance(value, int) else float(text)

@@ -24,9 +24,9 @@ from tuner.record.journal import Ledger
 from tuner.record.records import sign_of
 from tuner.spec.experiment import Experiment
 
-# Every report has `improved`: its epoch if its value is the trial's best so far, else 0. So the checkpoint with the
-# highest `improved` is the best one. A later report with an equal value does not replace it. Ray always keeps the
-# latest checkpoint, too.
+# Every report of a Task has `improved`: its epoch if its value is the trial's best so far, else 0. So the checkpoint
+# with the highest `improved` is the best one. A later report with an equal value does not replace it. Ray always keeps
+# the latest checkpoint, too.
 KEEP_BEST_AND_LATEST = CheckpointConfig(
     num_to_keep=1, checkpoint_score_attribute="improved", checkpoint_score_order="max"
 )
@@ -109,7 +109,7 @@ class Proposals(SearchAlgorithm):
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         self._alive.pop(trial_id, None)
         if trial_id in self._completed:
-            return  # a resume raised --max-epochs and the trial went on; the searcher already has its first end
+            return  # a resume continued the ended trial; the searcher already has its first end
         self._completed.add(trial_id)
         # For a failed trial, the searcher gets the worst value (infinity). An error or a NaN would draw TPE to the
         # failing region: 9 of 10 later settings lay there, with infinity 1 of 7 (measured with hyperopt 0.3).

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Replay:
-    """Replays a history once; `run` returns the trials to give to Ray, in the order of their suggestion.
+    """Replays a history once; `run` returns the trials to give to Ray, in the order in which Ray had them.
 
     Args:
         history: the journal's events so far.
@@ -51,7 +51,7 @@ class Replay:
         self._checkpoints = JournalCheckpoints(experiment)
         self._stopped: set[str] = set()  # trials with a decision to stop that have not ended yet
         self._failed: dict[str, str] = {}  # trials that ended by an exception or a lost worker -> kind of failure
-        self._completed: dict[str, int] = {}  # trials that trained all their epochs -> how many
+        self._completed: dict[str, int] = {}  # trials that ended as completed -> their last epoch
         self._extended: set[str] = set()  # ended trials that continue and have no worker yet
         self._started: dict[str, None] = {}  # trials with a worker, in the order in which they got it
         self._actions = recorded_actions(history)
@@ -147,7 +147,7 @@ class Replay:
             self._look_around()  # the scheduler stopped it while it was paused, without a report
 
     def _look_around(self) -> None:
-        """Asks the scheduler what to run, as Ray does at every step; BOHB's halves brackets there if nothing runs."""
+        """Asks the scheduler what to run, as Ray does at each step; BOHB's scheduler may halve a bracket then."""
         self._judge.choose_trial_to_run(self._stage)
 
     def _on_trial_failed(self, number: int, event: Event) -> None:
@@ -155,7 +155,7 @@ class Replay:
         if not event["will_retry"]:
             self._failed[trial.trial_id] = event.get("kind", "")
             return
-        # Ray informs neither the scheduler nor the searcher of a retry, and moves the trial to the end of its trials.
+        # Neither Ray's scheduler nor the searcher learns of a retry. Ray moves the trial to the end of its trials.
         set_status(trial, Trial.PENDING)
         self._stage.trials[trial.trial_id] = self._stage.trials.pop(trial.trial_id)
 
@@ -194,7 +194,7 @@ class Replay:
         self._stopped.clear()
 
     def _extend(self, max_epochs: int, number: int) -> None:
-        """Continues the trials that trained for all `--max-epochs` epochs, if event `number` raised this maximum.
+        """Continues the trials that trained all epochs and saved a checkpoint, if event `number` raised --max-epochs.
 
         The scheduler gets these trials again. The searcher does not: it already has their value.
         """

@@ -24,7 +24,7 @@ MOST_SHOWN = 10  # trials in a notebook's view
 
 @dataclass(frozen=True)
 class BestTrial:
-    """The best trial so far: its setting, the metrics of its best epoch, and `test` after the search has ended."""
+    """The best trial so far: its setting, the metrics of its best epoch, and its `test` metrics; None if not tested."""
 
     trial: str
     epoch: int
@@ -35,7 +35,7 @@ class BestTrial:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A search as its folder has it; `refreshed()` reads the folder again.
+    """A search as its folder had it; `refreshed()` reads the folder again.
 
     Attributes:
         folder: the experiment's folder.
@@ -134,4 +134,4 @@ def _test_of(folder: Path, trial: str, epoch: int) -> dict[str, Any] | None:
         same = (config["trial"], config["epoch"]) == (trial, epoch)
         return dict(metrics["test"]) if same and metrics["test"] else None
     except (OSError, ValueError, KeyError, TypeError, RequestError):
-        return None  # the search has not ended
+        return None  # there is no readable answer yet

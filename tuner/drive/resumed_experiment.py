@@ -29,11 +29,11 @@ def load_resumed(
 
     Args:
         requested: the options of the command line.
-        trusted: skip the checks of the code that the folder names (`tuner.drive.trust`).
+        trusted: skip the checks of the folder's links and of the code that it names (`tuner.drive.trust`).
         given: the space as an object of the caller's, so that no code is run for the folder.
 
     Raises:
-        RequestError: there is no such experiment, it is damaged, or its folder names code that must not run.
+        RequestError: there is no such experiment, it is damaged, or the folder has links or code that is refused.
     """
     results = local_root(requested.results)
     if is_uri(requested.results):

@@ -1,7 +1,7 @@
 """Runs one session of a search from the start of Ray to the printed answer, for the command line and for Python.
 
-Ray starts before this process imports torch, Ray Tune and the space. Ray's processes take a second to start, and its
-workers then import the same modules at the same time as this process. Hence the imports inside the functions.
+Without --address, Ray starts before the command imports torch, Ray Tune and the space. Ray's processes take a second
+to start, and its workers then import the same modules at the same time. Hence the imports inside the functions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def print_plan(requested: Callable[[], Request], checked: bool) -> None:
-    """Prints the plan of a search; `checked` as in `run_session`."""
+    """Prints the plan of a search; `requested` and `checked` as in `run_session`."""
     from tuner.drive import console, preflight
 
     request = requested()
@@ -42,8 +42,8 @@ def run_session(
         stack: gets everything that must be ended afterwards, such as Ray.
         experiment: the options that Ray's start depends on.
         imports: modules that this process and the workers import while Ray starts.
-        requested: returns the checked request; called after Ray has started.
-        checked: whether to try the space on one batch first.
+        requested: returns the checked request; called after Ray has started on this machine.
+        checked: whether to try the space on one batch before the first trial.
         new: whether to create the experiment's folder. The caller has locked the folder of a resumed one.
     """
     if not experiment.address:

@@ -1,4 +1,4 @@
-"""Searchers without a model: random, grid and refine. Their settings depend only on the seed and the results."""
+"""Searchers without a model: random, grid and refine. The same options, seed and results give the same settings."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def first_settings(experiment: Experiment, space: Space) -> list[Setting]:
 
 
 def first_configs(experiment: Experiment, space: Space) -> list[Setting]:
-    """The settings of `points` as trials get them."""
+    """The settings of `points` as a searcher proposes them: configs without constants."""
     return [parameters.decode(space.searched, nested(flat)) for flat in first_settings(experiment, space)]
 
 
@@ -72,7 +72,7 @@ def _drawn(params: Mapping[str, Any], *key: int) -> list[Setting]:
 class RandomSearcher(Searcher):
     """Proposes random settings. Setting i depends only on (seed, i), so a search can be resumed or extended at any i.
 
-    If the space contains `tune.grid_search`, every sample is tried at each grid point, as in Ray.
+    If the space has `tune.grid_search`, each sample is one pass over the grid; as in Ray, each grid point draws anew.
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
@@ -100,7 +100,7 @@ class RandomSearcher(Searcher):
 class GridSearcher(Searcher):
     """Proposes the settings of the space's grid (`domains.grid_values`), each once, in a random order.
 
-    Without the random order, the first `num_samples` settings would all have the same values of the first parameters.
+    In the declared order, the first `num_samples` settings would often share the values of the first parameters.
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
@@ -231,7 +231,7 @@ def extendable_sample(size: int, num: int, seed: int) -> Iterator[int]:
 
 
 def grid_size(params: Any) -> int:
-    """The number of settings that a grid search of searched parameters tries."""
+    """The number of settings in the whole grid of searched parameters."""
     return math.prod(_num_values(value) for value in params.values())
 
 

@@ -26,7 +26,7 @@ def build_searcher(experiment: Experiment, space: Space, first_num_samples: int 
             search proposes the settings of the first session again, then more.
 
     Raises:
-        RequestError: the searcher cannot propose a parameter of the space, or needs a package that is not installed.
+        RequestError: a point is wrong, the searcher cannot propose a parameter, or its package is not installed.
     """
     check_searcher(experiment, space)
     first_num_samples = first_num_samples or experiment.num_samples
@@ -45,7 +45,7 @@ def build_searcher(experiment: Experiment, space: Space, first_num_samples: int 
 
 
 def first_num_samples(history: list[Event]) -> int | None:
-    """--num-samples of the search's first session; None for a new search."""
+    """--num-samples of the search's first session; None for a new search, or if the journal does not say."""
     begun = next((event for event in history if event["event"] == "experiment_started"), {})
     number = begun.get("num_samples")
     return number if type(number) is int and number > 0 else None
@@ -58,7 +58,7 @@ def num_settings(experiment: Experiment, space: Space) -> int:
 
 
 def check_searcher(experiment: Experiment, space: Space) -> None:
-    """Raises a RequestError if the searcher does not work with the space; Ray need not be running."""
+    """Raises a RequestError if the searcher does not work with the space, or its package is not installed."""
     for package, extra in NEEDS.get(experiment.searcher, ()):
         if importlib.util.find_spec(package) is None:
             raise RequestError(
@@ -100,7 +100,7 @@ class Decoding(Searcher):
 
 
 def _indexed(point: dict[str, Any], space: Space) -> dict[str, Any]:
-    """HyperOpt takes a choice by its index. Ray's adapter looks up the indices of parameters that are not nested."""
+    """Replaces values of nested choices by their indices, as HyperOpt needs; Ray's adapter does so for the others."""
     choices = {n: domains.values_of(d) for n, d in domains.leaves(space.encoded) if "/" in n and domains.is_choice(d)}
     return {name: choices[name].index(value) if name in choices else value for name, value in point.items()}
 
@@ -143,7 +143,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "grid": ("sample_from", "normal"),
     "refine": ("sample_from", "grid_search"),
     "hyperopt": ("sample_from", "grid_search"),
-    # Ray's adapters silently ignore the steps of quantised domains, or raise an error in the middle of the search.
+    # For these quantised domains, Ray's adapters silently ignore the steps, or raise an error during the search.
     "optuna": ("sample_from", "grid_search", "normal", "quantised loguniform", "quantised lograndint"),
     "bohb": ("sample_from", "grid_search", "normal", *(f"quantised {kind}" for kind in STEPPED)),
 }

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Request:
-    """A checked request: only its data and the resources of a cluster may still cause a refusal."""
+    """A checked request. Its data, the resources of a cluster and the preflight are checked later."""
 
     experiment: Experiment
     loaded_space: LoadedSpace
@@ -69,7 +69,7 @@ class Done:
 
     @property
     def exit_code(self) -> int:
-        """0 done, 1 every trial failed or none has a finite metric, 130 interrupted."""
+        """0 done, 130 interrupted, 1 no answer: none has a finite metric, all failed, or the search gave up."""
         if self.outcome.state == "interrupted":
             return 130
         succeeded = any(trial.status != "failed" for trial in self.record.trials)
@@ -98,7 +98,7 @@ def begin(experiment: Experiment, loaded_space: LoadedSpace, argv: list[str], he
     """Checks the request for a new search; `here` as in `checked_request`. Raises RequestError if it cannot be done."""
     name = experiment.name or f"{loaded_space.label}-{time.strftime('%Y%m%d-%H%M%S')}"
     if name == LATEST:
-        raise RequestError(f"--name {name}: --resume {name} goes on with the newest experiment; take another name")
+        raise RequestError(f"--name {name}: --resume {name} means the newest experiment; give another name")
     experiment = replace(experiment, name=name.replace(":", "-"))
     store = ObjectStore(experiment.results) if is_uri(experiment.results) else None
     if store:
@@ -118,10 +118,10 @@ def resume(
 
     Args:
         loaded_space: the space that the caller has; None = import the one that the experiment names.
-        here: whether the search runs on this machine, so that a trial must fit on it.
+        here: as in `checked_request`.
 
     Raises:
-        RequestError: the options or the space have changed so much that it would be another search.
+        RequestError: with these options or this space it would be another search, or it cannot be done.
     """
     changed = earlier.experiment.differences(wanted)
     refused = {name: pair for name, pair in changed.items() if name not in EXTENDABLE}
@@ -181,10 +181,10 @@ def journaled_events(folder: Path) -> list[Event]:
 def checked_request(
     experiment: Experiment, loaded_space: LoadedSpace, facts: dict[str, Any], history: list[Event], here: bool
 ) -> Request:
-    """Checks everything that can be checked before Ray starts and before data is read.
+    """Checks what can be checked before the data is read and a cluster is joined.
 
     Args:
-        here: whether the search runs on this machine, so that a trial must fit on it.
+        here: whether the search runs from this machine; without --address, a trial must then fit on it.
     """
     reported = loaded_space.space.reported()
     if reported is not None and experiment.metric not in reported:
@@ -234,7 +234,7 @@ def load_data(request: Request) -> Request:
     """Reads, decodes and splits the data of a request.
 
     Raises:
-        RequestError: data is missing or incomplete, or the space's data function fails or does not return a `Splits`.
+        RequestError: data is missing or incomplete, or the space's data function fails or returns no usable data.
     """
     task = request.loaded_space.space.task
     if task is None:
@@ -252,13 +252,15 @@ def load_data(request: Request) -> Request:
     except (Exception, SystemExit) as error:
         if not experiment.data_dir and misses_folder(error):
             raise RequestError(f"{function} needs a folder: give --data-dir DIR ({with_place(error)})") from error
-        raise RequestError(f"{function} raises {with_place(error)}; correct it, or give --data-dir") from error
+        raise RequestError(
+            f"{function} raises {with_place(error)}; correct the function, or give its folder by --data-dir"
+        ) from error
     facts = {**request.facts, "data": {"source": splits.source, "notice": splits.notice}}
     return replace(request, splits=splits, facts=facts)
 
 
 def misses_folder(error: BaseException) -> bool:
-    """Whether a data function failed because it got None for its folder."""
+    """Guesses whether a data function failed because it got None for its folder."""
     nothing = "NoneType" in str(error) and isinstance(error, (TypeError, AttributeError))
     return nothing or "None/" in str(error)  # f"{data_dir}/train.csv"
 
@@ -280,7 +282,7 @@ def stored(experiment: Experiment) -> AbstractContextManager[object]:
 
 
 def open_journal(request: Request) -> Journal:
-    """Writes experiment.json, and writes the start of this session to the journal."""
+    """Writes experiment.json, opens the journal, and writes the start of this session to it."""
     experiment, folder = request.experiment, request.experiment.folder
     save_experiment(experiment, folder, request.facts)
     journal = Journal(folder / "journal.jsonl")
@@ -299,7 +301,7 @@ def conduct(request: Request, journal: Journal) -> Done:
     """Runs the search and writes its answer.
 
     Raises:
-        RequestError: a trial fits on no node, or the answer cannot be written.
+        RequestError: no node fits a trial, a report or the journal contradicts the request, or writing fails.
         KeyboardInterrupt: the search was stopped while its folder was missing or the disk was full.
     """
     resources = request.resources or resources_of(request.experiment, driver.nodes())
@@ -312,7 +314,7 @@ def conduct(request: Request, journal: Journal) -> Done:
     finally:
         journal.close()
     if journal.lost:
-        raise KeyboardInterrupt  # the folder can be neither read nor written; the journal ends where it was
+        raise KeyboardInterrupt  # the answer cannot be written either; the journal ends where it was
     record = load(folder)
     answer = None
     try:

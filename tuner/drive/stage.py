@@ -34,7 +34,7 @@ class Stage(BareStage):
         self._judge, self._ledger = judge, ledger
 
     def stop_trial(self, trial: Trial) -> None:
-        """Ends a trial as TuneController.stop_trial does, and writes its `trial_ended` event to the ledger."""
+        """Ends a trial, unless it has ended, as TuneController.stop_trial does; writes its `trial_ended` event."""
         if trial.is_finished():
             return
         if trial.status == Trial.RUNNING:

@@ -12,12 +12,12 @@ from tuner.record.records import finite, sign_of
 from tuner.spec.experiment import Experiment
 
 DONE = ("pruned", "completed", "failed")
-ALIKE = 3  # the search stops if its first trials, this many, fail alike
+ALIKE = 3  # the search stops if this many trials fail alike before any completes
 
 
 @dataclass
 class Tracked:
-    """What is known about one trial: its status in the journal, its last epoch, and its last failure."""
+    """What is known about one trial: status in the journal, highest epoch, last value of the metric, last failure."""
 
     status: str = "suggested"
     reason: str = ""
@@ -27,12 +27,12 @@ class Tracked:
 
 
 class Tracker:
-    """Gets each event of a search once; each call takes a constant time.
+    """Gets each event of a search once, by `hear`, which takes a constant time.
 
     Attributes:
         trials: id -> what is known about the trial.
-        num_ended: how many trials have ended in this session.
-        on_end: called with the id of each trial that ends in this session.
+        num_ended: how many trials were pruned, completed or failed in this session.
+        on_end: called with the id of each of these trials when it ends.
     """
 
     def __init__(self, experiment: Experiment, history: Iterable[Event] = ()) -> None:
@@ -78,15 +78,15 @@ class Tracker:
             self._best[saved] = self._sign * value, trial_id
 
     def best(self) -> tuple[float, str] | None:
-        """Returns the best value of all sessions and its trial, by the rule of the answer; None without a report."""
+        """Returns the best finite value of all sessions and its trial, by the rule of the answer; None without one."""
         best = self._best.get(True) or self._best.get(False)
         return (self._sign * best[0], best[1]) if best else None
 
     def hopeless(self) -> str:
-        """Why the search should stop: the first trials of this session failed alike; empty if it should continue.
+        """Why the search should stop: this session's first ALIKE failures are alike; empty if it should continue.
 
-        The failures must be those of the user's code, and no trial may have trained the epoch in which they failed.
-        A trial that was pruned before that epoch proves nothing.
+        The failures must be those of the user's code. No trial may have completed, or trained the epoch in which they
+        failed. A trial that was pruned before that epoch proves nothing.
         """
         first = self._failed
         if self._hopeful or len(first) != ALIKE:
@@ -97,7 +97,7 @@ class Tracker:
         epoch = min(self.trials[trial_id].epoch for trial_id in first)
         if len({likeness(failure["error"]) for failure in failures}) > 1 or self.furthest() > epoch:
             return ""
-        return f"the first {ALIKE} trials failed in the same way and none succeeded: {failures[0]['error']}"
+        return f"{ALIKE} trials failed in the same way and none succeeded: {failures[0]['error']}"
 
     def furthest(self) -> int:
         """Returns the highest epoch of all trials."""

@@ -52,7 +52,7 @@ class Goal:
 
 
 def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -> None:
-    """Trains one setting of a Task, from its checkpoint if there is one; sends a report and a checkpoint per epoch."""
+    """Trains one setting of a Task, from its checkpoint if there is one; sends a report per epoch (`run_epochs`)."""
     import torch
 
     from tuner.training.loop import Training
@@ -120,7 +120,7 @@ class Epochs(Protocol):
 
 
 def run_epochs(training: Epochs, save: Callable[[float, Path], None], best: float, goal: Goal) -> None:
-    """Trains to the last epoch; sends a report and a checkpoint per epoch.
+    """Trains to the last epoch; sends a report per epoch, with a checkpoint if the metric is finite.
 
     Args:
         save: `save(best, path)` writes the state and the best value so far to a file.
@@ -137,7 +137,7 @@ def run_epochs(training: Epochs, save: Callable[[float, Path], None], best: floa
 
 
 def train_function(config: dict[str, Any], *, function: Any, goal: Goal) -> Any:
-    """Runs a function that was written for Ray Tune; it may report, yield or return its metrics."""
+    """Runs a function or class that was written for Ray Tune; a function may report, yield or return its metrics."""
     spec = goal.spec_of(config)
     start_clean(spec.num_threads, spec.gpus)
     reporter = begin_reports()
@@ -157,7 +157,7 @@ def train_function(config: dict[str, Any], *, function: Any, goal: Goal) -> Any:
 
 
 def start_clean(num_threads: int, gpus: float) -> None:
-    """Prepares a worker for a trial: frees the memory of its earlier trials, and sets torch's number of threads.
+    """Prepares a worker for a trial: frees earlier trials' memory, sets torch's threads, limits GPU memory.
 
     The worker's CUDA context is intact: Ray ends a worker after a trial that raised an exception, also if the trial is
     retried (`not exception and self._maybe_cache_trial_actor` in `TuneController._schedule_trial_stop`).
@@ -200,7 +200,7 @@ def patiently(action: Callable[..., None], *args: Any, **options: Any) -> None:
 
 
 def storage_trouble(error: OSError | RuntimeError) -> bool:
-    """Whether a retry may help: the disk is full or read-only, or the experiment's folder is missing."""
+    """Whether a retry may help: the disk or quota is full, the disk read-only or stale, or the folder missing."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE)
     return "Unable to set up cluster storage" in str(error)  # Ray's error for a missing folder

@@ -1,4 +1,4 @@
-"""Decides whether a command may run the code that an experiment's folder names, before it imports any of it.
+"""Decides whether tuner may run the code that an experiment's folder names, before it imports any of it.
 
 A folder is only data, which may come from anywhere. But `tuner.run --resume`, `tuner.train` and `tuner.audit` run the
 space that the folder names. Therefore:
@@ -9,7 +9,7 @@ space that the folder names. Therefore:
   sha256) from the one that the search ran, or it lies in the folder of results, so one archive may contain both.
 * A changed space in `search_spaces/`, in an installed module, or named again by `--space`, is the user's own edit: it
   runs, and a line says that it has changed. A module in the working folder counts as a path.
-* A folder that contains links is refused before it is written to, because a link may lead out of the folder.
+* A folder with links that may lead out of it is refused before it is written to (`refuse_links`).
 * If only the folder names a cluster by host and port, it is refused: a driver and its cluster run each other's code.
 
 `--trust` switches these checks off for one command; it is never saved. No check can detect a malicious folder that the
@@ -43,11 +43,11 @@ def code_of(
     trusted: bool = False,
     named_now: bool = False,
 ) -> list[str]:
-    """Returns lines to print about the file that the folder's space will run.
+    """Returns lines to print about the file that the folder's space will run; none if the file is unknown.
 
     Args:
         folder: the experiment's folder or its `best/`.
-        files: the file in `folder` that names the space, and the copy of that file.
+        files: the file in `folder` that names the space, then its copy, if it can have one.
         sha256: the digest of the space's file when the search ran, as the folder records it.
         named_now: whether the user has named the same space by `--space`.
 
@@ -64,7 +64,7 @@ def code_of(
     if path is None:
         if "." in space and not is_path(space) and not willing:
             raise RequestError(f"{named_by} names the module {space}, which is not found; {CHECK_THEN_TRUST}")
-        return []  # `find_space` will raise an error that says what is missing, without an import
+        return []  # `find_space` will raise an error that says what is missing
     try:
         changed = hashlib.sha256(bytes_in(path.parent, path.name)).hexdigest() != sha256
     except (OSError, ValueError) as error:
@@ -80,7 +80,7 @@ def code_of(
 def no_code_below(folder: Path) -> Path:
     """The folder below which code is not run for an experiment's folder, or its `best/`: the one with all results.
 
-    Whoever works in that folder (`--results .`) has code of their own there: then it is the experiment's folder.
+    Whoever works in or below that folder (`--results .`) has code there: then it is the experiment's folder.
     """
     whole = folder.resolve()
     experiment = whole.parent if whole.name == "best" else whole
@@ -124,13 +124,13 @@ def refuse_links(folder: Path) -> None:
 
 
 def refuse_cluster(folder: Path, address: str) -> None:
-    """Raises a RequestError if the folder names a cluster by host and port; the user must name it, too."""
+    """Refuses a folder's `address` that is a host and port; callers skip this if the user gave it or --trust."""
     if address not in ("", "auto"):
         raise RequestError(f"{folder} names the cluster {address}; join it by --address {address}, or give {OPTION}")
 
 
 def _is_installed(space: str, path: Path) -> bool:
-    """Whether a space is trusted because of its location: `search_spaces/`, or a module outside the working folder.
+    """Whether a space is trusted as a module in `search_spaces/`, in Python's libraries or outside the working folder.
 
     A module that Python finds in the working folder may be any file below it, such as `results.evil.space`.
     """

@@ -52,7 +52,7 @@ class Nodes:
         return most if self._part is None else min(most, self._part)
 
     def too_many(self, num_workers: int) -> bool:
-        """Whether this many trials' workers exceed this search's share of the cluster; False if no other search runs."""
+        """Whether this many trials' workers exceed this search's share of the cluster; False if it runs alone."""
         self._look()
         return self._part is not None and num_workers > self._part
 
