@@ -85,7 +85,7 @@ def test_what_has_not_ended_some_time_after_the_first_signal_is_ended(calls, mon
             time.sleep(0.01)
     left.set()
     assert calls == ["interrupted by SIGTERM", "family", 130]
-    assert "--resume goes on" in capsys.readouterr().err
+    assert "--resume continues it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("numbers", [[], [signal.SIGINT]])

@@ -58,7 +58,7 @@ class Replay:
         self._last_start = {e["trial"]: n for n, e in enumerate(history) if e["event"] == "trial_started"}
 
     def run(self) -> list[Trial]:
-        """Returns every trial of the history: ended, paused, or pending from its last undamaged checkpoint."""
+        """Returns every trial of the history: ended, paused, or pending; Ray knows its undamaged checkpoints."""
         last = max((n for n, event in enumerate(self._history) if event["event"] == "report"), default=-1)
         self._ledger.mute()
         for number, event in enumerate(self._history):

@@ -70,7 +70,7 @@ def _drawn(params: Mapping[str, Any], *key: int) -> list[Setting]:
 
 
 class RandomSearcher(Searcher):
-    """Proposes random settings. Setting i depends only on (seed, i), so a search can be resumed or extended at any i.
+    """Proposes given points, then random settings. Setting i depends only on (seed, i), so a search can be extended.
 
     If the space has `tune.grid_search`, each sample is one pass over the grid; as in Ray, each grid point draws anew.
     """

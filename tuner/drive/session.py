@@ -69,7 +69,7 @@ class Done:
 
     @property
     def exit_code(self) -> int:
-        """0 done, 130 interrupted, 1 no answer: none has a finite metric, all failed, or the search gave up."""
+        """0 done; 1 no trial has a finite metric, every trial failed, or the search gave up; 130 interrupted."""
         if self.outcome.state == "interrupted":
             return 130
         succeeded = any(trial.status != "failed" for trial in self.record.trials)

@@ -97,7 +97,7 @@ def present() -> tuple[list[dict[str, float]], frozenset[str]]:
 
 
 def launchable() -> list[dict[str, float]]:
-    """Returns the resources of every worker node that the autoscaler may start; empty if that is unknown.
+    """Returns the resources of the worker nodes that the autoscaler may start; empty if that is unknown.
 
     An autoscaler may publish this in Ray's control service. `ray up` writes it to a file on the head node; it is read
     if the driver runs there.
