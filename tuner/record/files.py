@@ -46,7 +46,7 @@ def open_in(folder: Path, name: str) -> BinaryIO:
     the folder no link is followed, so a name from an untrusted journal cannot lead to a file elsewhere.
 
     Raises:
-        OSError: the file is missing, cannot be read, or is a link or not a regular file; or the name has `..` or begins with `/`.
+        OSError: the file is missing, unreadable, a link, or not regular; or its name has `..` or begins with `/`.
         ValueError: the name contains a zero byte.
     """
     *folders, last = PurePosixPath(name).parts or ("",)
