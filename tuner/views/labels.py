@@ -1,6 +1,6 @@
-"""Formats parameters and numbers for figures, and escapes them, because Plotly reads texts as HTML.
+"""Formats parameters and numbers as text, and escapes the texts of figures, because Plotly reads them as HTML.
 
-Every text that a figure takes from an experiment's folder passes through `escaped` or `tick`, including the names of
+Every text that a figure shows from an experiment's folder passes through `escaped` or `tick`, including the names of
 nodes and categories.
 """
 
@@ -26,13 +26,13 @@ GROUPS = {  # status -> legend name, colour, opacity; drawn in this order, the l
     "running": ("running", "#2aa198", 0.9),
     "completed": ("completed", MAIN_COLOR, 0.85),
 }
-MOST_NAME = 200  # characters of a nested name: a million values under one long name would repeat it a million times
+MOST_NAME = 200  # limit of a nested name: a million values under one long name would repeat it a million times
 MOST_PARAMETERS = 12  # a hover box with more covers the curves
 
 
 @kept
 def label_of(trial: TrialRecord) -> str:
-    """Returns the hover text of a trial, escaped: its id, its status, and one line per parameter."""
+    """Returns the hover text of a trial, escaped: its id, its status, and its first MOST_PARAMETERS parameters."""
     lines = [f"trial {trial.id}, {trial.status}"]
     lines += [f"{name} {formatted(value)}" for name, value in islice(flat_parameters(trial.config), MOST_PARAMETERS)]
     return "<br>".join(escaped(line, 80) for line in lines)
