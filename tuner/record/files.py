@@ -21,7 +21,7 @@ from pydantic_core import from_json
 # Default limit for a file that is read whole (experiment.json has 5 kB), and limit for a journal's line (200 bytes).
 MOST_BYTES = 16 << 20
 CHUNK_BYTES = 1 << 20  # bytes per read: 6,000 lines; other threads and deadlines wait 40 ms for them
-SWELL = 8  # times a file's maximum size: limit of its values' memory; a journal takes 4 to 6 times its size, `[],` 43
+SWELL = 8  # a file's values may take this many times its maximum size in memory; a journal takes 4 to 6, `[],` 43
 MOST_DEPTH = 320  # levels of nesting; code that recurses into a value meets Python's limit of 1,000 frames at 450
 MOST_NUMBER = 10**300  # limit of integers: one above 1.8e308 is no float, and metrics are compared as floats
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY  # O_PATH also opens folders without read permission

@@ -27,8 +27,7 @@ def only_driver(folder: Path) -> Iterator[None]:
     system the lock works between hosts if the file system's flock does (NFS 4 does, and Lustre mounted with flock).
 
     Raises:
-        RequestError: another driver has the lock, or the lock file cannot be written.
-        OSError: the file HOLDER cannot be written.
+        RequestError, OSError: another driver has the lock, or the folder cannot be written to.
     """
     lock = FileLock(folder / LOCK)
     try:

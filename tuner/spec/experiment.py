@@ -63,9 +63,9 @@ BOUNDS = {
 }
 MOST_RUNGS = 100  # factor 1.1 gives 100 rungs at 12,500 epochs; each rung costs memory and time at each report
 MOST_SECONDS = 1e9  # 31 years
-MOST_CHARS = 4096  # length of a text
-MOST_NUMBER = 1e6  # CPUs, GPUs, or the reduction factor
-MOST_WORDS = 1000  # words of one --point, of all --stop; also the number of points
+MOST_CHARS = 4096  # maximum length of a text
+MOST_NUMBER = 1e6  # maximum of CPUs, GPUs, or the reduction factor
+MOST_WORDS = 1000  # maximum words of one --point, of all --stop; also the maximum number of points
 KINDS = {int: "a whole number", float: "a number", str: f"a text of {MOST_CHARS} characters at most", bool: "yes or no"}
 KINDS |= {tuple: f"at most {MOST_WORDS} texts of {MOST_CHARS} characters at most"}
 BEST_RULE = (
@@ -81,7 +81,7 @@ class Experiment:
     space: str = ""
     """Space to search: a name in search_spaces/ (see --list), a path to a .py file, or package.module[:attribute]."""
     num_samples: int = 10
-    """Number of settings (trials), 1 or more; grid may have fewer, random multiplies it by any tune.grid_search."""
+    """Number of settings (trials), 1 or more; grid may have fewer, random tries each at all tune.grid_search points."""
     max_epochs: int = 10
     """Maximum epochs (reports) per trial; ASHA's max_t."""
     grace_period: int = 1
@@ -125,7 +125,7 @@ class Experiment:
     max_failures: int = 2
     """How often to retry a trial from its last checkpoint after its worker was lost (killed, node gone). 0 = never."""
     seed: int = 0
-    """Random seed. It repeats the settings of random and grid; with one trial at a time on a CPU, the whole search."""
+    """Seed. The same seed repeats random and grid settings; with one trial at a time on a CPU, the whole search."""
     name: str = ""
     """Name of the experiment's folder under --results. Empty = the space's name and the time."""
     results: str = "results"

@@ -20,7 +20,7 @@ class AlternativeRow:
     """The effect of one set of rules: trials stopped, epochs trained, and whether the best trial is kept.
 
     `stopped` and `epochs` are ranges if the search pruned curves that these rules would have trained further.
-    `saved` is the share (or range) of the recorded epochs that these rules would save; negative if they train more.
+    `saved` is the percentage (or range) of the recorded epochs that these rules save; negative if they train more.
     """
 
     scheduler: str

@@ -101,10 +101,9 @@ def result_of(record: ExperimentRecord) -> AuditResult | None:
 
 
 def prunable(record: ExperimentRecord) -> list[TrialRecord]:
-    """Returns the trials that a stopping rule pruned.
+    """Returns the trials that a stopping rule pruned, except the winner.
 
-    The winner is left out, because hyperband stops it too when its bracket ends. Trials that diverged are left out,
-    because no rule compared them.
+    hyperband stops the winner too, when its bracket ends. Trials that diverged are left out: no rule compared them.
     """
     winner = record.best()
     others = [trial for trial in record.trials if winner is None or trial is not winner[0]]

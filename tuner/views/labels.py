@@ -26,7 +26,7 @@ GROUPS = {  # status -> legend name, colour, opacity; drawn in this order, the l
     "running": ("running", "#2aa198", 0.9),
     "completed": ("completed", MAIN_COLOR, 0.85),
 }
-MOST_NAME = 200  # limit of a nested name: a million values under one long name would repeat it a million times
+MOST_NAME = 200  # characters of a nested name: a million values under one long name would repeat it a million times
 MOST_PARAMETERS = 12  # a hover box with more covers the curves
 
 
