@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 WATCH_S = 2.0
 LOOK_S = 20.0  # maximum seconds to read changed journals; one of 10,000 trials with ten reports each takes 1 s
 MOST_BYTES = 512 << 20  # maximum size of a journal; a larger one is skipped
-MOST_RUNNING = 10_000  # maximum running trials per experiment; one with more is skipped
+MOST_RUNNING = 10_000  # maximum number of running trials per experiment; one with more is skipped
 MOST_NODE = 100  # characters of a node's name; longer names are cut
 MEMINFO = Path("/proc/meminfo")
 

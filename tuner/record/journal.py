@@ -101,7 +101,7 @@ def _appended(path: Path) -> io.FileIO:
 
 
 def _shortened(event: str, trial: str | None, fields: dict[str, Any], size: int) -> dict[str, Any]:
-    """Returns a report's fields with notes for long metrics; raises RequestError for other events, needed whole."""
+    """Returns a report's fields with notes for long metrics; RequestError for other events (a resume needs all)."""
     if event != "report":
         raise RequestError(
             f"trial {trial}: {event} takes {size:,} bytes in the journal, at most {MOST_BYTES:,}; give large values a "

@@ -74,7 +74,7 @@ def read_ray(folder: Path, hold: Hold = unbounded) -> tuple[Experiment, dict[str
     A damaged snapshot (experiment_state-*.json) is ignored. The metric and mode are guesses by name (`guessed`).
 
     Args:
-        hold: called before each file is parsed, with the estimated bytes of memory of all trials' values so far.
+        hold: called before a file is parsed, with the estimated bytes of the snapshot, or of all trials' values so far.
     """
     files = ray_files_in(folder)
     if sum(path.lstat().st_size for path in files) > MOST_OF_ALL:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-GRID_POINTS = 5  # maximum values that a numeric range gets in a grid: W&B's and scikit-learn's examples use 3 to 6
+GRID_POINTS = 5  # a numeric range has at most this many values in a grid: W&B's and scikit-learn's examples use 3 to 6
 NEIGHBOUR_SHARE = 0.1  # distance of a neighbour, as a share of a numeric range (of a log range's logarithm)
 
 

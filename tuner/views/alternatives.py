@@ -12,7 +12,7 @@ from tuner.record.results import ExperimentRecord
 from tuner.views.simulation import epochs_beyond
 from tuner.views.whatif import REPLAYED, Range, WhatIf, what_if
 
-MOST_REPORTS = 30_000  # maximum reports in one replay; 10,000 take 0.25 s
+MOST_REPORTS = 30_000  # maximum number of reports in one replay; 10,000 take 0.25 s
 
 
 @dataclass(frozen=True)
