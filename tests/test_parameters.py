@@ -136,7 +136,7 @@ def test_the_best_trial_of_a_result_has_the_nested_constants(tmp_path):
     [
         ({"widht": 4}, "'widht' is no parameter; did you mean 'width'?"),
         ({"width": 5}, "width=5: must be one of 4, 8"),
-        ({"steps": 5}, "steps=5: is the constant 4"),
+        ({"steps": 5}, "steps=5: the space fixes it to 4"),
         ({"net": 3}, "net=3: must be a dict of kind, depth"),
         ({"net": {"depth": 9}}, "net/depth=9: must be 1..3"),
         ({"net": {"depth": 1.5}}, "net/depth=1.5: must be a whole number"),

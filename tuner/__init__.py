@@ -1,7 +1,7 @@
 """A hyperparameter-search service on Ray Tune for PyTorch.
 
 Importing any module of this package first sets the environment variables of Ray. Ray reads some of them when it is
-imported, so this file must run before that, and it imports only the standard library.
+imported, so this file should run before that. If Ray was imported first, `tuner.engine.imported_late` corrects Ray.
 """
 
 import importlib
@@ -16,7 +16,7 @@ ENVIRONMENT = dict(
     RAY_CHDIR_TO_TRIAL_DIR="0",  # else relative paths in a user's function would change
     TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1",  # only JSON: CSV and TensorBoard double the driver's cost of a report
     TUNE_DISABLE_SIGINT_HANDLER="1",  # `engine.signals` handles SIGINT, and SIGTERM too
-    TUNE_DISABLE_STRICT_METRIC_CHECKING="1",  # one report without the metric would end the whole experiment
+    TUNE_DISABLE_STRICT_METRIC_CHECKING="1",  # else one report without the metric ends the whole experiment
     TUNE_PRINT_ALL_TRIAL_ERRORS="0",  # they are in the journal, trials.csv and the end's summary
     TUNE_GLOBAL_CHECKPOINT_S="inf",  # a snapshot costs more with each trial; the journal is the experiment's state
     TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S="0",

@@ -1,7 +1,7 @@
 """Checks whether a search pruned trials that would have won: trains a random sample of the pruned trials to the end.
 
 `python -m tuner.audit NAME --trials 5` resumes each of 5 trials from its last existing checkpoint, or from the start,
-without Ray. If it repeats an epoch of the search, it compares the metrics of both. The result is written to audit.json
+without Ray. If it repeats an epoch of the search, it compares the search's metric. The result is written to audit.json
 and shown on the dashboard. If an audit is interrupted, the same command continues it.
 """
 
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
 
 
 def audit(record: ExperimentRecord, num_trials: int, seed: int) -> AuditResult:
-    """Trains the sample, or the rest of an interrupted one, and writes audit.json after each trial.
+    """Trains the sampled trials that audit.json lacks, and writes audit.json after each trial.
 
     Raises:
         RequestError: the search still runs, pruned nothing or has no best trial; the space needs Ray; or an audit with
@@ -91,14 +91,14 @@ def audit(record: ExperimentRecord, num_trials: int, seed: int) -> AuditResult:
 
 
 def drawn_trials(trials: list[str], count: int, seed: int) -> list[str]:
-    """Draws `count` trials without replacement; a larger count with the same seed draws the same trials and more."""
+    """Draws `count` trials (or all), each once; a larger count with the same seed draws the same trials and more."""
     drawn = sorted(trials)
     random.Random(seed).shuffle(drawn)
     return drawn[:count]
 
 
 def trained(record: ExperimentRecord, trial: TrialRecord) -> AuditedTrial:
-    """Trains a pruned trial to the last epoch; returns its best value and any difference from the search."""
+    """Trains a pruned trial to the last epoch; returns its best value and the first difference from the search."""
     experiment, began = record.experiment, time.monotonic()
     sign = sign_of(experiment.mode)
     values = {r.epoch: r.metrics.get(experiment.metric) for r in trial.reports}

@@ -1,4 +1,4 @@
-"""RequestError, the only exception for a user's mistake: it becomes one line on stderr and exit code 2, no traceback.
+"""RequestError, the exception for a user's mistake: a command prints it as one line, no traceback, and exits with 2.
 
 The module also makes texts safe to print, because an error text may quote a user's file or name.
 `leave` ends a command's process.
@@ -22,9 +22,9 @@ OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAlloc
 
 
 class RequestError(Exception):
-    """The request cannot be done; the text says what the user gave, what is allowed and what to do.
+    """The request cannot be done; the text should say what the user gave, what is allowed and what to do.
 
-    The text is always one printable line.
+    As a string it is always one printable line.
     """
 
     def __str__(self) -> str:
@@ -39,9 +39,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def printable(text: str) -> str:
-    """Escapes (`\\x1b`) each character with which a text could control a terminal or hide or reorder its output.
+    """Escapes (`\\x1b`) each character that `str.isprintable` refuses: it could control a terminal or hide its output.
 
-    These are control characters (also line ends and tabs), marks that reverse the writing direction, halves of
+    Among them are control characters (also line ends and tabs), marks that reverse the writing direction, halves of
     surrogate pairs and unusual spaces. Pass a text of several lines line by line.
     """
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
@@ -49,7 +49,7 @@ def printable(text: str) -> str:
 
 @contextmanager
 def blamed(folder: str) -> Iterator[None]:
-    """Turns any exception while a folder's files are read into a RequestError that names the folder.
+    """Turns any exception but RequestError into a RequestError that names the folder whose files are read.
 
     The code that reads a file checks it; this catches the errors that no check foresaw. It logs the traceback at DEBUG.
     """
@@ -78,9 +78,9 @@ def say(*lines: str) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process without Python's clean-up; the command has closed what it opened.
+    """Ends the process without Python's clean-up; the caller must have closed what it opened.
 
-    The clean-up takes 1.9 s after torch and Ray, and 19 s if records take 1.2 GB. It also waits for all threads.
+    The clean-up takes 1.9 s after torch and Ray, and 19 s if records take 1.2 GB. It also waits for threads.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # the reader of the pipe is gone

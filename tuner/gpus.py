@@ -1,6 +1,6 @@
 """Prints how busy the GPUs are and which trials use them: `python -m tuner.gpus [--watch] [--results DIR]`.
 
-One table lists the GPUs, from NVML. Another lists the running trials, from the journals of running experiments.
+One table lists the GPUs, from NVML. Another lists the running trials, from the journals of all experiments.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tuner.training.nvml import Device, devices
 logger = logging.getLogger(__name__)
 
 WATCH_S = 2.0
-LOOK_S = 20.0  # the longest time to read changed journals; one of 10,000 trials with ten reports each takes 1 s
-MOST_BYTES = 512 << 20  # the largest journal to read
-MOST_RUNNING = 10_000  # the most running trials per experiment, with one row each
+LOOK_S = 20.0  # maximum seconds to read changed journals; one of 10,000 trials with ten reports each takes 1 s
+MOST_BYTES = 512 << 20  # maximum size of a journal; a larger one is skipped
+MOST_RUNNING = 10_000  # maximum number of running trials per experiment; one with more is skipped
 MOST_NODE = 100  # characters of a node's name; longer names are cut
 MEMINFO = Path("/proc/meminfo")
 
@@ -37,7 +37,7 @@ class Running:
 
     Attributes:
         pid: the process id; None if the journal does not record it.
-        gpus: how many GPUs the trial uses; may be a fraction.
+        gpus: how many GPUs the trial reserves; may be a fraction.
     """
 
     experiment: str
@@ -91,7 +91,7 @@ def lines(gpus: list[Device], trials: list[Running]) -> list[str]:
 
 
 def device_row(device: Device, trials: list[Running]) -> tuple[str, ...]:
-    """The row of one GPU, with the trials whose processes run on it according to the driver."""
+    """The row of one GPU, with the trials whose processes run on it according to NVML."""
     memory = "-"
     if device.memory_used_bytes is not None and device.memory_total_bytes:
         memory = f"{device.memory_used_bytes / 2**30:.1f} of {device.memory_total_bytes / 2**30:.1f} GiB"
@@ -141,7 +141,7 @@ class Look:
     def running(self, results: Path) -> list[Running]:
         """The running trials of all experiments; logs a warning for an experiment that cannot be read.
 
-        It reads the most recently changed journals first, and stops after LOOK_S seconds.
+        It reads the most recently changed journals first. After LOOK_S seconds it skips the changed ones that are left.
         """
         until = time.monotonic() + LOOK_S
         trials: list[Running] = []
@@ -182,7 +182,7 @@ def _events_until(path: Path, until: float) -> Iterator[Event]:
 
 
 def running_of(experiment: str, events: Iterable[Event]) -> list[Running]:
-    """The trials that have started but not ended, according to the journal; none after the search has ended."""
+    """The trials that run on a worker now, according to the journal: none that is paused, has failed or has ended."""
     running: dict[str, Running] = {}
     for event in events:
         kind, trial = event["event"], event.get("trial", "")
@@ -205,7 +205,7 @@ def running_of(experiment: str, events: Iterable[Event]) -> list[Running]:
 
 
 def alive(trial: Running) -> bool:
-    """Whether the trial's process exists (a killed search journals no end); True for a trial on another node."""
+    """Whether the trial's process exists (a killed search journals no end); True if that is unknown here."""
     if trial.pid is None or trial.node not in own_addresses():
         return True
     return Path(f"/proc/{trial.pid}").exists()

@@ -1,4 +1,4 @@
-"""Writes the report.html of an experiment again, which every search writes at its end.
+"""Writes an experiment's report.html again; a search writes it at its end.
 
 `python -m tuner.report NAME [--results DIR]`
 """

@@ -3,8 +3,8 @@
 `python -m tuner.train results/NAME/best/config.json` trains the best setting, and
 `python -m tuner.train results/NAME --trial 00007` that of any trial.
 
-It prints the metrics of each epoch. On a CPU they equal those of the search to the last digit. It also prints the test
-metrics of the epoch that was best in the search.
+It prints the metrics of each epoch. On the same CPU they equal those of the search to the last digit. If the data has a
+test part, it also prints the test metrics of the setting's best epoch in the search.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def requested(argv: list[str]) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
 
 
 def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
-    """The content of best/config.json if this trial were the best; raises a RequestError if there is no such trial."""
+    """The content of best/config.json if this trial were the best; RequestError if the trial or space is unknown."""
     known = {trial.id: trial for trial in record.trials}
     if trial_id not in known:
         ids = f"{record.trials[0].id}..{record.trials[-1].id}" if record.trials else "none"
@@ -83,7 +83,7 @@ def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
 
 
 def retrain(config: dict[str, Any]) -> None:
-    """Trains the setting for all its epochs, and prints the metrics of each epoch and the test metrics."""
+    """Trains the setting for all its epochs; prints the metrics of each epoch, and of the test part if there is one."""
     test = None
     with training_of(config) as (training, splits):
         say(f"{config['space']}: {setting(config['config'])}")

@@ -24,7 +24,7 @@ from tuner.spec.experiment import Experiment
 
 
 class Mirror:
-    """Turns journal events into W&B calls; uses only `wandb.init`, so a test can pass a stand-in for `wandb`."""
+    """Turns journal events into W&B calls; calls only `wandb.init` itself, so a test can pass a stand-in."""
 
     def __init__(self, wandb: Any, experiment: Experiment, folder: Path, mode: str) -> None:
         self._wandb, self._experiment, self._folder, self._mode = wandb, experiment, folder, mode
@@ -32,7 +32,7 @@ class Mirror:
         self._configs: dict[str, dict[str, Any]] = {}
 
     def handle(self, event: Event) -> None:
-        """Copies one event to W&B."""
+        """Copies one event of a trial to W&B; other events are ignored."""
         trial, kind = event.get("trial", ""), event["event"]
         if kind == "trial_started":
             self._configs[trial] = event["config"]

@@ -1,1 +1,1 @@
-"""Writes and reads what a search stores on disk: the journal, experiment.json and checkpoints."""
+"""Writes and reads the journal and experiment.json, checks checkpoints, and reads folders of plain Ray Tune."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from tuner.errors import RequestError
 from tuner.record.files import open_in
 
-# Number of folders and entries that `SavedCheckpoints` lists, 5 us each. A trial has few checkpoints, and the best
-# trials are looked up first.
+# Maximum number of folders and entries that one `SavedCheckpoints` lists, 5 us each. A trial has few checkpoints, and
+# the best trials are looked up first.
 MOST_LOOKS = 20_000
 STATE = "state.pt"  # the only file in a Task's checkpoint; torch.save writes a zip with a CRC-32 per record
 
@@ -21,9 +21,9 @@ STATE = "state.pt"  # the only file in a Task's checkpoint; torch.save writes a 
 class SavedCheckpoints:
     """The checkpoints of an experiment that exist on disk; `name in saved` takes a name from the journal.
 
-    Each trial's folder is listed once. Every folder and every entry counts towards MOST_LOOKS; beyond that number a
-    checkpoint counts as missing. The limit is needed because a journal may name a million checkpoints, and the
-    dashboard's list repeats the lookup after each new line.
+    Each folder of checkpoints is listed at most once. Every folder and every entry counts towards MOST_LOOKS; a
+    checkpoint that was not listed by then counts as missing. The limit is needed because a journal may name a million
+    checkpoints, and the dashboard's list may repeat the lookup after each new line.
     """
 
     def __init__(self, experiment: Path) -> None:
@@ -51,9 +51,9 @@ class SavedCheckpoints:
 
 
 def within(experiment: Path, name: str) -> Path:
-    """Returns the path of a checkpoint that a journal names; raises RequestError if it is not in the experiment.
+    """Returns the path of a checkpoint that a journal names; raises RequestError if it lies outside the folder `ray`.
 
-    Ray deletes a trial's older checkpoints. If the journal could name any folder, Ray would delete that folder.
+    Ray deletes a trial's older checkpoints. If the journal could name any folder, Ray could delete that folder.
     """
     path = experiment / str(name)
     if not path.resolve().is_relative_to((experiment / "ray").resolve()):
@@ -62,9 +62,9 @@ def within(experiment: Path, name: str) -> Path:
 
 
 def damage(folder: Path) -> str:
-    """Returns what is wrong with a checkpoint, or an empty text; reads a Task's state file, but no other files.
+    """Returns what is wrong with a checkpoint; an empty text if it is whole or missing.
 
-    Reading takes 1 s per GB.
+    It reads only a Task's state.pt, which takes 1 s per GB.
     """
     try:
         return damage_in(folder, STATE) if any(folder.iterdir()) else "it is empty"
@@ -75,7 +75,7 @@ def damage(folder: Path) -> str:
 
 
 def damage_in(folder: Path, name: str) -> str:
-    """Returns what is wrong with a file of torch.save, or an empty text, also if it is missing; reads it once."""
+    """Checks a file of torch.save; returns the damage in words, or an empty text if it is whole or missing."""
     try:
         with open_in(folder, name) as file, zipfile.ZipFile(file) as archive:
             records = archive.infolist()

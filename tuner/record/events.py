@@ -1,7 +1,7 @@
 """Converts an event to a line of the journal and back; checks its fields when its line is read.
 
-Each line ends with the CRC-32 of the text before it, so that an altered line is detected. Non-finite floats are written
-as the strings "nan", "inf" and "-inf", since JSON has none and browsers refuse Python's spelling.
+The last field of a line is the CRC-32 of the line without it, so that an altered line is detected. Non-finite floats
+are written as the strings "nan", "inf" and "-inf", since JSON has none and browsers refuse Python's spelling.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tuner.spec.experiment import MOST_EPOCHS
 Event = dict[str, Any]
 MOST_TIME = 1e11  # unix seconds: the year 5138
 MOST_ID = 200  # maximum length of a trial's id, in characters
-MOST_INTEGER = 2**63
+MOST_INTEGER = 2**63  # larger integers are refused in a decision, and ignored as a metric's value
 BEGINNINGS = ("experiment_started", "experiment_resumed")  # the first event of a session
 STATES = ("finished", "interrupted", "failed")  # states of a search that has ended
 SEAL = b', "crc": "%08x"}'
@@ -65,9 +65,9 @@ def event_of(line: bytes, is_sealed: bool) -> Event:
 
 
 def plain(value: Any) -> Any:
-    """Converts a value to JSON's types: numpy and torch scalars to Python numbers, unknown types to their repr.
+    """Converts a value to JSON's types: numpy and torch scalars to Python numbers, arrays and unknown types to a text.
 
-    An integer above MOST_NUMBER becomes infinite, because readers refuse larger ones.
+    An integer beyond +-MOST_NUMBER becomes infinite, because readers refuse it.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -104,7 +104,7 @@ def is_trial_id(value: Any) -> bool:
 
 
 def is_inside(path: Any) -> bool:
-    """Whether the value is a relative path without `..`; does not check links."""
+    """Whether the value is a relative path below 1,000 characters without `.` and `..`; does not check links."""
     return (
         isinstance(path, str)
         and 0 < len(path) < 1000
@@ -121,7 +121,7 @@ def _replace_words(fields: dict[str, Any], names: tuple[str, ...]) -> None:
 
 
 def _check(event: Event) -> None:
-    """Raises ValueError or KeyError if a field of the event is missing or has a wrong value."""
+    """Raises ValueError, KeyError or TypeError if the event is no dictionary, or a field is missing or wrong."""
     kind, when, trial = event["event"], event["time"], event.get("trial")
     if not isinstance(kind, str) or not (isinstance(when, (int, float)) and 0 <= when <= MOST_TIME):
         raise ValueError(f"field `event` must be a text, and `time` must be 0..{MOST_TIME:.0f} unix seconds")

@@ -1,6 +1,6 @@
 """Writes files so that readers never see half of one, and reads files without trusting who wrote them.
 
-Every reader of an experiment's folder opens files with `open_in` and parses JSON with `parsed`. A file may be a pipe,
+Readers that parse a journal or a JSON file open it with `open_in` and parse it with `parsed`. A file may be a pipe,
 a link, endless, nested too deeply, or not text. Each of these raises an OSError or a ValueError.
 """
 
@@ -18,14 +18,14 @@ from typing import Any, BinaryIO
 
 from pydantic_core import from_json
 
-# The limit for a file that is read whole, and for a line of the journal. experiment.json has 5 kB, a line 200 bytes.
+# Default limit for a file that is read whole (experiment.json has 5 kB), and limit for a journal's line (200 bytes).
 MOST_BYTES = 16 << 20
 CHUNK_BYTES = 1 << 20  # bytes per read: 6,000 lines; other threads and deadlines wait 40 ms for them
-SWELL = 8  # allowed bytes of memory per byte of text; a journal takes 4 to 6, `[],` takes 43
+SWELL = 8  # a file's values may take this many times its maximum size in memory; a journal takes 4 to 6, `[],` 43
 MOST_DEPTH = 320  # levels of nesting; code that recurses into a value meets Python's limit of 1,000 frames at 450
-MOST_NUMBER = 10**300  # larger integers cannot become floats, and metrics are compared as floats
+MOST_NUMBER = 10**300  # limit of integers: one above 1.8e308 is no float, and metrics are compared as floats
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY  # O_PATH also opens folders without read permission
-_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY  # without O_NONBLOCK a pipe waits for its writer
+_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY  # without O_NONBLOCK, opening a pipe waits
 _LONG_NUMBER = re.compile(rb"\d{300}")
 _shared: set[Path] = set()  # folders in which other users may rename files
 
@@ -42,11 +42,11 @@ def share(root: Path) -> None:
 def open_in(folder: Path, name: str) -> BinaryIO:
     """Opens a regular file in a folder for reading; never waits for another process, even if the file is a pipe.
 
-    The folder's own path may contain links, unless `share` was called for its parent. Below the folder no link is
-    followed, so a name from an untrusted journal cannot lead to a file elsewhere.
+    The folder's own path may contain links; if `share` was called for its parent, its last part must be no link. Below
+    the folder no link is followed, so a name from an untrusted journal cannot lead to a file elsewhere.
 
     Raises:
-        OSError: the file is missing, cannot be read, or is a link, a pipe, a device or a folder.
+        OSError: the file is missing, unreadable, a link, or not regular; or its name has `..` or begins with `/`.
         ValueError: the name contains a zero byte.
     """
     *folders, last = PurePosixPath(name).parts or ("",)
@@ -113,7 +113,7 @@ def parsed(text: bytes) -> Any:
     """Parses JSON from an untrusted file; NaN and Infinity become floats.
 
     pydantic's parser takes 1 us per line of a journal, the standard library's 5 us. The standard library's is the
-    fallback, because pydantic's refuses 200 levels of nesting and halves of surrogate pairs, which file names may
+    fallback, because pydantic's refuses 202 levels of nesting and halves of surrogate pairs, which file names may
     contain.
 
     Raises:
@@ -134,7 +134,7 @@ def parsed(text: bytes) -> Any:
 
 
 def _check(value: Any) -> None:
-    """Raises ValueError for deep nesting or a large integer; walks level by level instead of recursing."""
+    """Raises ValueError beyond MOST_DEPTH or MOST_NUMBER; walks level by level instead of recursing."""
     level, depth = [value], 0
     while level:
         if depth > MOST_DEPTH:
@@ -151,12 +151,12 @@ def _check(value: Any) -> None:
 
 
 def lines_of(file: BinaryIO) -> Iterator[list[bytes]]:
-    """Yields the complete lines from a file's current position, as one list per CHUNK_BYTES.
+    """Yields the complete lines from a file's current position, without newlines, as one list per read.
 
     A last line without a newline is left out.
 
     Raises:
-        ValueError: a line is longer than MOST_BYTES; the lines before it were already yielded.
+        ValueError: an unfinished line is longer than MOST_BYTES; the lines before it were already yielded.
     """
     parts: list[bytes] = []  # pieces of a line that spans several reads; they are joined only once
     length = 0
@@ -184,7 +184,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
     At any time `path` has the old content or the new content, never a part. The new file is in the same folder. It is
     synced before it is renamed to `path`. The folder is synced too, because otherwise a power failure could undo the
-    rename. After an error `path` has the old content. A link at either name is replaced, not followed.
+    rename. If the block or the rename fails, `path` keeps the old content. Links at both names are replaced.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -195,7 +195,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         os.replace(aside, path)
     except BaseException:
-        with contextlib.suppress(OSError):  # a read-only disk refuses this too
+        with contextlib.suppress(OSError):  # on a read-only disk the clean-up fails too; the first error is raised
             aside.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)

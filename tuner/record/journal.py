@@ -1,4 +1,4 @@
-"""Writes the journal: one JSON event per line, append only. Everything else is derived from the journal."""
+"""Writes the journal: one JSON event per line, append only. Records, tables and figures are derived from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tuner.record.events import Event, line_of
 from tuner.record.files import MOST_BYTES, open_in, replacing
 from tuner.record.reading import scan
 
-LONG = 10_000  # characters; if a report is too long for a line, notes replace metrics of this length
+LONG = 10_000  # characters; if a report is too long for a line, notes replace metrics of this length or more
 
 
 class Journal:
@@ -29,10 +29,10 @@ class Journal:
     on. Before it cuts off damaged lines, it copies the whole journal to another file.
 
     Attributes:
-        blocked: called when the disk is full, read-only or gone; waits and returns whether to retry the write.
+        blocked: called when a write fails, for example on a full disk; waits and returns whether to retry the write.
             Without it the caller gets the OSError.
         lost: whether `blocked` returned False. Nothing is written afterwards, so that the journal has no gap.
-        listener: called with each event that is written.
+        listener: called with each event before it is written, also when the journal is lost.
     """
 
     def __init__(self, path: Path) -> None:
@@ -92,7 +92,7 @@ class Journal:
 
 
 def _appended(path: Path) -> io.FileIO:
-    """Opens a file for appending; raises OSError for a link, or for a pipe, which would wait for a reader."""
+    """Opens a file for appending, or creates it; raises OSError for a link, a pipe or any other special file."""
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -101,7 +101,7 @@ def _appended(path: Path) -> io.FileIO:
 
 
 def _shortened(event: str, trial: str | None, fields: dict[str, Any], size: int) -> dict[str, Any]:
-    """Replaces a report's long metrics by notes; raises RequestError for other events, which a resume needs whole."""
+    """Returns a report's fields with notes for long metrics; RequestError for other events (a resume needs all)."""
     if event != "report":
         raise RequestError(
             f"trial {trial}: {event} takes {size:,} bytes in the journal, at most {MOST_BYTES:,}; give large values a "
@@ -113,7 +113,7 @@ def _shortened(event: str, trial: str | None, fields: dict[str, Any], size: int)
 
 
 class Ledger:
-    """Writes events to a journal, except those that the journal already has.
+    """Writes events to a journal, except those that the journal already has (the same name, trial and epoch).
 
     A resumed search replays its journal. The replay produces the recorded events again.
     """
@@ -124,7 +124,7 @@ class Ledger:
         self._has: Counter[tuple[str, str | None, Any]] = Counter()
 
     def mute(self) -> None:
-        """Drops all events from now on, because the journal already has them."""
+        """Drops all events until `unmute`, because the journal already has them."""
         self._muted = True
 
     def unmute(self, recorded: list[Event]) -> None:
@@ -137,7 +137,7 @@ class Ledger:
         self._has = Counter((e["event"], e.get("trial"), e.get("epoch")) for e in recorded)
 
     def write(self, event: str, trial: str | None = None, **fields: Any) -> None:
-        """Writes an event as `Journal.write` does, unless the journal already has it."""
+        """Writes an event as `Journal.write` does, unless muted or the journal already has it."""
         if self._muted:
             return
         key = (event, trial, fields.get("epoch"))

@@ -15,7 +15,7 @@ from tuner.errors import RequestError
 from tuner.record.files import bytes_in, open_in, write_atomically
 
 LOCK, HOLDER = ".lock", ".driver"  # two files, because FileLock empties the file that it locks
-MOST_HOLDER = 1000  # maximum bytes that are read of HOLDER
+MOST_HOLDER = 1000  # maximum size of HOLDER in bytes; a larger file is ignored
 LOOK_S = 0.5  # seconds to wait for the lock, because `driver_of` takes it for a moment too
 
 
@@ -27,7 +27,7 @@ def only_driver(folder: Path) -> Iterator[None]:
     system the lock works between hosts if the file system's flock does (NFS 4 does, and Lustre mounted with flock).
 
     Raises:
-        RequestError: another driver has the lock, or the folder cannot be written to.
+        RequestError, OSError: another driver has the lock, or the folder cannot be written to.
     """
     lock = FileLock(folder / LOCK)
     try:
@@ -65,7 +65,7 @@ def driver_of(folder: Path) -> str:
 
 
 def abandoned(folder: Path) -> bool:
-    """Whether the experiment's last driver ran on this host and has ended; False for a driver on another host."""
+    """Whether the experiment's last driver ran on this host and has ended; False if that is unknown."""
     try:
         return _holder(folder).endswith(f" on {socket.gethostname()}") and not driver_of(folder)
     except RequestError:  # for example another user's folder

@@ -1,9 +1,9 @@
 """Keeps results in an object store: `--results s3://bucket/folder`, or any other URI that pyarrow opens.
 
 A store cannot append to files or rename them. So a search works in a folder on this machine, its working copy, and a
-thread uploads the changes. The journal follows within about a second, checkpoints when they are saved or deleted.
+thread uploads the changes: about a second after each change, or later if uploads take long.
 
-After a search is killed, the store may lack its last second. A resume on this machine uploads that second. A resume on
+After a search is killed, the store may lack the latest changes. A resume on this machine uploads them. A resume on
 another machine continues from what is in the store.
 """
 
@@ -30,8 +30,8 @@ LAST_TRIES_S = 30.0  # how long failed uploads are retried when a search ends
 JOURNAL = "journal.jsonl"
 OF_THIS_MACHINE = (".lock", ".driver")  # not uploaded: they lock the experiment on this machine
 PART_BYTES = 10 << 20  # bytes per read and write; pyarrow sends files to S3 in parts of this size
-# pyarrow sends these parts at once, in memory. Without a limit, a file of 500 MB takes 900 MB of memory. pyarrow's own
-# `copy_files` has no limit either: it takes 450 MB.
+# Maximum number of parts of a file that pyarrow holds in memory and sends at once. Without a limit, a file of 500 MB
+# takes 900 MB of memory. pyarrow's own `copy_files` has no limit either: it takes 450 MB.
 MOST_PARTS = 8
 
 
@@ -39,7 +39,7 @@ class ObjectStore:
     """A folder of experiments in an object store.
 
     Raises:
-        RequestError: pyarrow cannot open the URI, or the store does not answer or refuses access.
+        RequestError: pyarrow cannot open the URI.
     """
 
     def __init__(self, uri: str) -> None:
@@ -73,10 +73,11 @@ class ObjectStore:
         return [PurePosixPath(journal.path).parent.name for journal in sorted(there, key=lambda info: info.mtime_ns)]
 
     def bring(self, name: str, folder: Path) -> None:
-        """Downloads an experiment into `folder`, unless the journal there is as long as the store's or longer.
+        """Downloads an experiment into `folder`, unless the journal there begins with the store's.
 
         Raises:
-            RequestError: the folder and the store each have events that the other lacks, or the store fails.
+            RequestError: the folder and the store each have events that the other lacks, or the store fails or names
+                a file outside the folder.
         """
         try:
             remote, local = self.read(name, JOURNAL), _content(folder / JOURNAL)
@@ -92,7 +93,7 @@ class ObjectStore:
             raise RequestError(f"--results {self.uri}: cannot be read ({_first_line(error)})") from None
 
     def _download(self, name: str, folder: Path) -> None:
-        """Downloads all files, the journal last: an interrupted download is repeated if the journal is missing."""
+        """Downloads all files, the journal last: without it, the next `bring` repeats an interrupted download."""
         entries = [each for each in self._entries(self.path(name), recursive=True) if each.type.name == "File"]
         names = [str(PurePosixPath(each.path).relative_to(self.path(name))) for each in entries]
         for relative in sorted(names, key=_journal_last):
@@ -151,9 +152,8 @@ class UploadTarget(Protocol):
 class Uploader:
     """Uploads an experiment's changed files from a thread while the `with` block runs.
 
-    Each check takes one `stat` per file. Files are uploaded whole, so the pause between uploads grows with the time
-    that an upload takes. A journal of 10,000 trials, some 10 MB, is uploaded less often than one of ten trials.
-    If the store fails, the upload is retried, and the search continues in its working copy.
+    Each check calls `stat` for every file. Files are uploaded whole, so the pause between uploads grows with the time
+    that an upload takes. If the store fails, the upload is retried, and the search continues in its working copy.
     """
 
     def __init__(self, store: UploadTarget, name: str, folder: Path) -> None:
@@ -191,7 +191,7 @@ class Uploader:
             pause = max(LEAST_PAUSE_S, 10 * (time.monotonic() - started))
 
     def pushed(self) -> bool:
-        """Uploads changed files and removes deleted ones from the store; returns whether all of that succeeded."""
+        """Uploads changed files and removes files deleted since their upload; returns whether all of that succeeded."""
         try:
             there = files_of(self._folder)
             for relative, mark in there.items():
@@ -217,9 +217,9 @@ class Uploader:
 
 
 def files_of(folder: Path) -> dict[str, tuple[int, int]]:
-    """Returns each file below the folder with its size and time.
+    """Returns the files below the folder that are uploaded, with size in bytes and modification time in ns.
 
-    The journal is last, so that the checkpoints which it names are uploaded before it.
+    OF_THIS_MACHINE is left out. The journal is last, so that the checkpoints which it names are uploaded before it.
     """
     marks: dict[str, tuple[int, int]] = {}
     for relative in sorted((path.relative_to(folder).as_posix() for path in folder.rglob("*")), key=_journal_last):

@@ -1,7 +1,7 @@
-"""Reads experiment folders that plain Ray Tune wrote, from Ray's own files; opens no pickle.
+"""Reads experiment folders that plain Ray Tune wrote, from Ray's own files; loads no pickle.
 
 Ray stores each trial's setting (params.json), its reports (result.json or progress.csv) and all trials' statuses
-(experiment_state-*.json). It does not store which metric was optimised, or why a scheduler stopped a trial.
+(experiment_state-*.json). These files do not say which metric was optimised, or why a scheduler stopped a trial.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tuner.record.report_keys import RAY_KEYS
 from tuner.spec.experiment import MOST_EPOCHS, Experiment
 
 MOST_ENTRIES = 20_000  # entries, about one per trial; listing the folder takes four file lookups for each
-MOST_SNAPSHOT, MOST_RESULTS, MOST_OF_ALL = 64 << 20, 64 << 20, 256 << 20  # bytes; a line of result.json has 1 kB
+MOST_SNAPSHOT, MOST_RESULTS, MOST_OF_ALL = 64 << 20, 64 << 20, 256 << 20  # bytes of one or all files; a result has 1 kB
 OF_A_TRIAL = ("params.json", "result.json", "progress.csv", "error.txt")
 STATUS = {"TERMINATED": "completed", "ERROR": "failed", "RUNNING": "interrupted", "PAUSED": "interrupted"}
 RAY_COLUMNS = RAY_KEYS | {"warmup_time"}  # older versions of Ray also wrote warmup_time
@@ -48,7 +48,7 @@ def _is_state_file(name: str) -> bool:
 
 
 def ray_files_in(folder: Path) -> list[Path]:
-    """Lists the files that `read_ray` reads, without links; raises RequestError if the folder has too many entries."""
+    """Lists the files that `read_ray` may read, without a trial's links; raises RequestError for too many entries."""
     paths = []
     with os.scandir(folder) as entries:
         for number, entry in enumerate(entries):
@@ -69,12 +69,12 @@ def _mode(path: Path) -> int:
 
 
 def read_ray(folder: Path, hold: Hold = unbounded) -> tuple[Experiment, dict[str, Any], tuple[TrialRecord, ...], str]:
-    """Returns the experiment, its facts, trials and state; raises RequestError if a file is too large or damaged.
+    """Returns the experiment, its facts, trials and state; raises RequestError if files are too large or damaged.
 
-    The metric and mode of the experiment are guesses by name, since Ray does not store them.
+    A damaged snapshot (experiment_state-*.json) is ignored. The metric and mode are guesses by name (`guessed`).
 
     Args:
-        hold: called before each file is parsed, with the bytes of memory that all values so far take.
+        hold: called before a file is parsed, with the estimated bytes of the snapshot, or of all trials' values so far.
     """
     files = ray_files_in(folder)
     if sum(path.lstat().st_size for path in files) > MOST_OF_ALL:
@@ -113,7 +113,7 @@ def read_ray(folder: Path, hold: Hold = unbounded) -> tuple[Experiment, dict[str
 
 
 def guessed(trials: Iterable[TrialRecord]) -> tuple[str, str]:
-    """Guesses metric and mode from the names of the metrics that most trials report."""
+    """Guesses metric and mode by name: the most reported one with a word of DOWN, else one of UP, else any, min."""
     names = Counter(
         name
         for trial in trials
@@ -128,7 +128,7 @@ def guessed(trials: Iterable[TrialRecord]) -> tuple[str, str]:
 
 
 def _states(folder: Path, paths: Iterable[Path], hold: Hold) -> dict[str, str]:
-    """Returns trial id -> Ray's status from the newest snapshot; empty if that is damaged."""
+    """Returns trial id -> Ray's status from the newest snapshot; empty if that is damaged, too large or missing."""
     newest = max(paths, key=lambda path: path.lstat().st_mtime_ns, default=None)
     if newest is None:
         return {}
@@ -202,7 +202,7 @@ class _Reader:
         self._weight, self._hold = 0, hold
 
     def __call__(self, place: Path, name: str, of: Callable[[bytes], Any]) -> Any:
-        """Reads one file; raises RequestError if it is damaged, cannot be read, or exceeds the memory limit."""
+        """Reads and parses one file; raises RequestError if it is damaged or unreadable, or memory is exceeded."""
         try:
             content = bytes_in(place.parent, f"{place.name}/{name}", MOST_RESULTS)
             self._weight += weight(content)
@@ -237,7 +237,7 @@ def _results(content: bytes) -> list[dict[str, Any]]:
 
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError("it is no result")
+        raise ValueError("must be a JSON object, the result of one report")
     return value
 
 

@@ -19,11 +19,11 @@ DAMAGE = (ValueError, KeyError, TypeError)
 
 
 class Lines:
-    """Reads the events of a journal's lines, each line once; every reader of a journal uses this class.
+    """Reads the events of a journal's lines, each line once.
 
     Attributes:
         number: number of lines read so far.
-        size: their bytes.
+        size: their bytes, with newlines.
     """
 
     def __init__(self) -> None:
@@ -32,11 +32,11 @@ class Lines:
     def events(self, file: BinaryIO, prepare: Callable[[list[bytes]], None] = lambda lines: None) -> Iterator[Event]:
         """Yields the events of the complete lines that were not read yet; leaves out an incomplete last line.
 
-        An event counts as read when the caller asks for the next one. So after an error, whether in this method or in
-        the caller, `number + 1` is the damaged line.
+        An event counts as read when the caller asks for the next one. So after an error about a line, whether in this
+        method or in the caller, `number + 1` is that line.
 
         Args:
-            prepare: called with the next lines, up to CHUNK_BYTES, before they are parsed.
+            prepare: called with the lines of each read before they are parsed.
 
         Raises:
             ValueError, KeyError, TypeError: a line is damaged.
@@ -78,7 +78,7 @@ def scan(path: Path) -> Scan:
 
 
 def read(path: Path) -> list[Event]:
-    """Returns all complete events; ignores an incomplete last line, and returns none for a missing file."""
+    """Returns all events, none for a missing file; ignores an incomplete last line, raises RequestError for damage."""
     return list(follow(path, once=True))
 
 
@@ -89,7 +89,7 @@ def follow(
 
     With `once` it stops at the end of the file. If the search's process may be killed, pass `gone`: once it returns
     True, the file is read to its end a last time. An incomplete last line is read again at the next poll. It polls
-    every `pause_s`, because inotify does not see what another host writes to a shared file system.
+    every `pause_s` seconds, because inotify does not see what another host writes to a shared file system.
     """
     lines = Lines()
     if once and not path.exists():
@@ -122,7 +122,7 @@ def damaged_journal(path: Path, line: int, error: Exception) -> RequestError:
     return RequestError(f"{path} is damaged at line {line} ({error}); --resume goes on from the lines before it")
 
 
-# Called with the bytes of memory that a reader will use, before it uses them; raises an error to forbid it.
+# Called with the total bytes of memory that a reader will use, before it uses them; raises an error to forbid it.
 Hold = Callable[[int], None]
 
 
@@ -140,7 +140,7 @@ class Reading:
     Attributes:
         state, reason: the search's state, and why it ended before its last trial, if it did.
         took_s: total seconds of all sessions, without the time between sessions.
-        beginnings: how often the journal was read from its first line.
+        beginnings: how often reading began anew at the journal's first line; 1 at first.
         weight: estimated bytes of memory that its events take.
 
     Args:
@@ -170,14 +170,14 @@ class Reading:
         """Reads the lines appended since the last call and returns the records of all trials.
 
         An incomplete last line is left for the next call. A journal that has shrunk or was replaced is read from its
-        first line.
+        first line. Without a journal there are no records.
 
         Args:
-            until: the time (`time.monotonic`) after which to stop at the next chunk; None = read all.
+            until: the time (`time.monotonic`) after which to stop, but not before one chunk is read; None = read all.
 
         Raises:
             NotYet: the time was over, or `hold` raised it; the next call continues from there.
-            RequestError: a line is damaged, or the journal is too long or not a regular file.
+            RequestError: a line is damaged, or the journal is too long, unreadable or not a regular file.
         """
         try:
             with open_in(self._path.parent, self._path.name) as file:

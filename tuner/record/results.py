@@ -53,18 +53,18 @@ class ExperimentRecord:
 
     @kept
     def best(self) -> tuple[TrialRecord, Report] | None:
-        """Returns the best trial by `experiment.BEST_RULE` and its best report."""
+        """Returns the best trial by `experiment.BEST_RULE` and the report that decides it; None if there is none."""
         asked = self.experiment.metric, self.experiment.mode
         return self.standing.best_saved(*asked, SavedCheckpoints(self.experiment.folder)) or self.standing.best(*asked)
 
 
 def load(folder: Path) -> ExperimentRecord:
-    """Reads an experiment's folder, also one that plain Ray Tune wrote; raises RequestError if it is neither."""
+    """Reads an experiment's folder, also one of plain Ray Tune; raises RequestError if it is neither or unreadable."""
     return Following(folder).load()
 
 
 class Following:
-    """Reads one experiment's folder repeatedly; each time it reads only the new lines of the journal.
+    """Reads one experiment's folder repeatedly: each time only the new lines of its journal, a Ray folder whole.
 
     Args:
         most_bytes: the maximum size of the journal; None = no limit.

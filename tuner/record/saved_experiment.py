@@ -65,7 +65,7 @@ def digest(document: dict[str, Any]) -> str:
 def _read(folder: Path, name: str) -> tuple[Experiment, dict[str, Any]]:
     document = json_in(folder, name)
     written = document.pop("sha256", None)
-    if written != digest(document) and (written or (folder / COPY).exists()):  # older versions lack both
+    if written != digest(document) and (written or (folder / COPY).exists()):  # older versions wrote neither
         raise ValueError("its content is not what was written")
     options = document.pop("options")
     known = {field.name for field in dataclasses.fields(Experiment)}
@@ -74,7 +74,7 @@ def _read(folder: Path, name: str) -> tuple[Experiment, dict[str, Any]]:
 
 
 def _check_facts(facts: dict[str, Any]) -> None:
-    """Raises ValueError if a field of experiment.json that `tuner.views` reads has a wrong type or value."""
+    """Raises ValueError or AttributeError if `created`, `space` or `data` has a wrong type or value for the views."""
     created = facts.get("created", 0.0)
     if type(created) not in (int, float) or not 0 <= created <= 1e11:
         raise ValueError("`created` is no time")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 
 def milestones(max_epochs: int, grace_period: int, factor: float, bracket: int = 0) -> list[float]:
-    """Returns the epochs of a bracket's rungs, in ascending order; each further bracket leaves out one more rung.
+    """Returns the epochs of a bracket's rungs, in ascending order; the next bracket leaves out the lowest one.
 
     A milestone may lie between two epochs. Trials then reach the rung at the later epoch.
     """
@@ -77,9 +77,9 @@ class AshaBracket:
         self.rungs = [(at, Rewards()) for at in reversed(milestones(max_epochs, grace_period, factor, bracket))]
 
     def comparison(self, trial: Hashable, epoch: int) -> AshaComparison | None:
-        """Returns how a trial's report of this epoch will be judged; None if it is compared with nothing.
+        """Returns how a trial's report at this epoch will be judged; None if no rung is left to compare it at.
 
-        Each report is compared at one rung: the highest that the trial has reached and that has no reward of it yet.
+        A report counts at one rung: the highest rung reached that has no reward of this trial.
         """
         for rung, rewards in self.rungs:
             if epoch >= rung and trial not in rewards:
@@ -87,5 +87,5 @@ class AshaBracket:
         return None
 
     def record(self, trial: Hashable, rung: float, reward: float) -> None:
-        """Adds a trial's reward to a rung; Ray's scheduler does so itself."""
+        """Adds a trial's reward to a rung; for a search in Ray, Ray's scheduler adds it without this method."""
         dict(self.rungs)[rung][trial] = reward

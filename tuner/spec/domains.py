@@ -1,7 +1,7 @@
 """Checks and describes Ray's search domains, and lists their grid values and the neighbours of a value.
 
-The functions import `ray.tune` themselves: a caller that has a domain has already imported it, and `--help` calls none
-of them.
+Functions that need `ray.tune` import it themselves: a caller that has a domain has already imported it, and `--help`
+calls none of them.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-GRID_POINTS = 5  # values that a numeric range gets in a grid: W&B's and scikit-learn's examples use 3 to 6
+GRID_POINTS = 5  # a numeric range has at most this many values in a grid: W&B's and scikit-learn's examples use 3 to 6
 NEIGHBOUR_SHARE = 0.1  # distance of a neighbour, as a share of a numeric range (of a log range's logarithm)
 
 
 def leaves(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields each searched parameter as (`"outer/inner"`, domain); walks nested dictionaries as Ray does.
+    """Yields each domain or constant as (`"outer/inner"`, value); walks nested dictionaries as Ray does.
 
     Raises:
         ValueError: a name is not a string, or contains the `/` that joins nested names.
@@ -68,7 +68,7 @@ def choice(values: list[Any]) -> Any:
 
 
 def check_domain(domain: Any) -> None:
-    """Raises a ValueError that says what is wrong: not a domain, no values, or a reversed or empty range."""
+    """Raises a ValueError for what is no domain, has no values, or has a reversed, empty or impossible range."""
     name = kind(domain)
     if name in ("choice", "grid_search") and not values_of(domain):
         raise ValueError(f"tune.{name}([]) has no values; give at least one")
@@ -80,7 +80,7 @@ def check_domain(domain: Any) -> None:
 
 
 def describe(domain: Any) -> dict[str, Any]:
-    """The domain as JSON: its kind, and its values or bounds. `upper` of an integer range is exclusive, as in Ray."""
+    """The domain as JSON: its kind, and its values or bounds. An integer range without `q` excludes its `upper`."""
     name = kind(domain)
     if name in ("choice", "grid_search"):
         return {"kind": name, "values": [v if _is_json(v) else repr(v) for v in values_of(domain)]}
@@ -91,9 +91,9 @@ def describe(domain: Any) -> dict[str, Any]:
 
 
 def checked_value(domain: Any, value: Any, name: str) -> Any:
-    """Checks that a domain contains a value, and returns the value with the type that a trial gets.
+    """Checks a value against a domain's values or bounds, not its `q`; returns it with the type that a trial gets.
 
-    For a choice or a grid, the value may also be given as text: "8" becomes 8.
+    For a choice or a grid, the value may also be given as text: "8" becomes 8. `sample_from` has nothing to check.
 
     Raises:
         ValueError: the domain has no such value; the message names the parameter and what is allowed.
@@ -124,7 +124,7 @@ def values_of(domain: Any) -> list[Any]:
 def grid_values(domain: Any) -> list[Any]:
     """The values that a grid search tries: all values of a choice, or `GRID_POINTS` evenly spaced points of a range.
 
-    The points of a log range are evenly spaced in the logarithm. Both ends are among the points.
+    A log range is spaced in the logarithm. Both ends are points. Points that are equal after rounding count once.
 
     Raises:
         ValueError: the domain has no bounds (`tune.randn`, `tune.sample_from`).
@@ -139,14 +139,14 @@ def grid_values(domain: Any) -> list[Any]:
 
 
 def neighbours(domain: Any, value: Any, radius: int = 1) -> list[Any]:
-    """The values around `value` within the declared range, nearest first, without `value` itself.
+    """The values around `value` within the declared range, without `value` itself; those of numbers nearest first.
 
     In a choice of numbers the neighbours are the next smaller and larger numbers. Any other choice has no order, so
     all its other values are neighbours. In a range they lie one step to either side. A step is `NEIGHBOUR_SHARE` of
-    the range's width, or the range's own step if that is larger.
+    the range's width, or the range's own step if that is larger. A domain without bounds has no neighbours.
 
     Args:
-        radius: how many steps to take to either side.
+        radius: how many steps to take to either side, among numbers.
     """
     name = kind(domain)
     if name in ("choice", "grid_search"):

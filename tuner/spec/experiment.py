@@ -34,7 +34,7 @@ PAIRS: dict[str, tuple[str, ...]] = {
     "optuna": ("asha", "hyperband", "median", "fifo"),
     "bohb": ("bohb",),
 }
-# What --resume may change: how long the search is and where it runs; never the space or how trials are compared.
+# Options that --resume may change: how long the search is, where and on what it runs, and where it logs.
 EXTENDABLE = frozenset(
     {"num_samples", "max_epochs", "time_budget", "max_concurrent_trials", "results", "address", "data_dir"}
     | {"wandb", "wandb_project", "cpus_per_trial", "gpus_per_trial"}
@@ -42,13 +42,13 @@ EXTENDABLE = frozenset(
 )
 CONSTANTS = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
 LATEST = "latest"  # --resume takes it for the newest experiment, so no new experiment may have this name
-NAMES = {  # option -> the pattern that its value must match, and the pattern in words
+NAMES = {  # option -> the pattern that its value must match, and what the error text asks for
     "name": (r"|[A-Za-z0-9][\w.-]{0,99}", "letters, digits, '.', '_' and '-', a letter or digit first, at most 100"),
     "metric": (r".+", "give the name of a reported metric"),
     "results": (r".+", "give a folder, or an object store such as s3://bucket/folder"),
     "wandb_project": (r"[^/\\#?%:]{1,128}", "W&B takes 1 to 128 characters, none of / \\ # ? % :"),
 }
-# Options may come from a request or from a file that a stranger wrote. These bounds limit what checking them costs.
+# Allowed ranges. Options may come from a request or a stranger's file; large values would make checking them slow.
 MOST_EPOCHS = 1_000_000
 BOUNDS = {
     "num_samples": (1, 1_000_000),
@@ -63,9 +63,9 @@ BOUNDS = {
 }
 MOST_RUNGS = 100  # factor 1.1 gives 100 rungs at 12,500 epochs; each rung costs memory and time at each report
 MOST_SECONDS = 1e9  # 31 years
-MOST_CHARS = 4096  # length of a text
-MOST_NUMBER = 1e6  # CPUs, GPUs, or the reduction factor
-MOST_WORDS = 1000  # of one --point or --stop, and how many points
+MOST_CHARS = 4096  # maximum length of a text
+MOST_NUMBER = 1e6  # maximum of CPUs, GPUs, or the reduction factor
+MOST_WORDS = 1000  # maximum number of words in one --point and of --stop, and of points
 KINDS = {int: "a whole number", float: "a number", str: f"a text of {MOST_CHARS} characters at most", bool: "yes or no"}
 KINDS |= {tuple: f"at most {MOST_WORDS} texts of {MOST_CHARS} characters at most"}
 BEST_RULE = (
@@ -81,11 +81,11 @@ class Experiment:
     space: str = ""
     """Space to search: a name in search_spaces/ (see --list), a path to a .py file, or package.module[:attribute]."""
     num_samples: int = 10
-    """Number of settings (trials) to try, 1 or more."""
+    """Number of settings (trials), 1 or more; grid may have fewer, random tries each at all tune.grid_search points."""
     max_epochs: int = 10
     """Maximum epochs (reports) per trial; ASHA's max_t."""
     grace_period: int = 1
-    """Epochs (reports) that every trial trains before it may be stopped."""
+    """Epochs (reports) that every trial trains before asha or median may stop it."""
     reduction_factor: float = 2
     """Keep 1 in this many trials at each rung; above 1."""
     perturbation_interval: int = 0
@@ -101,7 +101,7 @@ class Experiment:
     cpus_per_trial: float | Literal["auto"] = "auto"
     """CPUs per trial, also its number of torch threads; auto = 1 for each of --workers-per-trial."""
     gpus_per_trial: float | Literal["auto"] = "auto"
-    """GPUs per trial, may be a fraction; auto = 1 if there is a GPU, else 0."""
+    """GPUs per trial, may be a fraction; auto = 1 (ddp: 1 per worker; dp, model, pipeline: up to 2), 0 without one."""
     workers_per_trial: int = 1
     """Processes that train one trial; more than 1 only with --strategy ddp."""
     strategy: Literal["single", "dp", "ddp", "model", "pipeline"] = "single"
@@ -125,7 +125,7 @@ class Experiment:
     max_failures: int = 2
     """How often to retry a trial from its last checkpoint after its worker was lost (killed, node gone). 0 = never."""
     seed: int = 0
-    """Seed of every random stream: the same seed gives the same settings and the same figures."""
+    """Seed. The same seed repeats random and grid settings; with one trial at a time on a CPU, the whole search."""
     name: str = ""
     """Name of the experiment's folder under --results. Empty = the space's name and the time."""
     results: str = "results"
@@ -192,7 +192,7 @@ class Experiment:
         return local_root(self.results) / self.name
 
     def rungs(self) -> list[int]:
-        """Returns the epochs at which asha compares trials."""
+        """Returns the epochs of asha's rungs; one at --max-epochs is included, though asha compares nothing there."""
         # Trials reach a rung between two epochs at the later epoch. Two close rungs may share an epoch.
         epochs = milestones(self.max_epochs, self.grace_period, self.reduction_factor)
         return list(dict.fromkeys(map(math.ceil, epochs)))

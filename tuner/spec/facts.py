@@ -28,7 +28,7 @@ def facts_of(loaded_space: LoadedSpace, argv: list[str]) -> dict[str, Any]:
 
 
 def space_facts(loaded_space: LoadedSpace) -> dict[str, Any]:
-    """What experiment.json records of the space: its file, the file's sha256, and the declared parameters."""
+    """What experiment.json records of the space: its file and sha256, the parameters, constants and mutable names."""
     space = loaded_space.space
     return {
         "path": str(loaded_space.path or ""),
@@ -40,7 +40,7 @@ def space_facts(loaded_space: LoadedSpace) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Package -> version, for Python and the installed packages that affect the numbers that a search reports."""
+    """Package -> version, for Python and those packages in `names` that are installed."""
     names = ("ray", "torch", "torchvision", "numpy", "wandb", "hyperopt", "optuna", "hpbandster")
     installed = {"python": platform.python_version()}
     for name in names:
@@ -52,7 +52,7 @@ def versions() -> dict[str, str]:
 
 
 def git_commit() -> str:
-    """The commit of the working folder, with a `+` if it has uncommitted changes; empty outside git."""
+    """The commit of the working folder, with a `+` if tracked files have changes; empty outside git or if git fails."""
     run = partial(subprocess.run, capture_output=True, text=True, check=True, timeout=5)
     try:
         commit: str = run(["git", "rev-parse", "HEAD"]).stdout.strip()

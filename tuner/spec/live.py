@@ -18,14 +18,14 @@ from tuner.spec.space import Space
 from tuner.spec.spaces import MAIN, LoadedSpace, find_space
 
 SHIPPED = "search_spaces."
-MOST_FUNCTIONS = 1000  # of one space; their sources are read in well under a second
+MOST_FUNCTIONS = 1000  # functions and classes of one space whose source is read, in well under a second
 
 
 def space_of(given: Space | str | PathLike[str] | ModuleType) -> LoadedSpace:
     """Loads the space of a call from Python: a Space, a name or path as for `--space`, or a module with `space`.
 
     Raises:
-        RequestError: the name is unknown, or the argument is or has no Space.
+        RequestError: the name is unknown, its file does not import, or the argument is or has no Space.
     """
     if isinstance(given, (str, PathLike)):
         return find_space(str(given))
@@ -80,7 +80,7 @@ def _named(space: Space, module: ModuleType, attribute: str) -> LoadedSpace:
 
 
 def _home(space: Space) -> tuple[ModuleType, str] | None:
-    """The module and the variable that hold this object: a module of one of its functions, or the running program."""
+    """The module (of one of its functions, or the running program) and the variable that hold this object; or None."""
     for name in dict.fromkeys([*(getattr(each, "__module__", "") for each in _functions(space)), MAIN]):
         module = sys.modules.get(str(name))
         for attribute, value in list(vars(module).items()) if module else ():
@@ -98,7 +98,7 @@ def _functions(space: Space) -> list[Any]:
 
 
 def _sources(space: Space) -> set[str]:
-    """The source texts of the space's functions, and of the functions and classes of their module that these name."""
+    """The source texts of the space's functions, and of what these name in their module: functions, and methods."""
     seen: set[int] = set()
     sources: set[str] = set()
     todo = _functions(space)
@@ -121,7 +121,7 @@ def _sources(space: Space) -> set[str]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The global names that a function uses, and those of the functions inside it."""
+    """The names of globals and attributes that a function uses, and those of the functions inside it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

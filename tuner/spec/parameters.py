@@ -7,7 +7,7 @@ A parameter is conditional if it is a `tune.choice` of dictionaries that declare
         {"name": "adam"},
     ])
 
-A trial's config holds the chosen dictionary alone. A searcher proposes a value for each domain of every branch, beside
+A trial's config has only the chosen dictionary. A searcher proposes a value for each domain of every branch, beside
 the name of the chosen branch: `{"optimizer": {"chosen": "branch0", "branch0": {"momentum": 0.9}}}`. Each searcher of
 the libraries can propose that; `decode` turns it into a config.
 """
@@ -31,12 +31,12 @@ def is_nested(value: Any) -> bool:
 
 
 def is_constant(value: Any) -> bool:
-    """Whether the value is passed to every trial as it is."""
+    """Whether the value is a constant, which every trial gets as it is."""
     return value is None or isinstance(value, (bool, int, float, str))
 
 
 def check(params: Params, of: str = "parameter") -> None:
-    """Raises a ValueError that names the first parameter that is neither a domain nor a constant, or a wrong domain."""
+    """Raises a ValueError that names the first parameter that is neither a constant nor a valid domain."""
     for name, value in domains.leaves(params):
         if is_constant(value):
             continue
@@ -119,7 +119,7 @@ def decode(params: Params, setting: Params) -> Setting:
 
 
 def leaves(params: Params) -> Iterator[tuple[str, list[Any]]]:
-    """Yields each name of a flattened config, with the domains and constants that it may have a value of.
+    """Yields each name of a flattened config, with the domains and constants that its value may come from.
 
     A name has several of them if several branches declare it. Constants outside of branches are left out.
     """
@@ -182,7 +182,7 @@ def place(params: Params, point: Params, path: str = "") -> Setting:
             placed |= place(value, given, f"{here}/")
         elif is_constant(value):
             if given != value:
-                raise ValueError(f"{here}={given!r}: is the constant {value!r}; leave it out, or search it")
+                raise ValueError(f"{here}={given!r}: the space fixes it to {value!r}; omit it, or give it a domain")
         elif domains.kind(value) == "sample_from":
             raise ValueError(f"{here}={given!r}: tune.sample_from computes it; leave it out")
         else:
@@ -191,7 +191,7 @@ def place(params: Params, point: Params, path: str = "") -> Setting:
 
 
 def _branch_of(values: list[Any], given: Any, here: str) -> Setting:
-    """The branch that the given value is of, and the values that it fixes there: the first branch that fits."""
+    """The first branch that the given value fits, and the values that it fixes there; ValueError if it fits none."""
     why = ValueError(f"{here}={given!r}: is none of its choices")
     for number, each in enumerate(values):
         chosen = {f"{here}/{CHOSEN}": _key(number)}

@@ -1,4 +1,4 @@
-"""Computes the CPUs and GPUs of one trial and how many trials fit; refuses a trial that fits on no node."""
+"""Computes the CPUs and GPUs of one trial and how many trials fit; refuses a trial that does not fit on the nodes."""
 
 from __future__ import annotations
 

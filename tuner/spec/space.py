@@ -37,7 +37,7 @@ class Space:
         callbacks: Ray Tune's callbacks (`tune.Callback`) of the search.
 
     Raises:
-        ValueError: a parameter or field is wrong; the text names it, its value and what is allowed.
+        ValueError: a parameter or field is wrong; the text says which, and what is allowed.
     """
 
     params: Mapping[str, Any]
@@ -97,7 +97,7 @@ class Space:
 
     @cached_property
     def encoded(self) -> dict[str, Any]:
-        """The searched params as a searcher gets them: without conditional ones."""
+        """The searched params as a searcher gets them: conditional ones with all branches (see `parameters.encode`)."""
         return parameters.encode(self.declared)
 
     @cached_property

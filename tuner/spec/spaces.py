@@ -25,7 +25,7 @@ FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTIL
 MOST_TRACEBACK = 100_000  # characters of a printed traceback that are read, from its end
 
 MAIN = "__main__"  # a space that is defined in a script or a notebook is named `__main__:VARIABLE`
-_importing: list[Path] = []  # the files that `find_space` is running
+_importing: list[Path] = []  # space files being imported now; `search` refuses to start inside such an import
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class LoadedSpace:
 
 
 def list_spaces() -> dict[str, str]:
-    """Name -> first line of the docstring, for every file in `search_spaces/`; imports none of them."""
+    """Name -> first line of the docstring, for `search_spaces/*.py` but files that begin with `_`; imports none."""
     files = sorted(path for path in _folder().glob("*.py") if not path.name.startswith("_"))
     return {path.stem: _about(path) for path in files}
 
@@ -80,7 +80,7 @@ def locate_space(name: str) -> tuple[Path | str, str]:
     """The file or module that `--space` refers to, and the requested attribute; imports nothing.
 
     Raises:
-        RequestError: no such file, or an unknown name (the text suggests the nearest).
+        RequestError: no such file, an unknown name (the text suggests the nearest), or a space of a script or notebook.
     """
     module_name, _, attribute = name.partition(":")
     if is_live(name):
@@ -172,7 +172,7 @@ def _origin(parts: list[str]) -> Path:
         try:
             spec = next(filter(None, (finder.find_spec(name, places) for finder in finders)), None)
             below = list(spec.submodule_search_locations or ()) if spec else []
-        except KeyError:  # a folder without __init__.py needs its parent module, which is not imported
+        except KeyError:  # the finder of a folder without __init__.py needs the parent in sys.modules
             spec, below = None, [str(place) for one in places or sys.path if (place := Path(one, part)).is_dir()]
         places, origin = below, (spec and spec.origin) or ""
     return Path(origin)
@@ -209,7 +209,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _where(error: BaseException) -> str:
-    """The error with the file and line of the space that raised it: the innermost frame outside this package."""
+    """The error with the file and line in the user's code that raised it, if any did (see `users_place`)."""
     if isinstance(error, SyntaxError):
         place = f" ({error.filename}, line {error.lineno})" if error.lineno else ""
         return f"does not parse: {error.msg}{place}"

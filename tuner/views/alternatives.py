@@ -1,6 +1,6 @@
 """Replays a search under several common stopping rules, for the what-if table of report.html.
 
-The dashboard computes what-if on request, but a file cannot send requests. Pure: no files, no clock.
+The dashboard computes what-if on request, but a file cannot send requests.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tuner.record.results import ExperimentRecord
 from tuner.views.simulation import epochs_beyond
 from tuner.views.whatif import REPLAYED, Range, WhatIf, what_if
 
-MOST_REPORTS = 30_000  # reports in one replay; 10,000 take 0.25 s
+MOST_REPORTS = 30_000  # maximum number of reports in one replay; 10,000 take 0.25 s
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class AlternativeRow:
     """The effect of one set of rules: trials stopped, epochs trained, and whether the best trial is kept.
 
     `stopped` and `epochs` are ranges if the search pruned curves that these rules would have trained further.
-    `saved` is the share of the recorded epochs that these rules would save; it is negative if they train more.
+    `saved` is the percentage (or range) of the recorded epochs that these rules save; negative if they train more.
     """
 
     scheduler: str

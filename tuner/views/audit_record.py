@@ -27,7 +27,7 @@ class AuditedTrial:
     """One pruned trial that the audit trained to the end.
 
     `stopped` is the epoch at which the search stopped it. `best` is its best value over all epochs, reached at
-    `best_epoch`. `differs` says where the audit's values differ from those of the search; it is empty if none does.
+    `best_epoch`. `differs` says where the audit's values first differ from the search's; it is empty if none does.
     """
 
     trial: str
@@ -46,8 +46,8 @@ class AuditResult:
 
     The audit sampled `asked` of the `pruned` trials. It has trained `done` of them to the end, and `beat` of these
     are better than the winner's `winner_value`. `low` and `high` bound, with CONFIDENCE, the share of all pruned
-    trials that would beat the winner. `matching` trials repeated the search's values in the epochs that the search
-    trained. `stale`: the winner has changed since the audit began.
+    trials that would beat the winner. `matching` trials have no difference from the search in the epochs that the
+    audit repeated. `stale`: the winner has changed since the audit last ran.
     """
 
     winner: str
@@ -66,7 +66,7 @@ class AuditResult:
 
 
 def result_of(record: ExperimentRecord) -> AuditResult | None:
-    """Returns the audit of an experiment so far; None if there is no audit.
+    """Returns the audit of an experiment so far; None if there is no audit or no winner.
 
     Raises:
         RequestError: audit.json is damaged.
@@ -101,9 +101,9 @@ def result_of(record: ExperimentRecord) -> AuditResult | None:
 
 
 def prunable(record: ExperimentRecord) -> list[TrialRecord]:
-    """Returns the trials that a stopping rule pruned, without the winner, which hyperband stops with its bracket.
+    """Returns the trials that a stopping rule pruned, except the winner.
 
-    Trials that diverged are left out: no rule compared them with others.
+    hyperband stops the winner too, when its bracket ends. Trials that diverged are left out: no rule compared them.
     """
     winner = record.best()
     others = [trial for trial in record.trials if winner is None or trial is not winner[0]]
@@ -134,7 +134,7 @@ def read_audit(folder: Path) -> dict[str, Any] | None:
 
 
 def _is_audited(trial: dict[str, Any]) -> bool:
-    """Checks that the fields have the types of `AuditedTrial`."""
+    """Whether the fields have the types of `AuditedTrial`."""
     texts, counts = (trial["trial"], trial["differs"]), (trial["stopped"], trial["epochs"])
     numbers = (trial["best"], trial["best_epoch"])
     return (

@@ -11,7 +11,7 @@ from tuner.record.results import ExperimentRecord
 from tuner.views.labels import escaped, label_of, tick
 from tuner.views.parallel import BEST_TO_WORST, Axis, parallel_of
 
-CELLS = 40
+CELLS = 40  # of the grid, along each axis
 NEAR = 0.08  # the kernel's standard deviation, as a share of the axis
 REACH = 0.2  # a share of the axis: cells farther than this from every trial stay empty
 
@@ -35,7 +35,7 @@ def contour_of(record: ExperimentRecord, x: str, y: str) -> Contour:
     """Smooths the metric over the parameters `x` and `y`.
 
     Raises:
-        RequestError: a parameter does not exist or has the same value in all trials.
+        RequestError: a parameter does not exist or has the same value in all trials with a finite metric.
     """
     parallel = parallel_of(record)
     axes = {axis.name: axis for axis in parallel.axes[:-1]}
@@ -55,7 +55,7 @@ def _ticks(axis: Axis) -> list[float]:
 def smoothed_grid(
     x: list[float], y: list[float], values: list[float], xs: list[float], ys: list[float]
 ) -> list[list[float | None]]:
-    """Returns for each cell the mean of the values, weighted by a Gaussian of their distance.
+    """Returns for each cell the mean of the values, weighted by a Gaussian of their distance; None beyond REACH.
 
     This is the kernel regression of Nadaraya (1964) and Watson (1964).
     """

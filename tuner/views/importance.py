@@ -1,4 +1,4 @@
-"""Parameter importance: how much worse a random forest predicts a trial's value when one parameter is shuffled.
+"""Parameter importance: how much worse a random forest predicts the trials' ranking when one parameter is shuffled.
 
 This is the permutation importance of Breiman (2001), computed by scikit-learn (the extra `importance`). The reported
 uncertainty is the spread over REPEATS forests. Each forest is trained on another bootstrap sample of the trials and
@@ -38,7 +38,7 @@ class Importance(NamedTuple):
 
 
 def importance_of(record: ExperimentRecord) -> Importance:
-    """Computes the importance of each parameter from the trials with a finite value.
+    """Computes the importance of each parameter that differs between the trials with a finite value.
 
     If more than MOST_LINES (1,000) trials have one, it uses every n-th of them, and the winner.
 

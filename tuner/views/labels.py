@@ -1,6 +1,6 @@
-"""Formats parameters and numbers for figures, and escapes them, because Plotly reads texts as HTML.
+"""Formats parameters and numbers as text, and escapes the texts of figures, because Plotly reads them as HTML.
 
-Every text that a figure takes from an experiment's folder passes through `escaped` or `tick`, including the names of
+Every text that a figure shows from an experiment's folder passes through `escaped` or `tick`, including the names of
 nodes and categories.
 """
 
@@ -32,7 +32,7 @@ MOST_PARAMETERS = 12  # a hover box with more covers the curves
 
 @kept
 def label_of(trial: TrialRecord) -> str:
-    """Returns the hover text of a trial, escaped: its id, its status, and one line per parameter."""
+    """Returns the hover text of a trial, escaped: its id, its status, and its first MOST_PARAMETERS parameters."""
     lines = [f"trial {trial.id}, {trial.status}"]
     lines += [f"{name} {formatted(value)}" for name, value in islice(flat_parameters(trial.config), MOST_PARAMETERS)]
     return "<br>".join(escaped(line, 80) for line in lines)

@@ -17,8 +17,8 @@ from tuner.views.slices import USAGE_PREFIXES
 from tuner.views.tables import DecisionRow, TrialRow, decision_row, trial_row
 from tuner.views.timeline import cost_of
 
-TAIL_BYTES = 16 << 10
-MOST_METRICS = 16
+TAIL_BYTES = 16 << 10  # of stdout or stderr, from its end
+MOST_METRICS = 16  # plots in the figure
 MOST_REPORTS = 2000  # the table has the last ones, the figure an even sample of all
 LOGS = ("stdout", "stderr")
 
@@ -34,10 +34,10 @@ class Log:
 
 @dataclass(frozen=True)
 class OneTrial:
-    """Everything about one trial. `figure` has one plot per metric.
+    """Everything about one trial. `metrics` has its last MOST_REPORTS reports, `figure` its plots (`draw_metrics`).
 
     `checkpoint` is the newest checkpoint that still exists, relative to the experiment's folder. `left_out` counts the
-    decisions and metrics that are missing, because a response has a maximum size.
+    rows of `decisions` and `metrics` that a response lacks, because it has a maximum size.
     """
 
     row: TrialRow
@@ -99,7 +99,7 @@ def tail(folder: Path, name: str) -> Log:
     """Returns the last TAIL_BYTES of a file as text, starting at the beginning of a line if possible.
 
     Raises:
-        OSError: as `open_in`.
+        OSError, ValueError: as `open_in`.
     """
     with open_in(folder, name) as file:
         size = file.seek(0, 2)
@@ -110,7 +110,7 @@ def tail(folder: Path, name: str) -> Log:
 
 
 def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dict[str, Any]:
-    """Draws one small plot per metric: the metric of the search first, resource usage last.
+    """Draws one small plot for each of MOST_METRICS metrics at most: the search's metric first, resource usage last.
 
     The first plot also shows the cutoffs of the trial's decisions.
     """
@@ -159,7 +159,7 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dic
 
 
 def _varied(trial: TrialRecord, metric: str) -> list[str]:
-    """Returns the metric of the search and every metric whose finite values differ between reports.
+    """Returns the metric of the search, if reported, and every metric whose finite values differ between reports.
 
     If there is only one report, all its finite metrics are returned. One pass over the reports serves all names,
     because one pass per name would take minutes if both are many.

@@ -53,8 +53,8 @@ for (const node of document.querySelectorAll("time")) {
 }
 drawAll();
 """
-# The policy blocks every network request, whatever text a parameter contains. 'unsafe-eval' is for Plotly, which
-# compiles its WebGL drawing by `new Function`.
+# The policy lets the file load nothing from the network, whatever text a parameter contains. 'unsafe-eval' is for
+# Plotly, which compiles its WebGL drawing by `new Function`.
 POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
 
 

@@ -20,8 +20,8 @@ class Fate:
     """The outcome of one trial in a replay under the requested rules.
 
     `outcome` has three values. "stopped": the rules stop the trial after `epochs` epochs because of `cutoff`. "ended":
-    it ends as in the search. "unknown": it would train beyond the end of its record. `recorded` is the number of epochs
-    trained in the search, `epochs` the number trained in the replay.
+    no rule stops it before it ends. "unknown": it would train beyond the end of its record. `recorded` is the number of
+    epochs trained in the search, `epochs` the number trained in the replay.
     """
 
     trial: str
@@ -59,7 +59,7 @@ class Simulation:
 
     Args:
         beyond: what a trial that neither completed nor failed reports after the end of its record: nothing
-            ("missing"), or at each epoch the best or the worst value of all trials.
+            ("missing"), or at each further epoch the best (or worst) value that any trial reported at any epoch.
     """
 
     def __init__(self, record: ExperimentRecord, rules: Experiment, brackets: int, beyond: Beyond) -> None:
@@ -72,7 +72,7 @@ class Simulation:
         self._ended: dict[int, Fate] = {}
         self._last: dict[int, _Arrival] = {}
         self._paused: set[int] = set()
-        self._waiting: dict[int, deque[_Arrival]] = defaultdict(deque)  # later reports of paused trials
+        self._waiting: dict[int, deque[_Arrival]] = defaultdict(deque)  # paused trial -> its reports until it resumes
 
     def fates(self) -> list[Fate]:
         """Replays all reports and returns one outcome per trial, in the order of the record."""
@@ -142,7 +142,7 @@ class Simulation:
         return Fate(trial.id, num_epochs(trial), "stopped", arrival.epoch, judged.rung, own, cutoff)
 
     def _open(self, place: int) -> Fate:
-        """Returns the outcome of a trial that no rule stopped: ended if it ended by itself, otherwise unknown."""
+        """Returns the outcome of a trial that no rule stopped: ended if it ended by itself or never reported."""
         trial, last = self._trials[place], self._last.get(place)
         ended = trial.status in ("completed", "failed") or last is None
         return Fate(trial.id, num_epochs(trial), "ended" if ended else "unknown", last.epoch if last else 0)
@@ -160,7 +160,7 @@ class Simulation:
         return arrivals + [last._replace(epoch=epoch, value=value) for epoch, value in self._beyond_of(trial)]
 
     def _beyond_of(self, trial: TrialRecord) -> tuple[tuple[int, float], ...]:
-        """Returns the assumed epochs and values after the end of a pruned trial's record."""
+        """Returns the assumed epochs and values after the end of a trial's record."""
         if self._beyond == "missing":
             return ()
         value = self._extremes[0 if self._beyond == "best" else 1]
@@ -169,7 +169,7 @@ class Simulation:
 
 
 def _extremes(record: ExperimentRecord, sign: float) -> tuple[float, float]:
-    """Returns the best and the worst finite value of all trials; smaller is better."""
+    """Returns the best and the worst finite value of all trials, times `sign` (smaller is better); 0, 0 without any."""
     reported = (report.metrics.get(record.experiment.metric) for trial in record.trials for report in trial.reports)
     values = [sign * value for each in reported if (value := finite(each)) is not None]
     return (min(values), max(values)) if values else (0.0, 0.0)

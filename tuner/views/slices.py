@@ -31,12 +31,12 @@ class Slices(NamedTuple):
 
 
 def slices_of(record: ExperimentRecord) -> Slices:
-    """Returns the slices of the parameters that differ between trials, on the axes of the parallel coordinates."""
+    """Returns the slices of the first MOST_AXES parameters that differ between trials, on the axes of `parallel_of`."""
     return _slices("parameters", parallel_of(record).axes[:-1][:MOST_AXES], record)
 
 
 def usage_of(record: ExperimentRecord) -> Slices:
-    """Returns the slices of resource usage: for each reported usage column, its mean over each trial's reports."""
+    """Returns the slices of resource usage: per trial the mean of each column that all trials have and that varies."""
     trials = sampled(record)
     means = [means_of(trial) for trial in trials]
     names = islice(dict.fromkeys(name for each in means for name in each), MOST_PARAMETERS)
@@ -47,7 +47,7 @@ def usage_of(record: ExperimentRecord) -> Slices:
 
 @kept
 def means_of(trial: TrialRecord) -> dict[str, float]:
-    """Returns the mean over a trial's reports of each usage column in its last report.
+    """Returns the mean over a trial's reports of each column of usage or speed in its last report.
 
     One pass over the reports serves all columns, because one pass per column would take minutes if both are many.
     """

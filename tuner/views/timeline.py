@@ -15,7 +15,7 @@ MOST_SPANS = 1000  # the plot shows only the latest spans; with more, a span's b
 
 
 class Span(NamedTuple):
-    """One uninterrupted run of a trial, in seconds since the first trial's start.
+    """One uninterrupted run of a trial, in seconds since the start of the first run that is shown.
 
     `lane` is the row of the plot. A node has only as many rows as it needs for the trials that ran in parallel.
     """
@@ -29,7 +29,7 @@ class Span(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """All runs of all trials in the order of their start; `best` is the winner's id."""
+    """The latest MOST_SPANS runs of trials in the order of their start; `best` is the winner's id."""
 
     spans: list[Span]
     lanes: list[str]
@@ -37,7 +37,7 @@ class Timeline(NamedTuple):
 
 
 def timeline_of(record: ExperimentRecord) -> Timeline:
-    """Assigns each run of a trial to a row of the plot.
+    """Assigns each of the latest MOST_SPANS runs of trials to a row of the plot.
 
     A row is a slot on a node, not a process: the journal records a trial's node but not its worker, and a
     worker runs several trials one after the other.

@@ -1,9 +1,9 @@
-"""What if a search had used other stopping rules? Pure: no files, no clock.
+"""What if a search had used other stopping rules?
 
 The curve of a pruned trial ends where it was pruned. If other rules would have trained it further, its later values
 are unknown. The record is therefore replayed three times (`tuner.views.simulation`). In the first replay such a trial
-reports nothing more; in the second it reports the best value of all trials at every later epoch; in the third it
-reports the worst. The result is unknown wherever the three replays differ.
+reports nothing more. In the second, it reports the best value of the whole search at every later epoch; in the third,
+the worst. A result is unknown, or a range, wherever the three replays differ.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class WhatIf:
     """The result of replaying a whole search.
 
     `best_lost`: whether the winner would have been stopped before its best epoch; None if unknown. `exact`: no trial's
-    outcome is unknown. `same`: the rules are those of the search. `stopped_recorded`: the number of stops in the
-    record. `reproduced`: how many of them a replay under the search's own rules repeats, at the same epoch and cutoff;
+    outcome is unknown. `same`: the rules are those of the search. `stopped_recorded`: the number of recorded stops by
+    a rule. `reproduced`: how many of them a replay under the search's own rules repeats, at the same epoch and cutoff;
     None if the search's rules cannot be replayed. `notes` say which parts of the result are uncertain and why.
     """
 
@@ -64,8 +64,8 @@ def what_if(
     """Replays a search under other stopping rules.
 
     Raises:
-        RequestError: a value is one that a search refuses too, the scheduler cannot be replayed, or there are more
-            brackets than rungs.
+        RequestError: a value is one that a search refuses too, the scheduler cannot be replayed, or `brackets` is out
+            of range.
     """
     rules = checked_rules(record.experiment, scheduler, grace_period, reduction_factor, brackets)
     runs = [Simulation(record, rules, brackets, beyond).fates() for beyond in ("missing", "best", "worst")]
@@ -112,7 +112,7 @@ def checked_rules(
     rules = replace(own, searcher="random", **changed)  # type: ignore[arg-type]  # the searcher has no part in it
     most = len(rules.rungs()) if scheduler == "asha" else 1
     if not 1 <= brackets <= min(most, MOST_BRACKETS):
-        raise RequestError(f"brackets {brackets}: must be 1..{min(most, MOST_BRACKETS)}, one a rung at most")
+        raise RequestError(f"brackets {brackets}: must be 1..{min(most, MOST_BRACKETS)}; asha takes one per rung")
     return rules
 
 

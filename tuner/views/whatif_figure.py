@@ -14,7 +14,7 @@ from tuner.views.labels import BEST_COLOR, GRAY, MAIN_COLOR, STOP_COLOR, escaped
 from tuner.views.simulation import Fate
 from tuner.views.whatif import WhatIf
 
-MOST_TRIALS = 1000
+MOST_TRIALS = 1000  # from twice as many trials on, an even sample is drawn
 MOST_POINTS = 40_000  # of all curves together: each point repeats its trial's label
 
 
@@ -28,7 +28,7 @@ class Cut(NamedTuple):
 
 
 def cuts_of(record: ExperimentRecord, outcome: WhatIf) -> list[Cut]:
-    """Returns the cut curves of all trials; an even sample and the winner if there are many.
+    """Returns the cut curves of all trials with reports; an even sample and the winner if there are many.
 
     The curves are thinned to about MOST_POINTS points in all.
     """
