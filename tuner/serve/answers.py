@@ -1,4 +1,4 @@
-"""Writes the API's responses as JSON of about MOST_BYTES each at most, and limits the memory of unsent ones.
+"""Writes the API's responses as JSON of at most about MOST_BYTES each, and limits the memory of unsent ones.
 
 A response that is too long is shortened and says so. A list loses its last rows, and `left_out` counts them. A row
 loses the ends of its long values. A figure is replaced by an empty one that shows the reason.

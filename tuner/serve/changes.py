@@ -57,7 +57,7 @@ def add_changes(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/api/experiments/{name}/changes", responses={200: {"model": Changes}})
     def changes(name: str, since: Since = 0, limit: Limit = MOST_ROWS, figures: Wanted = []) -> Response:  # noqa: B006
-        """What a live view needs: the summary, rows that changed after the journal's line since, requested figures.
+        """What a live view needs: the summary, the rows that changed after line `since` of the journal, and figures.
 
         limit applies to trials and to decisions separately.
         """

@@ -105,10 +105,10 @@ class Client:
         return self._post(_path(name, "/resume"), extended)
 
     def wait(self, name: str, timeout_s: float = float("inf"), pause_s: float = 0.5) -> Row:
-        """Waits until a search's state is none of BUSY; returns its summary.
+        """Waits until a search is neither queued nor starting, running or stopping; returns its summary.
 
         Raises:
-            TimeoutError: the state is still one of BUSY after `timeout_s` seconds.
+            TimeoutError: the search is still in one of these states after `timeout_s` seconds.
         """
         until = time.monotonic() + timeout_s
         while (row := self.get(name))["state"] in BUSY:

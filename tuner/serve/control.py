@@ -53,7 +53,7 @@ class SpaceChoices:
 
 @dataclasses.dataclass(frozen=True)
 class SignIn:
-    """Whether this client is signed in. It may then start, stop and resume searches, unless there is a `problem`.
+    """Whether this client is signed in, and may start, stop and resume searches unless there is a `problem`.
 
     `problem` says why the service cannot start searches; it is empty if it can.
     """

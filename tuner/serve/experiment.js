@@ -129,7 +129,7 @@ export class Experiment {
     };
   }
 
-  /** Loads what changed after a pause, once for all events in it; a hidden page sends no request. */
+  /** Waits, then loads what changed: one request for all events meanwhile; none if the page is hidden. */
   updateLater() {
     if (document.hidden || !this.#isBehind) return;
     this.#update ??= setTimeout(async () => {

@@ -14,7 +14,7 @@ from tuner.training.data import Arrays, Part
 from tuner.training.loader import LoadedExamples
 from tuner.training.task import Task
 
-CHUNK_VALUES = 2**20  # input values per chunk, 341 CIFAR images; 6 times as many values take twice the time per image
+CHUNK_VALUES = 2**20  # prepared input values per chunk, 341 CIFAR images; 6 times as many take twice the time per image
 
 
 class Examples(Protocol):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tuner.training.batches import Examples
 
-SMALL_CONVOLUTION = 1_500_000  # most multiply-adds per batch of a convolution that runs without oneDNN
+SMALL_CONVOLUTION = 1_500_000  # multiply-adds per batch up to which a model's largest convolution counts as small
 
 
 def small_convolutions(model: nn.Module, examples: Examples, batch_size: int) -> bool:

@@ -35,7 +35,7 @@ SIOCGIFADDR = 0x8915  # Linux ioctl that returns the address of a network interf
 
 
 class GroupOutOfMemoryError(RuntimeError):
-    """A process of a group ran out of memory while it trained with `size` examples at once; fewer may fit."""
+    """A process of a group ran out of memory; it trains on `size` examples at once, and fewer may fit."""
 
     def __init__(self, text: str, size: int) -> None:
         super().__init__(text)
@@ -192,7 +192,7 @@ class Group:
         return self.saved
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
-        """Calls a method of every `Member` (`begin` with task and splits first); ends as `gathered` does."""
+        """Calls a method of every `Member`; adds task and splits to `begin`. Returns or raises what `gathered` does."""
         raise NotImplementedError
 
     def call_first(self, method: str, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Access control: on loopback, this machine's pages and programs may read; other requests need the token or a session.
+"""Access control: on loopback, our own page and local programs may read; other requests need the token or a session.
 
 A foreign web page can send requests to loopback through its visitor's browser. It cannot read the responses, because
 the service sends no CORS header. By DNS rebinding (its own name resolved to 127.0.0.1) it could, but then the Host

@@ -35,7 +35,7 @@ ALONE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # each thread's s
 
 
 class Ended(Exception):
-    """No response came from the child process, and if it was asked, it is killed; the text says why."""
+    """There is no response from the child process; the text says why."""
 
 
 class Costly:

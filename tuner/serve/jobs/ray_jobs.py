@@ -22,7 +22,7 @@ STOP_WAIT_S = 120  # by default Ray kills a job 3 s after its SIGTERM; writing t
 
 @dataclass(frozen=True)
 class JobState:
-    """The state of a job. If it ended by itself, `last_line` is Ray's; if it failed, that is the end of its output."""
+    """The state of a job; `last_line` is the last of Ray's message, which quotes the end of a failed job's output."""
 
     state: Literal["active", "stopped", "ended", "lost"]
     exit_code: int | None = None

@@ -95,7 +95,7 @@ class Searches:
             return self._ask(name, resume_arguments(name, saved.space, asked), asked, resumed=True)
 
     def stop(self, name: str) -> Search:
-        """Removes a search from the queue, or stops it as Ctrl-C does; returns at once. Raises Refused if it ended."""
+        """Removes a queued search, or stops a running one as Ctrl-C does; returns at once. Refuses any other search."""
         with self._queue.lock:
             search = self._queue.get(name)
             if search and search.phase == "queued":

@@ -1,4 +1,4 @@
-"""Reads one experiment's folder, and reads it again after its files changed, an error, or the end of its process."""
+"""Reads one experiment's folder, and keeps the result for later requests."""
 
 from __future__ import annotations
 
