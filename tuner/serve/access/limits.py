@@ -38,7 +38,7 @@ CLOSED, UNASKED, IDLE, UNREAD, OWED = range(5)  # a connection's state; a lower 
 
 
 class Bounds:
-    """Middleware that reads the whole body of a writing request before the app runs, and drops idle readers."""
+    """Middleware that reads a writing request's whole body before the app runs, and drops clients that do not read."""
 
     def __init__(self, app: ASGIApp, body_s: float = BODY_S, reader_s: float = READER_S) -> None:
         self._app, self._body_s, self._reader_s = app, body_s, reader_s
