@@ -25,13 +25,13 @@ from tuner.serve.jobs.ray_jobs import RayJobs, missing
 from tuner.serve.jobs.searches import NO_DATA_DIR, Searches
 from tuner.spec.experiment import CHOICES
 
-MOST_CLIENTS = 400  # open connections; tuner.serve.reading.stream allows fewer event streams
+MOST_CLIENTS = 400  # open connections; tuner.serve.app allows fewer event streams
 GRACE_S = 3  # for responses that are being sent when the service shuts down
 REQUEST_S = 10  # from the start of a connection, or its last response, to the end of the next request's headers
 
 
 def main(argv: list[str]) -> int:
-    """Serves until interrupted; returns the exit code: 0, or 2 for a wrong option."""
+    """Serves until interrupted; returns the exit code: 0, or 2 if the service cannot start."""
     try:
         serve(parse(argv), token_from_environment())
         return 0
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
         print(f"tuner: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return 0  # Ctrl-C or SIGTERM: uvicorn has closed all connections, and raised the signal again
+        return 0  # Ctrl-C or SIGTERM before uvicorn handles signals; later `Server.shutdown` ends the process
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -60,7 +60,7 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
     """Serves until a signal arrives.
 
     Raises:
-        RequestError: the results folder is missing, or the address cannot be bound.
+        RequestError: the results folder is missing, the token is too short or missing, or the address cannot be bound.
     """
     # Records contain no reference cycles, but a full garbage collection visits each of them. With Python's default
     # thresholds, this is a third of the time for reading 10,000 trials.
@@ -85,7 +85,7 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
         if left:
             print(f"{', '.join(left)}: still running; the next tuner.serve of this folder finds them", flush=True)
 
-    signal.signal(signal.SIGTERM, interrupt)  # uvicorn raises it again after shutdown: `close` still runs
+    signal.signal(signal.SIGTERM, interrupt)  # until uvicorn handles signals: `close` still runs
     try:
         with listen(args.host, args.port) as listener:
             config = uvicorn.Config(
@@ -114,12 +114,12 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server whose shutdown ends the process at once.
+    """A uvicorn server whose shutdown ends the process, after at most GRACE_S and `close`.
 
-    It waits neither for requests that a thread still works on nor for the records in memory to be freed.
+    It then waits neither for requests that a thread still works on nor for the records in memory to be freed.
 
     Args:
-        close: ends the child processes; called after the last response.
+        close: ends the child processes; called after the last response, or after GRACE_S.
     """
 
     def __init__(self, config: uvicorn.Config, close: Callable[[], None]) -> None:
@@ -127,7 +127,7 @@ class Server(uvicorn.Server):
         self._close = close
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Waits up to GRACE_S for responses that are being sent, then ends the process."""
+        """Waits up to GRACE_S for responses that are being sent, calls `close` and ends the process."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(super().shutdown(sockets), GRACE_S)
         self._close()
@@ -135,7 +135,7 @@ class Server(uvicorn.Server):
 
 
 def interrupt(number: int, frame: Any) -> NoReturn:
-    """Signal handler for SIGTERM: ends the service as Ctrl-C does."""
+    """Signal handler for SIGTERM during the start: ends the service as Ctrl-C does."""
     raise KeyboardInterrupt
 
 
@@ -165,7 +165,7 @@ def listen(host: str, port: int) -> socket.socket:
         raise RequestError(
             f"--host {host} --port {port}: {what}; give another --host or --port, or end what uses the port"
         ) from None
-    # asyncio sets TCP_NODELAY only on sockets that it creates itself. Without it, each response waits 40 ms for an ACK.
+    # asyncio sets TCP_NODELAY only on sockets that it creates itself. Without it, a response may wait 40 ms for an ACK.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
@@ -173,7 +173,7 @@ def listen(host: str, port: int) -> socket.socket:
 def greeting(results: Path, host: str, port: int, code: str, problem: str, kept: Path | None) -> str:
     """Returns the text printed at the start: the page's address, the sign-in link and the file with the token.
 
-    The code in the link works once, so a saved copy of this output lets nobody sign in.
+    The code in the link works once. After the user has signed in with it, a saved copy of this output is useless.
     """
     name = f"[{host}]" if ":" in host else host
     where = f"{results.absolute()} at http://{name}:{port}/"

@@ -1,7 +1,7 @@
-"""Writes the API's responses as JSON of at most MOST_BYTES each, and limits how many are in memory at once.
+"""Writes the API's responses as JSON of at most about MOST_BYTES each, and limits the memory of unsent ones.
 
 A response that is too long is shortened and says so. A list loses its last rows, and `left_out` counts them. A row
-loses the ends of its longest values. A figure is replaced by an empty one that shows the reason.
+loses the ends of its long values. A figure is replaced by an empty one that shows the reason.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tuner.errors import RequestError
 from tuner.record.events import strict
 from tuner.record.reading import NotYet
 
-MOST_BYTES = 32 << 20  # of a response; 10,000 trials of ten parameters take 5 MB, the figures of 12 parameters 8 MB
+MOST_BYTES = 32 << 20  # of one response; 10,000 trials of ten parameters take 5 MB, the figures of 12 parameters 8 MB
 MOST_ROW = 64 << 10  # bytes of one row of a list
-MOST_SENT = 256 << 20  # bytes of all responses that are not completely sent
+MOST_SENT = 256 << 20  # bytes of all unsent responses together; those of at most PIECE_BYTES do not count
 MOST_WRITTEN = 4  # responses encoded at once; the GIL encodes one at a time, and each is in memory twice meanwhile
 RETRY_S = 1  # after which a client should repeat a request that got 503
-LEAST_ITEM, LONGEST_NAME = 100, 1000  # bytes, when a value is shortened
+LEAST_ITEM, LONGEST_NAME = 100, 1000  # of a shortened value: bytes that a further item needs, bytes of the longest key
 PIECE_BYTES = 64 << 10  # bytes sent at once, so that a client that does not read costs no larger copy
 _encode = json.JSONEncoder(default=vars, allow_nan=False).encode
-# Matches each escape in JSON text. Group 1 is the hex code if the character reverses the direction of writing.
+# Matches each escape in JSON text. Group 1 is the hex code if the character changes the direction of writing.
 _ESCAPED = re.compile(r"\\(?:u(20(?:2[a-e]|6[6-9]))|.)")
 _writing = threading.Semaphore(MOST_WRITTEN)
 
@@ -44,10 +44,10 @@ class Refused(RequestError):
 
 
 class BoundedResponse(Response):
-    """A JSON response that is sent in pieces and counts against MOST_SENT until it is sent completely.
+    """A JSON response, sent in pieces; above PIECE_BYTES it counts against MOST_SENT until it is sent or dropped.
 
     Raises:
-        NotYet: the unsent responses together would exceed MOST_SENT.
+        NotYet: this response and the other unsent ones together would exceed MOST_SENT.
     """
 
     _lock = threading.Lock()
@@ -100,8 +100,8 @@ def text_of(row: Any, **rows: Iterable[Any]) -> str:
     """Encodes a dataclass as JSON; nan and infinity become the strings that the journal uses.
 
     Args:
-        rows: iterables, possibly lazy, with the rows of the fields that are lists. The dataclass must have a field
-            `left_out` if rows may be left out.
+        rows: name of a field -> its rows, an iterable that may be lazy; it replaces the field's value. The dataclass
+            must have a field `left_out` if rows may be left out.
     """
     with _writing:
         fields = {name: "" if name in rows else _json_text(_fitted(value)) for name, value in vars(row).items()}
@@ -124,7 +124,7 @@ def figure_text(figure: dict[str, Any] | None) -> bytes:
 
 
 def figures_text(figures: Mapping[str, bytes], most: int | None = None) -> bytes:
-    """Combines the texts of figures by name to one JSON object of about `most` bytes, by default MOST_BYTES.
+    """Combines the texts of figures by name to one JSON object of at most about `most` bytes (None = MOST_BYTES).
 
     It leaves out empty texts. An empty figure that shows the reason takes the place of a figure that does not fit.
     """
@@ -164,7 +164,7 @@ def _json_text(value: Any) -> str:
 
 
 def _left_to_right(text: str) -> str:
-    """Replaces, in JSON, characters that reverse the writing direction of a line by their escapes as visible text."""
+    """Replaces, in JSON, characters that change the direction of writing by their escapes as visible text."""
     if "\\u20" not in text:
         return text
     return _ESCAPED.sub(lambda match: f"\\\\u{match[1]}" if match[1] else match[0], text)

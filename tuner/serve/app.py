@@ -74,7 +74,7 @@ class Trials:
 
 @dataclasses.dataclass(frozen=True)
 class Rungs:
-    """The rungs, and the requested decisions, the smallest margin first; `total` counts all decisions.
+    """The rungs, and the requested decisions; `total` counts all decisions.
 
     `left_out` counts the missing rungs and decisions together, as in `Experiments`.
     """
@@ -99,8 +99,9 @@ def create_app(
     The caller must close `app.state.costly`.
 
     Args:
-        host: the address that the service is bound to. On loopback, every user of this machine may read without the
-            token. On any other address every request needs it. A request that writes needs it on every address.
+        host: the address that the service is bound to. On loopback, every user of this machine may read. All other
+            requests need the token or a session, except those for the sign-in page.
+        token: empty = a random token; programs then cannot sign in.
         searches: starts the searches; None if none can be started.
         problem: why no search can be started, if `searches` is None.
 
@@ -148,7 +149,7 @@ def _api(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/api/experiments/{name}/trials", responses={200: {"model": Trials}})
     def trials(name: str, offset: Offset = 0, limit: Limit = MOST_ROWS, since: Since = 0) -> Response:
-        """Its trials in the order in which they were suggested."""
+        """The experiment's trials in the order in which they were suggested."""
         record = desk.view(name).record
         asked = tables.changed_since(record, since)[offset : offset + limit]
         return answer(Trials(len(record.trials)), trials=tables.trial_rows(record, asked))

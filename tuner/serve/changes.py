@@ -1,4 +1,4 @@
-"""The route that the page asks after new events: in one response, the rows that changed and the figures it wants."""
+"""The route that the page requests after new events: one response has the changed rows and the requested figures."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Wanted = Annotated[list[FigureName], Query(max_length=len(get_args(FigureName)),
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows that changed after line `since` of the journal, all of one state of the experiment.
+    """The rows that changed after line `since` of the journal, all from the same state of the experiment.
 
-    `since` is 0 if the response has all rows, because the request named no line or one beyond the journal's end.
-    `num_trials` and `num_decisions` count all of the experiment. `parameters` are those that differ between trials.
+    `since` is 0 if the response does not depend on it: the request named no line, or one beyond the journal's end.
+    `num_trials` and `num_decisions` count all of the experiment. `parameters` are those of the parallel coordinates.
     `rungs` are all rungs. With `since` 0, decisions start with the smallest margin, else they are in the order of the
-    trials. `left_out` counts rows that did not fit.
+    trials. `left_out` counts rows that did not fit into the response.
     """
 
     summary: Shown
@@ -57,9 +57,9 @@ def add_changes(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/api/experiments/{name}/changes", responses={200: {"model": Changes}})
     def changes(name: str, since: Since = 0, limit: Limit = MOST_ROWS, figures: Wanted = []) -> Response:  # noqa: B006
-        """Its summary, the rows that changed after a line of its journal, and figures: what a live view needs.
+        """What a live view needs: the summary, the rows that changed after line `since` of the journal, and figures.
 
-        limit applies to the trials and to the decisions.
+        limit applies to trials and to decisions separately.
         """
         view = desk.view(name)
         record = view.record

@@ -17,13 +17,13 @@ Row = dict[str, Any]
 BUSY = ("queued", "starting", "running", "stopping")
 
 
-MOST_TRIES = 60  # retries of a request that the service answers with "try again", one second apart
+MOST_TRIES = 60  # tries of a GET request that the service answers with Retry-After; then comes a last try
 
 
 class ServiceError(Exception):
     """The service refused a request. The text is the service's own and says what to do.
 
-    `status` is the HTTP status. `again_s` is the number of seconds after which to retry, 0 if a retry does not help.
+    `status` is the HTTP status. `again_s` is the number of seconds after which to retry, 0 if the service names none.
     """
 
     def __init__(self, status: int, message: str, again_s: float = 0.0) -> None:
@@ -38,8 +38,8 @@ class Client:
         url: the address that `tuner.serve` prints.
         token: needed to start, stop and resume searches, and for every request to an address beyond loopback; by
             default TUNER_TOKEN. A service started without a token generates one and prints the path of its file.
-        timeout_s: timeout of one request. It is long because the service checks a search before it starts it, and
-            the check imports torch.
+        timeout_s: how long to wait for the service's next bytes. It is long because the service checks a search
+            before it starts it, and the check imports torch.
     """
 
     def __init__(self, url: str, token: str | None = None, timeout_s: float = 180.0) -> None:
@@ -72,14 +72,14 @@ class Client:
                 return rows
 
     def rungs(self, name: str) -> Row:
-        """Returns an experiment's rungs and decisions."""
+        """Returns an experiment's rungs and decisions, at most 10,000 of each."""
         return self._get(_path(name, "/rungs"))
 
     def events(self, name: str, after: int = 0) -> Iterator[Row]:
         """Yields the journal's events except the first `after`, then new ones as they are written.
 
         The iterator ends when the service closes the stream. To continue, call it again with `after` = the number of
-        events seen so far.
+        the journal's events seen so far.
         """
         connection, answer = self._ask("GET", _path(name, f"/events?after={int(after)}"), None)
         try:
@@ -90,7 +90,7 @@ class Client:
             connection.close()
 
     def start(self, space: str, **options: Any) -> Row:
-        """Starts a search and returns its summary.
+        """Queues a new search and returns its summary.
 
         The options are those of the command line: `num_samples=20`, `searcher="optuna"`.
         """
@@ -101,14 +101,14 @@ class Client:
         return self._post(_path(name, "/stop"), {})
 
     def resume(self, name: str, **extended: Any) -> Row:
-        """Resumes a search; `num_samples` and `time_budget` may be raised to extend it."""
+        """Queues a search to be resumed; `num_samples` and `time_budget` may be raised to extend it."""
         return self._post(_path(name, "/resume"), extended)
 
     def wait(self, name: str, timeout_s: float = float("inf"), pause_s: float = 0.5) -> Row:
-        """Waits until a search is neither queued nor running; returns its summary.
+        """Waits until a search is neither queued nor starting, running or stopping; returns its summary.
 
         Raises:
-            TimeoutError: the search is still queued or running after `timeout_s` seconds.
+            TimeoutError: the search is still in one of these states after `timeout_s` seconds.
         """
         until = time.monotonic() + timeout_s
         while (row := self.get(name))["state"] in BUSY:

@@ -1,4 +1,4 @@
-"""Routes that change something: start, stop and resume a search, sign in and out. The guard checks the token."""
+"""Routes to start, stop and resume a search, and to sign in and out. The guard checks the token."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from tuner.serve.reading.watched import View
 from tuner.spec.spaces import list_spaces
 
 
-# 29 routes list this model for ten status codes each. pydantic builds the schema of a pydantic dataclass once, but that
-# of a standard dataclass at every use.
+# Each route lists this model for ten status codes. pydantic builds the schema of a pydantic dataclass once, but that of
+# a standard dataclass at every use.
 @pydantic_dataclass(frozen=True)
 class Refusal:
-    """The body of every error response; its text says what was requested, what is allowed and what to do."""
+    """The body of an error response of the API; its text says what was requested, what is allowed and what to do."""
 
     error: str
 
 
 @dataclasses.dataclass(frozen=True)
 class SpaceChoice:
-    """A search space that a search can use, with the first line of its file."""
+    """A search space that a search can use, with the first line of its docstring."""
 
     name: str
     about: str
@@ -53,7 +53,7 @@ class SpaceChoices:
 
 @dataclasses.dataclass(frozen=True)
 class SignIn:
-    """Whether this client may start, stop and resume searches.
+    """Whether this client is signed in, and may start, stop and resume searches unless there is a `problem`.
 
     `problem` says why the service cannot start searches; it is empty if it can.
     """
@@ -115,10 +115,10 @@ class Desk:
         return len(waiting) + len(there), (shown(row, asked.get(row.name)) for row in self.reader.unless_stopping(rows))
 
     def view(self, name: str) -> View:
-        """Returns an experiment's record; the record is empty if the search is queued and has not begun.
+        """Returns an experiment's record and summary; the record is empty if a requested search has no folder yet.
 
         Raises:
-            NotThere: there is no experiment of that name.
+            NotThere: there is no experiment of that name. Other errors are those of `ResultsReader.view`.
         """
         try:
             return self.reader.view(name)
@@ -154,7 +154,7 @@ class Desk:
             return self.reader.root / name / "journal.jsonl"
 
     def resume(self, name: str, asked: Any) -> None:
-        """Queues a search to be resumed; raises Refused while another process runs it."""
+        """Queues a search to be resumed; raises Refused while a process runs it."""
         if driver := driver_of(self.reader.journal(name).parent):
             raise Refused(409, f"{name} is run by {driver}; stop it first")
         self.searches.resume(name, asked)
@@ -193,7 +193,7 @@ def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
 
     @app.get("/api/session", responses={200: {"model": SignIn}})
     def session(request: Request) -> Response:
-        """Returns whether the client is signed in, so that it may start, stop and resume searches."""
+        """Returns whether the client is signed in, and why the service cannot start searches, if it cannot."""
         return answer(SignIn(request.state.signed_in, desk.problem))
 
     @app.get("/api/spaces", responses={200: {"model": SpaceChoices}})
@@ -203,7 +203,7 @@ def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
 
     @app.post("/api/experiments", status_code=202, responses={202: {"model": Shown}})
     def start(asked: Start) -> Response:  # type: ignore[valid-type]  # made from Experiment's fields
-        """Starts a search: it is queued, and runs as soon as there is room for one of its trials."""
+        """Starts a search: it is queued, and runs as soon as it is its turn and one of its trials has room."""
         return answer(desk.one(desk.searches.start(asked).name), 202)
 
     @app.post("/api/experiments/{name}/stop", status_code=202, responses={202: {"model": Shown}})

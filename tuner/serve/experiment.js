@@ -48,7 +48,7 @@ export class Experiment {
   #took = 0; // ms of the last load
   #isBehind = false; // whether the journal has lines that are not loaded
   #isEnding = false; // whether the last event was the end of the search
-  /** @type {Map<string, number>} The number of lines that a figure shows. */
+  /** @type {Map<string, number>} Figure -> the number of the journal's lines that it shows. */
   #drawn = new Map();
   #last = Promise.resolve();
 
@@ -69,7 +69,7 @@ export class Experiment {
     return this.#limit === ALL_ROWS;
   }
 
-  /** Loads what changed and draws it; one load at a time. Loads all rows, not the first ones, from `all` on. */
+  /** Loads what changed and draws it; one load at a time. From the first call with `all` on, it loads all rows. */
   async load({ all = false, fresh = true } = {}) {
     const before = this.#last.catch(() => {});
     this.#last = before.then(async () => {
@@ -129,14 +129,14 @@ export class Experiment {
     };
   }
 
-  /** Loads what changed soon. Many events within a second cause one request; a hidden page sends none. */
+  /** Waits, then loads what changed: one request for all events meanwhile; none if the page is hidden. */
   updateLater() {
     if (document.hidden || !this.#isBehind) return;
     this.#update ??= setTimeout(async () => {
       await attempt(() => this.load());
       this.#update = undefined;
       this.updateLater();
-    }, Math.min(5000, Math.max(800, 20 * this.#took))); // 1/20 of the time, to spare the search
+    }, Math.min(5000, Math.max(800, 20 * this.#took))); // 20 times the last load, at most 5 s, to spare the search
   }
 
   /** Updates the sections that came onto the screen; loads their figures if these are older than the rows. */

@@ -224,8 +224,8 @@ const SECTIONS = [{ id: "whatif", show: whatIf }, { id: "contour", show: contour
 const section = (id) => at(`${id}-section`, HTMLDetailsElement);
 
 /**
- * Called at each update and when a section comes onto the screen. A section that is closed or far from the screen sends
- * no request.
+ * Called at each update and when a section comes onto the screen. A closed section sends no request; one far from the
+ * screen repeats none.
  *
  * @param {Changes} loaded
  */

@@ -159,7 +159,7 @@ function redraw() {
   if (loaded) draw(loaded, Object.keys(loaded.figures));
 }
 
-// The first rows are loaded automatically; filtering or sorting loads all rows first.
+// The first rows are loaded automatically; filtering or sorting loads all rows, too.
 function filter() {
   const experiment = shown.now, loaded = experiment?.loaded;
   if (!loaded) return;

@@ -14,7 +14,7 @@ from tuner.training.data import Arrays, Part
 from tuner.training.loader import LoadedExamples
 from tuner.training.task import Task
 
-CHUNK_VALUES = 2**20  # input values gathered at once, 341 CIFAR images; 6 times as many take twice the time per image
+CHUNK_VALUES = 2**20  # prepared input values per chunk, 341 CIFAR images; 6 times as many take twice the time per image
 
 
 class Examples(Protocol):
@@ -42,11 +42,11 @@ class Examples(Protocol):
         """
 
     def close(self) -> None:
-        """Ends the processes that load examples, if there are any; may be called twice."""
+        """Ends the loader processes of these examples, if there are any; may be called twice."""
 
 
 def examples_of(part: Part, task: Task, device: torch.device) -> Examples:
-    """Prepares a part of the data for reading; raises a ValueError if it has no examples."""
+    """Prepares a part for reading; raises a ValueError if it is empty, a DataError if its first item is unreadable."""
     if len(part) == 0:
         raise ValueError("a part of the data has no examples: give it at least one")
     if isinstance(part, Arrays):
@@ -57,8 +57,8 @@ def examples_of(part: Part, task: Task, device: torch.device) -> Examples:
 class ArrayExamples:
     """Reads arrays in memory, many examples at once; never writes to the arrays.
 
-    On a CPU the tensors are views of the arrays. On another device they are a copy of the stored data, which is much
-    smaller than the prepared inputs: CIFAR-10 takes 0.15 GB as stored, and 7.5 GB as floats of 112 x 112.
+    On a CPU, `inputs` and `targets` are views of the arrays. Elsewhere they are copies of the stored data, which can be
+    much smaller than the prepared inputs: CIFAR-10 takes 0.15 GB as stored, and 7.5 GB as floats of 112 x 112.
     """
 
     def __init__(self, arrays: Arrays, prepare: Callable[[Tensor], Tensor] | None, device: torch.device) -> None:
@@ -74,7 +74,7 @@ class ArrayExamples:
 
     @property
     def chunk_length(self) -> int:
-        """How many examples have CHUNK_VALUES prepared input values together; at least 1."""
+        """How many examples to prepare at once, so that their inputs have at most CHUNK_VALUES values; at least 1."""
         return max(1, CHUNK_VALUES // max(1, self.sample.numel()))
 
     def chunks(self, order: Tensor, length: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -89,7 +89,7 @@ class ArrayExamples:
     def batches(
         self, order: Tensor, batch_size: int, memory_format: torch.memory_format
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields batches as views of larger chunks: gathering each alone adds 9 us to a training step of 460 us."""
+        """Yields batches as views of chunks; to gather each batch alone would add 9 us to a training step of 460 us."""
         length = max(1, self.chunk_length // batch_size) * batch_size
         for inputs, targets in self.chunks(order, length):
             inputs = inputs.contiguous(memory_format=memory_format)
@@ -100,7 +100,7 @@ class ArrayExamples:
 
 
 def read_only_view(array: np.ndarray) -> Tensor:
-    """The array as a tensor without a copy. Nothing writes to it, so torch's warning about that is suppressed."""
+    """The array as a tensor without a copy. Suppresses torch's warning about read-only arrays: nothing writes to it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)

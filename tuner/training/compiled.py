@@ -7,9 +7,9 @@ from torch import nn
 
 
 def compiled(network: nn.Module, device: torch.device) -> nn.Module:
-    """Returns a network that torch compiles at its first batch; it shares its parameters with the original model.
+    """Returns a wrapper that torch compiles at its first batch; the wrapper shares the network's parameters.
 
-    The names of the parameters in the original model do not change.
+    The names of the parameters in the original network do not change.
 
     Raises:
         RuntimeError: torch needs a C++ compiler on a CPU, and there is none. Torch's own error is a page long and

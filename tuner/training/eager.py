@@ -1,8 +1,8 @@
 """Delays the import of torch's compiler, which eager training does not need: 1.1 s in each process.
 
-Every torch optimizer imports `torch._dynamo` at its first step (torch 2.9 to 2.15). It uses only two functions of it,
-which do nothing in eager code. `import_compiler_late` replaces the module by a stand-in with these two functions. Any
-other attribute or submodule of the stand-in loads the real compiler.
+A torch optimizer imports `torch._dynamo` when it is built (torch 2.9 to 2.15). It uses only two functions of it, which
+do nothing in eager code. `import_compiler_late` replaces the module by a stand-in with these two functions. Any other
+submodule or attribute of the stand-in loads the real compiler, except for names such as `__doc__`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def import_compiler_late() -> None:
 
 
 class StandIn(ModuleType):
-    """Has the two functions of `torch._dynamo` that eager training uses; any other attribute loads the real module."""
+    """Has the two functions of `torch._dynamo` that eager training uses; other public names load the real module."""
 
     @staticmethod
     def graph_break(msg: str = "") -> None:

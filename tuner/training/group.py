@@ -28,14 +28,14 @@ from tuner.training.trial_spec import TrialSpec
 from tuner.training.usage import Usage, of_workers
 
 logger = logging.getLogger(__name__)
-RankResult = tuple[int, Any, BaseException | None]  # rank, value, error
+RankResult = tuple[int, Any, BaseException | None]  # rank, return value, error (None if the call succeeded)
 JOIN_TIMEOUT = datetime.timedelta(seconds=60)  # until all processes must have connected
 ECHO_S = 5.0  # how long to wait for the original error of another process, see `is_echo`
 SIOCGIFADDR = 0x8915  # Linux ioctl that returns the address of a network interface
 
 
 class GroupOutOfMemoryError(RuntimeError):
-    """A process of a group ran out of memory with `size` examples at once; fewer examples may fit."""
+    """A process of a group ran out of memory; it trains on `size` examples at once, and fewer may fit."""
 
     def __init__(self, text: str, size: int) -> None:
         super().__init__(text)
@@ -46,13 +46,13 @@ class GroupOutOfMemoryError(RuntimeError):
 
 
 class Member:
-    """One process of a group. Every method except `listen` and `state` is called in all processes at once.
+    """One process of a group. Callers must call a method in all processes at once, except `listen` and `state`.
 
     Args:
-        rank: from 0. The other processes connect to rank 0. Its report and state are those of the trial.
+        rank: from 0. The other processes connect to rank 0. The report and state of rank 0 are those of the trial.
         num_workers: number of processes in the group.
         num_threads: number of torch threads, at least 1.
-        device: cpu, cuda (the only GPU that the process sees) or cuda:INDEX.
+        device: cpu or cuda:INDEX.
     """
 
     def __init__(self, rank: int, num_workers: int, num_threads: int, device: str) -> None:
@@ -64,7 +64,7 @@ class Member:
         self.training: Training | None = None
 
     def listen(self, host: str) -> int:
-        """Opens the port that the group connects to, at this address only, and returns it. Called in rank 0 only."""
+        """Opens a port for the group, at this address only, and returns its number. Called in rank 0 only."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, 0), family=family)  # TCPStore itself would listen on all interfaces
         port = int(listener.getsockname()[1])
@@ -100,7 +100,7 @@ class Member:
 
         Args:
             state: bytes that torch.save wrote of a dictionary with the key `training`; None = start at epoch 0.
-            limit: the most examples that may go through the model at once; None = the state's limit, or no limit.
+            limit: the most examples that may be trained on at once; None = the state's limit, or no limit.
         """
         self.end()
         whole = replace(spec, strategy="ddp", num_workers=self.num_workers)
@@ -115,11 +115,11 @@ class Member:
         return self.training.epoch
 
     def run_epoch(self) -> tuple[dict[str, Any], dict[str, float]]:
-        """Trains and validates one epoch; returns the report of all processes, and this process's resource usage.
+        """Trains and validates one epoch; returns the report of `Training.run_epoch`, and this process's usage.
 
         Raises:
-            GroupOutOfMemoryError: a part of a batch did not fit in this process. The other processes still wait for
-                it in a collective call, so the group must be restarted with a smaller `limit`.
+            GroupOutOfMemoryError: this process ran out of memory, and a smaller `limit` may help. The other processes
+                may wait for this one in a collective call, so the caller must restart the group.
         """
         assert self.training is not None
         fit = self.training.train_fit
@@ -132,7 +132,7 @@ class Member:
             raise GroupOutOfMemoryError(str(error), size) from None
 
     def state(self, **others: Any) -> bytes:
-        """The training's state, with `others` beside it, as bytes written by torch.save; equal in all processes."""
+        """The training's state, with `others` beside it, as bytes written by torch.save; rank 0's serves all ranks."""
         assert self.training is not None
         saved = io.BytesIO()
         torch.save({"training": self.training.state_dict(), **others}, saved)
@@ -150,7 +150,7 @@ class Group:
     """Runs one trial in several processes: calls the methods of all `Member`s at once.
 
     A subclass starts the processes and implements `call`, `call_first` and `restart`. The next trial may reuse a group
-    (call `begin` again), unless a call raised an error; then the caller must end the group.
+    (call `begin` again), unless a method raised an error; then the caller must end the group.
 
     Attributes:
         epoch: number of finished epochs.
@@ -167,10 +167,10 @@ class Group:
         self.epoch = self.call("begin", spec, state, limit)[0]
 
     def run_epoch(self) -> dict[str, Any]:
-        """Trains one epoch in all processes; returns the report of `Training.run_epoch` and their resource usage.
+        """Trains one epoch in all processes; returns rank 0's report and the usage of all processes.
 
-        If a part of a batch does not fit in memory, the processes restart from the last saved state, with half as
-        many examples at once.
+        If a process runs out of memory, all restart from the last state (of `begin` or `state`), with half as many
+        examples at once, and repeat the epochs since then.
         """
         report: dict[str, Any] = {}
         until = self.epoch + 1
@@ -187,12 +187,12 @@ class Group:
         return report
 
     def state(self, **others: Any) -> bytes:
-        """The training's state, with `others` beside it, as bytes written by torch.save."""
+        """The state of rank 0, with `others` beside it, as bytes written by torch.save; kept for a restart."""
         self.saved = self.call_first("state", **others)
         return self.saved
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
-        """Calls a method of every `Member`; returns the values by rank, or raises the error that caused all others."""
+        """Calls a method of every `Member`; adds task and splits to `begin`. Returns or raises what `gathered` does."""
         raise NotImplementedError
 
     def call_first(self, method: str, **named: Any) -> Any:
@@ -205,28 +205,28 @@ class Group:
 
 
 def interface_of(address: str) -> str:
-    """The name of the network interface with this IPv4 address; empty if no interface has it."""
+    """The name of the network interface whose first IPv4 address is this one; empty if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
                 reply = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
             except OSError:
-                continue  # an interface without an address
+                continue  # an interface without an IPv4 address
             if socket.inet_ntoa(reply[20:24]) == address:
                 return name
     return ""
 
 
 def addresses_among(addresses: list[str]) -> list[str]:
-    """The address at which the others reach each process, by rank: loopback if all are on one machine."""
+    """The address at which the others reach each process, by rank: loopback if all addresses are equal (one node)."""
     return ["127.0.0.1"] * len(addresses) if len(set(addresses)) == 1 else addresses
 
 
 def gathered(num_workers: int, done: Callable[[float | None], list[RankResult]]) -> list[Any]:
     """Collects the return values of all processes, by rank.
 
-    Raises the first error at once, because the other processes may wait in a collective call for ever. If the error
-    only says that another process is gone (`is_echo`), it first waits up to ECHO_S for that process's own error.
+    Raises the first error at once, because the other processes may wait in a collective call for ever. An error that
+    only says that another process is gone (`is_echo`) is raised after all answers, or after ECHO_S without an answer.
 
     Args:
         done: `done(timeout_s)` waits for new answers and returns them, at least one; after the timeout it returns an
@@ -248,7 +248,7 @@ def gathered(num_workers: int, done: Callable[[float | None], list[RankResult]])
 
 
 def is_echo(error: BaseException) -> bool:
-    """Whether an error only says that another process is gone; that process's own error has the reason."""
+    """Whether an error probably only says that another process is gone; that process's own error has the reason."""
     text = str(error)
     marks = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo/transport", "NCCL error")
     return isinstance(error, dist.DistError) or any(mark in text for mark in marks)

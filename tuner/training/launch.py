@@ -24,11 +24,11 @@ class Processes(Group):
     """A group of plain processes. They end with `close`, or with the process that started them.
 
     Args:
-        source: returns the task and its data; called in each process. It must be a module-level function or a
-            `functools.partial` of one, because the lambdas that most tasks contain cannot be pickled.
+        source: returns the task and its data; called in each process. It is pickled, unlike its result, so it must be
+            a module-level function or a `functools.partial` of one.
         num_workers: number of processes of the trial.
         num_threads: number of torch threads in each process.
-        use_cuda: whether each process uses the GPU with the index of its rank.
+        use_cuda: whether each process uses the GPU with the index of its rank; otherwise it uses the CPU.
     """
 
     def __init__(self, source: Source, num_workers: int, num_threads: int = 1, use_cuda: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Reads examples from files or a dataset in loader processes of the trial, as many as it has CPUs."""
+"""Reads examples from files or a dataset in loader processes of the trial."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Batch = tuple[int, list[int]]  # a key of the epoch's order, and the indices of 
 class LoadedExamples:
     """Reads examples batch by batch, ahead of the training.
 
-    It starts as many loader processes as torch has threads at the first batch, which is the trial's number of CPUs.
-    The processes live until `close`. Their number and speed do not change the order of the examples. For a GPU,
-    batches go through pinned memory and are copied while the device computes.
+    At the first batch it starts as many loader processes as torch has threads. They live until `close`. Their number
+    and speed do not change the order of the examples. For a GPU, batches go through pinned memory and are copied while
+    the device computes.
     """
 
     def __init__(self, part: Files | Mapped, prepare: Callable[[Tensor], Tensor] | None, device: torch.device) -> None:
@@ -40,13 +40,13 @@ class LoadedExamples:
 
     @property
     def chunk_length(self) -> int:
-        """1: one process decodes a whole batch, so larger batches only make the other processes wait."""
+        """1: a loader process decodes a whole batch alone. A larger batch would leave the other processes idle."""
         return 1
 
     def batches(
         self, order: Tensor, batch_size: int, memory_format: torch.memory_format
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields prepared inputs and targets on the device; a DataError names a file that cannot be decoded."""
+        """Yields prepared inputs and targets on the device; raises a DataError that names an unreadable example."""
         key = zlib.crc32(order.numpy().tobytes())
         self.order[:] = [(key, rows.tolist()) for rows in torch.split(order, batch_size)]
         if self.loader is None:
@@ -62,7 +62,7 @@ class LoadedExamples:
         return DataLoader(
             self.decoder,
             sampler=self.order,  # read anew each epoch
-            batch_size=None,  # each index is a batch
+            batch_size=None,  # each item of `order` is a batch
             num_workers=max(1, torch.get_num_threads()),
             pin_memory=self.device.type == "cuda",
             persistent_workers=True,
@@ -83,16 +83,16 @@ class LoadedExamples:
 
 
 class Decoder(Dataset[Decoded]):
-    """Turns a batch of indices into a batch of tensors; runs in a loader process."""
+    """Turns a batch of indices into a batch of tensors, in a loader process; the trial's process reads the sample."""
 
     def __init__(self, part: Files | Mapped) -> None:
         self.part = part
 
     def __getitem__(self, batch: Batch) -> Decoded:
-        """The inputs and targets of these examples. Returns an error, because a raised one arrives as a traceback."""
+        """The inputs and targets of these examples. Returns a DataError, since a raised one arrives as a traceback."""
         key, rows = batch
-        # A dataset may draw random numbers, for example to augment. Derived from the batch alone, they depend neither
-        # on the number of processes nor on a resume.
+        # A dataset may draw random numbers, for example to augment. Seeded by the epoch's order and the batch's first
+        # index, they depend neither on the number of processes nor on a resume.
         reseed(key, epoch=rows[0])
         try:
             inputs, targets = read_examples(self.part, rows)

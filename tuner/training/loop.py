@@ -1,4 +1,4 @@
-"""The training of one trial: trains and validates epoch by epoch; repeating or resuming it gives the same figures."""
+"""The training of one trial: trains and validates epoch by epoch, and can be repeated or resumed exactly."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ SINGLE = Worker()
 
 
 class Training:
-    """Trains one setting epoch by epoch; the same seed gives the same figures, bit for bit on a CPU.
+    """Trains one setting epoch by epoch. The same seed gives the same metrics, bit for bit on a CPU.
 
-    Every random stream (random, numpy, torch) is reseeded from (seed, epoch) at the start of an epoch. So a saved
-    state needs no random state, and an epoch does not depend on what the process did before.
+    Exceptions are another number of threads, `Task.compile`, and memory that runs out at another step. Python's,
+    numpy's and torch's global random streams are reseeded at the start of an epoch, from seed, epoch and rank. So a
+    saved state needs no random state, and an epoch draws the same numbers whatever the process did before.
 
     Args:
         task: the functions that define the training.
@@ -42,14 +43,14 @@ class Training:
         max_epochs: passed to the task's schedule; `run_epoch` does not stop there.
         device: the torch device of the model; with several devices, their type.
         precision: fp32, bf16 or fp16, for training and evaluation (see `tuner.training.precision`).
-        on_oom: if a batch does not fit in memory, shrink computes it in parts (see `tuner.training.memory`), and
-            fail raises the error.
+        on_oom: if a batch does not fit in memory, shrink computes it in parts (see `tuner.training.memory`; with ddp,
+            `Group` restarts the processes for this), and fail raises the error.
         worker: the strategy, and the rank of this process (see `tuner.training.parallel`). A trial's processes must
-            all join the process group first, then build the same training, and call the same methods in order.
+            all join the process group first, then build the same training, and train and evaluate together.
 
     Raises:
-        ValueError: the batch size is not an integer of at least 1, the precision or `on_oom` is unknown, or the
-            splits have no validation part.
+        ValueError: the batch size is not an integer of at least 1, the precision or `on_oom` is unknown, the splits
+            have no validation part or an empty part, or the strategy cannot train this task.
     """
 
     def __init__(
@@ -142,9 +143,9 @@ class Training:
 
         Returns:
             `loss` and the task's metrics on the validation part, and `train_loss`; all are means over the examples of
-            all processes. `micro_batch_size` is how many examples go through the model of one process at once: its
-            whole part of a batch, unless memory ran out. `train_s` and `validate_s` are seconds. `images_per_s`
-            counts the training of all processes, without validation.
+            all processes. `micro_batch_size` is the most examples that one process trains on at once: its whole part
+            of a batch, unless memory ran out. `train_s` and `validate_s` are seconds. `images_per_s` is the number of
+            training examples of all processes, divided by `train_s`.
         """
         started = time.perf_counter()
         train_loss = self.train_epoch()
@@ -162,7 +163,7 @@ class Training:
         reseed(self.seed, epoch=self.epoch + 1)
         order = torch.randperm(len(self.train_examples))  # the same in every process: all have the same seed here
         if self.worker.rank:
-            reseed(self.seed, epoch=self.epoch + 1, rank=self.worker.rank)  # else all ranks would draw equal dropout
+            reseed(self.seed, epoch=self.epoch + 1, rank=self.worker.rank)  # else ranks would share dropout masks
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         self.network.train()
         batches = self.strategy.batches(self.train_examples, order, self.batch_size, self.train_format)
@@ -173,10 +174,10 @@ class Training:
             self.schedule.step()
         self.epoch += 1
         self.strategy.equalise(self.model)
-        return float(self.strategy.total(total)) / len(self.train_examples)  # the only wait for the device per epoch
+        return float(self.strategy.total(total)) / len(self.train_examples)  # read once: reading waits for the device
 
     def train_step(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Updates the parameters once; returns the mean loss of the batch as a tensor on the device."""
+        """Updates the parameters once; returns the mean loss of this process's part of a batch, on the device."""
         loss = self.gradients(inputs, targets) if targets.shape[0] else torch.zeros((), device=self.device)
         self.strategy.complete_gradients(self.parameters)
         self.precision.step(self.optimizer)
@@ -192,7 +193,7 @@ class Training:
         return self.train_fit(work, targets.shape[0], self.undo)  # this and `note` cost 5 us; a small step 460 us
 
     def undo(self) -> None:
-        """Undoes a failed attempt to compute gradients, except for what it wrote into the model's buffers."""
+        """Undoes a failed attempt to compute gradients; buffers, Python's and numpy's random streams stay changed."""
         self.drop_gradients()
         self.streams.put_back()
         if self.train_fit.limit is None:
@@ -241,7 +242,7 @@ class Training:
         }
 
     def rates_after(self, epochs: int) -> list[float]:
-        """Steps a new schedule and optimizer through `epochs`; returns the learning rate of each parameter group."""
+        """Steps the schedule, which must be new, `epochs` times; returns the learning rate of each parameter group."""
         assert self.schedule is not None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # torch: the optimizer has not stepped
@@ -257,7 +258,7 @@ class Training:
                 another trial, but with a new learning rate, for example.
         """
         groups = self.optimizer.param_groups
-        # A schedule may depend on the number of epochs. If a resume has raised it, the schedule continues as if the
+        # A schedule may depend on the number of epochs. If a resume has changed it, the schedule continues as if the
         # search had had this many epochs from the start. A schedule that only counts epochs continues unchanged.
         laid_anew = self.schedule is not None and state["max_epochs"] != self.max_epochs
         rates = self.rates_after(state["epoch"]) if laid_anew else []
@@ -277,7 +278,7 @@ class Training:
 
 
 def as_measure(metric: Callable[[Any, Tensor], Any]) -> Callable[[Any, Tensor], Tensor]:
-    """The metric as a function that returns a tensor without dimensions; a metric may also return a number."""
+    """Wraps a metric: a number, or a tensor with one value, becomes a tensor without dimensions."""
 
     def measure(outputs: Any, targets: Tensor) -> Tensor:
         value = metric(outputs, targets)
@@ -289,7 +290,7 @@ def as_measure(metric: Callable[[Any, Tensor], Any]) -> Callable[[Any, Tensor], 
 
 
 def checked_batch_size(value: object) -> int:
-    """The batch size as a Python int (searchers may propose numpy integers); a ValueError unless it is at least 1."""
+    """The batch size as an int (searchers may propose numpy integers); raises a ValueError unless it is at least 1."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ValueError(f"batch_size is {value!r}: give an integer of at least 1")
     return int(value)

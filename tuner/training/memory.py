@@ -4,14 +4,15 @@ The batch size is a hyperparameter and does not change. Only the micro-batch, th
 the model at once, is halved when memory runs out. The following holds:
 
 * Gradients and the loss equal those of the whole batch up to rounding, if the loss is a mean over examples. Batch norm
-  is the exception: it normalizes over the micro-batch.
+  and dropout are exceptions. Batch norm normalizes over the micro-batch.
 * A repeated step starts from the same state of torch's random streams as the failed attempt. So a step that was
   shrunk to a micro-batch equals, bit for bit on a CPU, a step that had this micro-batch from the start.
 * Dropout masks differ from those of the whole batch, because each part draws its own.
 * The random streams of Python and numpy are not restored: saving them takes 34 us, torch's 1 us, a small step 460 us.
 * Buffers keep what a failed attempt wrote: the running statistics of batch norm count these examples twice.
-* Augmentation happens before, and is not repeated.
+* Augmentation happens before the first attempt, and is not repeated.
 * If the optimizer's state does not fit, the trial fails, because no smaller micro-batch would help.
+* With ddp, evaluation shrinks as described, but training does not: `Group` restarts all processes.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ class Fit:
         return num_examples if self.limit is None else min(num_examples, self.limit)
 
     def __call__(self, work: Callable[[int], T], num_examples: int, undo: Callable[[], None] = lambda: None) -> T:
-        """Returns `work(size)`. If memory runs out, calls `undo()` and tries half the size, down to 1.
+        """Returns `work(size)`. If memory runs out, calls `undo()` and tries half the size, which later calls keep.
 
         Raises:
-            RuntimeError: any error of `work`, also torch.OutOfMemoryError if a single example does not fit.
+            RuntimeError: memory ran out with a single example or with `shrink` False. Other errors of `work` pass.
         """
         while True:
             size = self.size(num_examples)
@@ -105,7 +106,7 @@ def sums_in_parts(
     targets: Tensor,
     size: int,
 ) -> Tensor:
-    """The sum of each measure over the examples, computed `size` at a time: float64 of shape (measures,).
+    """The sum of each measure over the examples, computed `size` at a time, with shape (measures,).
 
     Args:
         measures: functions that return a mean over examples.
@@ -119,7 +120,7 @@ def sums_in_parts(
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether an error is a failed memory allocation, after which the process and its device still work."""
+    """Whether an error's type or text is that of a failed allocation, after which process and device still work."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return any(text in str(error) for text in OUT_OF_MEMORY)

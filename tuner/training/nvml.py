@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Device:
-    """The current state of one GPU. A field is None if the driver does not report it, for example for a MIG slice.
+    """The current state of one GPU. A number is None if the driver does not report it, for example for a MIG slice.
 
     Attributes:
-        pids: the processes that compute on the GPU.
+        pids: the processes that compute on the GPU; empty if the driver does not report them.
     """
 
     index: int
@@ -29,7 +29,7 @@ class Device:
 
 
 def devices() -> list[Device]:
-    """Every GPU of this machine, independent of CUDA_VISIBLE_DEVICES; empty without a driver."""
+    """Every NVIDIA GPU of this machine, independent of CUDA_VISIBLE_DEVICES; empty without a driver."""
     with nvml() as driver:
         if driver is None:
             return []
@@ -81,7 +81,7 @@ def _started() -> Any:
 
 
 def if_supported(ask: Callable[[], T]) -> T | None:
-    """The result of an NVML call, or None if this GPU or driver does not support it."""
+    """The result of an NVML call; None if the call fails, as it does on a GPU or driver that does not support it."""
     import pynvml
 
     try:

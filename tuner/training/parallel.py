@@ -1,8 +1,7 @@
 """Strategies: how a training uses several processes or devices. The code of a model stays single-device.
 
-`Training` calls its strategy at six points. The strategy places the model on devices, wraps it for training, and
-selects the examples of this process. It weights a loss, sums over processes, and computes a loss on the right device.
-`Single` changes nothing and costs nothing.
+A strategy places the model on devices, wraps it for training, and selects the examples of this process. It weights a
+loss, completes gradients, sums over processes, and computes a loss on the right device. `Training` calls it.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Worker:
     num_devices: int = 1
 
     def devices(self, first: str) -> list[torch.device]:
-        """The devices of this process: the first GPUs that it sees, or the CPU `num_devices` times."""
+        """The devices of this process: `first` alone, the first GPUs that it sees, or the CPU `num_devices` times."""
         device = torch.device(first)
         if device.type == "cuda" and self.num_devices > 1:
             return [torch.device("cuda", index) for index in range(self.num_devices)]
@@ -53,7 +52,7 @@ class Worker:
 class Single:
     """Trains in one process on one device."""
 
-    shrinks = True  # this process alone can compute a batch that does not fit in parts
+    shrinks = True  # whether this process itself computes a batch in parts, if the batch does not fit in memory
 
     def __init__(self, worker: Worker, devices: list[torch.device], task: Task, config: Config) -> None:
         self.worker, self.devices, self.task, self.config = worker, devices, task, config
@@ -97,7 +96,7 @@ class Single:
         """Copies the buffers of rank 0's model to the other processes, after an epoch of training."""
 
     def measure(self, measure: Measure) -> Measure:
-        """Wraps a loss or metric so that it accepts outputs on the network's last device, and returns to the first."""
+        """Wraps a loss or metric: it accepts outputs on the network's last device, and its value is on the first."""
         return measure
 
 
@@ -198,7 +197,7 @@ class DistributedDataParallel(Single):
 class DataParallel(Single):
     """Trains in one process that copies the model to each of its GPUs for each batch; slower than ddp, for comparison.
 
-    With one device it trains as `Single` does.
+    With one device, or on a CPU, it trains as `Single` does. It refuses `Task.compile`.
     """
 
     def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
@@ -212,7 +211,7 @@ class DataParallel(Single):
 
 
 class ModelParallel(Single):
-    """Trains in one process, with the model cut into stages that run one after another, each on its own device."""
+    """Trains in one process, with the model cut into stages that run one after another, each on its device."""
 
     def place(self, model: nn.Module) -> None:
         self.stages = stages_of(model, self.task, max(2, len(self.devices)))
@@ -240,7 +239,7 @@ class ModelParallel(Single):
 
 
 class Pipeline(ModelParallel):
-    """Trains as ModelParallel does, but with several micro-batches in flight, so that all stages compute at once."""
+    """Trains as ModelParallel does, but with several micro-batches in flight, so that its GPUs compute at once."""
 
     @property
     def split_size(self) -> int | None:

@@ -1,8 +1,8 @@
 """The number format of the forward and backward pass: fp32, bf16 by autocast, or fp16 by autocast with scaled losses.
 
-The parameters, the optimizer's state, the loss and the metrics always stay in the model's own format (float32).
-All three run on a CPU, where fp16 only shows its effect on a setting: a step of a small convolutional network took
-2 times as long as with fp32 (bf16: 0.8 times, torch 2.15).
+The parameters and the optimizer's state stay in the model's own format, usually float32. With bf16 and fp16, the loss
+and the metrics are computed from outputs converted to float32. On a CPU, fp16 works but saves no time: a step of a
+small convolutional network took 2 times as long as with fp32 (bf16: 0.8 times, torch 2.15).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 
 class Precision:
-    """Runs the forward pass, the backward pass and the optimizer's step in fp32; base class of the other precisions."""
+    """Runs forward pass, backward pass and optimizer step in the model's format; base class of the other precisions."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
     def forward(self, model: nn.Module, inputs: Tensor) -> Any:
-        """Returns the model's outputs, in which all floating-point tensors are float32 or wider."""
+        """Returns the model's outputs; bf16 and fp16 convert half-precision tensors among them to float32."""
         return model(inputs)
 
     def backward(self, loss: Tensor) -> None:
@@ -32,11 +32,11 @@ class Precision:
         optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that changes from step to step; empty except with fp16."""
+        """The state that changes from step to step; empty except with fp16 (the scale of the loss)."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores a state; ignores the state of another precision."""
+        """Restores a state of this precision; ignores one of another precision."""
 
 
 class Bf16(Precision):
@@ -94,7 +94,7 @@ def precision_named(name: object, device: torch.device) -> Precision:
 
 
 def widened(outputs: Any) -> Any:
-    """Converts bfloat16 and float16 tensors to float32, also inside tuples, lists and dictionaries."""
+    """Converts bfloat16 and float16 tensors to float32, also in tuples, lists and dicts (but not in subclasses)."""
     if isinstance(outputs, Tensor):
         return outputs.float() if outputs.dtype in (torch.bfloat16, torch.float16) else outputs
     if type(outputs) in (tuple, list):

@@ -45,7 +45,7 @@ class Staged(nn.Module):
     def in_flight(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Runs the parts of a batch through the stages as a pipeline; returns the output of each part.
 
-        At each tick every stage computes a different part, beginning with the last stage.
+        At each tick the stages compute different parts, the last stage first. Some idle in the first and last ticks.
         """
         num_stages = len(self.stages)
         current, outputs = list(parts), []
@@ -67,7 +67,7 @@ def stages_of(model: nn.Module, task: Task, num_stages: int) -> list[nn.Module]:
     """The stages of a model as `Task.stages` cuts it; without `Task.stages`, an nn.Sequential is cut by `cut`.
 
     Raises:
-        ValueError: the model cannot be cut, or one of its parameters is in no stage or in two.
+        ValueError: the model cannot be cut, or one of its parameters is in no stage or in several.
     """
     if task.stages is not None:
         stages = list(task.stages(model))

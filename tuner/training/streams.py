@@ -1,4 +1,4 @@
-"""Seeds the random streams of a trial at each epoch, and restores them when a step is repeated."""
+"""Seeds, saves and restores the global random streams of Python, numpy and torch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 
 
 def reseed(seed: int, *, epoch: int, rank: int = 0) -> None:
-    """Seeds every random stream from (seed, epoch), or from (seed, epoch, rank) if the rank is above 0.
+    """Seeds the global streams of Python, numpy and torch from (seed, epoch), and from rank if it is above 0.
 
-    Epoch 0 stands for the construction of the model.
+    In `Training`, epoch 0 stands for the construction of the model.
     """
     words = np.random.SeedSequence(seed, spawn_key=(epoch, rank) if rank else (epoch,)).generate_state(3)
     random.seed(int(words[0]))
@@ -23,7 +23,7 @@ def reseed(seed: int, *, epoch: int, rank: int = 0) -> None:
 
 @contextmanager
 def kept_streams() -> Iterator[None]:
-    """Restores the random streams of Python, numpy and torch's CPU generator at its end."""
+    """On exit, restores the random streams of Python, numpy and torch's CPU generator as they were on entry."""
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield
@@ -34,7 +34,7 @@ def kept_streams() -> Iterator[None]:
 
 
 class Streams:
-    """Saves (`note`) and restores (`put_back`) the states of torch's random number generators of the CPU and GPUs.
+    """Saves (`note`) and restores (`put_back`) torch's random number generators of the CPU and of `devices`.
 
     Saving the state of one generator takes 1 us.
     """

@@ -21,8 +21,8 @@ class Task:
     """The functions of one training; from them a trial gets its training loop, checkpoints, exact resume and metrics.
 
     Args:
-        data: `data(data_dir) -> Splits`, or a pair (train, test), or a data set; `data_dir` is a Path, or None if the
-            user gave no --data-dir. The function may also take no argument.
+        data: `data(data_dir)` returns `Splits`, a pair (train, test), or a data set to train on; `data_dir` is a Path,
+            or None if the user gave no --data-dir. The function may also take no argument.
         model: `model(config) -> nn.Module`, written for one device and built on the CPU; tuner moves it.
         optimizer: `optimizer(parameters, config) -> Optimizer`.
         loss: `loss(outputs, targets) -> Tensor`, a mean over the batch; None = cross-entropy.
@@ -33,18 +33,18 @@ class Task:
             validation part, beside `loss`.
         schedule: `schedule(optimizer, config, max_epochs) -> LRScheduler`; stepped once per epoch.
         prepare: `prepare(inputs) -> Tensor` converts stored inputs, such as uint8 images, to what the model takes.
-            It runs on many inputs at once on the trial's device, for training and evaluation. It must be
-            deterministic.
+            It runs on many inputs at once on the trial's device, for training and evaluation, and on one on the CPU
+            to learn its shape. It must be deterministic.
         augment: `augment(inputs) -> Tensor` changes a prepared training batch, on the trial's device.
-        batch_size: the batch size if the space does not search `batch_size`.
+        batch_size: the batch size if the config has no `batch_size`.
         validation_fraction: the share of `train`, in (0, 1), that becomes the validation part if `data` returns none.
-        channels_last: whether the faster channels-last memory format may be used. The model must take 4-D inputs and
-            must not call `view` on the output of a convolution.
+        channels_last: whether the faster channels-last memory format may be used on a CPU. The model must take 4-D
+            inputs and must not call `view` on the output of a convolution.
         compile: whether to compile the network for training with torch.compile, which needs a C++ compiler on a CPU.
             The last digits of the figures may then differ between processes.
         stages: `stages(model) -> [module, ...]` cuts the model for the strategies model and pipeline. Each module
-            takes the output of the one before. An nn.Sequential needs no `stages`.
-        split_size: examples per micro-batch of the strategy pipeline, if the space does not search `split_size`.
+            takes the output of the one before. An nn.Sequential of 2 or more layers needs no `stages`.
+        split_size: examples per micro-batch of the strategy pipeline, if the config has no `split_size`.
     """
 
     data: Callable[[Path | None], Splits | Any] | Callable[[], Splits | Any]

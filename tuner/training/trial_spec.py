@@ -1,4 +1,4 @@
-"""TrialSpec: everything that a process needs to know to train one trial."""
+"""TrialSpec: what a process needs to know to train one trial, apart from its task and data."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class TrialSpec:
         strategy: single, ddp, dp, model or pipeline.
         num_workers: number of processes that train it; more than 1 only with ddp.
         cpus, gpus: CPUs and GPUs of the whole trial.
-        mutable: parameters whose value in `config` takes precedence over that in a checkpoint; pbt needs this.
-        constants: the space's constants, which are not in `config`.
+        mutable: optimizer options whose value in `config` takes precedence over a checkpoint's; pbt needs this.
+        constants: the space's constants; the config of a trial contains them, too.
     """
 
     config: Config
@@ -48,7 +48,7 @@ class TrialSpec:
 
 
 def trial_seed(seed: int, trial_id: str) -> int:
-    """The seed of a trial, computed from the experiment's seed and the trial's number; it seeds all its streams."""
+    """The seed of a trial's random streams, computed from the experiment's seed and `trial_id`, a number as text."""
     import numpy as np
 
     return int(np.random.SeedSequence((seed, int(trial_id))).generate_state(1)[0])

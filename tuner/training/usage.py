@@ -1,6 +1,6 @@
 """Measures the CPU, GPU and memory use of a trial once per epoch, and limits the GPU memory that it may use.
 
-It does not import torch, so that a function that trains without torch need not wait for the import.
+Only `hold_to_share` imports torch, so that a function that trains without torch need not wait for the import.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tuner.training.nvml import Busy
 
 STATM = Path("/proc/self/statm")
 SKIPPED = 2  # ignored first epochs: caches fill, libraries load, and CUDA chooses its kernels
-STEPS = 5  # the number of last epochs that must show growth
-LEAST_BYTES = 1 << 20  # the least growth per epoch
+STEPS = 5  # how many of the last epochs `Growth` looks at
+LEAST_BYTES = 1 << 20  # per epoch; slower growth is not reported
 
 
 class Usage:
@@ -29,12 +29,12 @@ class Usage:
         self._busy: Busy | None = None
 
     def read(self) -> dict[str, float]:
-        """The resource use since the last call; figures that the machine does not report are left out.
+        """The resource use now and since the last call; figures that the machine does not report are left out.
 
         Returns:
-            `cpu_percent` (100 = one core) and `rss_bytes`. On a GPU also `gpu_percent` (all processes on the GPU),
-            and `gpu_memory_bytes` and `gpu_memory_peak_bytes` (torch's allocations in this process). If memory grows,
-            also `rss_growth_bytes` and `gpu_memory_growth_bytes` (per epoch).
+            `cpu_percent` (100 = one core) since the last call, and `rss_bytes`. On a GPU also `gpu_percent` (all its
+            processes), `gpu_memory_bytes` (torch's allocations in this process), and their peak since the last call,
+            `gpu_memory_peak_bytes`. If memory keeps growing, also `rss_growth_bytes` and `gpu_memory_growth_bytes`.
         """
         cpu_s, wall_s = time.process_time(), time.perf_counter()
         figures: dict[str, float] = {"cpu_percent": round(100 * (cpu_s - self._cpu_s) / (wall_s - self._wall_s), 1)}
@@ -69,8 +69,8 @@ class Growth:
     Memory keeps growing if it never fell in the last `STEPS` epochs after the warm-up, and if the mean step without
     the largest one is at least `LEAST_BYTES`.
 
-    Measured: LeNet on CIFAR-10 grows by 0 to 20 KiB per epoch. Once, mostly in the first three of 14 epochs, its heap
-    is extended by 2 to 7 MB. With a list that keeps every loss it grows by 2.5 to 5 MB per epoch, but in jumps of 3 to
+    Measured: LeNet on CIFAR-10 grows by 0 to 20 KiB per epoch. Once, usually in the first 3 of 14 epochs, its heap is
+    extended by 2 to 7 MB. With a list that keeps every loss it grows by 2.5 to 5 MB per epoch, but in jumps of 3 to
     12 MB every two or three epochs. A rule that requires growth in every epoch would miss this. A rule on the mean
     alone would also report the extended heap.
     """

@@ -1,10 +1,9 @@
-"""Access control: on loopback, this machine's own pages and programs may read; every other request needs the token.
+"""Access control: on loopback, our own page and local programs may read; other requests need the token or a session.
 
 A foreign web page can send requests to loopback through its visitor's browser. It cannot read the responses, because
 the service sends no CORS header. By DNS rebinding (its own name resolved to 127.0.0.1) it could, but then the Host
 header has its name, and the guard refuses that. If it sends a request that changes something, the guard refuses the
-Origin header. Such a request also lacks the session's cookie, which a browser sends only with requests from our own
-pages.
+Origin header. Such a request also lacks the session's cookie, which browsers send only from pages of this host.
 
 Cookies ignore ports: the browser sends the cookie to every other service on this host too. The cookie alone therefore
 only allows reading. Requests that change something also need the session's key. The page keeps the key in the browser's
@@ -66,8 +65,8 @@ class Guard:
     """Middleware that refuses requests without access, signs users in, and adds HEADERS that the response does not set.
 
     Args:
-        loopback: only this machine can reach the service. Reading then needs no token, but the Host header must name
-            loopback.
+        loopback: whether only this machine can reach the service. Reading then needs no token, but the Host header
+            must name loopback.
     """
 
     def __init__(self, app: ASGIApp, keys: Keys, loopback: bool) -> None:
@@ -106,7 +105,7 @@ class Guard:
         return None
 
     def _signed_in(self, scope: Scope) -> Response | None:
-        """Handles `GET /signin?code=`, the link printed at the start; None for every other request."""
+        """Handles `GET /signin`: with a code it is the link printed at the start. None for every other request."""
         if scope["path"] != "/signin" or scope["method"] != "GET":
             return None
         codes = parse_qs(scope["query_string"].decode("latin-1")).get("code", [])

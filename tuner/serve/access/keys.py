@@ -16,9 +16,9 @@ from starlette.types import Scope
 
 WINDOW_S = 60.0
 MOST = 10  # wrong tries of one client within WINDOW_S
-MOST_IN_ALL = 100
+MOST_IN_ALL = 100  # wrong tries of all clients together within WINDOW_S
 SESSION_S = 12 * 3600
-MOST_SESSIONS = 1000
+MOST_SESSIONS = 1000  # a further session ends the oldest one
 
 
 class Wait(Exception):
@@ -30,7 +30,7 @@ class Wait(Exception):
 
 
 class Tries:
-    """Counts the wrong tries of the last minute.
+    """Counts the wrong tries of the last WINDOW_S.
 
     The right secret is never refused, so one client's wrong tries lock no other client out. The secret's length, not
     this limit, protects it from being guessed.
@@ -41,10 +41,10 @@ class Tries:
         self._wrong: deque[tuple[float, str]] = deque()
 
     def check(self, client: str, is_right: bool) -> bool:
-        """Counts a try and returns `is_right`.
+        """Returns `is_right`, and counts the try if it is wrong.
 
         Raises:
-            Wait: the try is wrong, and this client or all clients together had too many wrong tries before it.
+            Wait: the try is wrong, and this client or all clients together had too many; it is not counted.
         """
         if is_right:
             return True
@@ -55,7 +55,7 @@ class Tries:
         return False
 
     def _wait_s(self, client: str) -> int:
-        """Returns the whole seconds until the client may try again; 0 if it may now."""
+        """Returns the whole seconds until a wrong try of this client gets no Wait; 0 if it gets none now."""
         now = self._clock()
         while self._wrong and self._wrong[0][0] <= now - WINDOW_S:
             self._wrong.popleft()
@@ -95,7 +95,7 @@ class Keys:
         """Checks a token in constant time.
 
         Raises:
-            Wait: the token is wrong, and too many wrong ones were tried before.
+            Wait: the token is wrong, and too many wrong ones were tried in the minute before.
         """
         return self._tries.check(client, hmac.compare_digest(token, self._token))
 
@@ -116,7 +116,7 @@ class Keys:
     def open_session(self) -> str:
         """Opens a session and returns its secret for a cookie.
 
-        The session ends after 12 hours, when the service ends, or when its user signs out.
+        The session ends after SESSION_S, after MOST_SESSIONS newer ones, with the service, or when its user signs out.
         """
         secret, now = secrets.token_urlsafe(32), self._clock()
         going_on = [(key, ends) for key, ends in self._sessions.items() if ends > now]
@@ -160,7 +160,7 @@ class Keys:
 
 
 def client_of(asked: HTTPConnection) -> str:
-    """Returns the address that a request comes from; ignores all headers, because a client can forge them."""
+    """Returns the address that a request comes from; headers count only if the user trusts a proxy (`tuner.serve`)."""
     return asked.client.host if asked.client else ""
 
 

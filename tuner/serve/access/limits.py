@@ -3,8 +3,8 @@
 Without these limits, a client that opens connections and sends nothing, or reads no response, would block all other
 clients. When all connections are in use, a new one closes an idle or stalled one.
 
-FastAPI's `max_body_size` does not replace `Bounds`. It saves 5 of its 38 lines, because it limits no time. Its 413 is
-plain text without `HEADERS`, and a declared length gets that 413 before the guard's 401.
+FastAPI's `max_body_size` does not replace `Bounds`. It limits no time, so most of `Bounds` would stay. Its 413 is plain
+text without `HEADERS`, and a declared length gets that 413 before the guard's 401.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from tuner.serve.answers import refusal
 
 MOST_BYTES = 16 << 10  # of a request body; a search's options take 1 kB
 BODY_S = 10.0  # for the whole body
-READER_S = 30.0  # for a client to read what was sent, before the service closes the connection
+READER_S = 30.0  # a client that reads nothing of its response for this time is disconnected
 # The kernel's send buffer for one connection. The default of 4 MB hides a client that does not read: 400 such clients
 # were detected after 7 s, with this size after 2 s. It still sends 5 MB/s to a client 100 ms away.
 SEND_BYTES = 256 << 10
-# At shutdown, a connection whose client reads nothing for this time is closed. After 3 s uvicorn cancels the remaining
-# responses, each with a traceback.
+# At shutdown, a connection whose client reads nothing for this time is closed. Otherwise it would delay the end of the
+# service by GRACE_S (3 s).
 ENDS_S = 0.5
 HEAD_BYTES = 64 << 10  # the largest request line and headers together
 # Chunks of one body. uvicorn parses all 256 kB that it has read before it serves another client. A chunk takes 40 us,
 # and 600 kB in chunks of one byte took 5 s. A normal body of 16 kB has one or two chunks.
 MOST_PARTS = 500
-CLOSED, UNASKED, IDLE, UNREAD, OWED = range(5)
+CLOSED, UNASKED, IDLE, UNREAD, OWED = range(5)  # a connection's state; a lower one is closed first (`_claim`)
 
 
 class Bounds:
-    """Middleware that reads the whole request body before the app runs, and drops clients that do not read."""
+    """Middleware that reads a writing request's whole body before the app runs, and drops clients that do not read."""
 
     def __init__(self, app: ASGIApp, body_s: float = BODY_S, reader_s: float = READER_S) -> None:
         self._app, self._body_s, self._reader_s = app, body_s, reader_s
@@ -108,8 +108,7 @@ class Connection(H11Protocol):
 
     A client has `timeout_keep_alive` seconds for a whole request head, from the start of the connection or from its
     last response; uvicorn itself stops that timer at the first byte. `Bounds` limits the time for the body. At
-    `limit_concurrency` connections, a new connection closes an older one whose client neither sends a request nor
-    reads a response.
+    `limit_concurrency` connections, a new connection closes an older one whose client waits for no response.
     """
 
     reader_s = READER_S
@@ -160,7 +159,7 @@ class Connection(H11Protocol):
     def shutdown(self) -> None:
         """Closes the connection at shutdown.
 
-        It closes at once if its client is not reading the response, otherwise once nothing was read for ENDS_S.
+        It closes at once if its client does not read a response, else after the response, or once unread for ENDS_S.
         """
         self.reader_s = ENDS_S
         if self._stalled is not None:

@@ -1,6 +1,6 @@
 """The service's own folder: who may open it, the secrets in it, and the lock of the one service that uses it.
 
-It is in the user's state folder, never among the results, which are data.
+By default it is in the user's state folder, not among the results, which are data.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _elsewhere() -> str:
 
 
 def lock_state(state: Path) -> int:
-    """Locks the state folder until this process ends, because two services would start each search twice.
+    """Locks the state folder, because two services would start each search twice; closing the file unlocks it.
 
     Raises:
         RequestError: another service has the lock, or the lock file cannot be opened.
@@ -76,7 +76,7 @@ def lock_state(state: Path) -> int:
 
 
 def child_environment() -> dict[str, str]:
-    """Returns the environment for child processes: the service's own, without its token.
+    """Returns the environment for child processes: the service's own, without TUNER_TOKEN.
 
     Jobs inherit it from the cluster's head. A space's code could read the token there, and a log could keep it.
     """
@@ -86,10 +86,10 @@ def child_environment() -> dict[str, str]:
 def keep_secret(path: Path, new: str) -> Path:
     """Returns the file with a secret; creates it with the text `new` if it does not exist.
 
-    No file remains if the disk is full.
+    No file remains if it cannot be written completely.
 
     Raises:
-        RequestError: the file cannot be created, is a link, is readable by other users, or is incomplete.
+        RequestError: the file cannot be created, is a link, belongs to or is readable by other users, or is incomplete.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def keep_secret(path: Path, new: str) -> Path:
 def token_from_environment() -> str:
     """Returns the token from TUNER_TOKEN, or from the file that TUNER_TOKEN_FILE names; empty if neither is set.
 
-    The environment of a running process can be read, so a file is the safer way to pass a secret to a container.
+    A running process's environment can be read, so a file is safer. An empty or unreadable file raises RequestError.
     """
     token, path = os.environ.get(TOKEN, ""), os.environ.get(TOKEN_FILE, "")
     if token or not path:
@@ -134,7 +134,7 @@ def token_from_environment() -> str:
 
 
 def long_enough(token: str) -> str:
-    """Returns the token unchanged; raises RequestError if it is shorter than LEAST_CHARS."""
+    """Returns the token unchanged, also an empty one; raises RequestError if another is shorter than LEAST_CHARS."""
     if token and len(token.strip()) < LEAST_CHARS:
         raise RequestError(
             f"{TOKEN} has {len(token.strip())} characters, give {LEAST_CHARS} or more (openssl rand -hex 16 prints as "

@@ -35,7 +35,7 @@ ALONE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # each thread's s
 
 
 class Ended(Exception):
-    """The child process was killed or exited before it answered; the text says why."""
+    """There is no response from the child process; the text says why."""
 
 
 class Costly:
@@ -61,7 +61,7 @@ class Costly:
     ) -> Response:
         """Computes a response in the child process.
 
-        The status is 503 if the request exceeds a limit, if MOST_WAITING requests wait already, or at shutdown.
+        The status is 503 if the request exceeds a limit, if MOST_WAITING requests wait, at shutdown, or after a crash.
         """
         with self._lock:
             if self._waiting >= MOST_WAITING:
@@ -93,7 +93,7 @@ class Costly:
         """Sends a request to the process and returns the status and content of its response.
 
         Raises:
-            Ended: there is no response. The process is killed, and the next request starts a new one.
+            Ended: there is no response. A process that got the request is killed, and the next request starts another.
         """
         until = time.monotonic() + self._most_s
         if is_gone():

@@ -102,7 +102,7 @@ class Answers:
             return 422, _refused(str(error))
         except MemoryError:
             raise
-        except Exception as error:  # any other error is caused by the folder's content
+        except Exception as error:  # any other error counts as caused by the folder's content
             return 422, _refused(f"{Path(folder).name}: this cannot be answered ({type(error).__name__}: {error})")
 
     def _record(self, folder: str) -> ExperimentRecord:
@@ -124,7 +124,7 @@ def _refused(message: str) -> str:
 def answer_requests(requests: BinaryIO, responses: BinaryIO, answers: Answers, most_s: float, most_memory: int) -> int:
     """Answers requests until the input ends; returns the exit code: 0, or 1 if the memory is used up."""
     for line in requests:
-        signal.setitimer(signal.ITIMER_REAL, 2 * most_s)  # SIGALRM ends this process if the service is gone
+        signal.setitimer(signal.ITIMER_REAL, 2 * most_s)  # SIGALRM ends this process if the service did not kill it
         try:
             status, text = answers.answer(*json.loads(line))
         except MemoryError:
@@ -141,7 +141,7 @@ def answer_requests(requests: BinaryIO, responses: BinaryIO, answers: Answers, m
 
 
 def main(argv: list[str]) -> int:
-    """Answers the requests on stdin.
+    """Answers the requests on stdin; returns the exit code.
 
     Args:
         argv: three limits: seconds per response, bytes of memory, and bytes of the largest journal that is read.

@@ -1,7 +1,7 @@
 """Checks a search without starting it: `python -m tuner.serve.jobs.check OPTIONS` takes the options of `tuner.run`.
 
-The service runs it in a process of its own, so that the service imports neither ray nor torch and executes no space's
-file. It prints the experiment as JSON, with all defaults filled in. For a wrong option it prints the same line as
+The service runs it in a process of its own, so that the service need not import torch and executes no space's file.
+The check prints the experiment as JSON, with all defaults filled in. For a wrong option it prints the same line as
 `tuner.run` and exits with code 2. With ELSEWHERE as the last argument, the search is for a cluster: the check then does
 not require that a trial fits this machine, because the service itself checks the cluster's nodes.
 """

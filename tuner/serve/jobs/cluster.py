@@ -36,7 +36,7 @@ from tuner.serve.access.state import child_environment, keep_secret
 
 START_S = 120.0  # a cold start takes 8 to 20 s on two busy cores
 END_S = 40.0  # Ray drains its node for up to 30 s
-PREFIX = "tuner-"
+PREFIX = "tuner-"  # of the name of a cluster's temporary folder
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Cluster:
         return _born(self.pid) == self.born != "" and _is_head(self.pid, self.folder)
 
     def end(self) -> None:
-        """Ends the head and all processes that it started, waits for that, and deletes the cluster's files."""
+        """Ends the head, which ends its processes; waits up to END_S for that, and deletes Ray's temporary files."""
         if self.alive():
             os.kill(self.pid, signal.SIGTERM)
             until = time.monotonic() + END_S
@@ -97,7 +97,7 @@ def start(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
     """Starts a cluster with these resources and waits until it accepts jobs.
 
     Raises:
-        RequestError: the cluster did not start within START_S.
+        RequestError: Ray ended, or did not accept jobs within START_S.
     """
     token = keep_secret(state / "ray_token", secrets.token_hex(32))
     folder = tempfile.mkdtemp(prefix=PREFIX)  # short, because the path of a Unix socket has at most 107 characters

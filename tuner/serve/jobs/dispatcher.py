@@ -13,7 +13,7 @@ from tuner.serve.jobs.queue import ACTIVE, Queue, Search, TooLarge, startable
 from tuner.serve.jobs.ray_jobs import Jobs, JobState
 
 PAUSE_S = 1.0  # between two checks of the jobs that run or wait
-AFTER_ERROR_S = 3.0  # before the retry if the cluster did not answer
+AFTER_ERROR_S = 3.0  # before the retry after an error, such as a cluster that does not answer
 IDLE_S = 300.0  # without a search, until the service ends its own Ray cluster, which uses 0.8 GB
 
 

@@ -1,7 +1,7 @@
 """Imports, once, the queue that an older version of the service kept in `<results>/.service`.
 
 The creator of the results folder may have written these files, whoever owns them now, so they are not trusted. A search
-that waited there is listed but not started. The token, cluster and command lines in these files are never used.
+that waited there is listed but not started. Its token and command lines are never used; a process id is only printed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionErro
 
 
 def import_older_queue(results: Path, queue: Path) -> None:
-    """Creates a new queue and lists in it the searches that an older service had not begun.
+    """Creates a new queue and puts into it, as failed, the searches that an older service had not begun.
 
     It does nothing if the queue exists. The user must start the listed searches again. It prints a line if the older
     service left a folder.

@@ -27,7 +27,7 @@ SETTABLE = (
 )  # fmt: skip
 WITHHELD = ("results", "data_dir", "address", "wandb", "wandb_project", "point", "stop")
 ON_RESUME = ("num_samples", "time_budget")
-MOST_CHARS = 200  # most characters of a text option; no valid value is longer
+MOST_CHARS = 200  # most characters of a text option in a request
 
 
 def helps() -> dict[str, str]:
@@ -80,7 +80,7 @@ def start_arguments(asked: BaseModel) -> list[str]:
     """Returns the command line of a new search.
 
     Raises:
-        RequestError: the space is not a name of `search_spaces/`.
+        RequestError: the space is not a name of `search_spaces/`, or a text is not printable.
     """
     chosen = asked.model_dump(exclude_none=True)
     space, known = chosen.pop("space"), list_spaces()
@@ -95,13 +95,13 @@ def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
     `tuner.run` imports the space that is named here. Before any import, it refuses a folder that names another space.
 
     Args:
-        space: the search's own space.
+        space: the search's own space, as its experiment.json has it.
 
     Raises:
-        RequestError: the space is not one of `search_spaces/`.
+        RequestError: the space is not one of `search_spaces/`, the name is LATEST, or a text is not printable.
     """
     if name == LATEST:  # a user named the folder by hand, or an older version did
-        raise RequestError(f"--resume={name} resumes the newest experiment; rename the folder {name} to resume it")
+        raise RequestError(f"--resume={name} means the newest experiment, not this folder; rename the folder {name}")
     if not ships(space):
         raise RequestError(
             f"{name} searches {str(space)[:MOST_CHARS]!r}: the service resumes only searches over "
@@ -111,7 +111,7 @@ def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
 
 
 def _arguments(chosen: dict[str, Any]) -> list[str]:
-    """Returns the options as `--name=value`; a boolean option is a bare `--name` if True and left out if False.
+    """Returns the options as `--name=value`; True gives a bare `--name`, False and an empty text are left out.
 
     Each option is one word, so that a value with a leading dash is not read as another option.
 

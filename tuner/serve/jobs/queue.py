@@ -32,7 +32,7 @@ class Search:
         asked: the fields of the request: a `Start`, or a `Resume` if `resumed`.
         since: the time of the request in unix seconds; searches of equal priority start in this order.
         job: the id of the Ray job, once it is submitted.
-        message: why the search waits or failed.
+        message: why the search waits, failed or stopped.
     """
 
     name: str
@@ -125,7 +125,7 @@ def startable(
         address: address of a cluster that may have more nodes than `nodes`; empty = this machine.
 
     Raises:
-        TooLarge: a trial of the next search does not fit even the empty cluster.
+        TooLarge: a trial of a search whose turn it is does not fit even the empty cluster.
     """
     there = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
     chosen: list[Search] = []
@@ -154,7 +154,7 @@ class TooLarge(Exception):
 
 
 def _most_of(search: Search, nodes: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Returns the resources that a search may use; 0 if none of its trials fits the nodes any more."""
+    """Returns the resources that a search reserves; 0 if none of its trials fits the nodes any more."""
     try:
         needed = resources_of(search.experiment, nodes)
     except RequestError:

@@ -22,7 +22,7 @@ STOP_WAIT_S = 120  # by default Ray kills a job 3 s after its SIGTERM; writing t
 
 @dataclass(frozen=True)
 class JobState:
-    """The state of a job. If it ended by itself, `exit_code` and `last_line`, the last line that it printed."""
+    """The state of a job; `last_line` is the last of Ray's message, which quotes the end of a failed job's output."""
 
     state: Literal["active", "stopped", "ended", "lost"]
     exit_code: int | None = None
@@ -30,9 +30,9 @@ class JobState:
 
 
 class Jobs(Protocol):
-    """The interface to the cluster that runs searches. Every call may take seconds.
+    """The interface to the cluster that runs searches.
 
-    Every call raises RequestError if the cluster does not answer.
+    A call may take seconds. It raises RequestError if the cluster does not answer.
 
     Attributes:
         address: the address of a running cluster; empty = this machine only.

@@ -27,7 +27,7 @@ from tuner.serve.jobs.options import resume_arguments, start_arguments
 from tuner.serve.jobs.queue import ACTIVE, Queue, Search
 from tuner.serve.jobs.ray_jobs import Jobs
 
-MOST_WAITING = 1000
+MOST_WAITING = 1000  # queued searches
 MOST_CHECKS = 4  # concurrent checks; each is a process that imports ray and torch
 NO_DATA_DIR = "--data-dir="  # empty = each space's default; always passed, or a resume would use the path in its folder
 
@@ -64,12 +64,12 @@ class Searches:
         return left
 
     def get(self, name: str) -> Search | None:
-        """Returns the search of that name; None if this service was not asked to run it."""
+        """Returns the requested search of that name; None if this service and earlier ones got no such request."""
         with self._queue.lock:
             return self._queue.get(name)
 
     def all(self) -> list[Search]:
-        """Returns every search that this service was asked to run, the earliest request first."""
+        """Returns the searches that this service and earlier ones were asked to run, the earliest request first."""
         with self._queue.lock:
             return list(self._queue)
 
@@ -95,7 +95,7 @@ class Searches:
             return self._ask(name, resume_arguments(name, saved.space, asked), asked, resumed=True)
 
     def stop(self, name: str) -> Search:
-        """Removes a search from the queue, or stops it as Ctrl-C does if it runs; returns at once."""
+        """Removes a queued search, or stops a running one as Ctrl-C does; returns at once. Refuses any other search."""
         with self._queue.lock:
             search = self._queue.get(name)
             if search and search.phase == "queued":

@@ -55,7 +55,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """Bytes that all holders use."""
+        """Estimated bytes that all holders use."""
         return self._total
 
     def hold(self, holder: Holder, weight: int) -> None:
@@ -96,7 +96,7 @@ class Memory:
             self._set(holder, weight)
 
     def touch(self, holder: Holder) -> None:
-        """Marks the holder's records as the most recently used ones."""
+        """Marks the holder's records as the most recently used, so that they are dropped last, if it has any."""
         with self._lock:
             if holder in self._uses:
                 self._uses.move_to_end(holder)

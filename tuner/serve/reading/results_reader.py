@@ -88,7 +88,7 @@ class ResultsReader:
                 self._memory.settle(self._watched.pop(gone), 0)
 
     def _unread(self, name: str) -> Summary | None:
-        """Returns the last summary of an experiment without reading its files; None if it is no experiment."""
+        """Returns the last summary of an experiment without reading its files; None if it has no experiment.json."""
         watched = self._watched.get(name)
         if watched and watched.last:
             return watched.last.summary
@@ -111,7 +111,7 @@ class ResultsReader:
 
         Raises:
             NotThere: there is no experiment of that name.
-            NotYet: reading takes longer than VIEW_S, or the memory is in use.
+            NotYet: reading takes longer than VIEW_S, the memory is in use, or MOST_READERS requests are reading.
             RequestError: the experiment's files are damaged.
         """
         last = self._look(name, time.monotonic() + VIEW_S)

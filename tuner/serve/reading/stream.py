@@ -21,9 +21,9 @@ from tuner.record.files import open_in
 PAUSE_S = 0.5  # between two checks; polling, because inotify does not report what another host writes
 HEARTBEAT_S = 10.0  # between two comments in a quiet stream, which detect clients that have disconnected
 CHUNK_BYTES = 4 << 20  # bytes read at once, and the longest line that is sent
-# Per read of the journal: to send 20,000 lines blocks other requests for 10 ms. CHUNK_BYTES does not bound the number
-# of empty lines in a damaged journal.
-MOST_LINES = 20_000
+# Sending 20,000 lines blocks other requests for 10 ms. CHUNK_BYTES alone would allow 4 million empty lines of a damaged
+# journal.
+MOST_LINES = 20_000  # lines sent per read
 
 
 class Place(NamedTuple):
@@ -38,8 +38,8 @@ async def event_frames(
 ) -> AsyncIterator[bytes]:
     """Yields events for the journal's lines except the first `after`, then for new lines until `stopping()` is True.
 
-    It continues after `experiment_finished`, because a search may be resumed. It ends if the journal shrinks or a line
-    is longer than CHUNK_BYTES; the client then reconnects.
+    It continues after `experiment_finished`, because a search may be resumed. It ends if the journal shrinks, cannot be
+    read or has a line of CHUNK_BYTES; the client then reconnects.
     """
     yield format_sse_event(retry=2000)
     place, quiet_s = Place(0, 0), 0.0
@@ -57,7 +57,7 @@ async def event_frames(
 
 
 def read_on(journal: Path, place: Place) -> list[bytes] | None:
-    """Reads the journal's next complete lines after `place`, at most CHUNK_BYTES; an empty list if there is none yet.
+    """Returns the journal's next complete lines, at most MOST_LINES and CHUNK_BYTES; none if there is none yet.
 
     Returns None if the event stream must end: the journal shrank, a line is too long, or the file cannot be read.
     """

@@ -24,7 +24,7 @@ class Summary:
 
     `epochs` counts the epochs of all trials together. `lines` counts the journal's lines at that time; an event stream
     can start after them. `killed`: its process ended without recording why. If its files cannot be read, `error` says
-    why, `state` is damaged, and the other fields are empty. The state `reading` means that its journal takes long to
+    why, `state` is damaged, and only `name` is set besides. The state `reading` means that its journal takes long to
     read.
     """
 

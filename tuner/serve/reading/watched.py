@@ -1,4 +1,4 @@
-"""Reads one experiment's folder, and reads it again only when its files have changed."""
+"""Reads one experiment's folder, and keeps the result for later requests."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Watched:
     def known(self) -> Last | None:
         """Returns the last result if the files have not changed since; None otherwise.
 
-        If checking the files takes long, it skips checks, so that they use at most 1 / LOOK_SHARE of the time.
+        Calls soon after a check that takes long skip it, so that checks use at most 1 / LOOK_SHARE of the time.
         """
         last, began = self.last, time.monotonic()
         if last is None or not last.is_current:
@@ -176,7 +176,7 @@ def _stamp(folder: Path) -> object:
 
 
 def _has_changed(folder: Path, stamp: object, summary: Summary) -> bool:
-    """Checks whether files changed since `stamp`, or the process of a running search is gone.
+    """Returns whether files changed since `stamp`, or the process of a running search is gone.
 
     The end of that process changes no file.
     """
