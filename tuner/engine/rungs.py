@@ -126,6 +126,13 @@ class _WithPlaces(HyperBandScheduler):
         bracket.is_being_processed = False
         return action
 
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
+        """Removes a trial that has ended; ends its bracket if all others wait at the last rung, which Ray forgets."""
+        super().on_trial_remove(tune_controller, trial)
+        bracket = self.bracket_of(trial)
+        if bracket.finished():
+            bracket.cleanup_full(tune_controller)
+
     def bracket_of(self, trial: Trial) -> HyperBandBracket:
         """Returns the bracket that a trial was added to."""
         bracket: HyperBandBracket = self._trial_info[trial][0]
