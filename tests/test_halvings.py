@@ -35,15 +35,14 @@ class Halvings:
         monkeypatch.setattr(hyperband.HyperBandScheduler, "__init__", begun)
 
     def place_of(self, bracket):
-        """The band and the number s of halvings of a bracket, as Ray's lists have them."""
+        """The numbers of a bracket's band, and of the bracket in it, as Ray's lists have them."""
         for band, brackets in enumerate(self.scheduler._hyperbands):
             if bracket in brackets:
-                index, bohb = brackets.index(bracket), "BOHB" in type(self.scheduler).__name__
-                return band, (self.scheduler._s_max_1 - 1 - index if bohb else index)
+                return band, brackets.index(bracket)
         raise AssertionError("no such bracket")
 
     def stops(self):
-        """Trial -> band, s, rung, value, cutoff and number of others, of each trial that a halving stopped."""
+        """Trial -> band, bracket, rung, value, cutoff and number of others, of each trial that a halving stopped."""
         return {
             trial: (*self.place_of(bracket), rung, live[trial], live[good[0]], len(live) - 1)
             for bracket, rung, live, good, bad in self.noted

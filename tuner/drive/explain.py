@@ -14,7 +14,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 
 from tuner.drive.incremental import IncrementalMedian
-from tuner.engine.rungs import AshaScheduler, HyperBand, HyperBandForBOHB
+from tuner.engine.rungs import AshaScheduler, HyperBand
 from tuner.record.records import sign_of
 
 
@@ -23,8 +23,8 @@ class Comparison:
     """What a scheduler compared a report with.
 
     Attributes:
-        bracket: for ASHA the number of its bracket; for HyperBand the number s of halvings that it was made for.
-        band: for HyperBand the number of the band that the bracket belongs to.
+        bracket: the bracket's number, for HyperBand and BOHB in its band.
+        band: the band's number, for HyperBand and BOHB.
         cutoff: the value that the trial had to reach, with the metric's own sign; None if nothing was compared.
         recorded: the number of other trials that the cutoff was computed from.
         value: the compared value, if it is not the metric of this report but, for example, the trial's best.
@@ -52,10 +52,8 @@ class Explainer:
             return self._asha(scheduler, trial.trial_id, epoch)
         if isinstance(scheduler, IncrementalMedian):
             return self._median(scheduler, trial, epoch, value)
-        if isinstance(scheduler, (HyperBand, HyperBandForBOHB)):
-            bracket = scheduler.bracket_of(trial)
-            if epoch >= bracket.rung:
-                return Comparison(bracket.rung, bracket.s, bracket.band, recorded=bracket.num_at_rung(trial))
+        if isinstance(scheduler, HyperBand):
+            return self._waiting(scheduler, trial) if epoch >= scheduler.bracket_of(trial).rung else Comparison()
         return Comparison()
 
     def after(self, trial: Trial, before: Comparison) -> Comparison:
@@ -64,24 +62,29 @@ class Explainer:
         return before if halving is None or halving.rung != before.rung else halving
 
     def removed(self, trial: Trial) -> Comparison:
-        """For a paused trial that the scheduler stops: the rung that it waited at, and the cutoff that it missed."""
-        if not isinstance(self._scheduler, (HyperBand, HyperBandForBOHB)):
+        """Returns the rung at which a paused trial waited that the scheduler stops, and the cutoff if it missed one."""
+        if not isinstance(self._scheduler, HyperBand):
             return Comparison()
-        bracket = self._scheduler.bracket_of(trial)
-        halving = self._halving(trial)
-        if halving and bracket.last_halving and trial.trial_id in bracket.last_halving.stopped:
-            return halving
-        return Comparison(bracket.rung, bracket.s, bracket.band, recorded=bracket.num_at_rung(trial))
+        halving = self._scheduler.bracket_of(trial).last_halving
+        if halving and trial.trial_id in halving.stopped:
+            return self._halving(trial) or Comparison()
+        return self._waiting(self._scheduler, trial)
+
+    def _waiting(self, scheduler: HyperBand, trial: Trial) -> Comparison:
+        bracket = scheduler.bracket_of(trial)
+        band, number = scheduler.place_of(bracket)
+        return Comparison(bracket.rung, number, band, recorded=bracket.num_at_rung(trial))
 
     def _halving(self, trial: Trial) -> Comparison | None:
         """What the last halving of the trial's bracket compared the trial with; None without one."""
-        if not isinstance(self._scheduler, (HyperBand, HyperBandForBOHB)):
+        if not isinstance(self._scheduler, HyperBand):
             return None
         bracket = self._scheduler.bracket_of(trial)
         halving = bracket.last_halving
         if halving is None or trial.trial_id not in halving.values:
             return None
-        return Comparison(halving.rung, bracket.s, bracket.band, halving.cutoff, len(halving.values) - 1)
+        band, number = self._scheduler.place_of(bracket)
+        return Comparison(halving.rung, number, band, halving.cutoff, len(halving.values) - 1)
 
     def reason(self, action: str, value: Any, compared: Comparison, changed: dict[str, tuple[Any, Any]]) -> str:
         """The reason of a decision in words.

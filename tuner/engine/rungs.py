@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import ray.tune.schedulers
 from ray.tune.experiment import Trial
@@ -60,17 +60,9 @@ class Halving:
 
 
 class HyperBandBracket(hyperband._Bracket):
-    """Ray's HyperBand bracket; remembers its place and its last halving, both of which Ray drops.
+    """Ray's HyperBand bracket; remembers its last halving, which Ray forgets."""
 
-    Args:
-        band: number of the band (Ray's round over all brackets), from 0.
-        s: number of halvings that the bracket was made for. A band has one bracket for each s.
-    """
-
-    def __init__(self, band: int, s: int, **rules: Any) -> None:
-        super().__init__(s=s, **rules)
-        self.band, self.s = band, s
-        self.last_halving: Halving | None = None
+    last_halving: Halving | None = None
 
     @property
     def rung(self) -> int:
@@ -101,20 +93,13 @@ class HyperBandBracket(hyperband._Bracket):
         return good, bad
 
 
-class _WithPlaces(HyperBandScheduler):
-    """Ray's HyperBand with brackets that know their place."""
+class HyperBand(HyperBandScheduler):
+    """Ray's HyperBand with brackets that remember their halvings, and without two cases in which it never ends."""
 
     def _create_bracket(self, s: int) -> HyperBandBracket:
-        return HyperBandBracket(
-            self._state["band_idx"],
-            s,
-            time_attr=self._time_attr,
-            max_trials=self._get_n0(s),
-            init_t_attr=self._get_r0(s),
-            max_t_attr=self._max_t_attr,
-            eta=self._eta,
-            stop_last_trials=self._stop_last_trials,
-        )
+        bracket = super()._create_bracket(s)
+        bracket.__class__ = HyperBandBracket  # constructing one would need seven of Ray's private attributes
+        return cast(HyperBandBracket, bracket)
 
     def _process_bracket(self, tune_controller: Any, bracket: HyperBandBracket) -> str:
         """Halves or ends a bracket as Ray does.
@@ -138,10 +123,14 @@ class _WithPlaces(HyperBandScheduler):
         bracket: HyperBandBracket = self._trial_info[trial][0]
         return bracket
 
+    def place_of(self, bracket: HyperBandBracket) -> tuple[int, int]:
+        """Returns the number of a bracket's band, and the bracket's number in its band, both from 0.
 
-class HyperBand(_WithPlaces):
-    """Ray's HyperBand, as `--scheduler hyperband` runs it."""
+        A band is one round over all brackets. HyperBand's bracket n is halved n times. BOHB begins a band with the
+        bracket that is halved most often.
+        """
+        return next((n, band.index(bracket)) for n, band in enumerate(self._hyperbands) if bracket in band)
 
 
-class HyperBandForBOHB(_WithPlaces, ray.tune.schedulers.HyperBandForBOHB):
-    """Ray's variant of HyperBand for BOHB, as `--scheduler bohb` runs it."""
+class HyperBandForBOHB(HyperBand, ray.tune.schedulers.HyperBandForBOHB):
+    """Ray's variant of HyperBand for BOHB, with the same repairs."""

@@ -128,7 +128,8 @@ def _summary(record: ExperimentRecord) -> list[str]:
             f"Trained to the end, {audit.beat} of {audit.done} pruned trials beat the best trial. Estimated share of "
             f"false prunes among all {audit.pruned} pruned trials: {share} ({100 * CONFIDENCE:.0f} % confidence)."
         )
-    return [f"<p>{line}</p>" for line in lines] + [f'<p class="notice">{escaped(notice)}</p>' for notice in notices(record)]
+    shown = [f"<p>{line}</p>" for line in lines]
+    return shown + [f'<p class="notice">{escaped(notice)}</p>' for notice in notices(record)]
 
 
 def _time(seconds: float) -> str:
@@ -142,7 +143,8 @@ def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[
     rungs = rung_rows(record)
     shown = [
         parts.pop("curves", ""),
-        _table("Rungs", "rung bracket band came went_on stopped waiting best cutoff_then cutoff_now would_pass_now", rungs),
+        _table("Rungs", "rung bracket band came went_on stopped waiting best cutoff_then cutoff_now would_pass_now",
+               rungs),
         _table("Decisions, smallest margin first", "trial action epoch rung value cutoff margin reason",
                decision_rows(record, limit=MOST_DECISIONS)),
         _table("What if: the search replayed with other pruning rules",

@@ -148,7 +148,8 @@ def rung_rows(record: ExperimentRecord, limit: int | None = None) -> list[RungRo
 def notices(record: ExperimentRecord) -> list[str]:
     """Returns what a reader of the experiment must know: about its data, and about decisions of older versions."""
     lines = [(record.facts.get("data") or {}).get("notice") or ""]
-    if record.experiment.scheduler in ("hyperband", "bohb") and any(rung.band is None for rung in record.standing.rungs):
+    bands = [rung.band for rung in record.standing.rungs]
+    if record.experiment.scheduler in ("hyperband", "bohb") and None in bands:
         lines.append(
             f"An older version recorded this search. Its numbers of {record.experiment.scheduler}'s brackets are "
             "ambiguous, and its cutoffs and counts can be wrong where a bracket was halved."
@@ -195,7 +196,8 @@ def decision_row(trial: str, d: Decision) -> DecisionRow:
     """Returns the row of one decision."""
     far = margin_of(d)
     margin = far if math.isfinite(far) else None
-    return DecisionRow(trial, d.epoch, d.rung, d.bracket, d.value, d.cutoff, margin, d.recorded, d.action, d.reason, d.band)
+    of_rung = d.rung, d.bracket, d.value, d.cutoff
+    return DecisionRow(trial, d.epoch, *of_rung, margin, d.recorded, d.action, d.reason, d.band)
 
 
 def _number(value: Any) -> float | None:
