@@ -68,11 +68,16 @@ CONTRACT = {
     "ray.tune.schedulers.async_hyperband:_Bracket.cutoff": "(self, recorded)",
     "ray.tune.schedulers:HyperBandScheduler._hyperbands": "= [[]]",
     "ray.tune.schedulers:HyperBandScheduler._trial_info": "= {}",
-    "ray.tune.schedulers.hyperband:_Bracket._n": "= max_trials",
-    "ray.tune.schedulers.hyperband:_Bracket._eta": "= eta",
     "ray.tune.schedulers.hyperband:_Bracket._cumul_r": "= self._r0",
-    "ray.tune.schedulers.hyperband:_Bracket._halves": "= s",
     "ray.tune.schedulers.hyperband:_Bracket._live_trials": "= {}",
+    "ray.tune.schedulers.hyperband:_Bracket._get_result_time": "(self, result)",
+    "ray.tune.schedulers.hyperband:_Bracket.is_being_processed": "= False",
+    "ray.tune.schedulers.hyperband:_Bracket.finished": "(self)",
+    "ray.tune.schedulers.hyperband:_Bracket.cleanup_full": "(self, tune_controller)",
+    "ray.tune.schedulers.hyperband:_Bracket.successive_halving": "(self, metric, metric_op)",
+    "ray.tune.schedulers:HyperBandScheduler._create_bracket": "(self, s)",
+    "ray.tune.schedulers:HyperBandScheduler._process_bracket": "(self, tune_controller, bracket)",
+    "ray.tune.schedulers:HyperBandScheduler.on_trial_remove": "(self, tune_controller, trial)",
     "ray.tune.tune:TuneController": "class (*, search_alg=None, placeholder_resolvers=None, scheduler=None, stopper=None, resume_config=None, fail_fast=False, checkpoint_period=None, callbacks=None, metric=None, trial_checkpoint_config=None, storage=None, reuse_actors=False, resource_manager_factory=None, _trainer_api=False)",
     "ray.tune.tune:ExperimentAnalysis": "class (experiment_checkpoint_path, *, storage_filesystem=None, trials=None, default_metric=None, default_mode=None)",
     "ray.tune:ExperimentAnalysis._fetch_trial_dataframes": "(self)",
@@ -363,7 +368,11 @@ def test_what_is_used_of_rays_controller_does_not_grow():
     of_controller = {path.split(".")[-1] for path in CONTRACT if ":TuneController._" in path}
     members = of_controller & {name for each in uses for name in each}
     imports = {name for each in uses for name in each if is_private_module(name)}
-    assert (len(overridden_methods()), len(members), len(imports)) == (10, 15, 23)
+    assert (len(overridden_methods()), len(members), len(imports)) == (
+        15,
+        15,
+        23,
+    )  # five are HyperBand's, which hangs without them
 
 
 @pytest.mark.parametrize(

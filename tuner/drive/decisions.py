@@ -177,6 +177,7 @@ class JournalingScheduler(TrialScheduler):
         compared = self._explain.before(trial, result)
         with self._seeded(int(trial_id), epoch):
             action: str = self._inner.on_trial_result(self._seen(tune_controller), trial, result)
+        compared = self._explain.after(trial, compared)
         changed = {k: (before[k], v) for k, v in trial.config.items() if k in self._mutable and v != before[k]}
         # In a report without a checkpoint, Ray sets the name to None.
         if action == PAUSE and not trial.checkpoint and result.get("checkpoint_dir_name") is None:
@@ -279,6 +280,7 @@ class JournalingScheduler(TrialScheduler):
             epoch=epoch,
             rung=compared.rung,
             bracket=compared.bracket,
+            **({} if compared.band is None else {"band": compared.band}),
             value=number,
             cutoff=compared.cutoff,
             recorded=compared.recorded,

@@ -7,15 +7,14 @@ et al., ICML 2018; population-based training, Jaderberg et al., 2017.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining, TrialScheduler
+from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 
 from tuner.drive.incremental import IncrementalMedian
-from tuner.engine.rungs import AshaScheduler, place_of
+from tuner.engine.rungs import AshaScheduler, HyperBand
 from tuner.record.records import sign_of
 
 
@@ -24,6 +23,8 @@ class Comparison:
     """What a scheduler compared a report with.
 
     Attributes:
+        bracket: the bracket's number, for HyperBand and BOHB in its band.
+        band: the band's number, for HyperBand and BOHB.
         cutoff: the value that the trial had to reach, with the metric's own sign; None if nothing was compared.
         recorded: the number of other trials that the cutoff was computed from.
         value: the compared value, if it is not the metric of this report but, for example, the trial's best.
@@ -31,6 +32,7 @@ class Comparison:
 
     rung: float | None = None
     bracket: int | None = None
+    band: int | None = None
     cutoff: float | None = None
     recorded: int = 0
     value: float | None = None
@@ -42,9 +44,6 @@ class Explainer:
     def __init__(self, scheduler: TrialScheduler, metric: str, mode: str) -> None:
         self._scheduler, self._metric, self._mode = scheduler, metric, mode
         self._sign = -float(sign_of(mode))
-        # The values of all trials that reached a rung of a HyperBand bracket; the scheduler drops them at a halving.
-        self._reached: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
-        self._at: dict[str, tuple[int, int]] = {}
 
     def before(self, trial: Trial, result: dict[str, Any]) -> Comparison:
         """What the scheduler will compare the report with; `rung` is None if it will compare nothing."""
@@ -53,22 +52,39 @@ class Explainer:
             return self._asha(scheduler, trial.trial_id, epoch)
         if isinstance(scheduler, IncrementalMedian):
             return self._median(scheduler, trial, epoch, value)
-        if isinstance(scheduler, HyperBandScheduler):
-            return self._hyperband(scheduler, trial, epoch, value)
+        if isinstance(scheduler, HyperBand):
+            return self._waiting(scheduler, trial) if epoch >= scheduler.bracket_of(trial).rung else Comparison()
         return Comparison()
 
+    def after(self, trial: Trial, before: Comparison) -> Comparison:
+        """Completes `before` once the scheduler has decided: HyperBand knows a cutoff only when it halves a bracket."""
+        halving = self._halving(trial)
+        return before if halving is None or halving.rung != before.rung else halving
+
     def removed(self, trial: Trial) -> Comparison:
-        """For a paused trial that the scheduler stops: the rung that it waited at, and the cutoff that it missed."""
-        place = self._at.get(trial.trial_id)
-        if place is None or not isinstance(self._scheduler, HyperBandScheduler):
+        """Returns the rung at which a paused trial waited that the scheduler stops, and the cutoff if it missed one."""
+        if not isinstance(self._scheduler, HyperBand):
             return Comparison()
-        best_first = sorted(self._reached[place].values(), reverse=self._mode == "max")
-        # HyperBand halves the bracket before it stops trials, so `size` is the number of trials that it keeps.
-        kept = place_of(self._scheduler, trial).size
-        cutoff = best_first[kept - 1] if 0 < kept <= len(best_first) else None
-        if cutoff is not None and self._sign * self._reached[place][trial.trial_id] >= self._sign * cutoff:
-            cutoff = None  # it did not miss the cutoff: the whole bracket has ended
-        return Comparison(place[1], place[0], cutoff, len(best_first) - 1)
+        halving = self._scheduler.bracket_of(trial).last_halving
+        if halving and trial.trial_id in halving.stopped:
+            return self._halving(trial) or Comparison()
+        return self._waiting(self._scheduler, trial)
+
+    def _waiting(self, scheduler: HyperBand, trial: Trial) -> Comparison:
+        bracket = scheduler.bracket_of(trial)
+        band, number = scheduler.place_of(bracket)
+        return Comparison(bracket.rung, number, band, recorded=bracket.num_at_rung(trial))
+
+    def _halving(self, trial: Trial) -> Comparison | None:
+        """What the last halving of the trial's bracket compared the trial with; None without one."""
+        if not isinstance(self._scheduler, HyperBand):
+            return None
+        bracket = self._scheduler.bracket_of(trial)
+        halving = bracket.last_halving
+        if halving is None or trial.trial_id not in halving.values:
+            return None
+        band, number = self._scheduler.place_of(bracket)
+        return Comparison(halving.rung, number, band, halving.cutoff, len(halving.values) - 1)
 
     def reason(self, action: str, value: Any, compared: Comparison, changed: dict[str, tuple[Any, Any]]) -> str:
         """The reason of a decision in words.
@@ -89,6 +105,8 @@ class Explainer:
         what = "best " + self._metric if compared.value is not None else self._metric
         better = "not worse than" if action == "continue" else "worse than"
         cutoff = f"the cutoff {compared.cutoff:.6g} of the {trials(compared.recorded)} recorded{at}"
+        if action == "stop" and value == compared.cutoff:  # HyperBand keeps a fixed number of trials
+            return f"{what} {value:.6g} equals {cutoff}; of equal trials, the one suggested later continues"
         return f"{what} {value:.6g} is {better} {cutoff}"
 
     def _why_paused(self, compared: Comparison) -> str:
@@ -101,26 +119,13 @@ class Explainer:
         if compared is None:
             return Comparison()
         own_sign = None if compared.cutoff is None else float(self._sign * compared.cutoff)
-        return Comparison(compared.rung, 0, own_sign, compared.recorded)
+        return Comparison(compared.rung, 0, cutoff=own_sign, recorded=compared.recorded)
 
     def _median(self, scheduler: IncrementalMedian, trial: Trial, epoch: int, value: float) -> Comparison:
         if epoch < scheduler.grace_period:
             return Comparison()
-        return Comparison(epoch, None, *scheduler.compared(trial, epoch, value))
-
-    def _hyperband(self, scheduler: HyperBandScheduler, trial: Trial, epoch: int, value: float) -> Comparison:
-        stands = place_of(scheduler, trial)
-        if epoch < stands.rung:
-            return Comparison()
-        place = stands.bracket, stands.rung
-        reached = self._reached[place]
-        reached[trial.trial_id] = value
-        self._at[trial.trial_id] = place
-        best_first = sorted(reached.values(), reverse=self._mode == "max")
-        # The cutoff is known once the whole bracket has reached the rung; until then a trial waits.
-        halved = stands.halves and set(reached) >= stands.live  # at the last rung it ends, with nobody compared
-        cutoff = float(best_first[stands.kept - 1]) if halved and stands.kept <= len(best_first) else None
-        return Comparison(stands.rung, stands.bracket, cutoff, len(reached) - 1)
+        cutoff, recorded, best = scheduler.compared(trial, epoch, value)
+        return Comparison(epoch, cutoff=cutoff, recorded=recorded, value=best)
 
 
 def short(value: Any) -> str:

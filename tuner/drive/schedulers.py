@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ray.tune.schedulers import (
-    FIFOScheduler,
-    HyperBandForBOHB,
-    HyperBandScheduler,
-    PopulationBasedTraining,
-    TrialScheduler,
-)
+from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
 
 from tuner.drive.incremental import IncrementalMedian
-from tuner.engine.rungs import AshaScheduler
+from tuner.engine.rungs import AshaScheduler, HyperBand, HyperBandForBOHB
 from tuner.errors import RequestError
 from tuner.spec import domains
 from tuner.spec.experiment import Experiment
@@ -54,7 +48,7 @@ def _asha(experiment: Experiment, space: Space) -> TrialScheduler:
 
 
 def _hyperband(experiment: Experiment, space: Space) -> TrialScheduler:
-    return HyperBandScheduler(max_t=experiment.max_epochs, reduction_factor=experiment.reduction_factor, **BY_EPOCH)
+    return HyperBand(max_t=experiment.max_epochs, reduction_factor=experiment.reduction_factor, **BY_EPOCH)
 
 
 def _bohb(experiment: Experiment, space: Space) -> TrialScheduler:

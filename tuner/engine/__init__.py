@@ -15,6 +15,11 @@ row says otherwise, processes are counted in a search of 16 short ASHA trials, t
 | `Analysis._fetch_trial_dataframes` | reports are not read again at the end | 0 ms per trial | 2 ms |
 | `Analysis._load_trials` | pickles in the folder are not executed | 0 executed | 1 |
 | `Bracket.cutoff` | computing ASHA's cutoff from 10,000 recorded trials | 0.8 us | 2,016 us |
+| `HyperBandBracket.successive_halving` | right cutoffs of HyperBand after a tie or a failure | all | some |
+| `HyperBandBracket.cleanup_full` | two trials reach a bracket's last rung at once | the search ends | it hangs |
+| `HyperBand.on_trial_remove` | a trial fails, all others wait at the last rung | the search ends | it hangs |
+| `HyperBand._process_bracket` | the same at a rung in between | the bracket is halved | it hangs |
+| `HyperBand._create_bracket` | makes the brackets that the first two rows describe | | |
 | `SearchTrial.handle_error` | a trial fails while the disk is full | the search continues | it ends |
 | `SearchTrial.should_recover` | `Retries` decides whether a trial is retried | as in the first row | |
 | `TrialFunction.reset_config` | the last function of a worker still runs | the next trial moves | it is lost |

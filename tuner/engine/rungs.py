@@ -1,12 +1,13 @@
-"""Ray's ASHA with the rule of `tuner.spec.asha`; reads the place of a trial in Ray's HyperBand."""
+"""Ray's ASHA with the rule of `tuner.spec.asha`, and Ray's HyperBand with brackets that remember their halvings."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Any, cast
 
+import ray.tune.schedulers
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import AsyncHyperBandScheduler, HyperBandScheduler
+from ray.tune.schedulers import AsyncHyperBandScheduler, HyperBandScheduler, hyperband
 from ray.tune.schedulers.async_hyperband import _Bracket
 
 from tuner.spec.asha import AshaBracket, AshaComparison, Rewards, cutoff
@@ -42,35 +43,94 @@ class AshaScheduler(AsyncHyperBandScheduler):
 
 
 @dataclass(frozen=True)
-class HyperBandPlace:
-    """A trial's bracket in HyperBand and the bracket's next rung.
+class Halving:
+    """What a HyperBand bracket compared when it was last halved.
 
     Args:
-        bracket: the bracket's number.
-        rung: the epoch at which the bracket is next halved.
-        size: number of trials in the bracket after its latest halving.
-        kept: number of trials that the next halving keeps.
-        halves: whether the bracket is halved at `rung`; at its last rung it ends instead.
-        live: ids of the trials in the bracket.
+        rung: the epoch at which it was halved.
+        values: the metric of each trial that was live in the bracket, by trial id.
+        cutoff: the worst value that was kept.
+        stopped: ids of the trials that were not kept.
     """
 
-    bracket: int
     rung: int
-    size: int
-    kept: int
-    halves: bool
-    live: frozenset[str]
+    values: dict[str, float]
+    cutoff: float
+    stopped: frozenset[str]
 
 
-def place_of(scheduler: HyperBandScheduler, trial: Trial) -> HyperBandPlace:
-    """Returns a trial's current bracket and the bracket's next rung."""
-    bracket, _ = scheduler._trial_info[trial]
-    band = next(band for band in scheduler._hyperbands if bracket in band)
-    return HyperBandPlace(
-        scheduler._hyperbands.index(band) * len(band) + band.index(bracket),
-        int(bracket._cumul_r),
-        int(bracket._n),
-        math.ceil(bracket._n / bracket._eta),
-        bracket._halves > 0,
-        frozenset(trial.trial_id for trial in bracket._live_trials),
-    )
+class HyperBandBracket(hyperband._Bracket):
+    """Ray's HyperBand bracket; remembers its last halving, which Ray forgets."""
+
+    last_halving: Halving | None = None
+
+    @property
+    def rung(self) -> int:
+        """The epoch at which the bracket is next halved, or ends."""
+        return int(self._cumul_r)
+
+    def num_at_rung(self, trial: Trial) -> int:
+        """Returns how many other trials of the bracket wait at its next rung."""
+        results = [result for other, result in self._live_trials.items() if other is not trial]
+        return sum(self._get_result_time(result) >= self._cumul_r for result in results)
+
+    def cleanup_full(self, tune_controller: Any) -> None:
+        """Stops the trials that wait at the bracket's last rung.
+
+        Ray leaves out a trial that is still saving its checkpoint before it is paused; the search would never end.
+        """
+        for trial in self.current_trials():
+            if trial.status == Trial.PAUSED or trial.is_saving:
+                tune_controller.stop_trial(trial)
+
+    def successive_halving(self, metric: str, metric_op: float) -> tuple[list[Trial], list[Trial]]:
+        """Halves the bracket as Ray does; returns the trials that it keeps, worst first, and those that it stops."""
+        rung, live = self.rung, self._live_trials
+        good, bad = super().successive_halving(metric, metric_op)
+        values = {trial.trial_id: float(result[metric]) for trial, result in live.items()}
+        stopped = frozenset(trial.trial_id for trial in bad)
+        self.last_halving = Halving(rung, values, values[good[0].trial_id], stopped)
+        return good, bad
+
+
+class HyperBand(HyperBandScheduler):
+    """Ray's HyperBand with brackets that remember their halvings, and without two cases in which it never ends."""
+
+    def _create_bracket(self, s: int) -> HyperBandBracket:
+        bracket = super()._create_bracket(s)
+        bracket.__class__ = HyperBandBracket  # constructing one would need seven of Ray's private attributes
+        return cast(HyperBandBracket, bracket)
+
+    def _process_bracket(self, tune_controller: Any, bracket: HyperBandBracket) -> str:
+        """Halves or ends a bracket as Ray does.
+
+        Ray marks a bracket at its first halving and never takes the mark back. A trial that fails at a later rung
+        would then leave the others of its bracket paused for good.
+        """
+        action: str = super()._process_bracket(tune_controller, bracket)
+        bracket.is_being_processed = False
+        return action
+
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
+        """Removes a trial that has ended; ends its bracket if all others wait at the last rung, which Ray forgets."""
+        super().on_trial_remove(tune_controller, trial)
+        bracket = self.bracket_of(trial)
+        if bracket.finished():
+            bracket.cleanup_full(tune_controller)
+
+    def bracket_of(self, trial: Trial) -> HyperBandBracket:
+        """Returns the bracket that a trial was added to."""
+        bracket: HyperBandBracket = self._trial_info[trial][0]
+        return bracket
+
+    def place_of(self, bracket: HyperBandBracket) -> tuple[int, int]:
+        """Returns the number of a bracket's band, and the bracket's number in its band, both from 0.
+
+        A band is one round over all brackets. HyperBand's bracket n is halved n times. BOHB begins a band with the
+        bracket that is halved most often.
+        """
+        return next((n, band.index(bracket)) for n, band in enumerate(self._hyperbands) if bracket in band)
+
+
+class HyperBandForBOHB(HyperBand, ray.tune.schedulers.HyperBandForBOHB):
+    """Ray's variant of HyperBand for BOHB, with the same repairs."""

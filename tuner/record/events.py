@@ -186,4 +186,4 @@ _FITS: dict[str, _Fields] = {  # kind of event -> its fields and their checks
     "experiment_finished": (("state", _is_state),),
 }  # fmt: skip
 _OF_A_TRIAL = frozenset(_FITS) - {"experiment_finished"}
-_OPTIONAL: _Fields = (("config", _is_dict), ("checkpoint", _is_checkpoint), ("reason", _is_text))
+_OPTIONAL: _Fields = (("band", _is_place), ("config", _is_dict), ("checkpoint", _is_checkpoint), ("reason", _is_text))

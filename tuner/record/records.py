@@ -49,7 +49,11 @@ class Report(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The scheduler's decision after a report, and its reason; `value` and `cutoff` have the metric's unit and sign."""
+    """The scheduler's decision after a report, and its reason; `value` and `cutoff` have the metric's unit and sign.
+
+    HyperBand and BOHB have several brackets in each `band`. Other schedulers have no bands, and journals of older
+    versions do not record them.
+    """
 
     epoch: int
     rung: int | None
@@ -59,6 +63,7 @@ class Decision(NamedTuple):
     recorded: int
     action: str
     reason: str
+    band: int | None = None
 
 
 @dataclass(frozen=True)
@@ -181,7 +186,7 @@ class _Building:
         if kind == "report":
             self._report(event, order)
         elif kind == "decision":
-            self.decisions.append(Decision._make(_decided(event)))
+            self.decisions.append(Decision._make((*_decided(event), event.get("band"))))
         elif kind == "trial_started":
             self.since = time
             self.spans.append((time, time))
@@ -218,4 +223,4 @@ class _Building:
 
 
 _TIMED = frozenset({"report", "trial_ended", "trial_failed"})
-_decided = itemgetter(*Decision._fields)
+_decided = itemgetter(*Decision._fields[:-1])  # `band` may be missing

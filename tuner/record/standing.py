@@ -64,6 +64,7 @@ class RungSummary(NamedTuple):
 
     rung: int
     bracket: int | None
+    band: int | None
     reached: int
     went_on: int
     stopped: int
@@ -133,7 +134,7 @@ class Tally:
         self._counts: Counter[str] = Counter()
         self._epochs = 0
         self._ranked: list[Rank] = []
-        self._rungs: dict[tuple[int | None, int], _RungTally] = defaultdict(_RungTally)
+        self._rungs: dict[tuple[int | None, int | None, int], _RungTally] = defaultdict(_RungTally)
         self._calls: list[Call] = []
         self._improvements: list[Improvement] = []
         self._arrived, self._last_order = 0, -1
@@ -183,12 +184,12 @@ class Tally:
                 if number >= known:
                     calls.append(Call(margin_of(decision), place, number))
                 if decision.rung is not None:
-                    rung = self._rungs[decision.bracket, decision.rung]
+                    rung = self._rungs[decision.band, decision.bracket, decision.rung]
                     rung.put(place, decision, reached, -self._sign, is_new=number >= known)
         _renew(self._calls, [], calls)
 
     def _rung_list(self) -> list[RungSummary]:
-        places = sorted(self._rungs, key=lambda place: (-1 if place[0] is None else place[0], place[1]))
+        places = sorted(self._rungs, key=lambda place: tuple(-1 if each is None else each for each in place))
         return [self._rungs[place].seen(*place) for place in places]
 
     def _listen(self, changed: list[_Changed]) -> None:
@@ -243,7 +244,7 @@ class _RungTally:
             self._actions[before[0]] -= 1
             self._removed += [] if before[1] is None else [before[1]]
 
-    def seen(self, bracket: int | None, rung: int) -> RungSummary:
+    def seen(self, band: int | None, bracket: int | None, rung: int) -> RungSummary:
         """Returns the summary of the trials that have reached this rung so far."""
         self._scores += self._added
         self._scores.sort()
@@ -254,6 +255,7 @@ class _RungTally:
         return RungSummary(
             rung,
             bracket,
+            band,
             len(self._reached),
             went_on,
             actions["stop"],

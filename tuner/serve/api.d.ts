@@ -21,13 +21,13 @@ export interface TrialRow {
 }
 
 export interface RungRow {
-  rung: number; bracket: number | null; came: number; went_on: number; stopped: number; waiting: number;
+  rung: number; bracket: number | null; band: number | null; came: number; went_on: number; stopped: number; waiting: number;
   best: Num | null; cutoff_then: Num | null; cutoff_now: Num | null; would_pass_now: number | null;
 }
 
 export interface DecisionRow {
   trial: string; epoch: number; rung: number | null; bracket: number | null; value: Num | null; cutoff: Num | null;
-  margin: number | null; recorded: number; action: string; reason: string;
+  margin: number | null; recorded: number; action: string; reason: string; band: number | null;
 }
 
 export interface Figure { data: { [name: string]: any }[]; layout: { [name: string]: any } }

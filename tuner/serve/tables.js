@@ -60,6 +60,7 @@ export const rules = (e) => [...new Set([e.searcher, e.scheduler])];
 export const RUNGS = [
   { head: "rung", text: (r) => r.rung, look: "number", about: "epochs at which the scheduler compares trials" },
   { head: "bracket", text: (r) => r.bracket, look: "number" },
+  { head: "band", text: (r) => r.band, look: "number", about: "hyperband and bohb have several brackets in each band" },
   { head: "reached", text: (r) => r.came, look: "number", about: "trials that reached the rung" },
   { head: "promoted", text: (r) => r.went_on, look: "number" },
   { head: "pruned", text: (r) => r.stopped, look: "number" },
@@ -80,6 +81,7 @@ export const DECISIONS = [
   { head: "epoch", text: (d) => d.epoch, look: "number" },
   { head: "rung", text: (d) => d.rung, look: "number" },
   { head: "bracket", text: (d) => d.bracket, look: "number" },
+  { head: "band", text: (d) => d.band, look: "number" },
   { head: "value", text: (d) => number(d.value), look: "number" },
   { head: "cutoff", text: (d) => number(d.cutoff), look: "number" },
   { head: "margin", text: (d) => number(d.margin), look: "number", about: "distance between value and cutoff" },

@@ -21,7 +21,7 @@ from tuner.views.contour import contour_of, draw_contour
 from tuner.views.figures import Figure, all_figures
 from tuner.views.labels import escaped, setting
 from tuner.views.parallel import parallel_of
-from tuner.views.tables import best_row, counts, decision_rows, rung_rows, trial_rows
+from tuner.views.tables import best_row, counts, decision_rows, notices, rung_rows, trial_rows
 from tuner.views.whatif import REPLAYED, reproduced
 
 FILE = "report.html"
@@ -110,7 +110,6 @@ def _summary(record: ExperimentRecord) -> list[str]:
         )
     else:
         lines.append(escaped(f"No trial reported a finite {e.metric}."))
-    notice = (record.facts.get("data") or {}).get("notice")
     if e.scheduler in REPLAYED and any(t.decisions for t in record.trials):
         stops = sum(
             t.status == "pruned" and bool(t.decisions) and t.decisions[-1].rung is not None for t in record.trials
@@ -129,7 +128,8 @@ def _summary(record: ExperimentRecord) -> list[str]:
             f"Trained to the end, {audit.beat} of {audit.done} pruned trials beat the best trial. Estimated share of "
             f"false prunes among all {audit.pruned} pruned trials: {share} ({100 * CONFIDENCE:.0f} % confidence)."
         )
-    return [f"<p>{line}</p>" for line in lines] + ([f'<p class="notice">{escaped(notice)}</p>'] if notice else [])
+    shown = [f"<p>{line}</p>" for line in lines]
+    return shown + [f'<p class="notice">{escaped(notice)}</p>' for notice in notices(record)]
 
 
 def _time(seconds: float) -> str:
@@ -143,7 +143,8 @@ def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[
     rungs = rung_rows(record)
     shown = [
         parts.pop("curves", ""),
-        _table("Rungs", "rung bracket came went_on stopped waiting best cutoff_then cutoff_now would_pass_now", rungs),
+        _table("Rungs", "rung bracket band came went_on stopped waiting best cutoff_then cutoff_now would_pass_now",
+               rungs),
         _table("Decisions, smallest margin first", "trial action epoch rung value cutoff margin reason",
                decision_rows(record, limit=MOST_DECISIONS)),
         _table("What if: the search replayed with other pruning rules",

@@ -11,6 +11,7 @@ from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
 from tuner.spec.rules import HyperBand, Judged, Rule, rule_of
 
+ENDED = ("completed", "pruned", "failed")
 Beyond = Literal["missing", "best", "worst"]
 Outcome = Literal["stopped", "ended", "unknown"]
 
@@ -34,10 +35,16 @@ class Fate:
 
 
 class _Arrival(NamedTuple):
+    """A report in the order of the journal, or the event `trial_ended` of a trial.
+
+    The search's scheduler heard of an end at that event. New trials may have started since the last report.
+    """
+
     order: int
     trial: int
     epoch: int
     value: float | None  # smaller is better; None if the trial diverged
+    is_end: bool = False
 
 
 def num_epochs(trial: TrialRecord) -> int:
@@ -70,6 +77,7 @@ class Simulation:
         self._beyond = beyond
         self._extremes = _extremes(record, self._sign)
         self._ended: dict[int, Fate] = {}
+        self._leaving: dict[int, _Arrival] = {}  # ended trials that the rule still counts, until their `trial_ended`
         self._last: dict[int, _Arrival] = {}
         self._paused: set[int] = set()
         self._waiting: dict[int, deque[_Arrival]] = defaultdict(deque)  # paused trial -> its reports until it resumes
@@ -92,12 +100,16 @@ class Simulation:
         queue = deque([arrival])
         while queue:
             each = queue.popleft()
-            if each.trial in self._ended:
-                continue
             if each.trial in self._paused:
                 self._waiting[each.trial].append(each)
                 continue
-            for freed in self._judge(each):
+            if each.epoch == 0:
+                freed_trials = self._settle(self._rule.ended(each.trial, 0, None))
+            elif each.trial in self._ended or each.is_end:
+                freed_trials = self._leave(each.trial) if each.is_end else []
+            else:
+                freed_trials = self._judge(each)
+            for freed in freed_trials:
                 queue.extend(self._waiting.pop(freed, ()))
 
     def _judge(self, arrival: _Arrival) -> list[int]:
@@ -120,9 +132,19 @@ class Simulation:
         return []
 
     def _end(self, arrival: _Arrival, fate: Fate) -> list[int]:
+        trial = self._trials[arrival.trial]
         self._ended[arrival.trial] = fate
-        value = None if self._trials[arrival.trial].status == "failed" else arrival.value
-        return self._settle(self._rule.ended(arrival.trial, arrival.epoch, value))
+        self._leaving[arrival.trial] = arrival
+        as_recorded = trial.status in ENDED and arrival.order == trial.reports[-1].order
+        return [] if as_recorded else self._leave(arrival.trial)
+
+    def _leave(self, place: int) -> list[int]:
+        """Removes an ended trial from the rule; returns the paused trials that resume because of it."""
+        last = self._leaving.pop(place, None)
+        if last is None:
+            return []
+        value = None if self._trials[place].status == "failed" else last.value
+        return self._settle(self._rule.ended(place, last.epoch, value))
 
     def _settle(self, decided: list[tuple[int, Judged]]) -> list[int]:
         freed = []
@@ -154,10 +176,13 @@ class Simulation:
             value = finite(report.metrics.get(metric))
             own = None if value is None else self._sign * value
             arrivals.append(_Arrival(report.order, place, report.epoch, own))
-        if not arrivals or arrivals[-1].value is None:
-            return arrivals
+        if not arrivals:  # the trial failed before its first report, or has not reported yet
+            return [_Arrival(trial.changed_at, place, 0, None, is_end=True)] if trial.status in ENDED else []
         last = arrivals[-1]
-        return arrivals + [last._replace(epoch=epoch, value=value) for epoch, value in self._beyond_of(trial)]
+        if last.value is not None:
+            arrivals += [last._replace(epoch=epoch, value=value) for epoch, value in self._beyond_of(trial)]
+        end = last._replace(order=trial.changed_at, is_end=True)
+        return [*arrivals, end] if trial.status in ENDED else arrivals
 
     def _beyond_of(self, trial: TrialRecord) -> tuple[tuple[int, float], ...]:
         """Returns the assumed epochs and values after the end of a trial's record."""

@@ -65,6 +65,7 @@ class RungRow:
 
     rung: int
     bracket: int | None
+    band: int | None
     came: int
     went_on: int
     stopped: int
@@ -89,6 +90,7 @@ class DecisionRow:
     recorded: int
     action: str
     reason: str
+    band: int | None
 
 
 def counts(record: ExperimentRecord) -> dict[str, int]:
@@ -143,6 +145,18 @@ def rung_rows(record: ExperimentRecord, limit: int | None = None) -> list[RungRo
     return [_rung_row(rung, record.experiment) for rung in record.standing.rungs[:limit]]
 
 
+def notices(record: ExperimentRecord) -> list[str]:
+    """Returns what a reader of the experiment must know: about its data, and about decisions of older versions."""
+    lines = [(record.facts.get("data") or {}).get("notice") or ""]
+    bands = [rung.band for rung in record.standing.rungs]
+    if record.experiment.scheduler in ("hyperband", "bohb") and None in bands:
+        lines.append(
+            f"An older version recorded this search. Its numbers of {record.experiment.scheduler}'s brackets are "
+            "ambiguous, and its cutoffs and counts can be wrong where a bracket was halved."
+        )
+    return [line for line in lines if line]
+
+
 def _rung_row(at: RungSummary, experiment: Experiment) -> RungRow:
     factor = experiment.reduction_factor if experiment.scheduler == "asha" else None
     now = None if factor is None else asha.cutoff(at.scores, factor)
@@ -150,6 +164,7 @@ def _rung_row(at: RungSummary, experiment: Experiment) -> RungRow:
     return RungRow(
         rung=at.rung,
         bracket=at.bracket,
+        band=at.band,
         came=at.reached,
         went_on=at.went_on,
         stopped=at.stopped,
@@ -181,7 +196,8 @@ def decision_row(trial: str, d: Decision) -> DecisionRow:
     """Returns the row of one decision."""
     far = margin_of(d)
     margin = far if math.isfinite(far) else None
-    return DecisionRow(trial, d.epoch, d.rung, d.bracket, d.value, d.cutoff, margin, d.recorded, d.action, d.reason)
+    of_rung = d.rung, d.bracket, d.value, d.cutoff
+    return DecisionRow(trial, d.epoch, *of_rung, margin, d.recorded, d.action, d.reason, d.band)
 
 
 def _number(value: Any) -> float | None:

@@ -97,7 +97,7 @@ def _summary_of(record: ExperimentRecord, reading: Reading) -> Summary:
         epochs=record.standing.epochs,
         took_s=round(reading.took_s if ours else _took_s(record), 1),
         lines=reading.lines,
-        notice=" · ".join(filter(None, (record.reason, (facts.get("data") or {}).get("notice")))),
+        notice=" · ".join(filter(None, (record.reason, *tables.notices(record)))),
         resume=f"python -m tuner.run --resume {e.name} --results {shlex.quote(e.results)}{more}" if ours else "",
         retrain=f"python -m tuner.train {shlex.quote(str(winner))}" if is_file_in(e.folder, "best/config.json") else "",
     )

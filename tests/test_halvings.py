@@ -1,0 +1,88 @@
+"""HyperBand's and BOHB's decisions in the journal, compared with Ray's own halvings over many searches."""
+
+import random
+
+import pytest
+from ray.exceptions import RayTaskError
+from ray.tune.schedulers import hyperband
+from workerless import Worker, Workerless, run
+
+from tuner.record.reading import read
+from tuner.record.results import load
+from tuner.record.saved_experiment import save_experiment
+from tuner.spec.experiment import Experiment
+from tuner.views.whatif import reproduced
+
+
+class Halvings:
+    """What Ray compared and stopped: noted around Ray's own methods, whatever class our scheduler has."""
+
+    def __init__(self, monkeypatch):
+        self.scheduler, self.noted = None, []
+        halved, begin = hyperband._Bracket.successive_halving, hyperband.HyperBandScheduler.__init__
+
+        def halve(bracket, metric, sign):
+            rung, live = bracket._cumul_r, {t.trial_id: r[metric] for t, r in bracket._live_trials.items()}
+            good, bad = halved(bracket, metric, sign)
+            self.noted.append((bracket, rung, live, [t.trial_id for t in good], [t.trial_id for t in bad]))
+            return good, bad
+
+        def begun(scheduler, *args, **options):
+            self.scheduler = scheduler
+            begin(scheduler, *args, **options)
+
+        monkeypatch.setattr(hyperband._Bracket, "successive_halving", halve)
+        monkeypatch.setattr(hyperband.HyperBandScheduler, "__init__", begun)
+
+    def place_of(self, bracket):
+        """The numbers of a bracket's band, and of the bracket in it, as Ray's lists have them."""
+        for band, brackets in enumerate(self.scheduler._hyperbands):
+            if bracket in brackets:
+                return band, brackets.index(bracket)
+        raise AssertionError("no such bracket")
+
+    def stops(self):
+        """Trial -> band, bracket, rung, value, cutoff and number of others, of each trial that a halving stopped."""
+        return {
+            trial: (*self.place_of(bracket), rung, live[trial], live[good[0]], len(live) - 1)
+            for bracket, rung, live, good, bad in self.noted
+            for trial in bad
+        }
+
+
+def failing(chance, train):
+    """The method `train` of a worker, except that about one epoch in forty fails, as by an error of the user's code."""
+
+    def trained(worker):
+        if chance.random() < 1 / 40:
+            raise RayTaskError("train", "a traceback", ValueError("fails")).as_instanceof_cause()
+        return train(worker)
+
+    return trained
+
+
+# The searches of 0, 32 and 55 once waited for ever, or were replayed wrongly.
+@pytest.mark.parametrize("seed", [0, 1, 32, 55, *(pytest.param(n, marks=pytest.mark.slow) for n in range(60, 90))])
+@pytest.mark.parametrize("scheduler", ["hyperband", "bohb"])
+def test_the_journal_has_rays_halvings(one_ray, tmp_path, monkeypatch, scheduler, seed):
+    monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
+    chance, truth = random.Random(seed), Halvings(monkeypatch)
+    monkeypatch.setattr(Workerless, "num_cpus", concurrent := chance.randint(3, 16))
+    rules = {"max_epochs": chance.choice([4, 8, 9]), "reduction_factor": chance.choice([2, 3])}
+    if seed % 2:
+        monkeypatch.setattr(Worker, "train", failing(chance, Worker.train))
+    searcher, num_samples = "bohb" if scheduler == "bohb" else "random", chance.randint(8, 30)
+    choices = {"seed": seed, "scheduler": scheduler, "searcher": searcher, "num_samples": num_samples, **rules}
+    run(tmp_path / "one", concurrent=concurrent, **choices)
+    decisions = [event for event in read(tmp_path / "one" / "journal.jsonl") if event["event"] == "decision"]
+    stops = {d["trial"]: d for d in decisions if d["action"] == "stop" and d["cutoff"] is not None}
+    names = ("band", "bracket", "rung", "value", "cutoff", "recorded")
+    assert {trial: tuple(d[name] for name in names) for trial, d in stops.items()} == truth.stops()
+    for d in decisions:
+        bracket = truth.scheduler._trial_info[next(t for t in truth.scheduler._trial_info if t.trial_id == d["trial"])]
+        if d["rung"] is not None:
+            assert (d["band"], d["bracket"]) == truth.place_of(bracket[0])
+    if scheduler == "hyperband":
+        save_experiment(Experiment(space="tiny.py", results=str(tmp_path), name="one", **choices), tmp_path / "one", {})
+        record = load(tmp_path / "one")
+        assert reproduced(record) == sum(trial.status == "pruned" and bool(trial.decisions) for trial in record.trials)
