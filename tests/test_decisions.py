@@ -393,10 +393,10 @@ class Halving(Search):
     The second bracket keeps two trials at its rung at epoch 2, and ends at epoch 6.
     """
 
-    def __init__(self, path, **choices):
-        super().__init__(path, scheduler="hyperband", max_epochs=8, reduction_factor=3, **choices)
+    def __init__(self, path, trials=8, **choices):
+        super().__init__(path, **{"scheduler": "hyperband", "max_epochs": 8, "reduction_factor": 3} | choices)
         self.stage = Stage(self, self.scheduler, self.journal)
-        for number in range(8):
+        for number in range(trials):
             trial = self.stage.trials[f"{number:05d}"] = StandIn(f"{number:05d}", status="PENDING")
             self.scheduler.on_trial_add(self.stage, trial)
 
@@ -460,14 +460,47 @@ def test_hyperband_says_that_a_bracket_has_ended(tmp_path):
     ]
 
 
+def fail(search, number):
+    search.scheduler.on_trial_error(search.stage, search.stage.trials[f"{number:05d}"])
+    search.stage.trials[f"{number:05d}"].status = "ERROR"
+
+
+def test_a_trial_that_fails_before_the_last_rung_does_not_hold_up_the_last_of_its_bracket(tmp_path):
+    search = Halving(tmp_path / "j")
+    search.halve()
+    search.report(4, 6, loss=0.5)
+    fail(search, 6)
+    assert (
+        search.decisions()[-1] | {"trial": "00004", "reason": "its bracket has ended at rung 6"}
+        == search.decisions()[-1]
+    )
+
+
+def test_a_trial_that_fails_before_a_second_halving_does_not_hold_it_up(tmp_path):
+    # 9 epochs and a factor of 3: trials 8 to 16 are in the bracket with rungs 1 and 3, which keep 3 and then 1.
+    search = Halving(tmp_path / "j", trials=17, max_epochs=9)
+    for number in range(8, 17):
+        search.report(number, 1, loss=float(number))
+    for number in (8, 9):
+        search.report(number, 3, loss=float(number))
+    fail(search, 10)
+    last = search.decisions()[-1]
+    assert (last["trial"], last["action"], last["rung"], last["cutoff"], last["recorded"]) == (
+        "00009",
+        "stop",
+        3,
+        8.0,
+        1,
+    )
+
+
 @pytest.mark.parametrize("failed", [3, 4])
 def test_a_trial_that_fails_does_not_hold_up_its_bracket(tmp_path, failed):
     search = Halving(tmp_path / "j")
     for number in {3, 4, 5, 6, 7} - {failed}:
         search.report(number, 2, loss=float(number))
     assert {d["action"] for d in search.decisions()} == {"pause"}
-    search.scheduler.on_trial_error(search.stage, search.stage.trials[f"{failed:05d}"])
-    search.stage.trials[f"{failed:05d}"].status = "ERROR"
+    fail(search, failed)
     stops = [(int(d["trial"]), d["value"], d["cutoff"]) for d in search.decisions() if d["action"] == "stop"]
     kept = [number for number in range(3, 8) if number != failed][1]
     assert stops == [(number, number, kept) for number in (6, 7)] or stops == [

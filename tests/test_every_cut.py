@@ -79,6 +79,15 @@ def test_cut_again_and_again(whole, monkeypatch, searcher, scheduler):
         assert outcome_of(folder) == expected, f"cut after {at} events"
 
 
+def test_more_epochs_continue_the_completed_trials_of_pbt(whole, monkeypatch):
+    folder = whole(scheduler="pbt")
+    monkeypatch.setattr(*KEPT)
+    ended = {e["trial"] for e in read(folder / "journal.jsonl") if e["event"] == "trial_ended"}
+    run(folder, **CHOICES | {"max_epochs": 6}, scheduler="pbt")
+    events = read(folder / "journal.jsonl")
+    assert ended == {event["trial"] for event in events if event["event"] == "report" and event["epoch"] == 6}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("searcher", "scheduler"), PAIRS)
 def test_cut_after_every_event(whole, searcher, scheduler):

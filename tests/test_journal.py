@@ -108,6 +108,12 @@ def test_a_line_is_read_as_the_standard_library_reads_it(value):
     assert same(event_of(sealed(line)[:-1], True), json.loads(line))
 
 
+@pytest.mark.parametrize("line", [b'["nan"]', b'"inf"', b"[]", b"7", b"null"])
+def test_a_line_that_is_no_object_is_damaged(line):
+    with pytest.raises((ValueError, TypeError, KeyError)):
+        event_of(line, False)
+
+
 def test_what_only_the_standard_library_reads_is_read(tmp_path):
     book = Journal(tmp_path / "j")
     deep = 0

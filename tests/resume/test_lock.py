@@ -1,5 +1,6 @@
 """One driver an experiment, and none once it is dead."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -41,6 +42,19 @@ def test_the_lock_is_free_after_the_search(tmp_path):
     for _ in range(2):
         with only_driver(tmp_path):
             pass
+
+
+def test_a_full_disk_is_one_line_and_frees_the_lock(tmp_path, monkeypatch):
+    def full(path, text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lock, "write_atomically", full)
+        with pytest.raises(RequestError, match="cannot be written to .No space left on device.; give another"):
+            with only_driver(tmp_path):
+                pass
+    with only_driver(tmp_path):
+        pass
 
 
 def test_who_looks_at_the_lock_keeps_no_driver_from_it(tmp_path):

@@ -47,7 +47,8 @@ class Verdict:
 class Unfinished:
     """Ray's controller as the inner scheduler sees it: with the trials that have not ended.
 
-    Ray's schedulers look for a trial to run by going through all trials at every event, 0.5 ms with 10,000 of them.
+    Ray's schedulers look for a trial to run by going through all trials at every event: 0.5 ms with
+    10,000 trials.
     """
 
     def __init__(self, controller: Any, trials: dict[str, Trial]) -> None:
@@ -85,8 +86,8 @@ class JournalingScheduler(TrialScheduler):
         self._mutable = mutable
         self._explain = Explainer(inner, experiment.metric, experiment.mode)
         self._judged_any = resumed
-        self._judged: dict[str, int] = {}  # trial -> the last epoch with a decision
-        self._times_asked: Counter[tuple[int, int]] = Counter()  # (trial, epoch) -> how often it was judged
+        self._judged: dict[str, int] = {}  # trial -> the last epoch that was judged; empty with pbt
+        self._times_asked: Counter[tuple[int, int]] = Counter()  # (trial, epoch) -> number of judgements; pbt's
         self._waiting: set[str] = set()  # trials that should pause and have not reported since
         self._concurrent = concurrent
         self._known: set[str] = set()  # unfinished trials of the inner scheduler, those of a replay too
@@ -108,7 +109,7 @@ class JournalingScheduler(TrialScheduler):
         return True  # `build_scheduler` has set them
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Gives the inner scheduler a new trial; one that the replay added, or that is tried again, is known to it."""
+        """Gives a trial to the inner scheduler, unless it has it from the replay or from before a retry."""
         if not isinstance(tune_controller, BareStage):
             self._queue.pop(trial.trial_id, None)
             self._queue[trial.trial_id] = trial  # at its end, where Ray puts it too
@@ -129,7 +130,7 @@ class JournalingScheduler(TrialScheduler):
         return controller if isinstance(controller, BareStage) else Unfinished(controller, self._queue)
 
     def on_trial_error(self, tune_controller: Any, trial: SearchTrial) -> None:
-        """Takes a failed trial from the inner scheduler; one that is tried again keeps its rung and bracket."""
+        """Removes a failed trial from the inner scheduler; one that is retried stays, with its rung and bracket."""
         if not trial.will_retry:
             self._forget(trial)
             self._inner.on_trial_error(tune_controller, trial)
@@ -171,7 +172,7 @@ class JournalingScheduler(TrialScheduler):
         return f"trained its {self.max_epochs} epochs" if epoch >= self.max_epochs else ""
 
     def _ask(self, tune_controller: Any, trial: Trial, result: dict[str, Any], value: float) -> str:
-        """Asks the inner scheduler for its decision; journals it if the scheduler compared or changed anything."""
+        """Asks the inner scheduler for its decision; journals it unless nothing was compared or changed."""
         trial_id, epoch, before = trial.trial_id, result["training_iteration"], dict(trial.config)
         # Read before the scheduler decides: afterwards the rung also contains this trial.
         compared = self._explain.before(trial, result)
@@ -191,7 +192,7 @@ class JournalingScheduler(TrialScheduler):
         return action
 
     def _seeded(self, trial: int, epoch: int) -> AbstractContextManager[None]:
-        """Seeds the draws of one decision; only population based training draws when it gets a report."""
+        """Seeds the draws of one decision; only population-based training draws when it gets a report."""
         if self._experiment.scheduler != "pbt":
             return nullcontext()
         # A trial that is put back to an earlier epoch is judged there again. With the same draws it would change in
@@ -216,7 +217,7 @@ class JournalingScheduler(TrialScheduler):
         self._inner.on_trial_remove(tune_controller, trial)
 
     def _removed(self, trial: Trial) -> None:
-        """Journals that the scheduler stops a paused trial: it returns no decision, but makes Ray stop the trial."""
+        """Journals a paused trial's stop, for which the scheduler returns no decision: it makes Ray stop the trial."""
         last = trial.last_result or {}
         if trial.trial_id not in self.verdicts and not self._halt.reason and "training_iteration" in last:
             value = plain(last.get(self.metric))
@@ -242,7 +243,8 @@ class JournalingScheduler(TrialScheduler):
     def _refuse(self, trial_id: str, epoch: int, value: Any, metrics: dict[str, Any]) -> str:
         """Why the report cannot be compared; empty if it can.
 
-        If the first report of a search lacks the metric, the whole search is refused.
+        Until a report of a new search was judged, a report without a usable metric refuses the whole search: the
+        searched metric must be a number, and the metrics of --stop must be there.
         """
         missing = [name for name in self._limits if name not in metrics and name != EPOCH]
         if isinstance(value, (int, float)) and not isinstance(value, bool) and (self._judged_any or not missing):
@@ -280,7 +282,7 @@ class JournalingScheduler(TrialScheduler):
             epoch=epoch,
             rung=compared.rung,
             bracket=compared.bracket,
-            **({} if compared.band is None else {"band": compared.band}),
+            band=compared.band,
             value=number,
             cutoff=compared.cutoff,
             recorded=compared.recorded,

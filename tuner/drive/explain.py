@@ -25,8 +25,8 @@ class Comparison:
     Attributes:
         bracket: the bracket's number, for HyperBand and BOHB in its band.
         band: the band's number, for HyperBand and BOHB.
-        cutoff: the value that the trial had to reach, with the metric's own sign; None if nothing was compared.
-        recorded: the number of other trials that the cutoff was computed from.
+        cutoff: the value that the trial had to reach, with the metric's own sign; None if nothing was compared yet.
+        recorded: the number of other trials that have a value there.
         value: the compared value, if it is not the metric of this report but, for example, the trial's best.
     """
 

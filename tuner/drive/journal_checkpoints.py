@@ -29,6 +29,7 @@ class JournalCheckpoints:
         self._at_once = experiment.scheduler == "pbt"  # pbt copies checkpoints between trials during the replay
         self._best: dict[str, tuple[float, int]] = {}
         self._named: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
+        self._last: dict[str, tuple[Path, int]] = {}  # trial -> the path and epoch of its last checkpoint
 
     def add(self, trial: Trial, report: Event) -> None:
         """Notes the path and the metrics of the checkpoint that a journaled report names, for `register`.
@@ -53,6 +54,7 @@ class JournalCheckpoints:
         metrics["improved"] = report["epoch"] if improved else 0
         count_checkpoints_from(trial, int(path.name.rpartition("_")[2]))
         self._named.setdefault(trial.trial_id, []).append((path, metrics))
+        self._last[trial.trial_id] = path, report["epoch"]
         if self._at_once:
             self.register(trial)
 
@@ -68,6 +70,6 @@ class JournalCheckpoints:
             note_checkpoint(trial, Checkpoint.from_directory(path.absolute()), metrics)
 
     def reaches(self, trial_id: str, epoch: int) -> bool:
-        """Whether the trial's last checkpoint in the journal is of this epoch and exists; False after `register`."""
-        path, metrics = self._named.get(trial_id, [(Path(), {})])[-1]
-        return metrics.get("training_iteration") == epoch and path.exists()
+        """Whether the trial's last checkpoint in the journal is of this epoch and exists."""
+        path, last = self._last.get(trial_id, (Path(), 0))
+        return last == epoch and path.exists()

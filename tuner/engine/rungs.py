@@ -25,7 +25,7 @@ class Bracket(_Bracket):
         self._rungs = self.rule.rungs
 
     def cutoff(self, recorded: Rewards) -> float | None:
-        """Returns the reward that a trial must reach to continue; None if the rung is empty."""
+        """Returns the reward that a trial must reach to continue; None if no reward is recorded at the rung."""
         return cutoff(recorded.in_order, self.rf)
 
 
@@ -38,7 +38,7 @@ class AshaScheduler(AsyncHyperBandScheduler):
         self._brackets = [self._bracket]
 
     def comparison(self, trial_id: str, epoch: int) -> AshaComparison | None:
-        """Returns how ASHA will judge a trial's report of this epoch; None if it compares that report with nothing."""
+        """Returns how ASHA will judge a trial's report of this epoch; None if the report counts at no rung."""
         return self._bracket.rule.comparison(trial_id, epoch)
 
 

@@ -56,6 +56,8 @@ def event_of(line: bytes, is_sealed: bool) -> Event:
     elif is_sealed:
         raise ValueError("its checksum is missing")
     event: Event = parsed(line)
+    if not isinstance(event, dict):
+        raise ValueError("it is no JSON object")
     if b'nan"' in line or b'inf"' in line:
         _replace_words(event, ("value", "cutoff"))
         if event["event"] == "report" and isinstance(event["metrics"], dict):

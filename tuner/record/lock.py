@@ -27,7 +27,7 @@ def only_driver(folder: Path) -> Iterator[None]:
     system the lock works between hosts if the file system's flock does (NFS 4 does, and Lustre mounted with flock).
 
     Raises:
-        RequestError, OSError: another driver has the lock, or the folder cannot be written to.
+        RequestError: another driver has the lock, or the folder cannot be written to.
     """
     lock = FileLock(folder / LOCK)
     try:
@@ -37,13 +37,20 @@ def only_driver(folder: Path) -> Iterator[None]:
             f"{folder}: {_holder(folder)} is running this experiment; wait for its end, or stop it with Ctrl-C there"
         ) from None
     except OSError as error:
-        raise RequestError(f"{folder}: cannot be written to ({error.strerror}); give another --results") from None
+        raise _unwritable(folder, error) from None
     try:
         # This replaces the file instead of opening it, because it may be a link to a file that must not change.
-        write_atomically(folder / HOLDER, f"process {os.getpid()} on {socket.gethostname()}\n")
+        try:
+            write_atomically(folder / HOLDER, f"process {os.getpid()} on {socket.gethostname()}\n")
+        except OSError as error:
+            raise _unwritable(folder, error) from None
         yield
     finally:
         lock.release()
+
+
+def _unwritable(folder: Path, error: OSError) -> RequestError:
+    return RequestError(f"{folder}: cannot be written to ({error.strerror}); give another --results")
 
 
 def driver_of(folder: Path) -> str:

@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 def kept(function: Callable[Concatenate[Record, Rest], Result]) -> Callable[Concatenate[Record, Rest], Result]:
-    """Caches a pure function's result inside the record that is its first argument.
+    """Caches a function's result inside the record that is its first argument; later calls return the same object.
 
     Callers must not change the result. All other arguments must be hashable. Without the cache the dashboard takes
     1.2 s to draw 10,000 trials, and it does so after each event. The result is freed with its record. Two threads may
@@ -38,7 +38,8 @@ def kept(function: Callable[Concatenate[Record, Rest], Result]) -> Callable[Conc
 class Report(NamedTuple):
     """A trial's metrics after `epoch` epochs; `checkpoint` is a path relative to the experiment's folder.
 
-    `order` is the number of its event in the journal. It gives the order of reports with the same `time`.
+    `order` numbers the search's reports by arrival (in a journal: the event's number). It orders reports of equal
+    `time`.
     """
 
     epoch: int
@@ -72,7 +73,7 @@ class TrialRecord:
 
     Attributes:
         status: suggested, running, completed, pruned, failed or interrupted.
-        reason: why the trial ended.
+        reason: why the trial ended; empty before that.
         order: the number of the trial's first event in the journal.
         changed_at: the number of its last event.
         spans: start and end of each time span on a worker, in unix seconds.
@@ -88,7 +89,7 @@ class TrialRecord:
     errors: tuple[str, ...] = ()
     resources: dict[str, Any] = field(default_factory=dict)
     node: str = ""
-    seconds: float = 0.0  # on a worker: sum over sessions, each from its start to its last event
+    seconds: float = 0.0  # on a worker: sum over runs, each from its start to its last report, failure or end
     order: int = 0
     changed_at: int = 0
     spans: tuple[tuple[float, float], ...] = ()
@@ -120,7 +121,7 @@ def sign_of(mode: str) -> int:
 
 
 def finite(value: Any) -> float | None:
-    """Returns the value if it is a finite number, else None; integers of 2**63 and more count as not finite."""
+    """Returns the value if it is a finite number, else None: not for booleans and integers beyond +-2**63."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return (
@@ -204,7 +205,7 @@ class _Building:
 
     def _report(self, event: Event, order: int) -> None:
         epoch = event["epoch"]
-        # A restart without a checkpoint reports the same epochs again; the later report of an epoch counts.
+        # A restart reports the epochs after its checkpoint again; the later report of an epoch counts.
         if epoch in self.reports:
             self.repeated.append(self.reports[epoch])
         self.reports[epoch] = Report(epoch, event["metrics"], event.get("checkpoint"), event["time"], order)

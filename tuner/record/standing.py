@@ -29,7 +29,7 @@ class Rank(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A decision: its margin to the cutoff (infinite without a cutoff), its trial's index, its number in the trial."""
+    """A scheduler's decision: its distance to the cutoff (infinite without one), its trial's index, its number there."""
 
     margin: float
     place: int
@@ -37,7 +37,7 @@ class Call(NamedTuple):
 
 
 class Improvement(NamedTuple):
-    """A new best value of the search: the epochs that all trials had trained by then, the value, the trial's index."""
+    """A new best value of the search: the number of reports by then, the value, the trial's index."""
 
     epochs: int
     value: float
@@ -59,7 +59,7 @@ class RungSummary(NamedTuple):
         reached: number of trials that reached the rung.
         went_on, stopped, waiting: how many of them continued, were pruned, or are paused there.
         scores: their finite values in ascending order, with the sign that makes larger values better.
-        cutoff_then: the cutoff of the rung's latest decision.
+        cutoff_then: the cutoff of the rung's decision with the most recorded trials.
     """
 
     rung: int
@@ -142,7 +142,10 @@ class Tally:
         self._any_saved = False
 
     def update(self, trials: Sequence[TrialRecord]) -> Standing:
-        """Returns the current summary; `trials` has the trials of the last update in the same order, then new ones."""
+        """Updates the summary and returns it.
+
+        The caller must pass all trials in the order of the last update, with new ones at the end.
+        """
         pairs = enumerate(zip_longest(self._trials, trials))
         changed = [(place, old, new) for place, (old, new) in pairs if old is not new]
         self._trials = tuple(trials)

@@ -22,7 +22,10 @@ Action = Literal["continue", "stop", "pause"]
 
 
 class Judged(NamedTuple):
-    """A rule's decision on one report; `rung` and `cutoff` are None if the rule compared nothing."""
+    """A rule's decision on one report.
+
+    `rung` is None away from a rung; `cutoff` is None if there was no value to compare with.
+    """
 
     action: Action = "continue"
     rung: int | float | None = None
@@ -172,7 +175,7 @@ class _Curve:
 
 
 class _Bracket:
-    """One bracket of HyperBand: its number of trials, and the epoch of its next rung."""
+    """One bracket of HyperBand: its number of trials, the epoch of its next rung, and its halvings to come."""
 
     def __init__(self, size: int, rung: int, halvings: int) -> None:
         self.size, self.rung, self.halvings = size, rung, halvings

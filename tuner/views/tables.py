@@ -1,4 +1,6 @@
-"""Builds an experiment's tables as rows of plain data: summary, trials, rungs, decisions. Pure: no files, no clock.
+"""Builds an experiment's tables as rows of plain data: summary, trials, rungs and decisions.
+
+Of the disk it reads only which checkpoints exist, for the best trial.
 
 The service sends these rows and the report prints them. A float may be nan or infinite; JSON then has it as a string.
 """
@@ -35,7 +37,8 @@ class BestRow:
 class TrialRow:
     """One trial. `best` and `last` are values of the search's metric.
 
-    `seconds` is the training time over all restarts. `rung` is the rung, in epochs, at which the trial was stopped.
+    `seconds` is the time on a worker over all restarts. `rung` is the rung, in epochs, at which a rule stopped the
+    trial; None if none did.
     """
 
     trial: str
@@ -58,9 +61,9 @@ class RungRow:
     """One rung of one bracket.
 
     `came` trials reached it; of these, `went_on` were promoted, `stopped` were pruned, and `waiting` wait there.
-    `cutoff_then` is the last cutoff that a trial was compared with. `cutoff_now` and `would_pass_now` compare every
-    trial that reached the rung with all others that reached it. Both are None for schedulers other than asha, whose
-    rule is a percentile of the rung.
+    `cutoff_then` is the cutoff of the decision with the most recorded trials. `cutoff_now` is asha's cutoff over all
+    trials that reached the rung; `would_pass_now` counts those that pass it. Both are None for other schedulers, and
+    if no value is finite.
     """
 
     rung: int
