@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tuner.drive import driver
-from tuner.errors import say
+from tuner.drive.patience import patience
+from tuner.errors import InterruptedEarly, say
 from tuner.record.lock import only_driver
 from tuner.spec.experiment import Experiment
 
@@ -50,9 +51,15 @@ def run_session(
         stack.enter_context(driver.ray_here(experiment, imports))
     from tuner.drive import console, preflight, session
 
-    request = session.load_data(requested())
-    if checked:
-        preflight.check(request)
+    try:
+        with patience("reading the space and its data"):
+            request = session.load_data(requested())
+        if checked:
+            preflight.check(request)
+    except KeyboardInterrupt:
+        if not new:
+            raise
+        raise InterruptedEarly("interrupted before the first trial; no folder was made") from None
     say(*console.heading(request))
     if experiment.address:
         stack.enter_context(driver.ray_at(request.experiment, request.loaded_space))
