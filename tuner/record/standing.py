@@ -29,7 +29,7 @@ class Rank(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A scheduler's decision: its distance to the cutoff (infinite without one), its trial's index, its number there."""
+    """A scheduler's decision: its distance to the cutoff (inf without one), its trial's index, its number in it."""
 
     margin: float
     place: int
