@@ -255,7 +255,7 @@ class JournalingScheduler(TrialScheduler):
         else:
             what = f"reports {self.metric!r} as {value!r} at epoch {epoch}, which is not a number"
         if not self._judged_any:
-            hint = nearest(name, metrics)
+            hint = nearest(name, metrics) or (f"; give one of these as {option}" if name not in metrics else "")
             self._halt.refuse(RequestError(f"{option} {name}: trial {trial_id} {what}{hint}"))
         return f"the trial {what}"
 
