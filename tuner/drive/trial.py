@@ -28,6 +28,7 @@ from tuner.record.checkpoints import STATE
 from tuner.record.records import sign_of
 from tuner.record.report_keys import WAITS
 from tuner.spec.parameters import merged
+from tuner.spec.spaces import place_of
 from tuner.training.task import Task
 from tuner.training.trial_spec import TrialSpec, trial_seed
 from tuner.training.usage import hold_to_share
@@ -152,17 +153,18 @@ def train_function(config: dict[str, Any], *, function: Any, goal: Goal) -> None
         output = function(dict(spec.config))
         for metrics in output if inspect.isgenerator(output) else [output]:
             if metrics is not None:
-                tune.report(metrics_of(metrics))
+                tune.report(metrics_of(metrics, function))
 
 
-def metrics_of(output: Any) -> dict[str, Any]:
+def metrics_of(output: Any, function: Any) -> dict[str, Any]:
     """The metrics that a function has returned or yielded; a number is the search's metric."""
     if isinstance(output, dict):
         return output
     if isinstance(output, Number) or getattr(output, "size", 0) == 1 or getattr(output, "numel", int)() == 1:
         return {DEFAULT_METRIC: output}
     raise ValueError(
-        f"the function returns a {type(output).__name__}: return one number, the metric, or a dict of metrics"
+        f"the function{place_of(function)} returns a {type(output).__name__}: return one number, the metric, or a dict "
+        f"of metrics"
     )
 
 
