@@ -160,7 +160,7 @@ def metrics_of(output: Any, function: Any) -> dict[str, Any]:
     """The metrics that a function has returned or yielded; a number is the search's metric."""
     if isinstance(output, dict):
         return output
-    if isinstance(output, Number) or getattr(output, "size", 0) == 1 or getattr(output, "numel", int)() == 1:
+    if isinstance(output, Number) or getattr(output, "numel", int)() == 1:  # a tensor
         return {DEFAULT_METRIC: output}
     raise ValueError(
         f"the function{place_of(function)} returns a {type(output).__name__}: return one number, the metric, or a dict "
