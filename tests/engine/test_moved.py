@@ -16,8 +16,10 @@ from ray.tune.schedulers import (
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter
 from ray.tune.search.optuna import OptunaSearch
 
+from tuner.drive.schedulers import build_scheduler
 from tuner.engine.moved import MOST_REPORTS, moved
 from tuner.errors import RequestError
+from tuner.spec.experiment import Experiment
 
 SPACE = {"x": tune.uniform(0, 1), "steps": 5}
 
@@ -132,7 +134,17 @@ def test_the_callers_options_take_precedence(of):
     of(scheduler=ResourceChangingScheduler(), options={"scheduler": "asha"})
 
 
-def test_a_stopper_is_not_used_and_told(of):
-    assert (
-        "stop=MaximumIterationStopper is not used" in of(run={"stop": tune.stopper.MaximumIterationStopper(3)}).notes[0]
-    )
+def test_a_stopper_needs_a_limit_in_its_place(of):
+    run = {"stop": tune.stopper.MaximumIterationStopper(3)}
+    with pytest.raises(
+        RequestError, match="stop=MaximumIterationStopper, which tuner cannot use: give the most reports"
+    ):
+        of(run=run)
+    assert of(run=run, options={"max_epochs": 5}).notes == ("stop=MaximumIterationStopper is not used",)
+
+
+def test_a_function_that_pbt_draws_from_reaches_rays_scheduler(of):
+    changes = {"x": lambda: 0.75, "steps": [1, 2]}
+    found = of(scheduler=PopulationBasedTraining("training_iteration", hyperparam_mutations=changes))
+    built = build_scheduler(Experiment(space="s", scheduler="pbt"), found.space)
+    assert built._hyperparam_mutations["x"]() == 0.75 and built._hyperparam_mutations["steps"] == [1, 2]

@@ -64,9 +64,15 @@ def moved(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> Moved:
         raise RequestError("the Tuner has no param_space: write there what its search_alg searches, as tune.uniform")
     searcher, limit = _unlimited(config.search_alg)
     own = _scheduling(config.scheduler)
-    stop, notes = _stopping(run.stop)
+    stop, stopper = _stopping(run.stop)
+    notes = [f"stop={stopper} is not used"] if stopper else []
     epochs = [number for number in (stop.pop(EPOCH, None), own.pop("max_epochs", None)) if number]
     if not epochs and "max_epochs" not in options:
+        if stopper:
+            raise RequestError(
+                f"the Tuner ends trials by stop={stopper}, which tuner cannot use: give the most reports of a trial, as "
+                f"search(tuner, max_epochs=100)"
+            )
         notes += [f"nothing limits the reports of a trial; it ends after {MOST_REPORTS}: max_epochs= is another number"]
     points = getattr(searcher, "_points_to_evaluate", None)
     params, passed = _divided(parts.param_space)
@@ -136,12 +142,13 @@ def _domain(mutation: Any) -> Any:
     return mutation if isinstance(mutation, Domain) else tune.sample_from(lambda spec: mutation())
 
 
-def _stopping(stop: Any) -> tuple[dict[str, float], list[str]]:
-    """The metrics and values at which a trial ends; a line for what else the Tuner names."""
-    if not isinstance(stop, Mapping):
-        name = getattr(stop, "__name__", type(stop).__name__)
-        return {}, [f"stop={name} is not used: stop={{metric: value}} and max_epochs= end trials"] if stop else []
-    return {name: value for name, value in stop.items() if name != "done"}, []  # Ray's trials end at done anyway
+def _stopping(stop: Any) -> tuple[dict[str, float], str]:
+    """The metrics and values at which a trial ends; the name of a stopper, which tuner does not use."""
+    if stop and not isinstance(stop, Mapping):
+        return {}, getattr(stop, "__name__", type(stop).__name__)
+    return {
+        name: value for name, value in (stop or {}).items() if name != "done"
+    }, ""  # Ray ends a trial at done anyway
 
 
 def _resources(trainable: Any, config: Mapping[str, Any]) -> dict[str, Any]:

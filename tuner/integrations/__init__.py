@@ -1,1 +1,1 @@
-"""What scripts of other libraries import to become a space; each module needs its library."""
+"""Joints to other libraries: the user imports one module for each."""
