@@ -61,7 +61,9 @@ def moved(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> Moved:
     if not (config.metric or "metric" in options):
         raise RequestError('the Tuner names no metric: give one, as search(tuner, metric="loss", mode="min")')
     if not parts.param_space:
-        raise RequestError("the Tuner has no param_space: write there what its search_alg searches, as tune.uniform")
+        raise RequestError(
+            "the Tuner has no param_space: write there what its search_alg searches, with tune.uniform and the like"
+        )
     searcher, limit = _unlimited(config.search_alg)
     own = _scheduling(config.scheduler)
     stop, stopper = _stopping(run.stop)
@@ -70,8 +72,8 @@ def moved(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> Moved:
     if not epochs and "max_epochs" not in options:
         if stopper:
             raise RequestError(
-                f"the Tuner ends trials by stop={stopper}, which tuner cannot use: give the most reports of a trial, as "
-                f"search(tuner, max_epochs=100)"
+                f"the Tuner ends trials by stop={stopper}, which tuner cannot use: give the most reports of a trial, "
+                f"as search(tuner, max_epochs=100)"
             )
         notes += [f"nothing limits the reports of a trial; it ends after {MOST_REPORTS}: max_epochs= is another number"]
     points = getattr(searcher, "_points_to_evaluate", None)
