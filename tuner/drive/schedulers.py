@@ -71,7 +71,7 @@ def _pbt(experiment: Experiment, space: Space) -> TrialScheduler:
 
 
 def _mutation(domain: Any) -> Any:
-    # For a list, PBT moves to an adjacent value. For a tune.choice, it multiplies by 0.8 or 1.2, which is no choice.
+    # From a list, PBT takes a random or an adjacent value. A value of a tune.choice it may multiply by 0.8 or 1.2.
     kind = domains.kind(domain)
     if kind == "sample_from":
         return domain.sample  # PBT takes a function, but no tune.sample_from
