@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike, fspath
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
 
 from tuner.drive.resumed_experiment import ResumedExperiment, load_resumed
 from tuner.drive.trust import refuse_cluster
@@ -23,6 +23,8 @@ from tuner.spec.space import Space
 from tuner.spec.spaces import LoadedSpace, find_space, importing
 
 if TYPE_CHECKING:
+    from ray import tune
+
     from tuner.drive.best import BestModel
     from tuner.drive.result import SearchResult
     from tuner.drive.session import Done, Request
@@ -35,7 +37,7 @@ NAMES = {field.name for field in dataclasses.fields(Experiment)} - {"space"}  # 
 
 @overload
 def search(
-    space: AnySpace | None = None,
+    space: AnySpace | tune.Tuner | None = None,
     *,
     resume: str = "",
     trust: bool = False,
@@ -48,7 +50,7 @@ def search(
 
 @overload
 def search(
-    space: AnySpace | None = None,
+    space: AnySpace | tune.Tuner | None = None,
     *,
     resume: str = "",
     trust: bool = False,
@@ -60,7 +62,7 @@ def search(
 
 
 def search(
-    space: AnySpace | None = None,
+    space: AnySpace | tune.Tuner | None = None,
     *,
     resume: str = "",
     trust: bool = False,
@@ -76,7 +78,8 @@ def search(
 
     Args:
         space: a Space, a name in search_spaces/, a path to a .py file, or a module with a `space`. A resumed search
-            needs none if its experiment names a file or module.
+            needs none if its experiment names a file or module. A script that was written for Ray Tune may give its
+            `tune.Tuner`, whose arguments are then the options' defaults.
         resume: the name of the experiment to resume, or "latest".
         trust: with `resume`, run the folder's code even if it has changed or the folder belongs to another user.
         preflight: whether to try a new search's space on one batch before the first trial.
@@ -94,7 +97,8 @@ def search(
             raise RequestError(f"table {table!r}: must be one of {', '.join(TABLES)}")
         asked = Asked(resume, trust, preflight, dry_run, table)
         try:
-            done = _searched(space, asked, _checked(options))
+            given, options = _moved(space, options)
+            done = _searched(given, asked, _checked(options))
         except KeyboardInterrupt as error:  # a second interrupt, or one outside of the search itself
             if isinstance(error, InterruptedEarly) or not (asked.begun and asked.begun[-1].folder.exists()):
                 raise
@@ -137,6 +141,20 @@ def in_python() -> Iterator[None]:
         yield
     except RequestError as error:
         raise RequestError(re.sub(r"--([a-z][a-z-]*)", named, str(error))) from error.__cause__
+
+
+def _moved(space: AnySpace | tune.Tuner | None, options: dict[str, Any]) -> tuple[AnySpace | None, dict[str, Any]]:
+    """The space and options of a search; those that a `tune.Tuner` declares if one is given."""
+    if type(space).__module__ != "ray.tune.tuner":
+        return cast("AnySpace | None", space), options
+    from tuner.engine.moved import moved
+
+    try:
+        own = moved(cast("tune.Tuner", space), options)
+    except ValueError as error:  # the Space refuses what the Tuner declares
+        raise RequestError(f"the Tuner: {error}") from None
+    say(*(f"NOTE: the Tuner: {note}" for note in own.notes))
+    return own.space, own.options | options
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:

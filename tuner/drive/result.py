@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tuner.drive.answer import trials_table
-from tuner.drive.best import CONFIG, METRICS
+from tuner.drive.best import CHECKPOINT, CONFIG, METRICS
 from tuner.errors import RequestError, blamed
 from tuner.record.files import json_in
 from tuner.record.results import ExperimentRecord
@@ -19,18 +19,34 @@ from tuner.spec.parameters import merged
 from tuner.views.labels import escaped, figures, setting
 from tuner.views.tables import counts, trial_rows
 
+if TYPE_CHECKING:
+    from ray import tune
+
 MOST_SHOWN = 10  # trials in a notebook's view
 
 
 @dataclass(frozen=True)
 class BestTrial:
-    """The best trial so far: its setting, the metrics of its best epoch, and its `test` metrics; None if not tested."""
+    """The best trial so far: its setting, the metrics of its best epoch, and its `test` metrics; None if not tested.
+
+    `checkpoint` is what a `Space(train=...)` saved at the best epoch, as Ray Tune's Checkpoint; None before the end.
+    """
 
     trial: str
     epoch: int
     config: dict[str, Any]
     metrics: dict[str, Any]
     test: dict[str, Any] | None = None
+    _best: Path | None = field(default=None, repr=False)  # the folder best/, if it has this trial and epoch
+
+    @property
+    def checkpoint(self) -> tune.Checkpoint | None:
+        saved = self._best and self._best / CHECKPOINT
+        if not (saved and saved.is_dir()):
+            return None
+        from ray import tune
+
+        return tune.Checkpoint.from_directory(saved)
 
 
 @dataclass(frozen=True)
@@ -54,8 +70,10 @@ class SearchResult:
             return None
         trial, report = winner
         config = merged(self._record.constants, trial.config)
+        best = self.folder / "best"
+        test = _test_of(best, trial.id, report.epoch)
         return BestTrial(
-            trial.id, report.epoch, config, dict(report.metrics), _test_of(self.folder, trial.id, report.epoch)
+            trial.id, report.epoch, config, dict(report.metrics), test or None, None if test is None else best
         )
 
     @cached_property
@@ -126,12 +144,11 @@ def load(folder: str | PathLike[str]) -> SearchResult:
     return SearchResult(place, record.state, record)
 
 
-def _test_of(folder: Path, trial: str, epoch: int) -> dict[str, Any] | None:
-    """The test metrics of best/metrics.json, if they are those of this trial and epoch."""
-    best = folder / "best"
+def _test_of(best: Path, trial: str, epoch: int) -> dict[str, Any] | None:
+    """The test metrics of best/metrics.json, which may be empty; None if it has not those of this trial and epoch."""
     try:
         config, metrics = json_in(best, CONFIG), json_in(best, METRICS)
         same = (config["trial"], config["epoch"]) == (trial, epoch)
-        return dict(metrics["test"]) if same and metrics["test"] else None
+        return dict(metrics["test"] or {}) if same else None
     except (OSError, ValueError, KeyError, TypeError, RequestError):
         return None  # there is no readable answer yet

@@ -66,7 +66,10 @@ def _pbt(experiment: Experiment, space: Space) -> TrialScheduler:
 
 def _mutation(domain: Any) -> Any:
     # From a list, PBT takes a random or an adjacent value. A value of a tune.choice it may multiply by 0.8 or 1.2.
-    return domains.values_of(domain) if domains.kind(domain) in ("choice", "grid_search") else domain
+    kind = domains.kind(domain)
+    if kind == "sample_from":
+        return domain.sample  # PBT takes a function, but no tune.sample_from
+    return domains.values_of(domain) if kind in ("choice", "grid_search") else domain
 
 
 BUILDERS: dict[str, Callable[[Experiment, Space], Any]] = {

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Number
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +28,7 @@ from tuner.record.checkpoints import STATE
 from tuner.record.records import sign_of
 from tuner.record.report_keys import WAITS
 from tuner.spec.parameters import merged
+from tuner.spec.spaces import place_of
 from tuner.training.task import Task
 from tuner.training.trial_spec import TrialSpec, trial_seed
 from tuner.training.usage import hold_to_share
@@ -136,11 +138,11 @@ def run_epochs(training: Epochs, save: Callable[[float, Path], None], best: floa
         patiently(report_of, report, partial(save, best) if math.isfinite(value) else None)
 
 
-def train_function(config: dict[str, Any], *, function: Any, goal: Goal) -> Any:
+def train_function(config: dict[str, Any], *, function: Any, goal: Goal) -> None:
     """Runs a function or class that was written for Ray Tune; a function may report, yield or return its metrics."""
     spec = goal.spec_of(config)
     start_clean(spec.num_threads, spec.gpus)
-    reporter = begin_reports()
+    reporter = begin_reports(goal.metric)
     random.seed(spec.seed)
     np.random.seed(spec.seed)
     if "torch" in sys.modules:
@@ -149,11 +151,21 @@ def train_function(config: dict[str, Any], *, function: Any, goal: Goal) -> Any:
         if inspect.isclass(function):
             return run_class(function, dict(spec.config))
         output = function(dict(spec.config))
-        if not inspect.isgenerator(output):
-            return output
-        for metrics in output:
-            tune.report(metrics if isinstance(metrics, dict) else {DEFAULT_METRIC: metrics})
-    return None
+        for metrics in output if inspect.isgenerator(output) else [output]:
+            if metrics is not None:
+                tune.report(metrics_of(metrics, function))
+
+
+def metrics_of(output: Any, function: Any) -> dict[str, Any]:
+    """The metrics that a function has returned or yielded; a number is the search's metric."""
+    if isinstance(output, dict):
+        return output
+    if isinstance(output, Number) or getattr(output, "numel", int)() == 1:  # a tensor
+        return {DEFAULT_METRIC: output}
+    raise ValueError(
+        f"the function{place_of(function)} returns a {type(output).__name__}: return one number, the metric, or a dict "
+        f"of metrics"
+    )
 
 
 def start_clean(num_threads: int, gpus: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from ray.train._internal.session import get_session
-from ray.tune.result import RESULT_DUPLICATE
+from ray.tune.result import DEFAULT_METRIC, RESULT_DUPLICATE
 from ray.tune.utils.util import Tee
 
 from tuner.engine.output import Bounded, flushed
@@ -21,11 +21,12 @@ from tuner.training.usage import Usage
 class Reporter:
     """Replaces the session's `report`: converts one-element tensors to numbers and adds CPU, GPU and memory usage.
 
-    Ray's own `report` refuses tensors, since the driver may lack the device that they are on.
+    Ray's own `report` refuses tensors, since the driver may lack the device that they are on. A number that Ray reports
+    without a name, such as a function's return value, gets the name of the search's metric.
     """
 
-    def __init__(self, report: Callable[..., None]) -> None:
-        self._report, self._usage = report, Usage()
+    def __init__(self, report: Callable[..., None], metric: str) -> None:
+        self._report, self._usage, self._metric = report, Usage(), metric
         self.stopped_by_ray = False
 
     def __call__(self, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
@@ -33,7 +34,8 @@ class Reporter:
         # the trial's function returns, and WAITS.
         if RESULT_DUPLICATE not in metrics and WAITS not in metrics:
             # The trial's metrics take precedence over this process's usage: a ddp trial reports its workers' usage.
-            metrics = self._usage.read() | {name: as_number(name, value) for name, value in metrics.items()}
+            named = {self._metric if name == DEFAULT_METRIC else name: value for name, value in metrics.items()}
+            metrics = self._usage.read() | {name: as_number(name, value) for name, value in named.items()}
         try:
             self._report(metrics, *args, **kwargs)
         except SystemExit:
@@ -41,11 +43,11 @@ class Reporter:
             raise
 
 
-def begin_reports() -> Reporter:
+def begin_reports(metric: str = DEFAULT_METRIC) -> Reporter:
     """Installs a `Reporter` in this worker's session for a new trial, and limits the trial's output."""
     logging.getLogger("ray.train._internal.storage").setLevel(logging.WARNING)  # else two lines per checkpoint
     session = get_session()
-    session.report = reporter = Reporter(type(session).report.__get__(session))
+    session.report = reporter = Reporter(type(session).report.__get__(session), metric)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, Tee):  # Ray's, new for each trial; it writes to the worker's log and to the trial's file
             stream.write, stream.flush = Bounded(stream.write), flushed(stream.flush)

@@ -105,6 +105,7 @@ def _sources(space: Space) -> set[str]:
     while todo and len(seen) < MOST_FUNCTIONS:
         value = todo.pop()
         while isinstance(value, functools.partial):
+            todo += [each for each in (*value.args, *value.keywords.values()) if callable(each)]
             value = value.func
         if not (isinstance(value, type) or hasattr(value, "__code__")):
             value = getattr(value, "__func__", type(value))  # of a bound method, or the class of a callable object

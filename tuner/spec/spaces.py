@@ -47,7 +47,8 @@ class LoadedSpace:
     def label(self) -> str:
         """A short name, with which the names of its experiments begin."""
         if is_live(self.name):
-            return self.path.stem if self.path else "notebook"
+            script = self.path or getattr(sys.modules[MAIN], "__file__", None)
+            return Path(script).stem.strip("_") if script else "notebook"
         return Path(self.name).stem
 
 

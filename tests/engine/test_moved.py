@@ -1,0 +1,150 @@
+"""Tuners of scripts that were written for Ray Tune, as a space and options; nothing is searched."""
+
+import random
+from argparse import Namespace
+from datetime import timedelta
+
+import pytest
+from ray import tune
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    HyperBandScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+    ResourceChangingScheduler,
+)
+from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter
+from ray.tune.search.optuna import OptunaSearch
+
+from tuner.drive.schedulers import build_scheduler
+from tuner.engine.moved import MOST_REPORTS, moved
+from tuner.errors import RequestError
+from tuner.spec.experiment import Experiment
+
+SPACE = {"x": tune.uniform(0, 1), "steps": 5}
+
+
+def train(config):
+    return {"loss": config["x"], "seen": config.get("layers")}
+
+
+class Stepwise(tune.Trainable):
+    def setup(self, config):
+        self.seen = config["args"].fast
+
+
+@pytest.fixture
+def of(tmp_path):
+    """`of(trainable=..., run=..., param_space=..., **tune_config)` moves such a Tuner."""
+
+    def move(trainable=train, run=None, param_space=SPACE, options=None, **config):
+        config = {"metric": "loss", "mode": "max", **config}
+        run_config = tune.RunConfig(storage_path=str(tmp_path), **(run or {}))
+        made = tune.Tuner(
+            trainable, param_space=param_space, tune_config=tune.TuneConfig(**config), run_config=run_config
+        )
+        return moved(made, options or {})
+
+    return move
+
+
+def test_what_a_tuner_declares_becomes_the_space_and_its_options(of):
+    callback = tune.Callback()
+    run = dict(stop={"training_iteration": 50, "accuracy": 0.9, "done": True}, callbacks=[callback])
+    scheduler = ASHAScheduler(max_t=81, grace_period=3, reduction_factor=3)
+    found = of(run=run, scheduler=scheduler, num_samples=7, time_budget_s=timedelta(minutes=2))
+    space = found.space
+    assert (space.metric, space.mode, space.num_samples, space.max_epochs) == ("loss", "max", 7, 50)
+    assert (space.grace_period, space.reduction_factor) == (3, 3)
+    assert space.stop == {"accuracy": 0.9} and space.callbacks == [callback] and space.constants == {"steps": 5}
+    assert found.options["scheduler"] == "asha" and found.options["searcher"] == "random"
+    assert found.options["time_budget"] == "120s" and not found.notes
+
+
+def test_a_tuner_without_limits_is_told(of):
+    found = of()
+    assert found.options["scheduler"] == "fifo" and found.space.max_epochs == MOST_REPORTS
+    assert "nothing limits the reports" in found.notes[0]
+    assert not of(options={"max_epochs": 3}).notes
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "name", "fields"),
+    [
+        (HyperBandScheduler(max_t=27), "hyperband", {"max_epochs": 27, "reduction_factor": 3}),
+        (MedianStoppingRule(time_attr="training_iteration", grace_period=4), "median", {"grace_period": 4}),
+        (MedianStoppingRule(grace_period=60), "median", {"grace_period": 1}),  # seconds
+        (ASHAScheduler(time_attr="time_total_s", max_t=3600), "asha", {"max_epochs": MOST_REPORTS}),
+    ],
+)
+def test_schedulers(of, scheduler, name, fields):
+    found = of(scheduler=scheduler)
+    assert found.options["scheduler"] == name
+    assert {field: getattr(found.space, field) for field in fields} == fields
+
+
+def test_what_pbt_changes_may_be_a_list_or_a_function(of):
+    changes = {"x": lambda: random.uniform(0, 1), "steps": [1, 2]}
+    scheduler = PopulationBasedTraining("training_iteration", perturbation_interval=4, hyperparam_mutations=changes)
+    found = of(scheduler=scheduler)
+    assert found.options["perturbation_interval"] == 4 and set(found.space.mutations) == {"x", "steps"}
+    assert found.space.mutations["steps"].categories == [1, 2]
+    assert 0 <= found.space.mutations["x"].sample() <= 1
+
+
+def test_searchers_their_points_and_their_limit(of):
+    found = of(search_alg=ConcurrencyLimiter(OptunaSearch(points_to_evaluate=[{"x": 0.5}]), max_concurrent=3))
+    assert found.options["searcher"] == "optuna" and found.options["max_concurrent_trials"] == 3
+    assert found.space.points == [{"x": 0.5}]
+    assert of(search_alg=BasicVariantGenerator(points_to_evaluate=[{"x": 0.1}])).space.points == [{"x": 0.1}]
+
+
+def test_resources(of):
+    assert of(tune.with_resources(lambda config: 1, {"cpu": 2, "gpu": 0.5})).options["gpus_per_trial"] == 0.5
+    wrapped = tune.with_resources(tune.with_parameters(train), {"cpu": 3})
+    assert of(wrapped).options["cpus_per_trial"] == 3
+    assert of(tune.with_resources(Stepwise, {"cpu": 4})).options["cpus_per_trial"] == 4
+    assert "cpus_per_trial" not in of().options
+
+
+def test_what_a_space_cannot_hold_reaches_the_function_and_the_class(of):
+    found = of(param_space={**SPACE, "layers": [64, 32]})
+    assert found.space.train({"x": 0.25}) == {"loss": 0.25, "seen": [64, 32]}
+    found = of(Stepwise, param_space={**SPACE, "args": Namespace(fast=True)})
+    assert issubclass(found.space.train, Stepwise) and found.space.train({"x": 1}).seen is True
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (dict(metric=None, mode=None), 'names no metric: give one, as search(tuner, metric="loss", mode="min")'),
+        (dict(param_space={}), "no param_space"),
+        (dict(search_alg=Namespace(searcher=1)), "no searcher Namespace: give another, as search(tuner, searcher='"),
+        (dict(scheduler=ResourceChangingScheduler()), "no scheduler ResourceChangingScheduler: give another"),
+    ],
+)
+def test_what_tuner_does_not_have_is_refused(of, given, text):
+    with pytest.raises(RequestError, match="(?s).*") as refused:
+        of(**given)
+    assert text in str(refused.value)
+
+
+def test_the_callers_options_take_precedence(of):
+    assert of(metric=None, mode=None, options={"metric": "loss", "mode": "max"}).space.mode == "max"
+    of(scheduler=ResourceChangingScheduler(), options={"scheduler": "asha"})
+
+
+def test_a_stopper_needs_a_limit_in_its_place(of):
+    run = {"stop": tune.stopper.MaximumIterationStopper(3)}
+    with pytest.raises(
+        RequestError, match="stop=MaximumIterationStopper, which tuner cannot use: give the most reports"
+    ):
+        of(run=run)
+    assert of(run=run, options={"max_epochs": 5}).notes == ("stop=MaximumIterationStopper is not used",)
+
+
+def test_a_function_that_pbt_draws_from_reaches_rays_scheduler(of):
+    changes = {"x": lambda: 0.75, "steps": [1, 2]}
+    found = of(scheduler=PopulationBasedTraining("training_iteration", hyperparam_mutations=changes))
+    built = build_scheduler(Experiment(space="s", scheduler="pbt"), found.space)
+    assert built._hyperparam_mutations["x"]() == 0.75 and built._hyperparam_mutations["steps"] == [1, 2]

@@ -1,0 +1,154 @@
+"""Functions and scripts that were written for Ray Tune or Optuna: what they return, report and ask for."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pytest
+import ray.tune.examples
+import torch
+from ray import tune
+from ray.tune.result import DEFAULT_METRIC
+from workerless import in_this_process
+
+from tuner import Space, search
+from tuner.drive.trial import metrics_of
+from tuner.engine.reports import Reporter
+from tuner.integrations import optuna as integration
+from tuner.integrations.optuna import with_trial
+from tuner.spec.live import code_digest
+
+ROOT = Path(__file__).parent.parent
+PARAMS = {"x": tune.uniform(-1, 1), "kind": tune.choice([{"name": "a", "depth": tune.randint(1, 5)}])}
+QUICK = {"wandb": "disabled", "num_samples": 3, "max_concurrent_trials": 1}
+
+
+@pytest.fixture
+def here(one_ray, tmp_path, monkeypatch):
+    """A folder to search in, with trials that train in this process."""
+    monkeypatch.chdir(tmp_path)
+    with in_this_process():
+        yield tmp_path
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """The reports of an objective, which runs without a search."""
+    reports = []
+    monkeypatch.setattr(integration.tune, "report", reports.append)
+    context = type("Context", (), {"get_trial_id": lambda self: "00007"})
+    monkeypatch.setattr(integration.tune, "get_context", context)
+    return reports
+
+
+@pytest.mark.parametrize("output", [0, 0.0, 1.5, np.float64(2), torch.tensor(4.0)])
+def test_a_number_that_a_function_returns_is_the_searchs_metric(output):
+    got = []
+    Reporter(got.append, "accuracy")(metrics_of(output, len))
+    assert got[0]["accuracy"] == float(output)
+
+
+@pytest.mark.parametrize("output", [(1.0, 2.0), [1.0], "0.5", np.zeros(3), torch.zeros(2), object()])
+def test_what_is_no_metric_is_named(output):
+    with pytest.raises(ValueError, match=f"returns a {type(output).__name__}: return one number"):
+        metrics_of(output, len)
+
+
+def objective(trial):
+    x = trial.suggest_float("x", -1, 1)
+    depth = trial.suggest_int("depth", 1, 4)
+    for step in range(3):
+        trial.report(x**2 + depth + step, step)
+        if trial.should_prune():
+            raise optuna.TrialPruned
+    return x**2 + depth + (2 if trial.number else 3)
+
+
+def test_an_objective_gets_its_parameters_and_reports(sent):
+    config = {"x": 0.5, "kind": {"name": "a", "depth": 2}}
+    assert with_trial(objective)(config) is None  # it returns the last report
+    assert [report[DEFAULT_METRIC] for report in sent] == [2.25, 3.25, 4.25]
+    assert with_trial(lambda trial: trial.suggest_float("x", -1, 1))(config) == 0.5
+
+
+def test_an_objective_that_prunes_itself_ends_without_a_value(sent):
+    def pruned(trial):
+        raise optuna.TrialPruned
+
+    assert with_trial(pruned)({"x": 1.0}) is None and not sent
+
+
+def test_a_parameter_that_the_space_lacks_is_named(sent):
+    with pytest.raises(ValueError, match=r"asked for 'depth', which is not in the space's params; they have x, y"):
+        with_trial(objective)({"x": 0.5, "y": 1})
+
+
+def test_a_changed_objective_changes_the_spaces_digest():
+    one, other = (Space(params=PARAMS, train=with_trial(each)) for each in (objective, lambda trial: 1.0))
+    assert code_digest(one) and code_digest(one) != code_digest(other)
+
+
+def test_an_objective_is_searched(here):
+    space = Space(params=PARAMS, train=with_trial(objective), metric="value", max_epochs=3)
+    result = search(space, **QUICK)
+    assert result.state == "finished" and result.best.metrics["value"] == pytest.approx(
+        result.best.config["x"] ** 2 + result.best.config["kind"]["depth"]
+    )
+
+
+def saving(config):
+    Path("weights").write_text(str(config["x"]))
+    Path("kept").mkdir(exist_ok=True)
+    Path("kept/weights").write_text(str(config["x"]))
+    tune.report({"loss": config["x"] + config["shift"]}, checkpoint=tune.Checkpoint.from_directory("kept"))
+
+
+def test_a_tuner_is_searched_in_place_of_its_fit(here, capsys):
+    made = tune.Tuner(
+        saving,
+        param_space={"x": tune.uniform(0, 1), "shift": 2},
+        tune_config=tune.TuneConfig(metric="loss", mode="min", num_samples=2),
+        run_config=tune.RunConfig(storage_path=str(here / "ray_results")),
+    )
+    result = search(made, wandb="disabled", max_concurrent_trials=1)
+    best = result.best
+    assert best.config["shift"] == 2 and best.metrics["loss"] == pytest.approx(best.config["x"] + 2)
+    with best.checkpoint.as_directory() as folder:
+        assert float(Path(folder, "weights").read_text()) == best.config["x"]
+    assert "NOTE: the Tuner: nothing limits the reports" in capsys.readouterr().out
+    again = search(made, resume=result.folder.name, num_samples=3)
+    assert len(again.trials) == 3 and again.state == "finished"
+
+
+# Script of Ray's own -> its lines that change, as (pattern, replacement); docs/moving.md has the whole table.
+SEARCH = (r"tuner\.fit\(\)", "search(tuner, wandb='disabled')")
+BEST = (r"results\.get_best_result\(\)", "results.best")
+IMPORT = (r"(?m)^from ray import tune$", "from ray import tune; from tuner import search")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "lines"),
+    [
+        ("tune_basic_example", (IMPORT, SEARCH, BEST)),
+        ("custom_func_checkpointing", (IMPORT, SEARCH, BEST)),
+        ("hyperband_function_example", (IMPORT, SEARCH, BEST)),
+        ("pbt_function", (IMPORT, SEARCH, BEST)),
+        ("hyperband_example", (IMPORT, SEARCH, BEST)),
+        ("logging_example", (IMPORT, SEARCH, BEST)),
+    ],
+)
+def test_rays_own_examples_are_searched(script, lines, tmp_path):
+    text = Path(ray.tune.examples.__path__[0], f"{script}.py").read_text()
+    for pattern, replacement in lines:
+        text, changed = re.subn(pattern, replacement, text, count=1)
+        assert changed, pattern
+    (tmp_path / f"{script}.py").write_text(text)
+    command = [sys.executable, f"{script}.py", "--smoke-test"]
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
+    assert "Best hyperparameters" in ran.stdout

@@ -1,0 +1,188 @@
+"""Turns the `tune.Tuner` of a script that was written for Ray Tune into a Space and the options of its search."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, get_args
+
+from ray import tune
+from ray.tune.search.sample import Domain
+
+from tuner.errors import RequestError
+from tuner.spec.experiment import SchedulerName, SearcherName
+from tuner.spec.parameters import is_constant
+from tuner.spec.space import Space
+
+# Names of Ray's classes, because to import some of them needs their libraries.
+SEARCHERS = {
+    "NoneType": "random",
+    "BasicVariantGenerator": "random",
+    "HyperOptSearch": "hyperopt",
+    "OptunaSearch": "optuna",
+    "TuneBOHB": "bohb",
+}
+SCHEDULERS = {
+    "NoneType": "fifo",
+    "FIFOScheduler": "fifo",
+    "AsyncHyperBandScheduler": "asha",
+    "HyperBandScheduler": "hyperband",
+    "HyperBandForBOHB": "bohb",
+    "MedianStoppingRule": "median",
+    "PopulationBasedTraining": "pbt",
+}
+EPOCH = "training_iteration"
+MOST_REPORTS = 1000  # of a trial whose Tuner sets no limit
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a `tune.Tuner` declares: the space, options by name, and what was not taken over."""
+
+    space: Space
+    options: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def moved(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> Moved:
+    """Reads a Tuner that has not run.
+
+    Args:
+        options: the caller's own options by name; they take precedence, so the Tuner's part need not be known.
+
+    Raises:
+        RequestError: the Tuner has no metric, no parameters, or a searcher or scheduler that tuner does not have.
+    """
+    parts = ray_tuner._local_tuner
+    config, run = parts._tune_config, parts._run_config
+    if not (config.metric or "metric" in options):
+        raise RequestError('the Tuner names no metric: give one, as search(tuner, metric="loss", mode="min")')
+    if not parts.param_space:
+        raise RequestError(
+            "the Tuner has no param_space: write there what its search_alg searches, with tune.uniform and the like"
+        )
+    searcher, limit = _unlimited(config.search_alg)
+    own = _scheduling(config.scheduler)
+    stop, stopper = _stopping(run.stop)
+    notes = [f"stop={stopper} is not used"] if stopper else []
+    epochs = [number for number in (stop.pop(EPOCH, None), own.pop("max_epochs", None)) if number]
+    if not epochs and "max_epochs" not in options:
+        if stopper:
+            raise RequestError(
+                f"the Tuner ends trials by stop={stopper}, which tuner cannot use: give the most reports of a trial, "
+                f"as search(tuner, max_epochs=100)"
+            )
+        notes += [f"nothing limits the reports of a trial; it ends after {MOST_REPORTS}: max_epochs= is another number"]
+    points = getattr(searcher, "_points_to_evaluate", None)
+    params, passed = _divided(parts.param_space)
+    space = Space(
+        params=params,
+        train=_passing(parts.trainable, passed),
+        metric=config.metric or options["metric"],
+        mode=config.mode or options.get("mode", "min"),
+        num_samples=config.num_samples,
+        max_epochs=int(min(epochs, default=MOST_REPORTS)),
+        points=points if isinstance(points, list) else (),
+        stop=stop,
+        callbacks=run.callbacks or (),
+        **{name: own.pop(name) for name in ("grace_period", "reduction_factor", "mutable") if name in own},
+    )
+    own |= _resources(parts.trainable, parts.param_space)
+    own["searcher"] = _counterpart(searcher, SEARCHERS, "searcher", get_args(SearcherName), options)
+    own["scheduler"] = _counterpart(config.scheduler, SCHEDULERS, "scheduler", get_args(SchedulerName), options)
+    own["max_concurrent_trials"] = config.max_concurrent_trials or limit
+    if budget := config.time_budget_s:
+        own["time_budget"] = f"{budget.total_seconds() if isinstance(budget, timedelta) else budget:g}s"
+    return Moved(space, own, tuple(notes))
+
+
+def _unlimited(searcher: Any) -> tuple[Any, int]:
+    """The searcher without a ConcurrencyLimiter, and the limit; 0 = none."""
+    if type(searcher).__name__ == "ConcurrencyLimiter":
+        return searcher.searcher, searcher.max_concurrent
+    return searcher, 0
+
+
+def _counterpart(
+    given: Any, known: Mapping[str, str], option: str, names: tuple[str, ...], options: Mapping[str, Any]
+) -> str:
+    name = type(given).__name__
+    if name not in known and option not in options:
+        raise RequestError(
+            f"tuner has no {option} {name}: give another, as search(tuner, {option}={names[0]!r}); "
+            f"it has {', '.join(names)}"
+        )
+    return known.get(name, "")
+
+
+def _scheduling(scheduler: Any) -> dict[str, Any]:
+    """The scheduler's own arguments, as fields of a Space or options."""
+    kind = SCHEDULERS.get(type(scheduler).__name__)
+    counted = getattr(scheduler, "_time_attr", EPOCH) == EPOCH  # else its arguments are seconds or steps
+    if kind == "pbt":
+        mutations = {name: _domain(value) for name, value in scheduler._hyperparam_mutations.items()}
+        every = {"perturbation_interval": int(scheduler._perturbation_interval)} if counted else {}
+        return {"mutable": mutations, **every}
+    if kind == "asha" and counted:
+        first = min(milestone for milestone, _ in scheduler._brackets[0]._rungs)
+        factor = scheduler._reduction_factor
+        return {"max_epochs": scheduler._max_t, "grace_period": int(first), "reduction_factor": factor}
+    if kind in ("hyperband", "bohb") and counted:
+        return {"max_epochs": scheduler._max_t_attr, "reduction_factor": scheduler._eta}
+    if kind == "median" and counted:
+        return {"grace_period": max(1, int(scheduler._grace_period))}
+    return {}
+
+
+def _domain(mutation: Any) -> Any:
+    """The domain of a parameter that PBT changes, which Ray also takes as a list or a function."""
+    if isinstance(mutation, (list, tuple)):
+        return tune.choice(list(mutation))
+    return mutation if isinstance(mutation, Domain) else tune.sample_from(lambda spec: mutation())
+
+
+def _stopping(stop: Any) -> tuple[dict[str, float], str]:
+    """The metrics and values at which a trial ends; the name of a stopper, which tuner does not use."""
+    if stop and not isinstance(stop, Mapping):
+        return {}, getattr(stop, "__name__", type(stop).__name__)
+    return {
+        name: value for name, value in (stop or {}).items() if name != "done"
+    }, ""  # Ray ends a trial at done anyway
+
+
+def _resources(trainable: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What `tune.with_resources` asks for."""
+    of_class = getattr(trainable, "default_resource_request", None)
+    asked = of_class(dict(config)) if of_class else getattr(trainable, "_resources", None)
+    if not isinstance(asked, tune.PlacementGroupFactory):
+        return {}
+    total = asked.required_resources
+    cpus = {"cpus_per_trial": total["CPU"]} if total.get("CPU") else {}
+    return {**cpus, "gpus_per_trial": total.get("GPU", 0)}
+
+
+def _divided(param_space: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The parameters and constants of a Space, and what it cannot hold: lists and other objects."""
+    passed = {name: v for name, v in param_space.items() if not (is_constant(v) or isinstance(v, (Mapping, Domain)))}
+    return {name: value for name, value in param_space.items() if name not in passed}, passed
+
+
+def _passing(trainable: Any, passed: Mapping[str, Any]) -> Any:
+    """The trainable, with these values in each config."""
+    if not passed:
+        return trainable
+    if not inspect.isclass(trainable):
+        return functools.partial(_call, trainable, passed)
+
+    class Passing(trainable):
+        def __init__(self, config: dict[str, Any], **others: Any) -> None:
+            super().__init__({**passed, **config}, **others)
+
+    return Passing
+
+
+def _call(trainable: Callable[[dict[str, Any]], Any], passed: Mapping[str, Any], config: dict[str, Any]) -> Any:
+    return trainable({**passed, **config})

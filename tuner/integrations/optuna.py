@@ -1,0 +1,59 @@
+"""Runs an Optuna objective unchanged: `Space(params=..., train=with_trial(objective))`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import optuna
+from ray import tune
+from ray.tune.result import DEFAULT_METRIC
+
+Config = dict[str, Any]
+
+
+def with_trial(objective: Callable[[Any], Any]) -> Callable[[Config], Any]:
+    """Returns a `train` function that calls `objective(trial)`; `trial.suggest_...` returns the config's values.
+
+    `trial.report` sends a report, and the search's scheduler decides whether the trial continues. The numbers that the
+    objective reports and returns are the search's metric, whatever its name is.
+    """
+    return functools.partial(_train, objective)
+
+
+def _train(objective: Callable[[Any], Any], config: Config) -> Any:
+    trial = ReportingTrial(_Suggested(_flat(config)), int(tune.get_context().get_trial_id()))
+    try:
+        value = objective(trial)
+    except optuna.TrialPruned:
+        return None
+    return None if value == trial.reported else value
+
+
+class ReportingTrial(optuna.trial.FixedTrial):
+    """Optuna's trial with given parameters; it reports to the search."""
+
+    reported: float | None = None
+
+    def report(self, value: float, step: int) -> None:
+        self.reported = value
+        tune.report({DEFAULT_METRIC: value})
+
+
+class _Suggested(dict[str, Any]):
+    """The parameters of a trial; asking for one that the space does not have raises an error that says so."""
+
+    def __contains__(self, name: object) -> bool:
+        if not super().__contains__(name):
+            known = ", ".join(self)
+            raise ValueError(f"the trial is asked for {name!r}, which is not in the space's params; they have {known}")
+        return True
+
+
+def _flat(config: Mapping[str, Any]) -> Config:
+    """The config without nesting: the parameters of a chosen dictionary stand beside the others."""
+    flat: Config = {}
+    for name, value in config.items():
+        flat |= _flat(value) if isinstance(value, Mapping) else {name: value}
+    return flat
