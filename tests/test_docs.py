@@ -129,7 +129,7 @@ def test_a_command_of_ours_is_accepted(module, words, here, monkeypatch, capsys)
         monkeypatch.setattr(session, "local_cluster", lambda: {"CPU": 8.0, "GPU": 8.0})
         monkeypatch.setattr(session, "check_head", lambda address: None)
         words += ["--dry-run"]
-    if module in ("tuner.serve", "tuner.gpus", "tuner.wandb_mirror"):
+    if module in ("tuner.serve", "tuner.gpus", "tuner.drive.wandb_mirror"):
         monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parsed(argparse.ArgumentParser.parse_args))
     name = f"{module}.__main__" if module == "tuner.serve" else module
     try:

@@ -22,7 +22,7 @@ FUNCTIONS = {
     "tuner.drive.answer": ("conclude", "evaluate"),
     "tuner.report": ("write_report",),
     "tuner.drive.trial": ("train_task",),
-    "tuner.wandb_mirror": ("wait_for",),
+    "tuner.drive.wandb_mirror": ("wait_for",),
 }
 
 

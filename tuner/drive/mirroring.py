@@ -1,4 +1,4 @@
-"""Runs `tuner.wandb_mirror` in a separate process while a search runs."""
+"""Runs `tuner.drive.wandb_mirror` in a separate process while a search runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def mirrored(experiment: Experiment, mode: str) -> Iterator[Waiting]:
         yield waiting
         return
     folder = experiment.folder
-    command = [sys.executable, "-m", "tuner.wandb_mirror", str(folder), "--mode", mode]
+    command = [sys.executable, "-m", "tuner.drive.wandb_mirror", str(folder), "--mode", mode]
     with open(folder / "wandb.log", "ab") as log:
         # In a new session, so that Ctrl-C in the terminal does not reach it: it must still copy the last events.
         process = subprocess.Popen(

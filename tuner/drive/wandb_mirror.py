@@ -1,7 +1,7 @@
 """Copies an experiment's journal to Weights & Biases while it grows: one W&B run per trial, grouped by experiment.
 
 The search starts this as a separate process and does not wait for it while trials run, so a slow or unreachable W&B
-does not slow the search. A user can also run it later: `python -m tuner.wandb_mirror results/NAME --mode online`.
+does not slow the search. A user can also run it later: `python -m tuner.drive.wandb_mirror results/NAME --mode online`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Late:
 
 def main(argv: list[str]) -> int:
     """Follows the journal until the search ends; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tuner.wandb_mirror", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tuner.drive.wandb_mirror", description=__doc__)
     parser.add_argument("folder", type=Path, help="the experiment's folder")
     parser.add_argument("--mode", choices=("online", "offline"), required=True)
     parser.add_argument("--all", action="store_true", help="also copy the trials of earlier sessions")

@@ -1,0 +1,129 @@
+"""What the callbacks of all frameworks do in a trial: find its checkpoint, report, and keep what pbt changed."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+# What optimizers were made with: for each optimizer, for each parameter group, option -> value.
+Options = list[list[dict[str, Any]]]
+RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr"})  # schedulers multiply these; the others stay as they are
+
+_asked: list[object] = []  # the trial whose training loop asked for its checkpoint
+
+
+def trial_id() -> str | None:
+    """Returns the id of the trial that runs in this process; None if the script runs by itself."""
+    import ray
+    from ray import tune
+
+    return tune.get_context().get_trial_id() if ray.is_initialized() else None
+
+
+def checkpoint_folder() -> Path | None:
+    """Returns the folder of the checkpoint from which the trial resumes; None if it starts at epoch 0.
+
+    A checkpoint in an object store is copied to this machine, and the copy is deleted when the trial ends.
+    """
+    from ray import tune
+
+    trial = trial_id()
+    _asked[:] = [trial]
+    checkpoint = tune.get_checkpoint() if trial is not None else None
+    if checkpoint is None:
+        return None
+    if Path(checkpoint.path).is_dir():
+        return Path(checkpoint.path)
+    _copies[:] = [local_folder()]
+    return Path(checkpoint.to_directory(_copies[0].name))
+
+
+_copies: list[tempfile.TemporaryDirectory[str]] = []  # of the trial that runs; the next trial's copy deletes it
+
+
+def check_resumes(line: str) -> None:
+    """Raises ValueError if the training loop did not ask for the trial's checkpoint, and would start at epoch 0.
+
+    Args:
+        line: how the user's script asks for it.
+    """
+    if _asked != [trial_id()]:
+        raise ValueError(f"the training would not resume from the trial's checkpoint: write {line}")
+
+
+def report(metrics: dict[str, Any], folder: Path) -> None:
+    """Reports metrics with a folder as the checkpoint, then deletes the folder; Ray has copied it by then.
+
+    If the scheduler stops the trial, Ray raises a SystemExit here; it ends the framework's loop and the trial.
+    """
+    from ray import tune
+
+    try:
+        tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def local_folder() -> tempfile.TemporaryDirectory[str]:
+    """Makes a folder for files that a framework writes during one trial; it is deleted with the returned object."""
+    return tempfile.TemporaryDirectory(prefix="tuner-", ignore_cleanup_errors=True)
+
+
+def options_of(optimizers: Iterable[Any]) -> Options:
+    """Returns the options of the optimizers' parameter groups."""
+    return [[plain_options(group) for group in optimizer.param_groups] for optimizer in optimizers]
+
+
+def plain_options(group: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options of a parameter group that are numbers or lists of numbers, as JSON keeps them."""
+    # A capturable optimizer has its learning rate in a tensor.
+    values = {name: value.item() if hasattr(value, "item") else value for name, value in group.items()}
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return {
+        name: value
+        for name, value in plain.items()
+        if all(isinstance(number, (int, float)) for number in (value if isinstance(value, list) else [value]))
+        and name != "params"
+    }
+
+
+def keep_changes(optimizers: Iterable[Any], schedulers: Iterable[Any], before: Options, now: Options) -> None:
+    """Gives restored optimizers the options that differ between the checkpoint's trial and this one.
+
+    Population-based training copies the checkpoint of another trial and changes parameters. Learning rates change in
+    proportion, because a schedule has already multiplied them.
+
+    Args:
+        before, now: what the optimizers of the checkpoint's trial and of this trial were made with.
+    """
+    if before == now:
+        return
+    ratios: dict[int, list[float]] = {}
+    for optimizer, olds, news in zip(optimizers, before, now, strict=True):
+        for group, old, new in zip(optimizer.param_groups, olds, news, strict=True):
+            ratio = _rate(new) / _rate(old) if _rate(old) else 1.0
+            ratios.setdefault(id(_bare(optimizer)), []).append(ratio)
+            for name in RATES & group.keys():
+                group[name] *= ratio
+            for name in (old.keys() & new.keys() & group.keys()) - RATES:
+                if old[name] != new[name]:
+                    group[name] = tuple(new[name]) if isinstance(new[name], list) else new[name]
+    for scheduler in schedulers:
+        for each in [scheduler, *getattr(scheduler, "_schedulers", [])]:  # those of a SequentialLR or ChainedScheduler
+            if hasattr(each, "base_lrs"):
+                factors = ratios[id(_bare(each.optimizer))]
+                each.base_lrs = [rate * factor for rate, factor in zip(each.base_lrs, factors, strict=True)]
+
+
+def _rate(options: dict[str, Any]) -> float:
+    """The learning rate before any schedule: a warmup has already set `lr` to 0 when training starts."""
+    rate: float = options.get("initial_lr", options["lr"])
+    return rate
+
+
+def _bare(optimizer: Any) -> Any:
+    """The torch optimizer in a framework's wrapper."""
+    return getattr(optimizer, "optimizer", optimizer)

@@ -1,0 +1,172 @@
+"""Runs a Lightning `Trainer` as a trial of a search.
+
+    from tuner.integrations.lightning import TunerCallback
+
+    trainer = L.Trainer(..., callbacks=[TunerCallback()])
+    trainer.fit(model, data, ckpt_path=TunerCallback.checkpoint())
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tuner.integrations import current_trial
+
+# Both packages have the same classes, but a Trainer accepts only callbacks of its own package.
+if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules and not TYPE_CHECKING:
+    from pytorch_lightning.callbacks import Checkpoint, ModelCheckpoint
+    from pytorch_lightning.loggers.logger import DummyLogger
+else:
+    from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+    from lightning.pytorch.loggers.logger import DummyLogger
+
+FILE = "lightning.ckpt"
+
+
+class TunerCallback(Checkpoint):  # type: ignore[misc]
+    """Reports each epoch of a Lightning `Trainer`, with Lightning's own checkpoint and the random streams.
+
+    If the Trainer validates, only epochs with a validation are reported. The report has all logged metrics
+    (`trainer.callback_metrics`). Lightning's checkpoint has no random streams, and it is saved before
+    `ReduceLROnPlateau` takes its step; this callback saves and repeats both. So a killed trial repeats no epoch, and its
+    numbers are those of an unbroken one. Population-based training may change what `configure_optimizers` and the data
+    loaders are made with, such as the learning rate and the batch size.
+
+    In a trial, the progress bar and the Trainer's loggers are off, and no default `ModelCheckpoint` saves files. The
+    files of a `ModelCheckpoint` without `dirpath` go to a folder of the trial, which is deleted after it. Outside a
+    search the callback does nothing. Only process 0 reports. Lightning refuses `enable_checkpointing=False` beside it.
+
+    Args:
+        quiet: False keeps the progress bar and the loggers.
+    """
+
+    best_model_path = ""  # Lightning asks its first checkpoint callback
+
+    def __init__(self, quiet: bool = True) -> None:
+        self._active = current_trial.trial_id() is not None
+        self._quiet = quiet
+        self._validated = False
+        self._metrics: dict[str, float] = {}
+        self._restored: dict[str, Any] = {}
+        if self._active:
+            self._folder = current_trial.local_folder()
+            if quiet:
+                # Lightning starts a WandbLogger's run before it calls any callback.
+                os.environ.setdefault("WANDB_MODE", "disabled")
+
+    @staticmethod
+    def checkpoint() -> str | None:
+        """Returns the checkpoint to resume from, for `Trainer.fit(ckpt_path=...)`; None at epoch 0."""
+        folder = current_trial.checkpoint_folder()
+        if folder is None:
+            return None
+        _check_plain(folder / FILE)
+        return str(folder / FILE)
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Turns off what the Trainer prints and logs, and directs its files into the trial's folder."""
+        if not self._active or stage != "fit":
+            return
+        current_trial.check_resumes("trainer.fit(..., ckpt_path=TunerCallback.checkpoint())")
+        usual = os.path.join(trainer.log_dir or trainer.default_root_dir, "checkpoints")
+        for callback in trainer.callbacks:
+            if isinstance(callback, ModelCheckpoint) and str(callback.dirpath or usual).startswith(usual):
+                callback.dirpath = self._folder.name
+        # Last, so that the checkpoint has what the others change at the end of an epoch.
+        trainer.callbacks = [*(callback for callback in trainer.callbacks if callback is not self), self]
+        if self._quiet:
+            if trainer.progress_bar_callback is not None:
+                trainer.progress_bar_callback.disable()
+            if trainer.loggers:
+                trainer.loggers = [DummyLogger()]  # a model may call its logger
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Notes what the optimizers are made with; Lightning restores their state after this."""
+        if self._active:
+            self._options = current_trial.options_of(trainer.optimizers)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what Lightning's checkpoint lacks."""
+        if not self._active:
+            return {}
+        return {"streams": _streams(), "metrics": self._metrics, "options": self._options}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keeps the saved state until the Trainer is restored."""
+        self._restored = state_dict if self._active else {}
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Completes Lightning's resume: plateau schedules, and what pbt changed."""
+        if not self._restored:
+            return
+        configs = trainer.lr_scheduler_configs
+        for config in configs if pl_module.automatic_optimization else ():
+            plateau = config.reduce_on_plateau and config.interval == "epoch"
+            if plateau and trainer.current_epoch % config.frequency == 0 and config.monitor in self._restored["metrics"]:
+                pl_module.lr_scheduler_step(config.scheduler, self._restored["metrics"][config.monitor])
+        schedulers = [config.scheduler for config in configs]
+        current_trial.keep_changes(trainer.optimizers, schedulers, self._restored["options"], self._options)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Restores the random streams before the first epoch's batches are drawn."""
+        if self._restored:
+            _restore_streams(self._restored["streams"])
+            self._restored = {}
+            # Lightning has made the loaders' iterators already, and they have drawn from the streams. An epoch of an
+            # unbroken training makes them at this place.
+            iter(trainer.fit_loop._data_fetcher)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Notes that this epoch has validation metrics."""
+        self._validated = not trainer.sanity_checking
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Reports the epoch with a checkpoint."""
+        if not self._active or trainer.enable_validation and not self._validated:
+            return
+        self._validated = False
+        self._metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
+        path = Path(self._folder.name, "checkpoint", FILE)
+        trainer.save_checkpoint(path)  # in all processes
+        if trainer.is_global_zero:
+            _check_plain(path)
+            current_trial.report(self._metrics, path.parent)
+
+
+def _check_plain(path: Path) -> None:
+    """Raises ValueError if a checkpoint has other than tensors and plain values: to read it, Lightning runs its code."""
+    try:
+        torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:
+        (first, *_) = str(error).splitlines() or [type(error).__name__]
+        raise ValueError(
+            f"{path.name} holds more than tensors and plain values ({first}); keep other objects out of "
+            "save_hyperparameters() and the checkpoint hooks, or name their classes in torch.serialization.add_safe_globals"
+        ) from None
+
+
+def _streams() -> dict[str, Any]:
+    """Returns the state of every random stream of this process, as tensors and plain values."""
+    name, keys, *rest = np.random.get_state()
+    return {
+        "python": random.getstate(),
+        "numpy": (name, torch.from_numpy(np.asarray(keys).astype("int64")), *rest),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+    }
+
+
+def _restore_streams(saved: dict[str, Any]) -> None:
+    random.setstate(saved["python"])
+    name, keys, *rest = saved["numpy"]
+    np.random.set_state((name, keys.numpy().astype("uint32"), *rest))
+    torch.set_rng_state(saved["torch"].cpu())
+    if saved["cuda"]:
+        torch.cuda.set_rng_state_all([state.cpu() for state in saved["cuda"]])

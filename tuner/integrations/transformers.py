@@ -1,0 +1,170 @@
+"""Runs a Hugging Face `Trainer` as a trial of a search.
+
+    from tuner.integrations.transformers import TunerCallback
+
+    trainer = Trainer(..., callbacks=[TunerCallback()])
+    trainer.train(resume_from_checkpoint=TunerCallback.checkpoint())
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import trainer as trainer_module
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+
+from tuner.integrations import current_trial
+
+OPTIONS = "tuner.json"  # beside the files of the Trainer: what the optimizer was made with
+SPEED = ("_runtime", "_per_second", "_jit_compilation_time")  # of an evaluation: no metrics of the model
+# A Trainer finds its place in the data by these. Without the old value it would repeat or skip examples.
+PLACE = ("per_device_train_batch_size", "gradient_accumulation_steps", "auto_find_batch_size")
+
+
+class TunerCallback(TrainerCallback):  # type: ignore[misc]
+    """Reports each evaluation of a Hugging Face `Trainer`, with the Trainer's own checkpoint.
+
+    Without an evaluation (`eval_strategy="no"`) it reports the training loss of each epoch. The checkpoint has the
+    weights, the optimizer, the schedule, the random streams and the Trainer's state, so a killed trial repeats no step.
+    Population-based training may change what the optimizer is made with, such as the learning rate and weight decay.
+
+    In a trial the callback changes these arguments of the Trainer: `output_dir` is a folder of the trial, which is
+    deleted after it. `save_strategy` and `load_best_model_at_end` are off, because the search keeps the best
+    checkpoints. The progress bar and the Trainer's loggers (`report_to`, such as W&B and TensorBoard) are off.
+    Outside a search the callback does nothing. Only process 0 reports.
+
+    Args:
+        quiet: False keeps the Trainer's progress bar and its loggers.
+    """
+
+    def __init__(self, quiet: bool = True) -> None:
+        self._active = current_trial.trial_id() is not None
+        self._training = False
+        self._metrics: dict[str, Any] = {}
+        self._own_options: current_trial.Options | None = None
+        if self._active:
+            self._folder = current_trial.local_folder()
+            if quiet:
+                self._silence()
+
+    @staticmethod
+    def checkpoint() -> str | None:
+        """Returns the checkpoint to resume from, for `Trainer.train(resume_from_checkpoint=...)`; None at epoch 0."""
+        folder = current_trial.checkpoint_folder()
+        return None if folder is None else str(folder)
+
+    def _silence(self) -> None:
+        """Makes the Trainer whose arguments contain this callback have neither a progress bar nor loggers."""
+        # A Trainer chooses both while it is made, and a callback does not get the Trainer. `on_init_end` undoes this.
+        for name, value in QUIET.items():
+            setattr(trainer_module, name, value)
+
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
+        """Undoes `_silence`, and directs the Trainer's files into the trial's folder."""
+        for name, value in LOUD.items():
+            setattr(trainer_module, name, value)
+        if self._active:
+            args.output_dir = self._folder.name
+            args.save_strategy, args.load_best_model_at_end = SaveStrategy.NO, False
+            args.restore_callback_states_from_checkpoint = True  # such as the patience of an EarlyStoppingCallback
+            if parts.get("optimizer") is not None:
+                self._own_options = current_trial.options_of([parts["optimizer"]])
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
+    ) -> None:
+        """Refuses a Trainer that does not resume; after pbt, gives the optimizer this trial's options."""
+        if not self._active:
+            return
+        if args.output_dir != self._folder.name:  # added with `add_callback`
+            self.on_init_end(args, state, control)
+        current_trial.check_resumes("trainer.train(resume_from_checkpoint=TunerCallback.checkpoint())")
+        self._training = True
+        optimizer = parts["optimizer"]
+        self._made = {
+            "options": self._own_options or [_options_by(args, optimizer)],
+            **{name: getattr(args, name) for name in PLACE},
+        }
+        folder = self.checkpoint()
+        if folder is None:
+            return
+        saved = json.loads(Path(folder, OPTIONS).read_text())
+        for name in PLACE:
+            if saved[name] != self._made[name]:
+                raise ValueError(
+                    f"the checkpoint was trained with {name}={saved[name]!r}, and this trial has {self._made[name]!r}: "
+                    "a Hugging Face Trainer cannot resume it; mutable= may name only parameters of the optimizer"
+                )
+        current_trial.keep_changes([optimizer], [parts["lr_scheduler"]], saved["options"], self._made["options"])
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
+        """Without evaluations, asks for the epoch's training loss and a checkpoint."""
+        if self._training and args.eval_strategy == IntervalStrategy.NO:
+            control.should_log = control.should_save = True
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **parts: Any,
+    ) -> None:
+        """Remembers the training loss, which `on_save` reports if there is no evaluation."""
+        if logs and "loss" in logs and args.eval_strategy == IntervalStrategy.NO:
+            self._metrics = {"loss": logs["loss"]}
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, Any] | None = None,
+        **parts: Any,
+    ) -> None:
+        """Asks for a checkpoint; the Trainer saves it after the evaluation and then calls `on_save`."""
+        if self._training and state.global_step:
+            self._metrics |= {
+                name: value for name, value in (metrics or {}).items() if name != "epoch" and not name.endswith(SPEED)
+            }
+            control.should_save = True
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
+        """Reports the last evaluation with the checkpoint that the Trainer has just saved."""
+        if self._training and self._metrics and state.is_world_process_zero:
+            folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
+            (folder / OPTIONS).write_text(json.dumps(self._made))
+            metrics, self._metrics = self._metrics, {}
+            current_trial.report(metrics, folder)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
+        """Ends the reports: a later `trainer.evaluate` is no epoch."""
+        self._training = False
+
+
+def _options_by(args: TrainingArguments, optimizer: Any) -> list[dict[str, Any]]:
+    """Returns what the Trainer made its optimizer with; the groups themselves have the checkpoint's values by now.
+
+    A Trainer's first group has weight decay; the others have none.
+    """
+    plain = current_trial.plain_options({**optimizer.defaults, "lr": args.learning_rate, "weight_decay": 0.0})
+    return [{**plain, "weight_decay": args.weight_decay}, *[plain] * (len(optimizer.param_groups) - 1)]
+
+
+class _Nothing(TrainerCallback):  # type: ignore[misc]
+    """Stands for the Trainer's progress bar."""
+
+
+def _no_loggers(report_to: Any) -> list[Any]:
+    return []
+
+
+# What a Trainer's module calls its progress bar, and the function that chooses its loggers.
+LOUD = {
+    name: getattr(trainer_module, name)
+    for name in ("DEFAULT_PROGRESS_CALLBACK", "get_reporting_integration_callbacks")
+}
+QUIET = {"DEFAULT_PROGRESS_CALLBACK": _Nothing, "get_reporting_integration_callbacks": _no_loggers}
