@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import sys
@@ -28,6 +29,11 @@ else:
     from lightning.pytorch.loggers.logger import DummyLogger
 
 FILE = "lightning.ckpt"
+# The module that makes the logger of a Trainer without `logger=`, and what it makes.
+CHOOSER = importlib.import_module(
+    f"{Checkpoint.__module__.partition('.callbacks')[0]}.trainer.connectors.logger_connector.logger_connector"
+)
+LOGGERS = {name: getattr(CHOOSER, name) for name in ("TensorBoardLogger", "CSVLogger")}
 
 
 class TunerCallback(Checkpoint):  # type: ignore[misc]
@@ -58,8 +64,10 @@ class TunerCallback(Checkpoint):  # type: ignore[misc]
         if self._active:
             self._folder = current_trial.local_folder()
             if quiet:
-                # Lightning starts a WandbLogger's run before it calls any callback.
+                # Lightning starts its loggers before it calls any callback. `setup` undoes the second line.
                 os.environ.setdefault("WANDB_MODE", "disabled")
+                for name in LOGGERS:
+                    setattr(CHOOSER, name, _no_logger)
 
     @staticmethod
     def checkpoint() -> str | None:
@@ -72,6 +80,8 @@ class TunerCallback(Checkpoint):  # type: ignore[misc]
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Turns off what the Trainer prints and logs, and directs its files into the trial's folder."""
+        for name, logger in LOGGERS.items():
+            setattr(CHOOSER, name, logger)
         if not self._active or stage != "fit":
             return
         current_trial.check_resumes("trainer.fit(..., ckpt_path=TunerCallback.checkpoint())")
@@ -150,6 +160,10 @@ def _check_plain(path: Path) -> None:
             f"{path.name} holds more than tensors and plain values ({first}); keep other objects out of "
             "save_hyperparameters() and the checkpoint hooks, or name their classes in torch.serialization.add_safe_globals"
         ) from None
+
+
+def _no_logger(**options: Any) -> Any:
+    return DummyLogger()
 
 
 def _streams() -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers import trainer as trainer_module
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+from transformers.utils import logging as transformers_logging
 
 from tuner.integrations import current_trial
 
@@ -61,6 +62,7 @@ class TunerCallback(TrainerCallback):  # type: ignore[misc]
         # A Trainer chooses both while it is made, and a callback does not get the Trainer. `on_init_end` undoes this.
         for name, value in QUIET.items():
             setattr(trainer_module, name, value)
+        transformers_logging.disable_progress_bar()  # of a checkpoint's files
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
         """Undoes `_silence`, and directs the Trainer's files into the trial's folder."""
