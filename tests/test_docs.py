@@ -77,7 +77,7 @@ def ours():
     """(page, module, words) of every command of ours, each different one once."""
     seen = set()
     for page, line in command_lines():
-        for module, rest in re.findall(r"(?:python -m |tuner/)(tuner\.\w+|run\.py --) ?([^'|&;#]*)", line):
+        for module, rest in re.findall(r"(?:python -m |tuner/)(tuner(?:\.\w+)+|run\.py --) ?([^'|&;#]*)", line):
             module = module.replace("run.py --", "tuner.run")
             if (module, rest.strip()) not in seen:
                 seen.add((module, rest.strip()))
@@ -153,7 +153,7 @@ def test_commands_of_ours_are_found():
     modules = [parameter.values[0] for parameter in ours()]
     assert len(modules) > 25
     assert set(modules) == {
-        f"tuner.{name}" for name in ("run", "train", "audit", "report", "serve", "gpus", "wandb_mirror")
+        f"tuner.{name}" for name in ("run", "train", "audit", "report", "serve", "gpus", "drive.wandb_mirror")
     }
 
 

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "tuner").rglob("*.py"))
-COMMANDS = ("run", "train", "audit", "report", "gpus", "wandb_mirror")
+COMMANDS = ("run", "train", "audit", "report", "gpus", "drive.wandb_mirror")
 READ_WITHOUT_RAY = ("spec", "record", "views", "serve")  # rooms
 
 
@@ -41,6 +41,7 @@ def test_rooms_import_only_the_rooms_below_them():
         ("tuner/spec/domains.py", "def later(): import tuner.drive.driver", "Rooms import only the rooms below them"),
         ("tuner/training/loop.py", "import ray.tune", "Training knows no Ray"),
         ("tuner/drive/trial.py", "import tuner.drive.assembly", "No imports go in a circle"),
+        ("tuner/integrations/current_trial.py", "import tuner.drive.trial", "Integrations import nothing of the search"),
         ("search_spaces/cifar.py", "import tuner.record.journal", "Spaces import nothing of the search"),
     ],
 )

@@ -1,0 +1,303 @@
+"""The callbacks resume a Trainer of Hugging Face or Lightning exactly, quietly, and after pbt; no search, no Ray."""
+
+import importlib.util
+import runpy
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+METRICS = {"transformers_text": "eval_loss", "peft_lora": "eval_loss", "lightning_digits": "val_loss"}
+CONFIGS = {
+    "transformers_text": {"width": 16, "lr": 0.003},
+    "peft_lora": {"rank": 2, "lr": 0.02},
+    "lightning_digits": {"width": 16, "lr": 0.02, "batch_size": 64},
+}
+
+
+def skip_without(*packages):
+    """Skips a test whose package is not installed: `uv run --group dev --group frameworks` brings all of them."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}, of the group `frameworks`")
+
+
+CASES = [
+    pytest.param("transformers_text", marks=skip_without("transformers", "accelerate")),
+    pytest.param("peft_lora", marks=skip_without("transformers", "accelerate", "peft")),
+    pytest.param("lightning_digits", marks=skip_without("lightning")),
+]
+
+
+class Trial:
+    """A trial without a search: keeps what is reported and a copy of each checkpoint; ends after `most` reports."""
+
+    def __init__(self, folder, monkeypatch):
+        from ray import tune
+
+        from tuner.integrations import current_trial
+
+        self.folder, self.checkpoint, self.most, self.reports, self.saved = folder, None, 99, [], []
+        monkeypatch.setattr(current_trial, "trial_id", lambda: "t")
+        monkeypatch.setattr(tune, "report", self.report)
+        monkeypatch.setattr(tune, "get_checkpoint", lambda: self.checkpoint)
+        self._made = tune.Checkpoint.from_directory
+
+    def report(self, metrics, checkpoint):
+        copy = self.folder / f"saved{len(list(self.folder.iterdir()))}"
+        shutil.copytree(checkpoint.path, copy)
+        self.local = Path(checkpoint.path)
+        self.saved.append(self._made(copy))
+        self.reports.append(metrics)
+        if len(self.reports) >= self.most:
+            raise SystemExit  # as Ray stops a trial
+
+    def run(self, train, config, checkpoint=None, most=99):
+        """Returns the reports and the checkpoints of a run from a checkpoint."""
+        self.checkpoint, self.most, self.reports, self.saved = checkpoint, most, [], []
+        try:
+            train(config)
+        except SystemExit:
+            assert len(self.reports) == most
+        return self.reports, self.saved
+
+
+@pytest.fixture
+def trial(tmp_path, monkeypatch):
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    return Trial(tmp_path / "saved", monkeypatch)
+
+
+def example(name):
+    """The names of an example's file."""
+    return runpy.run_path(str(EXAMPLES / f"{name}.py"))
+
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_stopped_trial_goes_on_as_the_unbroken_one(name, trial, tmp_path, capfd):
+    train = example(name)["train"]
+    whole, saved = trial.run(train, CONFIGS[name])
+    assert len(whole) == 4 and len({report[METRICS[name]] for report in whole}) == 4
+    for epoch in (1, 2, 3):
+        begun, (*_, last) = trial.run(train, CONFIGS[name], most=epoch)
+        assert begun == whole[:epoch]
+        assert not trial.local.exists()  # Ray has copied it
+        assert trial.run(train, CONFIGS[name], last)[0] == whole[epoch:]
+    assert trial.run(train, CONFIGS[name], saved[-1])[0] == []  # killed after the last report: nothing is left to do
+    assert list((tmp_path / "here").iterdir()) == []  # neither checkpoints nor logs of a framework
+    assert "it/s" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_after_pbt_the_trial_has_its_own_learning_rate(name, trial):
+    train = example(name)["train"]
+    slow, quick = (CONFIGS[name] | {"lr": CONFIGS[name]["lr"] * factor} for factor in (1, 4))
+    _, saved = trial.run(train, slow, most=2)
+    same, changed = (trial.run(train, config, saved[-1])[0] for config in (slow, quick))
+    assert same != changed
+    back, saved = trial.run(train, quick, most=2)
+    assert trial.run(train, quick, saved[-1])[0] != trial.run(train, slow, saved[-1])[0]
+
+
+@skip_without("lightning")
+def test_pbt_gives_a_lightning_trial_the_rate_and_the_batch_size(trial, monkeypatch):
+    import lightning as L
+
+    made = []
+    monkeypatch.setattr(L.Trainer, "fit", recorded(L.Trainer.fit, made))
+    train, config = example("lightning_digits")["train"], CONFIGS["lightning_digits"]
+    _, saved = trial.run(train, config, most=1)
+    trial.run(train, config | {"lr": 0.08, "batch_size": 32}, saved[-1], most=1)
+    (group,) = made[-1].optimizers[0].param_groups
+    assert group["lr"] == pytest.approx(0.08) and made[-1].train_dataloader.batch_size == 32
+
+
+@skip_without("transformers", "accelerate")
+def test_pbt_gives_a_hugging_face_trial_the_rate_on_the_schedule(trial, monkeypatch):
+    import transformers
+
+    made = []
+    monkeypatch.setattr(transformers.Trainer, "train", recorded(transformers.Trainer.train, made))
+    train, config = example("transformers_text")["train"], CONFIGS["transformers_text"]
+    _, saved = trial.run(train, config, most=1)
+    trial.run(train, config | {"lr": 0.012}, saved[-1], most=1)
+    rates = [group["lr"] for group in made[-1].optimizer.param_groups]
+    assert rates == pytest.approx([0.012 / 2] * 2)  # linear to 0, halfway
+
+
+@skip_without("transformers", "accelerate")
+def test_another_batch_size_than_the_checkpoints_is_refused(trial, monkeypatch):
+    import transformers
+
+    train = example("transformers_text")["train"]
+    _, saved = trial.run(train, CONFIGS["transformers_text"], most=1)
+    init = transformers.TrainingArguments.__post_init__
+    monkeypatch.setattr(
+        transformers.TrainingArguments, "__post_init__", lambda self: (setattr(self, BATCH, 8), init(self))[1]
+    )
+    with pytest.raises(ValueError, match=f"trained with {BATCH}=16, and this trial has 8: .* parameters of the optim"):
+        trial.run(train, CONFIGS["transformers_text"], saved[-1])
+
+
+BATCH = "per_device_train_batch_size"
+
+
+def recorded(method, made):
+    """The method, which also keeps its object: the Trainer of an example."""
+
+    def call(self, *args, **options):
+        made.append(self)
+        return method(self, *args, **options)
+
+    return call
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_script_that_would_not_resume_is_refused_at_its_start(name, trial):
+    code = (EXAMPLES / f"{name}.py").read_text()
+    words = "ckpt_path=TunerCallback.checkpoint()", "resume_from_checkpoint=TunerCallback.checkpoint()"
+    (line,) = [word for word in words if f"{word})\n" in code]
+    forgetful = {"__name__": "forgetful"}
+    exec(code.replace(f"{line})\n", ")\n").replace("*loaders, )", "*loaders)"), forgetful)
+    with pytest.raises(ValueError, match="would not resume from the trial's checkpoint: write trainer"):
+        trial.run(forgetful["train"], CONFIGS[name])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outside_a_search_the_callback_does_nothing(name, trial, monkeypatch, capfd):
+    from tuner.integrations import current_trial
+
+    monkeypatch.setattr(current_trial, "trial_id", lambda: None)
+    assert trial.run(example(name)["train"], CONFIGS[name]) == ([], [])
+    assert "it/s" in "".join(capfd.readouterr())  # a progress bar, as always
+
+
+@skip_without("transformers", "accelerate")
+def test_without_an_evaluation_the_training_loss_of_each_epoch_is_reported(trial):
+    whole, saved = trial.run(text_trainer(eval_strategy="no"), {})
+    assert [list(report) for report in whole] == [["loss"]] * 4
+    assert trial.run(text_trainer(eval_strategy="no"), {}, saved[1])[0] == whole[2:]
+
+
+@skip_without("transformers", "accelerate")
+@pytest.mark.parametrize("steps", [3, 5])
+def test_evaluations_within_an_epoch_are_resumed_there(trial, steps):
+    train = text_trainer(eval_strategy="steps", eval_steps=steps, num_train_epochs=2)
+    whole, saved = trial.run(train, {})
+    assert len(whole) == 32 // steps
+    for number, checkpoint in enumerate(saved, 1):
+        assert trial.run(train, {}, checkpoint)[0] == whole[number:]
+
+
+@skip_without("transformers", "accelerate")
+def test_the_patience_of_a_hugging_face_trial_survives(trial):
+    from transformers import EarlyStoppingCallback
+
+    options = dict(eval_strategy="epoch", metric_for_best_model="eval_loss", learning_rate=1e-9, num_train_epochs=9)
+    train = text_trainer(EarlyStoppingCallback(3, 0.5), **options)
+    whole, saved = trial.run(train, {})
+    assert len(whole) == 4
+    train = text_trainer(EarlyStoppingCallback(3, 0.5), **options)
+    assert trial.run(train, {}, saved[1])[0] == whole[2:]
+
+
+def text_trainer(*callbacks, **options):
+    """The training function of the example, with other arguments and callbacks."""
+
+    def train(config):
+        from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
+
+        from tuner.integrations.transformers import TunerCallback
+
+        names = example("transformers_text")
+        set_seed(0)
+        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        model = BertForSequenceClassification(BertConfig(vocab_size=64, max_position_embeddings=16, **sizes))
+        arguments = {"num_train_epochs": 4, "per_device_train_batch_size": 16, "use_cpu": True, **options}
+        trainer = Trainer(
+            model=model,
+            args=TrainingArguments(output_dir="out", **arguments),
+            train_dataset=names["sentences"](256, 0),
+            eval_dataset=names["sentences"](64, 1),
+            callbacks=[TunerCallback(), *callbacks],
+        )
+        trainer.train(resume_from_checkpoint=TunerCallback.checkpoint())
+        trainer.evaluate()  # no epoch
+
+    return train
+
+
+@skip_without("lightning")
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_lightning_trial_with_callbacks_and_loaders_of_its_own(trial, every, tmp_path):
+    from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+
+    def others():
+        return [EarlyStopping("val_loss", patience=2, min_delta=0.01), ModelCheckpoint(monitor="val_loss")]
+
+    options = {"check_val_every_n_epoch": every, "max_epochs": 12, "enable_model_summary": False}
+    whole, saved = trial.run(digits_trainer(others, **options), {})
+    assert 3 <= len(whole) < 12 // every  # it ends early
+    for number in (1, 2):
+        assert trial.run(digits_trainer(others, **options), {}, saved[number - 1])[0] == whole[number:]
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+@skip_without("lightning")
+def test_a_lightning_checkpoint_with_an_object_is_refused_when_it_is_saved(trial):
+    def other():
+        import lightning as L
+
+        class Odd(L.Callback):
+            def state_dict(self):
+                return {"odd": SimpleNamespace()}
+
+        return [Odd()]
+
+    with pytest.raises(ValueError, match="more than tensors and plain values .*SimpleNamespace"):
+        trial.run(digits_trainer(other), {})
+
+
+@skip_without("lightning")
+def test_a_checkpoint_that_would_run_code_is_refused(trial):
+    import torch
+
+    train = digits_trainer()
+    _, saved = trial.run(train, {}, most=1)
+    torch.save({"state_dict": Evil()}, Path(saved[0].path) / "lightning.ckpt")
+    with pytest.raises(ValueError, match="more than tensors and plain values"):
+        trial.run(train, {}, saved[0])
+    assert "ran" not in sys.argv
+
+
+class Evil:
+    def __reduce__(self):
+        return (sys.argv.append, ("ran",))
+
+
+def digits_trainer(others=list, **options):
+    """The training function of the example, with other callbacks and arguments, and loader processes."""
+
+    def train(config):
+        import lightning as L
+        from torch.utils.data import DataLoader
+
+        from tuner.integrations.lightning import TunerCallback
+
+        names = example("lightning_digits")
+        L.seed_everything(0, verbose=False)
+        arguments = {"max_epochs": 3, "accelerator": "cpu", **options}
+        trainer = L.Trainer(callbacks=[TunerCallback(), *others()], **arguments)
+        data = names["digits"](64, 0)
+        loaders = DataLoader(data, 16, shuffle=True, num_workers=1), DataLoader(names["digits"](64, 1), 64)
+        trainer.fit(names["Digits"](16, 0.02), *loaders, ckpt_path=TunerCallback.checkpoint())
+
+    return train
