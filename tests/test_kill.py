@@ -183,7 +183,10 @@ def test_a_search_does_not_notice_what_happens_to_wandb(tmp_path, fault):
     assert {(trial.status, len(trial.reports)) for trial in load(folder).trials} == {("completed", 4)}
     assert "Traceback" not in output and "best        trial" in output
     if fault in ("killed", "stopped"):
-        assert "NOTE: W&B" in output and f"-m tuner.drive.wandb_mirror {folder} --mode offline --all does it later" in output
+        assert (
+            "NOTE: W&B" in output
+            and f"-m tuner.drive.wandb_mirror {folder} --mode offline --all does it later" in output
+        )
     wait_for(lambda: not left_of(process), 15)
 
 

@@ -41,7 +41,11 @@ def test_rooms_import_only_the_rooms_below_them():
         ("tuner/spec/domains.py", "def later(): import tuner.drive.driver", "Rooms import only the rooms below them"),
         ("tuner/training/loop.py", "import ray.tune", "Training knows no Ray"),
         ("tuner/drive/trial.py", "import tuner.drive.assembly", "No imports go in a circle"),
-        ("tuner/integrations/current_trial.py", "import tuner.drive.trial", "Integrations import nothing of the search"),
+        (
+            "tuner/integrations/current_trial.py",
+            "import tuner.drive.trial",
+            "Integrations import nothing of the search",
+        ),
         ("search_spaces/cifar.py", "import tuner.record.journal", "Spaces import nothing of the search"),
     ],
 )

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from tuner.drive.mirroring import wait_for, wandb_mode
+from tuner.drive.wandb_mirror import Late, Mirror, main
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
-from tuner.drive.wandb_mirror import Late, Mirror, main
 
 
 class Run:

@@ -66,11 +66,16 @@ class Trial:
 
 @pytest.fixture
 def trial(tmp_path, monkeypatch):
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     (tmp_path / "saved").mkdir()
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    return Trial(tmp_path / "saved", monkeypatch)
+    yield Trial(tmp_path / "saved", monkeypatch)
+    torch.set_num_threads(threads)
 
 
 def example(name):

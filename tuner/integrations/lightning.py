@@ -1,9 +1,9 @@
 """Runs a Lightning `Trainer` as a trial of a search.
 
-    from tuner.integrations.lightning import TunerCallback
+from tuner.integrations.lightning import TunerCallback
 
-    trainer = L.Trainer(..., callbacks=[TunerCallback()])
-    trainer.fit(model, data, ckpt_path=TunerCallback.checkpoint())
+trainer = L.Trainer(..., callbacks=[TunerCallback()])
+trainer.fit(model, data, ckpt_path=TunerCallback.checkpoint())
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ CHOOSER = importlib.import_module(
 LOGGERS = {name: getattr(CHOOSER, name) for name in ("TensorBoardLogger", "CSVLogger")}
 
 
-class TunerCallback(Checkpoint):  # type: ignore[misc]
+class TunerCallback(Checkpoint):
     """Reports each epoch of a Lightning `Trainer`, with Lightning's own checkpoint and the random streams.
 
     If the Trainer validates, only epochs with a validation are reported. The report has all logged metrics
     (`trainer.callback_metrics`). Lightning's checkpoint has no random streams, and it is saved before
-    `ReduceLROnPlateau` takes its step; this callback saves and repeats both. So a killed trial repeats no epoch, and its
-    numbers are those of an unbroken one. Population-based training may change what `configure_optimizers` and the data
-    loaders are made with, such as the learning rate and the batch size.
+    `ReduceLROnPlateau` takes its step; this callback saves the streams and repeats the step. So a killed trial repeats
+    no epoch, and its numbers are those of an unbroken one. Population-based training may change what
+    `configure_optimizers` and the data loaders are made with, such as the learning rate and the batch size.
 
     In a trial, the progress bar and the Trainer's loggers are off, and no default `ModelCheckpoint` saves files. The
     files of a `ModelCheckpoint` without `dirpath` go to a folder of the trial, which is deleted after it. Outside a
@@ -116,11 +116,11 @@ class TunerCallback(Checkpoint):  # type: ignore[misc]
         """Completes Lightning's resume: plateau schedules, and what pbt changed."""
         if not self._restored:
             return
-        configs = trainer.lr_scheduler_configs
+        configs, metrics = trainer.lr_scheduler_configs, self._restored["metrics"]
         for config in configs if pl_module.automatic_optimization else ():
-            plateau = config.reduce_on_plateau and config.interval == "epoch"
-            if plateau and trainer.current_epoch % config.frequency == 0 and config.monitor in self._restored["metrics"]:
-                pl_module.lr_scheduler_step(config.scheduler, self._restored["metrics"][config.monitor])
+            due = config.interval == "epoch" and trainer.current_epoch % config.frequency == 0
+            if config.reduce_on_plateau and due and config.monitor in metrics:
+                pl_module.lr_scheduler_step(config.scheduler, metrics[config.monitor])
         schedulers = [config.scheduler for config in configs]
         current_trial.keep_changes(trainer.optimizers, schedulers, self._restored["options"], self._options)
 
@@ -151,14 +151,14 @@ class TunerCallback(Checkpoint):  # type: ignore[misc]
 
 
 def _check_plain(path: Path) -> None:
-    """Raises ValueError if a checkpoint has other than tensors and plain values: to read it, Lightning runs its code."""
+    """Raises ValueError if a checkpoint has other than tensors and plain values; Lightning would run their code."""
     try:
         torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         (first, *_) = str(error).splitlines() or [type(error).__name__]
         raise ValueError(
             f"{path.name} holds more than tensors and plain values ({first}); keep other objects out of "
-            "save_hyperparameters() and the checkpoint hooks, or name their classes in torch.serialization.add_safe_globals"
+            "save_hyperparameters() and the checkpoint hooks, or allow them by torch.serialization.add_safe_globals"
         ) from None
 
 
@@ -173,7 +173,7 @@ def _streams() -> dict[str, Any]:
         "python": random.getstate(),
         "numpy": (name, torch.from_numpy(np.asarray(keys).astype("int64")), *rest),
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
 
 

@@ -1,9 +1,9 @@
 """Runs a Hugging Face `Trainer` as a trial of a search.
 
-    from tuner.integrations.transformers import TunerCallback
+from tuner.integrations.transformers import TunerCallback
 
-    trainer = Trainer(..., callbacks=[TunerCallback()])
-    trainer.train(resume_from_checkpoint=TunerCallback.checkpoint())
+trainer = Trainer(..., callbacks=[TunerCallback()])
+trainer.train(resume_from_checkpoint=TunerCallback.checkpoint())
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SPEED = ("_runtime", "_per_second", "_jit_compilation_time")  # of an evaluation
 PLACE = ("per_device_train_batch_size", "gradient_accumulation_steps", "auto_find_batch_size")
 
 
-class TunerCallback(TrainerCallback):  # type: ignore[misc]
+class TunerCallback(TrainerCallback):
     """Reports each evaluation of a Hugging Face `Trainer`, with the Trainer's own checkpoint.
 
     Without an evaluation (`eval_strategy="no"`) it reports the training loss of each epoch. The checkpoint has the
@@ -156,7 +156,7 @@ def _options_by(args: TrainingArguments, optimizer: Any) -> list[dict[str, Any]]
     return [{**plain, "weight_decay": args.weight_decay}, *[plain] * (len(optimizer.param_groups) - 1)]
 
 
-class _Nothing(TrainerCallback):  # type: ignore[misc]
+class _Nothing(TrainerCallback):
     """Stands for the Trainer's progress bar."""
 
 
@@ -166,7 +166,6 @@ def _no_loggers(report_to: Any) -> list[Any]:
 
 # What a Trainer's module calls its progress bar, and the function that chooses its loggers.
 LOUD = {
-    name: getattr(trainer_module, name)
-    for name in ("DEFAULT_PROGRESS_CALLBACK", "get_reporting_integration_callbacks")
+    name: getattr(trainer_module, name) for name in ("DEFAULT_PROGRESS_CALLBACK", "get_reporting_integration_callbacks")
 }
 QUIET = {"DEFAULT_PROGRESS_CALLBACK": _Nothing, "get_reporting_integration_callbacks": _no_loggers}
