@@ -155,11 +155,19 @@ def _check_plain(path: Path) -> None:
     try:
         torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
-        (first, *_) = str(error).splitlines() or [type(error).__name__]
         raise ValueError(
-            f"{path.name} holds more than tensors and plain values ({first}); keep other objects out of "
-            "save_hyperparameters() and the checkpoint hooks, or allow them by torch.serialization.add_safe_globals"
+            f"{path.name} has more than tensors and plain values ({_what_is_wrong(path, error)}); keep other objects "
+            "out of save_hyperparameters() and the checkpoint hooks, or allow them by torch.serialization.add_safe_globals"
         ) from None
+
+
+def _what_is_wrong(path: Path, error: Exception) -> str:
+    """Returns the names of the objects that a checkpoint may not have, or else the first line of the error."""
+    try:
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    except Exception:
+        names = []
+    return ", ".join(names) or (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _no_logger(**options: Any) -> Any:

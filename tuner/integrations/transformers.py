@@ -8,7 +8,9 @@ trainer.train(resume_from_checkpoint=TunerCallback.checkpoint())
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,8 @@ class TunerCallback(TrainerCallback):
         for name, value in LOUD.items():
             setattr(trainer_module, name, value)
         if self._active:
+            with contextlib.suppress(OSError):
+                os.rmdir(args.output_dir)  # the Trainer has made it; all trials would share it
             args.output_dir = self._folder.name
             args.save_strategy, args.load_best_model_at_end = SaveStrategy.NO, False
             args.restore_callback_states_from_checkpoint = True  # such as the patience of an EarlyStoppingCallback
