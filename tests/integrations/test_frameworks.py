@@ -103,6 +103,21 @@ def test_a_stopped_trial_goes_on_as_the_unbroken_one(name, trial, tmp_path, capf
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_a_trial_resumes_from_an_object_store(name, trial):
+    from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+    from ray import tune
+
+    from tuner.integrations import current_trial
+
+    train = example(name)["train"]
+    whole, saved = trial.run(train, CONFIGS[name])
+    store = SubTreeFileSystem(str(trial.folder), LocalFileSystem())
+    checkpoint = tune.Checkpoint(Path(saved[1].path).name, filesystem=store)
+    assert trial.run(train, CONFIGS[name], checkpoint)[0] == whole[2:]
+    assert current_trial._copies == {}
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_after_pbt_the_trial_has_its_own_learning_rate(name, trial):
     train = example(name)["train"]
     slow, quick = (CONFIGS[name] | {"lr": CONFIGS[name]["lr"] * factor} for factor in (1, 4))
@@ -151,6 +166,18 @@ def test_another_batch_size_than_the_checkpoints_is_refused(trial, monkeypatch):
     )
     with pytest.raises(ValueError, match=f"trained with {BATCH}=16, and this trial has 8: .* parameters of the optim"):
         trial.run(train, CONFIGS["transformers_text"], saved[-1])
+
+
+@skip_without("transformers", "accelerate")
+@pytest.mark.parametrize("quiet", [True, False])
+def test_the_loggers_of_a_hugging_face_trainer_are_off(trial, monkeypatch, quiet):
+    from transformers import Trainer
+
+    made = []
+    monkeypatch.setattr(Trainer, "train", recorded(Trainer.train, made))
+    trial.run(text_trainer(quiet=quiet, eval_strategy="epoch", report_to="wandb", num_train_epochs=1), {})
+    names = {type(callback).__name__ for callback in made[0].callback_handler.callbacks}
+    assert {"WandbCallback", "ProgressCallback"} & names == (set() if quiet else {"WandbCallback", "ProgressCallback"})
 
 
 BATCH = "per_device_train_batch_size"
@@ -215,7 +242,7 @@ def test_the_patience_of_a_hugging_face_trial_survives(trial):
     assert trial.run(train, {}, saved[1])[0] == whole[2:]
 
 
-def text_trainer(*callbacks, **options):
+def text_trainer(*callbacks, quiet=True, **options):
     """The training function of the example, with other arguments and callbacks."""
 
     def train(config):
@@ -233,7 +260,7 @@ def text_trainer(*callbacks, **options):
             args=TrainingArguments(output_dir="out", **arguments),
             train_dataset=names["sentences"](256, 0),
             eval_dataset=names["sentences"](64, 1),
-            callbacks=[TunerCallback(), *callbacks],
+            callbacks=[TunerCallback(quiet), *callbacks],
         )
         trainer.train(resume_from_checkpoint=TunerCallback.checkpoint())
         trainer.evaluate()  # no epoch

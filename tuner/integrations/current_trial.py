@@ -13,6 +13,7 @@ Options = list[list[dict[str, Any]]]
 RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr"})  # schedulers multiply these; the others stay as they are
 
 _asked: list[object] = []  # the trial whose training loop asked for its checkpoint
+_copies: dict[str, tempfile.TemporaryDirectory[str]] = {}  # path in an object store -> the local copy
 
 
 def trial_id() -> str | None:
@@ -26,7 +27,7 @@ def trial_id() -> str | None:
 def checkpoint_folder() -> Path | None:
     """Returns the folder of the checkpoint from which the trial resumes; None if it starts at epoch 0.
 
-    A checkpoint in an object store is copied to this machine, and the copy is deleted when the trial ends.
+    A checkpoint in an object store is copied to this machine; the first report deletes the copy.
     """
     from ray import tune
 
@@ -37,11 +38,11 @@ def checkpoint_folder() -> Path | None:
         return None
     if Path(checkpoint.path).is_dir():
         return Path(checkpoint.path)
-    _copies[:] = [local_folder()]
-    return Path(checkpoint.to_directory(_copies[0].name))
-
-
-_copies: list[tempfile.TemporaryDirectory[str]] = []  # of the trial that runs; the next trial's copy deletes it
+    if checkpoint.path not in _copies:
+        copy = local_folder()
+        checkpoint.to_directory(copy.name)
+        _copies[checkpoint.path] = copy
+    return Path(_copies[checkpoint.path].name)
 
 
 def check_resumes(line: str) -> None:
@@ -61,6 +62,7 @@ def report(metrics: dict[str, Any], folder: Path) -> None:
     """
     from ray import tune
 
+    _copies.clear()
     try:
         tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
     finally:

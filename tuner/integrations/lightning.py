@@ -157,7 +157,7 @@ def _check_plain(path: Path) -> None:
     except Exception as error:
         raise ValueError(
             f"{path.name} has more than tensors and plain values ({_what_is_wrong(path, error)}); keep other objects "
-            "out of save_hyperparameters() and the checkpoint hooks, or allow them by torch.serialization.add_safe_globals"
+            "out of save_hyperparameters() and checkpoint hooks, or allow them by torch.serialization.add_safe_globals"
         ) from None
 
 
