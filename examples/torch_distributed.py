@@ -31,18 +31,15 @@ def work(rank, meeting, config):
     net = nn.Sequential(nn.Linear(8, config["width"]), nn.ReLU(), nn.Linear(config["width"], 1))
     model = DistributedDataParallel(net)
     optimizer = torch.optim.Adam(model.parameters(), lr=config["lr"])
-    saved = [None]
+    saved = [{"epoch": 0, "net": net.state_dict(), "optimizer": optimizer.state_dict()}]
     if rank == 0 and (checkpoint := tune.get_checkpoint()):
         with checkpoint.as_directory() as folder:
             saved = [torch.load(f"{folder}/state.pt", weights_only=True)]
     dist.broadcast_object_list(saved)
-    state = saved[0] or {"epoch": 0}
-    if state["epoch"]:
-        net.load_state_dict(state["net"])
-        optimizer.load_state_dict(state["optimizer"])
-    for epoch in range(state["epoch"], EPOCHS):
-        order = torch.randperm(448, generator=torch.Generator().manual_seed(epoch))
-        for batch in order.split(64):
+    net.load_state_dict(saved[0]["net"])
+    optimizer.load_state_dict(saved[0]["optimizer"])
+    for epoch in range(saved[0]["epoch"], EPOCHS):
+        for batch in torch.randperm(448, generator=torch.Generator().manual_seed(epoch)).split(64):
             own = batch[rank::2]
             optimizer.zero_grad()
             nn.functional.mse_loss(model(inputs[own]), targets[own]).backward()
@@ -69,9 +66,5 @@ def train(config):
 if __name__ == "__main__":
     work(1, sys.argv[1], json.loads(sys.argv[2]))
 
-space = Space(
-    params={"width": tune.choice([16, 64]), "lr": tune.loguniform(1e-3, 1e-1)},
-    train=train,
-    max_epochs=EPOCHS,
-    num_samples=4,
-)
+params = {"width": tune.choice([16, 64]), "lr": tune.loguniform(1e-3, 1e-1)}
+space = Space(params=params, train=train, max_epochs=EPOCHS, num_samples=4)
