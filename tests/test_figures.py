@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 import pytest
 from ray.tune.schedulers.async_hyperband import _Bracket
 
+from tuner.errors import RequestError
 from tuner.record.records import Decision, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
@@ -16,6 +17,7 @@ from tuner.views.importance import Importance, draw_importance
 from tuner.views.labels import MOST_NAME, escaped, flat
 from tuner.views.one_trial import draw_metrics
 from tuner.views.parallel import MOST_PARAMETERS, parallel_of, parameters_of
+from tuner.views.report import _contours
 from tuner.views.slices import usage_of
 from tuner.views.tables import decision_rows, rung_rows, trial_rows
 from tuner.views.whatif import what_if
@@ -113,10 +115,62 @@ def test_parallel_axes_follow_what_was_declared():
     assert list(axes) == ["lr", "act", "width", "drop", "loss"]
     assert axes["lr"].values == pytest.approx([-3, -1, -2]) and "0.01" in axes["lr"].texts
     assert axes["width"].texts == ["8", "16", "128"] and axes["width"].values == [0, 1, 2]
-    assert "None" in axes["drop"].texts
+    assert axes["drop"].values == [0.1, 0.2, None] and axes["drop"].texts == []
     figure = all_figures(record(*trials, params=params))["parallel"]
     go.Figure(figure)
     assert "<b>" not in json.dumps(figure)
+
+
+def branched(num=12):
+    """Trials of a conditional space: `momentum` and `beta` exclude each other, `lr` has a range in each branch."""
+    trials = []
+    for n in range(num):
+        own = {"momentum": n / num} if n % 2 else {"beta": 10.0 ** -(1 + n % 3), "warm": None if n % 4 else "on"}
+        optimizer = {"kind": "sgd" if n % 2 else "adam", "lr": 10.0 ** -(1 + n % 4), **own}
+        trials.append(trial(n, [float(n)], optimizer=optimizer))
+    lrs = [{"kind": "loguniform", "lower": 1e-4, "upper": 0.1}, {"kind": "choice", "values": [0.1]}]
+    params = {
+        "optimizer/kind": {"kind": "choice", "values": ["sgd", "adam"]},
+        "optimizer/momentum": {"kind": "uniform", "lower": 0, "upper": 1},
+        "optimizer/beta": {"kind": "loguniform", "lower": 1e-4, "upper": 0.1},
+        "optimizer/lr": {"kind": "conditional", "branches": lrs},
+    }
+    return record(*trials, params=params)
+
+
+class TestConditionalParameters:
+    def test_a_trial_without_a_parameter_is_empty_on_its_axis_and_log_axes_stay(self):
+        axes = {axis.name: axis for axis in parallel_of(branched()).axes}
+        beta, momentum = axes["optimizer/beta"], axes["optimizer/momentum"]
+        assert beta.values[1::2] == [None] * 6 and momentum.values[::2] == [None] * 6
+        assert beta.values[:5:2] == pytest.approx([-1, -3, -2]) and beta.texts == ["0.001", "0.01", "0.1"]
+        assert momentum.texts == [] and momentum.values[1] == pytest.approx(1 / 12)
+        assert axes["optimizer/lr"].texts == ["0.0001", "0.001", "0.01", "0.1"]
+        assert axes["optimizer/warm"].texts == ["None", "on"] and axes["optimizer/warm"].values[1] is None
+
+    def test_every_figure_is_drawn_and_a_missing_value_has_its_own_tick(self):
+        whole = branched()
+        for figure in all_figures(whole).values():
+            go.Figure(figure)
+            json.dumps(figure, allow_nan=False)
+        dimensions = {each["label"]: each for each in all_figures(whole)["parallel"]["data"][0]["dimensions"]}
+        for name in ("optimizer/beta", "optimizer/momentum", "optimizer/warm"):
+            drawn = dimensions[name]
+            assert drawn["ticktext"][0] == "(none)" and drawn["tickvals"][0] == drawn["range"][0] < drawn["tickvals"][1]
+            assert drawn["values"].count(drawn["tickvals"][0]) == 6
+        assert "(none)" not in dimensions["optimizer/kind"]["ticktext"]
+        traces = all_figures(whole)["slices"]["data"]
+        assert sum(None in each["x"] for each in traces) == 3
+
+    def test_a_contour_has_the_trials_that_have_both_parameters(self):
+        data = contour_of(branched(), "optimizer/beta", "optimizer/lr")
+        assert data.values == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0] == [float(text.split()[1][:5]) for text in data.labels]
+        with pytest.raises(RequestError, match="no trial has both 'optimizer/momentum' and 'optimizer/beta'"):
+            contour_of(branched(), "optimizer/momentum", "optimizer/beta")
+
+    def test_the_report_leaves_out_a_contour_without_trials(self):
+        pairs = [key.replace("optimizer/", "") for key in _contours(branched())]
+        assert "beta, warm" in pairs and not {"momentum, beta", "beta, momentum", "warm, momentum"} & {*pairs}
 
 
 def test_texts_are_escaped_cut_and_in_one_line():

@@ -32,24 +32,33 @@ class Contour(NamedTuple):
 
 
 def contour_of(record: ExperimentRecord, x: str, y: str) -> Contour:
-    """Smooths the metric over the parameters `x` and `y`.
+    """Smooths the metric over the parameters `x` and `y`, from the trials that have both.
 
     Raises:
-        RequestError: a parameter does not exist or has the same value in all trials with a finite metric.
+        RequestError: a parameter does not exist or has the same value in all trials with a finite metric, or no trial
+            has both.
     """
     parallel = parallel_of(record)
     axes = {axis.name: axis for axis in parallel.axes[:-1]}
     for name in (x, y):
         if name not in axes:
             raise RequestError(f"no parameter {name!r} that differs between trials{nearest(name, axes)}")
-    first, second, values = axes[x], axes[y], parallel.axes[-1].values
+    both = shared(axes[x], axes[y])
+    if not both:
+        raise RequestError(f"no trial has both {x!r} and {y!r}; choose parameters of one branch")
+    first, second = (axis._replace(values=[axis.values[i] for i in both]) for axis in (axes[x], axes[y]))
+    values, labels = [parallel.best[i] for i in both], [label_of(parallel.trials[i]) for i in both]
     xs, ys = _ticks(first), _ticks(second)
-    grid = smoothed_grid(first.values, second.values, values, xs, ys)
-    return Contour(first, second, values, [label_of(trial) for trial in parallel.trials], xs, ys, grid)
+    return Contour(first, second, values, labels, xs, ys, smoothed_grid(first.known, second.known, values, xs, ys))
+
+
+def shared(x: Axis, y: Axis) -> list[int]:
+    """Returns the indices of the trials that have both parameters."""
+    return [i for i, pair in enumerate(zip(x.values, y.values, strict=True)) if None not in pair]
 
 
 def _ticks(axis: Axis) -> list[float]:
-    return [float(at) for at in np.linspace(min(axis.values), max(axis.values), CELLS)]
+    return [float(at) for at in np.linspace(min(axis.known), max(axis.known), CELLS)]
 
 
 def smoothed_grid(

@@ -47,15 +47,16 @@ def importance_of(record: ExperimentRecord) -> Importance:
     """
     if importlib.util.find_spec("sklearn") is None:
         raise RequestError(f"importance needs scikit-learn: {INSTALL}")
-    axes = parallel_of(record).axes
-    count = len(axes[-1].values) if axes else 0
+    parallel = parallel_of(record)
+    axes = parallel.axes
+    count = len(parallel.trials) if axes else 0
     if count < LEAST_TRIALS or len(axes) < 2:
         raise RequestError(
             f"importance needs at least {LEAST_TRIALS} trials with a value, and a parameter that differs between them"
         )
-    x = np.array([axis.values for axis in axes[:-1]]).T
+    x = np.array([axis.filled(1.0) for axis in axes[:-1]]).T
     # Ranks instead of values, because a single trial that diverged to 1e30 would dominate every split of a forest.
-    y = np.argsort(np.argsort(axes[-1].values, kind="stable")) / max(1, len(x) - 1)
+    y = np.argsort(np.argsort(parallel.best, kind="stable")) / max(1, len(x) - 1)
     drops, scores = zip(*(_one_forest(x, y, seed) for seed in range(REPEATS)), strict=True)
     means, deviations = np.mean(drops, axis=0), np.std(drops, axis=0, ddof=1)
     order = np.argsort(-means)

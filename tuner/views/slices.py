@@ -19,7 +19,7 @@ USAGE_PREFIXES = ("cpu_", "rss_", "gpu_")
 class Slices(NamedTuple):
     """The data of slice plots: `axes[k].values[i]` is parameter k of trial i, `values[i]` is the trial's best value.
 
-    `best` is the winner's index, or -1 if there is no winner.
+    The parameter is None for a trial that does not have it. `best` is the winner's index, or -1 if there is no winner.
     """
 
     across: str
@@ -41,7 +41,7 @@ def usage_of(record: ExperimentRecord) -> Slices:
     means = [means_of(trial) for trial in trials]
     names = islice(dict.fromkeys(name for each in means for name in each), MOST_PARAMETERS)
     axes = [Axis(name, [each.get(name, math.nan) for each in means], [], []) for name in names]
-    known = [axis for axis in axes if all(map(math.isfinite, axis.values)) and len(set(axis.values)) > 1]
+    known = [axis for axis in axes if all(map(math.isfinite, axis.known)) and len(set(axis.known)) > 1]
     return _slices("usage", known[:MOST_AXES], record)
 
 
