@@ -171,6 +171,7 @@ class TestConditionalParameters:
     def test_the_report_leaves_out_a_contour_without_trials(self):
         pairs = [key.replace("optimizer/", "") for key in _contours(branched())]
         assert "beta, warm" in pairs and not {"momentum, beta", "beta, momentum", "warm, momentum"} & {*pairs}
+        assert "kind, lr" in pairs and "kind, momentum" not in pairs  # all trials with a momentum have one kind
 
 
 def test_texts_are_escaped_cut_and_in_one_line():

@@ -57,6 +57,11 @@ def shared(x: Axis, y: Axis) -> list[int]:
     return [i for i, pair in enumerate(zip(x.values, y.values, strict=True)) if None not in pair]
 
 
+def varied(x: Axis, y: Axis) -> bool:
+    """Returns whether both parameters differ among the trials that have both, so that the contour is a surface."""
+    return all(len({axis.values[i] for i in shared(x, y)}) > 1 for axis in (x, y))
+
+
 def _ticks(axis: Axis) -> list[float]:
     return [float(at) for at in np.linspace(min(axis.known), max(axis.known), CELLS)]
 

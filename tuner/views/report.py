@@ -17,7 +17,7 @@ from tuner.record.records import finite
 from tuner.record.results import ExperimentRecord
 from tuner.views.alternatives import alternative_rows
 from tuner.views.audit_record import CONFIDENCE, result_of
-from tuner.views.contour import contour_of, draw_contour, shared
+from tuner.views.contour import contour_of, draw_contour, varied
 from tuner.views.figures import Figure, all_figures
 from tuner.views.labels import escaped, setting
 from tuner.views.parallel import parallel_of
@@ -92,7 +92,7 @@ def _contours(record: ExperimentRecord) -> dict[str, Figure]:
     """Draws one contour for each pair among the first MOST_PARAMETERS parameters that differ between trials."""
     own = record.experiment
     axes = parallel_of(record).axes[:-1][:MOST_PARAMETERS]
-    pairs = [(x.name, y.name) for x, y in combinations(axes, 2) if shared(x, y)]
+    pairs = [(x.name, y.name) for x, y in combinations(axes, 2) if varied(x, y)]
     return {f"{x}, {y}": draw_contour(contour_of(record, x, y), own.metric, own.mode) for x, y in pairs}
 
 
