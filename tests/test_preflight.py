@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tuner import run
-from tuner.drive import preflight, running
+from tuner.drive import patience, preflight, running
 
 HEAD = """
 import threading
@@ -199,7 +199,7 @@ MISTAKES = {
     "open file": (
         "log = open('/dev/null', 'w')\ndef hits(scores, labels):\n    return log and scores.mean()\n",
         dict(metrics="{'hits': hits}"),
-        ["metrics['hits']", "uses 'log", "inside the function"],
+        ["metrics['hits']", "uses 'log', an open file", "inside the function"],
         "def hits",
     ),
     "state that is no data": (
@@ -220,6 +220,158 @@ MISTAKES = {
         "def read(data_dir):\n    return np.load(data_dir / 'x.npy')\n",
         dict(data="read"),
         ["needs a folder: give --data-dir DIR"],
+        "return np.load",
+    ),
+    "loss of another kind": (
+        "",
+        dict(loss="nn.functional.mse_loss"),
+        ["the loss raises RuntimeError: The size of tensor a", "outputs: shape (32, 3) float32 (", "use cross-entropy"],
+        "def data",
+    ),
+    "several outputs": (
+        "class Net(nn.Linear):\n    def forward(self, x):\n        return super().forward(x), x\n",
+        dict(model="lambda config: Net(4, 3)"),
+        ["it gets outputs: a tuple of 2", "the model returns several values: return the scores alone"],
+        "",
+    ),
+    "the model instead of its parameters": (
+        "def wrong(parameters, config):\n    return torch.optim.SGD(model(config), lr=0.1)\n",
+        dict(optimizer="wrong"),
+        ["can only optimize Tensors", "give it the parameters that the function gets"],
+        "SGD(model(config), lr",
+    ),
+    "another model": (
+        "def wrong(parameters, config):\n    return torch.optim.SGD(model(config).parameters(), lr=0.1)\n",
+        dict(optimizer="wrong"),
+        ["trains no parameter of the model", "pass on the parameters that the function gets"],
+        "def wrong",
+    ),
+    "a number as text": (
+        "params = {'width': tune.choice([2]), 'lr': tune.choice(['0.1', '0.01'])}\n",
+        {},
+        ["lr is the text '0.1': write the number without quotes in params", "tried with width=2, lr='0.1'"],
+        "return torch.optim.SGD",
+    ),
+    "a loss without gradient": (
+        "def hits(scores, labels):\n    return (scores.argmax(1) == labels).float().mean()\n",
+        dict(loss="hits"),
+        ["the loss (", "has no gradient", "no argmax, ==, round, detach"],
+        "def hits",
+    ),
+    "weights changed in place": (
+        "class Net(nn.Linear):\n    def forward(self, x):\n        self.weight += 1\n        return x\n",
+        dict(model="lambda config: Net(4, 3)"),
+        ["leaf Variable", "write y = weight + 1 in forward"],
+        "self.weight += 1",
+    ),
+    "values changed in place": (
+        "class Net(nn.Linear):\n    def forward(self, x):\n        y = super().forward(x).exp()\n        y += 1\n"
+        "        return y\ndef wrong(config):\n    return Net(4, 3)\n",
+        dict(model="wrong"),
+        ["changes a value in place that the backward pass needs", "write y = y + 1 instead of y += 1"],
+        "def wrong",
+    ),
+    "a loss that is NaN": (
+        "def nan(scores, labels):\n    return nn.functional.cross_entropy(scores, labels) * float('nan')\n",
+        dict(loss="nan"),
+        ["the loss (", "is not a finite number on the first batch", "look for log(0)"],
+        "def nan",
+    ),
+    "NaN in one example": (
+        "def holey(data_dir):\n    splits = data(None)\n    splits.train.inputs[77, 2] = np.nan\n"
+        "    return Splits(train=splits.train, validation=splits.test)\n",
+        dict(data="holey"),
+        ["is not a finite number on the first batch", "NaN or infinite values, first in example 77: replace them"],
+        "def holey",
+    ),
+    "no test example": (
+        "def few(data_dir):\n    return Splits(data(None).train, test=Arrays(np.zeros((0, 4)), np.zeros(0, int)))\n",
+        dict(data="few"),
+        ["the test part of the data has no examples; leave it out"],
+        "",
+    ),
+    "a module instead of a function": (
+        "",
+        dict(model="nn.Linear(4, 3)"),
+        ["Task(model=...) is a module, not a function; write model=lambda config: Net(...)"],
+        "",
+    ),
+    "a class instead of its instance": (
+        "class Net(nn.Module):\n    pass\ndef wrong(config):\n    return Net\n",
+        dict(model="wrong"),
+        ["returns the class Net; return a torch.nn.Module, such as Net(...)"],
+        "def wrong",
+    ),
+    "a result instead of a function": (
+        "",
+        dict(data="data(None)"),
+        ["Task(data=...) is a Splits: give the function itself, not the result of a call"],
+        "",
+    ),
+    "the end of the process": (
+        "import sys\ndef wrong(config):\n    sys.exit(3)\n",
+        dict(model="wrong"),
+        ["model(config) raises SystemExit: 3", "a function must not end the process"],
+        "sys.exit(3)",
+    ),
+    "the end of the process without a word": (
+        "import os\ndef wrong(config):\n    os._exit(3)\n",
+        dict(model="wrong"),
+        ["model(config) raises SystemExit: 3"],
+        "os._exit(3)",
+    ),
+    "an error without a text": (
+        "def wrong(config):\n    raise ValueError\n",
+        dict(model="wrong"),
+        ["model(config) raises ValueError ("],
+        "raise ValueError",
+    ),
+    "an error with a long text": (
+        "def wrong(config):\n    raise ValueError('number ' * 1500)\n",
+        dict(model="wrong"),
+        ["number number number", " ... ("],
+        "raise ValueError",
+    ),
+    "recursion": (
+        "def wrong(config):\n    return wrong(config)\n",
+        dict(model="wrong"),
+        ["raises RecursionError", "calls itself without an end"],
+        "return wrong",
+    ),
+    "a missing package": (
+        "def wrong(config):\n    import timmm\n",
+        dict(model="wrong"),
+        ["No module named 'timmm'", "install 'timmm', or correct the name"],
+        "import timmm",
+    ),
+    "more memory than there is": (
+        "def wrong(config):\n    return nn.Linear(4_000_000, 4_000_000)\n",
+        dict(model="wrong"),
+        ["you tried to allocate 64000000000000 bytes"],
+        "return nn.Linear(4_000_000",
+    ),
+    "images with their channels last": (
+        "def images(data_dir):\n    return np.zeros((60, 8, 8, 3), np.float32), np.zeros(60, int)\n",
+        dict(data="images", model="lambda config: nn.Conv2d(3, 4, 3)"),
+        ["got 8 channels instead", "(N, channels, height, width): transpose the inputs"],
+        "",
+    ),
+    "a schedule that needs a metric": (
+        "",
+        dict(schedule="lambda optimizer, config, epochs: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)"),
+        ["a Task steps its schedule without a metric: use another one"],
+        "",
+    ),
+    "a generator": (
+        "numbers = (n for n in range(9))\ndef wrong(x):\n    return next(numbers) * x\n",
+        dict(augment="wrong"),
+        ["augment (", "uses 'numbers', a generator, which cannot be sent"],
+        "def wrong",
+    ),
+    "a file by a relative path": (
+        "def wrong(data_dir):\n    return np.load('train.npy')\n",
+        dict(data="wrong"),
+        ["No such file or directory: 'train.npy'", "relative paths start in ", "--data-dir"],
         "return np.load",
     ),
 }
@@ -279,7 +431,7 @@ def test_conditional_parameters_and_computed_ones_are_tried(command):
     code, _, message = command(text.replace("OTHER", "pass"), space=params)
     assert code == "searched", message
     code, _, message = command(text.replace("OTHER", "assert config['net']['kind'] == 'a'"), space=params)
-    assert code == 2 and "net/kind=b" in message
+    assert code == 2 and "net/kind='b'" in message
 
 
 def test_the_random_streams_are_put_back_and_nothing_is_printed(command):
@@ -322,6 +474,45 @@ class TestDryRun:
         text, task, *_ = MISTAKES["no --data-dir"]
         code, out, _ = command(text, "--dry-run", **task)
         assert code == 0 and "preflight   not run: " in out and "give --data-dir DIR" in out
+
+
+def test_what_was_not_tried_is_said(command, monkeypatch):
+    monkeypatch.setattr(preflight, "BUDGET_S", 0)
+    code, out, _ = command()
+    assert code == "searched" and out.startswith("preflight: tried 1 setting in ")
+    assert "not tried: width=8, lr=0.1\n" in out
+
+
+def test_a_large_model_is_tried_once_and_its_checkpoint_without_its_weights(command, monkeypatch):
+    monkeypatch.setattr(preflight, "LARGE_MODEL", 10)
+    code, out, _ = command()
+    assert code == "searched" and "not tried: loading a checkpoint, width=8, lr=0.1\n" in out
+    text, task, words, _ = MISTAKES["state that is no data"]
+    code, _, message = command(text, **task)
+    assert code == 2 and words[0] in message
+
+
+def test_what_takes_long_is_said_with_the_line(command, monkeypatch):
+    monkeypatch.setattr(patience, "FIRST_S", 0.05)
+    text = "import time\ndef slow(config):\n    time.sleep(0.4)\n    return model(config)\n"
+    code, _, message = command(text, model="slow")
+    assert code == "searched"
+    lines = [
+        line for line in message.splitlines() if line.startswith("still trying the space on one batch after 0 s (")
+    ]
+    assert lines and f"line {line_of(text, 'time.sleep')}); Ctrl-C ends it; --no-preflight skips" in lines[0]
+
+
+@pytest.mark.parametrize(
+    "task, words",
+    [
+        (dict(batch_size="1000"), "batch_size 1000 is above the 81 training examples: each epoch is one batch"),
+        (dict(model="lambda config: nn.Sequential(nn.Linear(4, 3), nn.Softmax())"), "give softmax its dim=1"),
+    ],
+)
+def test_what_may_be_meant_is_warned_of(command, caplog, task, words):
+    assert command(**task)[0] == "searched"
+    assert words in caplog.text
 
 
 def test_a_shape_that_torch_broadcasts_is_warned_of(command, caplog):

@@ -137,7 +137,7 @@ def assert_trouble_is_told(ran, by_trouble, ends):
     assert ends["nan"][0] == "pruned" and "loss is nan at epoch 2" in ends["nan"][1]
     assert ends["inf"][0] == "pruned" and "loss is inf at epoch 2" in ends["inf"][1]
     assert ends["unnamed"][0] == "failed" and "reports no 'loss' at epoch 2; it reports other" in ends["unnamed"][1]
-    assert ends["silent"] == ("failed", "ended without a report")
+    assert ends["silent"] == ("failed", "ended without a report: its function must call tune.report at least once")
     rows = {row["trial"]: row for row in csv.DictReader((ran.folder / "trials.csv").open())}
     assert "a bug of the user's" in rows[by_trouble["raises"].id]["error"]
 

@@ -95,6 +95,9 @@ def parse(argv: list[str], default: Experiment) -> Command:
 
 def in_words(text: str) -> str:
     """An error of tyro in this project's words, if it is about a number."""
+    match = re.match(r"Error parsing (--\S+): no type matching FLOAT\|\{(\w+)\}.*\['(.*)'\]", text)
+    if match:
+        return f"{match[1]} {match[3]}: must be a number or {match[2]}"
     match = re.match(r"Error parsing (--\S+): (invalid literal for int|could not convert).*?: '(.*)'$", text)
     if not match:
         return text

@@ -75,7 +75,8 @@ def conclude(
         keep_checkpoint(record, report, best, config, ended=ended)
     elif test is None and report.checkpoint:
         state = save_model(within(folder, report.checkpoint), best / MODEL)
-        test = evaluate(loaded_space, config, state, splits) if ended and splits.test is not None else None
+        has_test = splits.test is not None and len(splits.test) > 0
+        test = evaluate(loaded_space, config, state, splits) if ended and has_test else None
     write_atomically(best / README, readme(record.experiment.name, loaded_space.name, is_task=splits is not None))
     write_atomically(best / CONFIG, json.dumps(config, indent=2) + "\n")
     metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}

@@ -70,7 +70,9 @@ class JournalCallback(Callback):
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         ended = Verdict("completed", "its function returned")
         if not trial.last_result or "training_iteration" not in trial.last_result:
-            ended = Verdict("failed", "ended without a report")
+            error = "ended without a report: its function must call tune.report at least once"
+            self._journal.write("trial_failed", trial.trial_id, error=error, kind="user", will_retry=False)
+            ended = Verdict("failed", error)
         self._ended(trial, self._scheduler.verdicts.pop(trial.trial_id, ended))
 
     def _ended(self, trial: Trial, verdict: Verdict) -> None:

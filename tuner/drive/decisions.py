@@ -258,7 +258,7 @@ class JournalingScheduler(TrialScheduler):
         else:
             what = f"reports {self.metric!r} as {value!r} at epoch {epoch}, which is not a number"
         if not self._judged_any:
-            hint = nearest(name, metrics)
+            hint = nearest(name, metrics.keys() - USAGE) if name not in metrics else "; report a number"
             self._halt.refuse(RequestError(f"{option} {name}: trial {trial_id} {what}{hint}"))
         return f"the trial {what}"
 

@@ -1,28 +1,34 @@
 """Checks a space before its first trial: one batch goes through each of its functions, in this process, on the CPU.
 
 The check uses the trials' own training loop. It tries the smallest values of all parameters first, then changes one
-parameter at a time, and stops after `BUDGET_S`. Every random stream is restored.
+parameter at a time, and stops after `BUDGET_S`. A line says what it left out. Every random stream is restored.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import logging
+import math
+import os
+import re
 import socket
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from tuner.errors import OUT_OF_MEMORY, RequestError, nearest
+from tuner.drive.advice import advice_on, described
+from tuner.drive.patience import patience
+from tuner.errors import OUT_OF_MEMORY, RequestError, say
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import nested
 from tuner.spec.space import Space
-from tuner.spec.spaces import place_of, place_raised, with_place
+from tuner.spec.spaces import place_of, place_raised, said, with_place
 from tuner.training.data import Arrays, DataError, Part, Splits, read_examples
 from tuner.training.task import Task
 
@@ -34,6 +40,11 @@ logger = logging.getLogger(__name__)
 BUDGET_S = 1.5  # after this time no further setting is tried
 # Input values of the batch that is tried: 10 MNIST images. With 85 CIFAR images, MobileNet at 112 pixels takes 30 s.
 MOST_VALUES = 2**13
+# A model with more weights is tried with one setting, and its checkpoint without the tensors: 300 million weights take
+# 1.2 GB, and as much again for gradients, momentum and each copy.
+LARGE_MODEL = 20_000_000
+LARGEST_SCAN = 2**28  # bytes of a part's inputs that are searched for NaN, at 1 GB/s
+SKIP = "; --no-preflight skips this check"
 Config = dict[str, Any]
 
 
@@ -46,58 +57,118 @@ class Failed(Exception):
     advice: str = ""
 
 
+class Late(Exception):
+    """The time is up; what is left of a setting that is not the first is not tried."""
+
+
+@dataclass
+class Tries:
+    """The settings that were tried, and what was left out to save time."""
+
+    began: float = field(default_factory=time.perf_counter)
+    tried: Config = field(default_factory=dict)  # the last one
+    num: int = 0
+    losses: list[float] = field(default_factory=list)  # of the first batch of each setting, before any update
+    broken: bool = False  # whether any batch had a loss that is not finite
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def late(self) -> bool:
+        """Whether the time is up; a first setting is tried in any case."""
+        return self.num > 1 and time.perf_counter() - self.began > 2 * BUDGET_S
+
+
 def check(request: Request) -> None:
     """Checks the task or the function of a request whose data has been read.
 
     Raises:
         RequestError: a trial would fail; the text names the user's function, file and line, and the tried values.
     """
-    space, named = request.loaded_space.space, f"--space {request.experiment.space}: "
-    tried: Config = {}
+    space, tries = request.loaded_space.space, Tries()
     try:
         check_parts(request)
         if space.task is not None and request.splits is not None:
-            from tuner.training.streams import kept_streams
-
-            with kept_streams(), silence() as heard:
-                for tried in settings(space, request.experiment.seed):
-                    try_setting(request, space.task, request.splits, tried)
-            warn_of_shapes(heard, space.task)
+            check_task(request, space.task, request.splits, tries)
     except Failed as failed:
         if forgiven(failed.problem, request):
             return
-        values = ", ".join(f"{name}={shown(value)}" for name, value in domains.leaves(tried))
+        values = ", ".join(f"{name}={shown(value)}" for name, value in domains.leaves(tries.tried))
         parts = [f"{failed.part} {failed.problem}", failed.advice, f"tried with {values}" if values else ""]
-        raise RequestError(named + "; ".join(part for part in parts if part)) from failed
+        text = "; ".join(part for part in parts if part)
+        raise RequestError(f"--space {request.experiment.space}: {text}") from failed
+
+
+def check_task(request: Request, task: Task, splits: Splits, tries: Tries) -> None:
+    """Tries settings on one batch while there is time; raises a Failed for what fails."""
+    from tuner.training.streams import kept_streams
+
+    check_lengths(splits, request.loaded_space.space)
+    quiet = silence()
+    with patience("trying the space on one batch", SKIP), kept_streams(), quiet as heard, contextlib.suppress(Late):
+        for config in settings(request.loaded_space.space, request.experiment.seed, tries):
+            tries.tried = config
+            tries.num += 1
+            try_setting(request, task, splits, tries)
+    check_losses(tries, splits, task)
+    tries.tried = {}
+    warn_of(heard, task)
+    if tries.left_out:
+        settled, left_out = "s" if tries.num > 1 else "", ", ".join(dict.fromkeys(tries.left_out))
+        seconds = time.perf_counter() - tries.began
+        say(f"preflight: tried {tries.num} setting{settled} in {seconds:.1f} s; not tried: {left_out}")
 
 
 def forgiven(problem: str, request: Request) -> bool:
     """Whether a failure says nothing about trials: memory ran out here, or the model needs a GPU, which trials have."""
     gpus = request.resources.gpus if request.resources else request.experiment.gpus_per_trial
+    asked = re.search(r"tried to allocate (\d+) bytes", problem)
+    if asked and int(asked[1]) > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") and not gpus:
+        return bool(request.experiment.address)  # no trial of this machine has that memory
     needs_gpu = any(word in problem for word in ("CUDA", "cuda", "'CPU'", "GPU"))
     return any(text in problem for text in OUT_OF_MEMORY) or "MemoryError" in problem or bool(gpus and needs_gpu)
 
 
 def shown(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
+    return f"{value:.5g}" if isinstance(value, float) else repr(value) if isinstance(value, str) else str(value)
 
 
 @contextlib.contextmanager
 def silence() -> Iterator[list[warnings.WarningMessage]]:
-    """Drops what the user's functions print; their trials print it again. Gives the list of their warnings."""
+    """Drops what the user's functions print; their trials print it again. Gives the list of their warnings.
+
+    `os._exit` raises SystemExit here; it would end the command without a word.
+    """
+    process, ends = os.getpid(), os._exit
+
+    def leave(status: int) -> NoReturn:
+        if os.getpid() != process:  # a loader process that has been forked
+            ends(status)
+        raise SystemExit(status)
+
+    os._exit = leave
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
-            yield heard
+            try:
+                yield heard
+            finally:
+                os._exit = ends
 
 
-def warn_of_shapes(heard: list[warnings.WarningMessage], task: Task) -> None:
-    """Logs torch's warning that a loss broadcasts outputs and targets, which gives a wrong loss and no error."""
-    for each in heard:
-        if "Using a target size" in str(each.message):
-            text = str(each.message).partition(". ")[0]
-            logger.warning("the loss%s: %s: give targets the shape of the outputs", place_of(task.loss), text)
-            return
+WARNINGS = {  # a part of torch's warning -> the part of the task, and what to do
+    "Using a target size": ("loss", "give targets the shape of the outputs; else the loss compares every pair of them"),
+    "Implicit dimension choice": ("model", "give softmax its dim=1, the dimension of the classes"),
+}
+
+
+def warn_of(heard: list[warnings.WarningMessage], task: Task) -> None:
+    """Logs torch's warnings of mistakes that give a wrong loss and no error, once each."""
+    for part, (name, advice) in WARNINGS.items():
+        for each in heard:
+            if part in str(each.message):
+                text = str(each.message).partition(". ")[0]
+                logger.warning("the %s%s: %s: %s", name, place_of(getattr(task, name)), text, advice)
+                break
 
 
 class NoNetwork(OSError):
@@ -165,6 +236,11 @@ def check_parts(request: Request) -> None:
     probe.by_value(request.loaded_space)
     functions: dict[str, Any] = {"train": space.train} if space.task is None else dict(vars(space.task))
     metrics = functions.pop("metrics", {})
+    if space.task is not None:
+        from torch import nn
+
+        if isinstance(space.task.model, nn.Module):
+            raise Failed("Task(model=...)", "is a module, not a function", "write model=lambda config: Net(...)")
     functions |= {f"metrics[{name!r}]": metric for name, metric in metrics.items()}
     for name, function in functions.items():
         sendable(name, function, cloudpickle)
@@ -180,15 +256,31 @@ def sendable(name: str, value: Any, cloudpickle: Any) -> None:
         cloudpickle.CloudPickler(Nowhere(), protocol=5, buffer_callback=lambda buffer: None).dump(value)
         return
     except Exception as error:  # an object's own __reduce__ may raise anything
-        problem = one_line(error)
+        problem = said(error)
     from ray.util import inspect_serializability
 
     _, failures = inspect_serializability(value, name=name, print_file=io.StringIO())
     found = sorted((path_of(failure), type(failure.obj).__name__) for failure in failures)
-    captured = [f"{'.'.join(path)!r}, a {kind}" for path, kind in found if path]
-    uses = f"uses {captured[0]}, which cannot be sent" if captured else "cannot be sent"
+    captured, uses = [each for each in found if each[0]], "cannot be sent"
+    if captured:
+        (variable, *_), kind = captured[0]
+        known = variables_of(value)
+        kind = type(known[variable]).__name__ if variable in known else kind
+        uses = f"uses {variable!r}, {FILES.get(kind, f'a {kind}')}, which cannot be sent"
     part = f"{name}{place_of(value)}"
     raise Failed(part, f"{uses} to a worker process ({problem})", "create such objects inside the function")
+
+
+FILES = dict.fromkeys(("TextIOWrapper", "BufferedReader", "BufferedWriter", "FileIO"), "an open file")
+
+
+def variables_of(function: Any) -> Mapping[str, Any]:
+    """The variables of outer functions and of the module that a function uses, with their values."""
+    try:
+        variables = inspect.getclosurevars(inspect.unwrap(function))
+    except (TypeError, ValueError):
+        return {}
+    return {**variables.globals, **variables.nonlocals}
 
 
 def path_of(failure: Any) -> tuple[str, ...]:
@@ -207,16 +299,16 @@ class Nowhere(io.RawIOBase):
         return len(memoryview(data).cast("B"))
 
 
-def settings(space: Space, seed: int) -> Iterator[Config]:
+def settings(space: Space, seed: int, tries: Tries) -> Iterator[Config]:
     """Yields configs while there is time: the smallest values, then each parameter's largest or other values."""
     from tuner.drive.sampling import seeded
 
-    started = time.perf_counter()
     ends = {name: ends_of(domain) for name, domain in domains.leaves(space.encoded)}
     base = {name: values[0] for name, values in ends.items()}
-    flats = [base, *({**base, name: value} for name, values in ends.items() for value in values[1:])]
-    for number, flat in enumerate(flats):
-        if number and time.perf_counter() - started > BUDGET_S:
+    others = [(name, value) for name, values in ends.items() for value in values[1:]]
+    for number, flat in enumerate([base, *({**base, name: value} for name, value in others)]):
+        if number and (time.perf_counter() - tries.began > BUDGET_S or tries.left_out):
+            tries.left_out += [f"{name}={shown(value)}" for name, value in others[number - 1 :]]
             return
         with seeded(seed, number):
             config = resolved(space, flat)
@@ -249,11 +341,11 @@ def resolved(space: Space, flat: Mapping[str, Any]) -> Config:
     return drawn
 
 
-def try_setting(request: Request, task: Task, splits: Splits, config: Config) -> None:
+def try_setting(request: Request, task: Task, splits: Splits, tries: Tries) -> None:
     """Trains and evaluates a setting on one batch, and saves and loads its state; raises a Failed for what fails."""
     from tuner.training.loop import Training, checked_batch_size
 
-    experiment = request.experiment
+    experiment, config = request.experiment, tries.tried
     whole = {**splits.constants, **config}
     try:
         batch_size = checked_batch_size(whole.get("batch_size", task.batch_size))
@@ -263,27 +355,83 @@ def try_setting(request: Request, task: Task, splits: Splits, config: Config) ->
     assert splits.validation is not None
     small = replace(small, validation=batch_of(splits.validation, "validation", batch_size), test=None)
     outputs: list[Any] = []
-    watched = watched_task(task, whole)
+    watched = watched_task(task, whole, tries)
     try:
         with contextlib.closing(
             Training(watched, config, small, seed=0, max_epochs=experiment.max_epochs, precision=experiment.precision)
         ) as training:
-            watch_model(training, task, len(splits.train), outputs)
+            check_parameters(training, task)
+            watch_model(training, task, len(splits.train), outputs, tries)
             training.run_epoch()
-            check_state(training)
-    except Failed:
+            check_state(training, tries)
+    except (Failed, Late):
         raise
-    except Exception as error:
-        advice = advice_on(error, whole)
-        raise Failed("a training step", f"raises {with_place(error)}", advice) from error
+    except (Exception, SystemExit) as error:
+        raise failed_step(error, task, whole) from error
     check_classes(task, splits, outputs[-1] if outputs else None)
+
+
+def failed_step(error: BaseException, task: Task, config: Config) -> Failed:
+    """What to say about an error of a training step that no function of the task raised, such as its backward pass."""
+    text, advice = said(error), advice_on(error, config)
+    if "does not require grad" in text:
+        name, function = ("training_loss", task.training_loss) if task.training_loss else ("the loss", task.loss)
+        return Failed(f"{name}{place_of(function) or place_of(task.model)}", "has no gradient", advice)
+    if "modified by an inplace operation" in text:
+        problem = "or the loss changes a value in place that the backward pass needs"
+        return Failed(f"the model{place_of(task.model)}", problem, advice)
+    return Failed("a training step", f"raises {with_place(error)}", advice)
+
+
+def check_parameters(training: Training, task: Task) -> None:
+    """Checks that the optimizer trains at least one parameter of the model."""
+    own = {id(parameter) for parameter in training.model.parameters()}
+    given = [parameter for group in training.optimizer.param_groups for parameter in group["params"]]
+    if own and not any(id(parameter) in own for parameter in given):
+        advice = "pass on the parameters that the function gets; it must not build another model"
+        place = place_of(task.optimizer)
+        raise Failed(f"optimizer(parameters, config){place}", "trains no parameter of the model", advice)
+
+
+def check_lengths(splits: Splits, space: Space) -> None:
+    """Checks that no part is empty, and warns if each epoch is a single batch."""
+    parts = {"train": splits.train, "validation": splits.validation, "test": splits.test}
+    advice = {"validation": "give more examples, or Splits(validation=...)", "test": "leave it out, or give some"}
+    for name, part in parts.items():
+        if part is not None and len(part) == 0:
+            raise Failed(f"the {name} part of the data", "has no examples", advice.get(name, "give some"))
+    assert space.task is not None
+    size = splits.constants.get("batch_size", space.declared.get("batch_size", space.task.batch_size))
+    if isinstance(size, int) and size > (num := len(splits.train)):
+        logger.warning("batch_size %d is above the %d training examples: each epoch is one batch", size, num)
+
+
+def check_losses(tries: Tries, splits: Splits, task: Task) -> None:
+    """Checks that at least one tried setting has a finite loss before its first update, with NaN in the data or not."""
+    row, place = odd_example(splits.train), place_of(task.training_loss or task.loss)
+    if not (tries.losses and tries.broken) or (row is None and any(map(math.isfinite, tries.losses))):
+        return
+    advice = "look for log(0), a division by 0 or a square root of 0 in the model and the loss"
+    if row is not None:
+        advice = (
+            f"the train data has NaN or infinite values, the first in example {row}: replace them or leave them out"
+        )
+        place = place_of(task.data)
+    raise Failed(f"the loss{place or place_of(task.model)}", "is not a finite number on the first batch", advice)
+
+
+def odd_example(part: Part) -> int | None:
+    """The first example of arrays with a value that is NaN or infinite; None if there is none, or they are large."""
+    for values in (part.inputs, part.targets) if isinstance(part, Arrays) else ():
+        if values.dtype.kind == "f" and values.nbytes <= LARGEST_SCAN:
+            odd = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+            if odd.any():
+                return int(odd.argmax())
+    return None
 
 
 def batch_of(part: Part, name: str, batch_size: int) -> Arrays:
     """The first batch of a part, as arrays, and its last one if that is smaller."""
-    if len(part) == 0:
-        advice = "give more examples, or Splits(validation=...)" if name == "validation" else "give some"
-        raise Failed(f"the {name} part of the data", "has no examples", advice)
     one = part if isinstance(part, Arrays) else None
     values = np.size(one.inputs[0]) if one else MOST_VALUES // 8
     most = max(2, MOST_VALUES // max(1, int(values)))
@@ -292,7 +440,8 @@ def batch_of(part: Part, name: str, batch_size: int) -> Arrays:
     num = batch_size + rest if batch_size <= most else 1 if rest == 1 else most
     rows = np.arange(min(num, len(part)))
     if one:
-        return one.take(rows)
+        odd = odd_example(one)  # it must come into the batch
+        return one.take(rows if odd is None or odd in rows else np.array([*rows[:-1], odd]))
     assert not isinstance(part, Arrays)
     try:
         inputs, targets = read_examples(part, rows.tolist())
@@ -301,7 +450,7 @@ def batch_of(part: Part, name: str, batch_size: int) -> Arrays:
     return Arrays(np.stack(inputs), targets)
 
 
-def watched_task(task: Task, config: Config) -> Task:
+def watched_task(task: Task, config: Config, tries: Tries) -> Task:
     """The task with functions that raise a Failed with their name, and that check what they return."""
     import torch
     from torch import nn
@@ -311,21 +460,35 @@ def watched_task(task: Task, config: Config) -> Task:
             return None
 
         def call(*arguments: Any) -> Any:
+            if tries.late:
+                raise Late
             try:
                 value = function(*arguments)
             except Failed:
                 raise
-            except Exception as error:
-                tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
-                got = f"it gets {' and '.join(map(described, tensors))}" if tensors else ""
-                advice = "; ".join(filter(None, [got, advice_on(error, config)]))
-                place = "" if place_raised(error) else place_of(function) or place_of(task.data)
+            except (Exception, SystemExit) as error:
+                place = "" if place_raised(error) else place_of(function)
+                given = got(arguments, with_places=not (place or place_raised(error)))
+                advice = "; ".join(filter(None, [given, advice_on(error, config)]))
                 raise Failed(name, f"raises {with_place(error)}{place}", advice) from error
+            if "loss" in name and fits(value):
+                tries.losses += [float(value)] if len(tries.losses) < tries.num else []
+                tries.broken = tries.broken or not math.isfinite(float(value))
             if not fits(value):
                 raise Failed(f"{name}{place_of(function)}", f"returns {described(value)}", f"return {wanted}")
             return value
 
         return call
+
+    def got(arguments: tuple[Any, ...], with_places: bool) -> str:
+        """What a function got, and where it comes from if the function is not the user's own."""
+        if not any(isinstance(each, torch.Tensor) for each in arguments):
+            return ""
+        if len(arguments) == 1:
+            return f"it gets {described(arguments[0])}"
+        places = (place_of(task.model), place_of(task.data)) if with_places else ("", "")
+        outputs, targets = (f"{described(each)}{place}" for each, place in zip(arguments[:2], places, strict=True))
+        return f"it gets outputs: {outputs}, and targets: {targets}"
 
     def tensor(value: Any) -> bool:
         return isinstance(value, torch.Tensor)
@@ -344,7 +507,12 @@ def watched_task(task: Task, config: Config) -> Task:
     loss = task.loss or nn.functional.cross_entropy
     return replace(
         task,
-        model=watched("model(config)", task.model, lambda value: isinstance(value, nn.Module), "a torch.nn.Module"),
+        model=watched(
+            "model(config)",
+            task.model,
+            lambda value: isinstance(value, nn.Module),
+            "a torch.nn.Module, such as Net(...)",
+        ),
         optimizer=watched("optimizer(parameters, config)", task.optimizer, optimizer, "a torch.optim.Optimizer"),
         loss=watched("the loss", loss, mean, mean_of_batch),
         training_loss=watched("training_loss", task.training_loss, mean, mean_of_batch),
@@ -371,33 +539,44 @@ def number(value: Any) -> bool:
         return False
 
 
-def watch_model(training: Training, task: Task, num: int, outputs: list[Any]) -> None:
+def watch_model(training: Training, task: Task, num: int, outputs: list[Any], tries: Tries) -> None:
     """Makes the forward pass raise a Failed with its name and inputs; `outputs` then holds its last outputs."""
     forward = training.model.forward
 
     def call(*inputs: Any, **options: Any) -> Any:
+        if tries.late:
+            raise Late
         try:
             outputs[:] = [forward(*inputs, **options)]
             return outputs[0]
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             place = place_raised(error) or place_of(task.model)
             advice = f"it gets inputs of {described(inputs[0])}"
             if more := advice_on(error, training.config, num):
                 advice += f"; {more}"
-            raise Failed("the model", f"raises {type(error).__name__}: {one_line(error)}{place}", advice) from error
+            raise Failed("the model", f"raises {type(error).__name__}: {said(error)}{place}", advice) from error
 
     training.model.forward = call
 
 
-def check_state(training: Training) -> None:
-    """Saves and loads the training's state as a checkpoint does."""
+def check_state(training: Training, tries: Tries) -> None:
+    """Saves and loads the training's state as a checkpoint does; without its tensors if the model is large."""
     import torch
+    from torch.utils import _pytree
 
     file = io.BytesIO()
+    large = sum(each.numel() for each in training.model.parameters()) > LARGE_MODEL
+    if large:
+        tries.left_out.append("loading a checkpoint")
     try:
-        torch.save(training.state_dict(), file)
+        state = training.state_dict()
+        if large:
+            state = _pytree.tree_map(lambda each: each.new_empty(0) if isinstance(each, torch.Tensor) else each, state)
+        torch.save(state, file)
         file.seek(0)
-        training.load_state_dict(torch.load(file, weights_only=True, map_location="cpu"))
+        state = torch.load(file, weights_only=True, map_location="cpu")
+        if not large:
+            training.load_state_dict(state)
     except Exception as error:
         advice = "keep tensors, numbers, texts, lists and dicts in the state_dict of model, optimizer and schedule"
         raise Failed("a checkpoint", f"cannot be saved and loaded: {with_place(error)[:300]}", advice) from error
@@ -425,39 +604,3 @@ def check_classes(task: Task, splits: Splits, outputs: Any) -> None:
                 f"go from {low} to {high}, but the model has {count} outputs",
                 f"class numbers go from 0 to {count - 1}: renumber the targets, or give the model more outputs",
             )
-
-
-def described(value: Any) -> str:
-    """A tensor as its shape and type, any other value as its type."""
-    shape = getattr(value, "shape", None)
-    if shape is None:
-        return "None" if value is None else f"a {type(value).__name__}"
-    return f"shape {tuple(shape)} {str(value.dtype).removeprefix('torch.')}"
-
-
-def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
-
-
-def advice_on(error: Exception, config: Mapping[str, Any], num: int = 0) -> str:
-    """What to do about an error that users often make; empty for others.
-
-    Args:
-        num: the number of training examples.
-    """
-    text = str(error)
-    if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
-        return f"config has {', '.join(config)}{nearest(error.args[0], config)}"
-    if "out of bounds" in text and "Target" in text:
-        return "class numbers go from 0 to the number of outputs - 1: renumber them, or give the model more outputs"
-    if "Long" in text and "expected" in text:
-        return "class numbers must be int64: return targets.astype('int64')"
-    if "Byte" in text or "unsigned char" in text:
-        return "inputs are bytes: convert them in Task(prepare=lambda inputs: inputs.float() / 255)"
-    if "must have the same dtype" in text or "should be the same" in text or "Double" in text:
-        return "inputs and weights differ in type: return inputs.astype('float32'), or convert them in prepare"
-    if "shapes cannot be multiplied" in text:
-        return "the layer expects another number of features: change it, or flatten or reshape the inputs"
-    if "Expected more than 1 value per channel" in text:
-        return f"the last batch of an epoch has 1 of the {num} training examples: change batch_size, or leave one out"
-    return ""

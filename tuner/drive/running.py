@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tuner.drive import driver
+from tuner.drive.patience import patience
 from tuner.errors import say
 from tuner.record.lock import only_driver
 from tuner.spec.experiment import Experiment
@@ -50,7 +51,8 @@ def run_session(
         stack.enter_context(driver.ray_here(experiment, imports))
     from tuner.drive import console, preflight, session
 
-    request = session.load_data(requested())
+    with patience("reading the space and its data"):
+        request = session.load_data(requested())
     if checked:
         preflight.check(request)
     say(*console.heading(request))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tuner.drive import driver
+from tuner.drive.advice import advice_on
 from tuner.drive.answer import Answer, conclude
 from tuner.drive.assembly import assemble
 from tuner.drive.decisions import EPOCH
@@ -252,9 +253,8 @@ def load_data(request: Request) -> Request:
     except (Exception, SystemExit) as error:
         if not experiment.data_dir and misses_folder(error):
             raise RequestError(f"{function} needs a folder: give --data-dir DIR ({with_place(error)})") from error
-        raise RequestError(
-            f"{function} raises {with_place(error)}; correct the function, or give its folder by --data-dir"
-        ) from error
+        advice = advice_on(error, {}) or "correct the function, or give its folder by --data-dir"
+        raise RequestError(f"{function} raises {with_place(error)}; {advice}") from error
     facts = {**request.facts, "data": {"source": splits.source, "notice": splits.notice}}
     return replace(request, splits=splits, facts=facts)
 

@@ -109,7 +109,8 @@ def _too_much(experiment: Experiment, trial: Resources, most: dict[str, float]) 
     there, s = most[name], "" if most[name] == 1 else "s"
     if not experiment.address:
         is_or_are = "is" if there == 1 else "are"
-        return f"{flag} {wanted:g}: there {is_or_are} {there:g} {name}{s} on this machine; ask for {there:g} or less"
+        less = f"ask for {there:g} or less" if there else "leave it out"
+        return f"{flag} {wanted:g}: there {is_or_are} {there:g} {name}{s} on this machine; {less}"
     if wanted > there:
         return f"{flag} {wanted:g}: no node of the cluster has more than {there:g} {name}{s}; ask for that or less"
     return f"{flag} {wanted:g}: no node of the cluster has {trial.cpus:g} CPUs beside it; ask for fewer of either"

@@ -64,7 +64,12 @@ class Space:
         if not self.params:
             raise ValueError("Space has no params: there is nothing to search")
         if self.train is not None and not _takes_config(self.train):
-            raise ValueError(f"train={self.train!r}: must be a function of one argument, the config")
+            given = "the function itself, not the result of a call" if not callable(self.train) else "such a function"
+            raise ValueError(f"train={self.train!r}: must be a function of one argument, the config; give {given}")
+        if isinstance(self.train, type) and not _has_step(self.train):
+            raise ValueError(
+                f"train={self.train.__name__}: the class has no step(self), which trains one epoch; add it"
+            )
         parameters.check(self.params)
         if self.mode not in ("min", "max"):
             raise ValueError(f"mode={self.mode!r}: must be 'min' or 'max'{nearest(str(self.mode), ('min', 'max'))}")
@@ -117,6 +122,12 @@ class Space:
         if self.task is None:
             return None
         return {"loss", "train_loss", *self.task.metrics}
+
+
+def _has_step(train: type) -> bool:
+    """Whether a class has a `step` of its own; the one of `tune.Trainable` raises NotImplementedError."""
+    owner = next((each for each in train.__mro__ if "step" in vars(each)), None)
+    return owner is not None and not owner.__module__.startswith("ray.")
 
 
 def _takes_config(train: Any) -> bool:

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 
 from tuner.errors import RequestError, nearest
 from tuner.spec.space import Space
@@ -23,6 +23,8 @@ from tuner.training.task import Task
 NOT_THE_USERS = ("<", str(Path(__file__).parent.parent) + os.sep, os.path.dirname(os.__file__) + os.sep)
 FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTILINE)  # of Python's tracebacks
 MOST_TRACEBACK = 100_000  # characters of a printed traceback that are read, from its end
+
+MOST_MESSAGE = 500  # characters of a user's error that a line quotes
 
 MAIN = "__main__"  # a space that is defined in a script or a notebook is named `__main__:VARIABLE`
 _importing: list[Path] = []  # space files being imported now; `search` refuses to start inside such an import
@@ -89,15 +91,24 @@ def locate_space(name: str) -> tuple[Path | str, str]:
             f'Python: tuner.search(space, resume="NAME") resumes its search, tuner.load_best(FOLDER, space=space) '
             f"loads its best model"
         )
-    if is_path(name):
+    known = list_spaces()
+    if is_path(name) or (module_name not in known and Path(name).exists()):
         path, attribute = split_path(name)
+        if Path(path).suffix == ".ipynb":
+            what = "is a notebook; call tuner.search(space) in it, or save its cells as a .py file"
+            raise RequestError(f"--space {name}: {what}")
+        if Path(path).is_file() and Path(path).suffix != ".py":
+            raise RequestError(f"--space {name}: is no .py file; give the file that has space = Space(...)")
         if not Path(path).is_file():
             what = "is a folder; give the .py file" if Path(path).is_dir() else "no such file"
-            raise RequestError(f"--space {name}: {what}")
+            beside = Path(path) if Path(path).is_dir() else Path(path).parent
+            files = sorted(each.name for each in beside.glob("*.py"))
+            hint = nearest(Path(path).name, files)
+            here = f" in {beside.absolute()}" if what == "no such file" else ""
+            raise RequestError(f"--space {name}: {what}{here}{hint}")
         return Path(path), attribute
     if "." in module_name:
         return module_name, attribute
-    known = list_spaces()
     if module_name in known:
         return f"search_spaces.{module_name}", attribute
     raise RequestError(
@@ -144,10 +155,21 @@ def find_space(name: str) -> LoadedSpace:
     module = _import_file(place.resolve()) if isinstance(place, Path) else _import_module(place, name)
     space = getattr(module, attribute or "space", None)
     if not isinstance(space, Space):
-        what = f"{attribute or 'space'} = Space(...)"
-        raise RequestError(f"--space {name}: {module.__file__} has no {what} at module level; add it")
+        raise RequestError(f"--space {name}: {_no_space(name, module, attribute or 'space', space)}")
     path = Path(str(module.__file__))
     return LoadedSpace(space, name, path, hashlib.sha256(path.read_bytes()).hexdigest(), module.__name__)
+
+
+def _no_space(name: str, module: ModuleType, attribute: str, value: object) -> str:
+    """Why a module has no Space of this name, and what to write."""
+    others = [other for other, each in vars(module).items() if isinstance(each, Space)]
+    missing = f"{module.__file__} has no {attribute} = Space(...) at module level"
+    if others:
+        place = split_path(name)[0] if is_path(name) else name.partition(":")[0]
+        return f"{missing}, but {', '.join(others)}; give --space {place}:{others[0]}"
+    if value is None:
+        return f"{missing}; add it"
+    return f"{missing}: {attribute} is a {type(value).__name__}{place_of(value)}; write Space(params=..., task=...)"
 
 
 def _folder() -> Path:
@@ -215,7 +237,18 @@ def _where(error: BaseException) -> str:
         return f"does not parse: {error.msg}{place}"
     if isinstance(error, ValueError) and "null bytes" in str(error):  # no SyntaxError before Python 3.11.4
         return f"does not parse: {error}"
-    return f"does not import: {with_place(error)}"
+    return f"does not import: {with_place(error)}{_advice(error)}"
+
+
+def _advice(error: BaseException) -> str:
+    """What to do about an error at the import of a space; empty for most errors."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"; install {error.name.partition('.')[0]!r} for {sys.executable}, or correct the name"
+    if "relative import" in str(error):
+        return "; a file that is given by its path is in no package: import without the leading dot"
+    if isinstance(error, SystemExit):
+        return "; a space file is imported, so it must not exit: put what runs under if __name__ == '__main__':"
+    return ""
 
 
 def place_of(function: object) -> str:
@@ -230,12 +263,25 @@ def place_of(function: object) -> str:
 
 def with_place(error: BaseException) -> str:
     """The error as text, with the file and line of the user's code that raised it, if any did."""
-    message = _unexpected(error) or " ".join(str(error).split())
-    return f"{type(error).__name__}: {message}{place_raised(error)}"
+    message = _unexpected(error) or said(error)
+    return f"{type(error).__name__}{message and ': '}{message}{place_raised(error)}"
+
+
+def said(error: BaseException) -> str:
+    """The message of an error in one line of at most MOST_MESSAGE characters."""
+    message = " ".join(str(error).split())
+    return message if len(message) <= MOST_MESSAGE else f"{message[:MOST_MESSAGE]} ..."
 
 
 def _unexpected(error: BaseException) -> str:
     """The text for an argument that Space, Task or a class of the data does not have; empty for other errors."""
+    missing = re.match(r"(Space|Task)\.__init__\(\) missing \d+ required [\w\s-]*arguments?: (.+)", str(error))
+    if missing:
+        return (
+            f"{missing[1]} needs the arguments {missing[2]}"
+            if "and" in missing[2]
+            else f"{missing[1]} needs {missing[2]}"
+        )
     match = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'", str(error))
     owner = match and (
         {"Space": Space, "Task": Task}.get(match[1]) or getattr(sys.modules.get("tuner.training.data"), match[1], None)
@@ -266,6 +312,13 @@ def place_raised(error: BaseException | None) -> str:
         return ""
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     return users_place(frames) or place_raised(error.__cause__)
+
+
+def place_of_frame(frame: FrameType | None) -> str:
+    """` (file, line 7)`, the line of the user's code that a running frame is in, or was called from; empty if none."""
+    while frame is not None and _is_foreign(frame.f_code.co_filename):
+        frame = frame.f_back
+    return f" ({frame.f_code.co_filename}, line {frame.f_lineno})" if frame else ""
 
 
 def _is_foreign(file: str) -> bool:

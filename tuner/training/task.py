@@ -62,3 +62,16 @@ class Task:
     compile: bool = False
     stages: Callable[[nn.Module], Sequence[nn.Module]] | None = None
     split_size: int = 20
+
+    def __post_init__(self) -> None:
+        for name in ("data", "model", "optimizer", "loss", "training_loss", "schedule", "prepare", "augment", "stages"):
+            self._check(name, getattr(self, name), optional=name not in ("data", "model", "optimizer"))
+        if not isinstance(self.metrics, Mapping):
+            raise ValueError(f"metrics is a {type(self.metrics).__name__}: must be a dict, name -> function")
+        for name, metric in self.metrics.items():
+            self._check(f"metrics[{name!r}]", metric)
+
+    def _check(self, name: str, value: object, optional: bool = False) -> None:
+        if not (callable(value) or (optional and value is None)):
+            what = "None" if value is None else f"a {type(value).__name__}"
+            raise ValueError(f"Task({name}=...) is {what}: give the function itself, not the result of a call")

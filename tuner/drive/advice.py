@@ -1,0 +1,105 @@
+"""Says what to do about the errors of users' functions that occur often."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import nearest
+
+# Words of an error's text -> what to do; the first entry whose words all occur counts.
+KNOWN = {
+    ("out of bounds", "Target"): (
+        "class numbers go from 0 to the number of outputs - 1: renumber them, or give the model more outputs"
+    ),
+    ("expected", "Long"): "class numbers must be int64: return targets.astype('int64')",
+    ("doesn't match the desired", "cross"): "class numbers must have the shape (N,): return targets.reshape(-1)",
+    ("multi-target not supported",): "class numbers must have the shape (N,): return targets.argmax(1)",
+    ("Found dtype Long but expected Float",): "targets must be floats: return targets.astype('float32')",
+    ("target size", "input size"): "give targets the shape of the outputs, or use cross-entropy for class numbers",
+    ("size of tensor", "must match the size of tensor"): (
+        "outputs and targets differ in shape: give both the same, or use cross-entropy for class numbers"
+    ),
+    ("Byte",): "inputs are bytes: convert them in Task(prepare=lambda inputs: inputs.float() / 255)",
+    ("unsigned char",): "inputs are bytes: convert them in Task(prepare=lambda inputs: inputs.float() / 255)",
+    ("must have the same dtype",): "inputs and weights differ in type: return inputs.astype('float32')",
+    ("should be the same", "type"): "inputs and weights differ in type: return inputs.astype('float32')",
+    ("Double",): "inputs and weights differ in type: return inputs.astype('float32')",
+    ("shapes cannot be multiplied",): (
+        "the layer expects another number of features: change it, or flatten or reshape the inputs"
+    ),
+    (
+        "channels, but got",
+    ): "images have the shape (N, channels, height, width): transpose the inputs, or change the layer",
+    ("optimizer can only optimize Tensors",): "give it the parameters that the function gets, not the model",
+    ("optimizer got an empty parameter list",): "the model has no parameters: make its layers attributes, in __init__",
+    ("does not require grad",): (
+        "compute it from the outputs by operations with a gradient: no argmax, ==, round, detach, item or no_grad"
+    ),
+    (
+        "leaf Variable that requires grad",
+        "in-place",
+    ): "write y = weight + 1 in forward, not weight += 1",
+    ("modified by an inplace operation",): "write y = y + 1 instead of y += 1, and relu(y) instead of relu_(y)",
+    ("ReduceLROnPlateau.step()",): (
+        "a Task steps its schedule without a metric: use another one, such as CosineAnnealingLR, or Space(train=...)"
+    ),
+    ("NVIDIA",): "leave out .cuda() and .to('cuda'): tuner moves the model and the data to the trial's device",
+    ("not compiled with CUDA",): (
+        "leave out .cuda() and .to('cuda'): tuner moves the model and the data to the trial's device"
+    ),
+    ("all tensors to be on the same device",): (
+        "leave out .cuda() and .to(device): tuner moves the model and the data to the trial's device"
+    ),
+}
+
+
+def advice_on(error: BaseException, config: Mapping[str, Any], num: int = 0) -> str:
+    """What to do about an error that users often make; empty for others.
+
+    Args:
+        num: the number of training examples.
+    """
+    text = str(error)
+    if config and isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
+        return f"config has {', '.join(config)}{nearest(error.args[0], config)}"
+    if isinstance(error, SystemExit):
+        return "raise an exception that says what is wrong, or return; a function must not end the process"
+    if isinstance(error, RecursionError):
+        return "the function calls itself without an end"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"install {error.name.partition('.')[0]!r}, or correct the name"
+    if isinstance(error, FileNotFoundError) and error.filename and not Path(str(error.filename)).is_absolute():
+        return f"relative paths start in {Path.cwd()}: give an absolute path, or --data-dir DIR and read data_dir / ..."
+    if "must be Tensor, not tuple" in text or "must be Tensor, not list" in text or "'tuple' object has no" in text:
+        return "the model returns several values: return the scores alone, or take them apart in Task(loss=...)"
+    if "Expected more than 1 value per channel" in text:
+        return f"the last batch of an epoch has 1 of the {num} training examples: change batch_size, or leave one out"
+    texts = [name for name, value in config.items() if isinstance(value, str) and is_number(value)]
+    if texts and ("str" in text or "not supported between" in text):
+        return f"{texts[0]} is the text {config[texts[0]]!r}: write the number without quotes in params"
+    if re.search(r"takes .*positional argument|missing .*required positional", text):
+        return ""
+    return next((advice for words, advice in KNOWN.items() if all(word in text for word in words)), "")
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+        return True
+    except ValueError:
+        return False
+
+
+def described(value: Any) -> str:
+    """A tensor as its shape and type, any other value as its type."""
+    shape = getattr(value, "shape", None)
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if shape is None or isinstance(shape, property):
+        if isinstance(value, (tuple, list)):
+            return f"a {type(value).__name__} of {len(value)}"
+        return "None" if value is None else f"a {type(value).__name__}"
+    return f"shape {tuple(shape)} {str(value.dtype).removeprefix('torch.')}"

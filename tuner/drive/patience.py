@@ -1,0 +1,42 @@
+"""Says on stderr what the user's code is doing if it takes long before the first trial."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+
+from tuner.errors import printable
+from tuner.spec.spaces import place_of_frame
+
+FIRST_S, MOST_S = 10.0, 300.0  # the first line; each later one comes after three times as long, at most MOST_S
+
+
+@contextlib.contextmanager
+def patience(doing: str, hint: str = "") -> Iterator[None]:
+    """Prints a line with the user's current file and line if the context takes longer than FIRST_S, then now and again.
+
+    Args:
+        doing: what takes long, such as `reading the data`.
+        hint: what the user may do.
+    """
+    done, stream, thread = threading.Event(), sys.stderr, threading.get_ident()
+
+    def tell() -> None:
+        total = wait = FIRST_S
+        while not done.wait(wait):
+            frame = sys._current_frames().get(thread)
+            line = f"still {doing} after {total:.0f} s{place_of_frame(frame)}; Ctrl-C ends it{hint}"
+            with contextlib.suppress(OSError, ValueError):
+                print(printable(line), file=stream, flush=True)
+            wait = min(2 * total, MOST_S)
+            total += wait
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        teller.join()
