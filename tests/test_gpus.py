@@ -203,7 +203,7 @@ def test_watching_goes_on_until_interrupted(monkeypatch, capsys, tmp_path):
 
 def test_a_wrong_option_is_refused_in_one_line(capsys):
     assert gpus.main(["--wach"]) == 2
-    assert capsys.readouterr().err == "tuner: error: unrecognized arguments: --wach (see --help)\n"
+    assert capsys.readouterr().err == "tuner: error: --wach: is no option of this command (see --help)\n"
 
 
 def test_a_device_is_found_by_its_uuid_and_one_that_is_not_there_tells_nothing(monkeypatch):

@@ -281,7 +281,7 @@ MISTAKES = {
         "def holey(data_dir):\n    splits = data(None)\n    splits.train.inputs[77, 2] = np.nan\n"
         "    return Splits(train=splits.train, validation=splits.test)\n",
         dict(data="holey"),
-        ["is not a finite number on the first batch", "NaN or infinite values, first in example 77: replace them"],
+        ["is not a finite number on the first batch", "NaN or infinite values, the first in its example 77: replace"],
         "def holey",
     ),
     "no test example": (

@@ -57,6 +57,15 @@ def saving(config):
 functions = Space(params={"x": tune.uniform(-1, 1)}, train=saving, max_epochs=2)
 
 
+def test_a_dry_run_prints_the_plan_and_searches_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert search(tiny.space, dry_run=True, **QUICK) is None
+    out = capsys.readouterr().out
+    assert "preflight   passed in" in out and not list((tmp_path / "results").iterdir())
+    with pytest.raises(RequestError, match="table 'broad': must be one of fit, wide, off"):
+        search(tiny.space, table="broad")
+
+
 def test_the_names_of_the_package_are_cheap():
     names = ", ".join(tuner.EXPORTS)
     script = f"import sys, tuner; from tuner import {names}\nassert not {{'ray', 'torch'}} & sys.modules.keys()"

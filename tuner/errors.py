@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -35,7 +36,23 @@ class Parser(argparse.ArgumentParser):
     """An argparse parser that raises a RequestError for a wrong command line, instead of printing and exiting."""
 
     def error(self, message: str) -> NoReturn:
-        raise RequestError(f"{message} (see --help)")
+        raise RequestError(f"{in_words(message)} (see --help)")
+
+
+def in_words(message: str) -> str:
+    """An error of argparse in this project's words: what was given, what is allowed, what to do."""
+    if match := re.match(r"argument (--\S+): invalid (int|float) value: '(.*)'", message):
+        return f"{match[1]} {match[3]}: must be a {'whole ' if match[2] == 'int' else ''}number"
+    if match := re.match(r"argument (--\S+): invalid choice: '(.*)' \(choose from (.*)\)", message):
+        choices = [choice.strip(" '") for choice in match[3].split(",")]
+        return f"{match[1]} {match[2]}: must be one of {', '.join(choices)}{nearest(match[2], choices)}"
+    if match := re.match(r"argument (--\S+): expected one argument", message):
+        return f"{match[1]}: needs a value"
+    if match := re.match(r"unrecognized arguments: (\S+)", message):
+        return f"{match[1]}: is no option of this command"
+    if match := re.match(r"the following arguments are required: (.*)", message):
+        return f"give {match[1].upper()}"
+    return message
 
 
 def printable(text: str) -> str:

@@ -12,7 +12,7 @@ import itertools
 import re
 import sys
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import tyro
 
@@ -69,7 +69,7 @@ def parse(argv: list[str], default: Experiment) -> Command:
     stderr = io.StringIO()
     # tyro takes a default of nested tuples for a structure; what is repeatable is appended here.
     try:
-        with contextlib.redirect_stderr(stderr):
+        with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(WithoutEmptyDefaults(sys.stdout)):
             command = tyro.cli(
                 Command,
                 prog="python -m tuner.run",
@@ -84,17 +84,38 @@ def parse(argv: list[str], default: Experiment) -> Command:
         # tyro draws a box (in ASCII if the terminal has no other characters); its first paragraph is the error.
         lines = [line.strip(" │|╭╮╰╯─+-") for line in stderr.getvalue().splitlines()[1:]]
         text = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, lines)))
-        known = [option(field.name) for field in dataclasses.fields(Experiment)]
-        unknown = [word for word in argv if word.startswith("--") and word.partition("=")[0] not in known]
-        hint = nearest(unknown[0], known) if unknown else ""
-        raise RequestError(f"{in_words(text)}{hint} (see --help)") from None
+        raise RequestError(f"{in_words(text)} (see --help)") from None
     given = command.experiment
     point, stop = default.point + given.point, default.stop + given.stop
     return replace(command, experiment=replace(given, point=point, stop=stop))
 
 
+class WithoutEmptyDefaults(io.TextIOBase):
+    """Writes to a stream without tyro's `(default: '')` and `(default: False)`, which say nothing."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(re.sub(r"\(default: (''|False)\)", lambda match: " " * len(match[0]), text))
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+
 def in_words(text: str) -> str:
-    """An error of tyro in this project's words, if it is about a number."""
+    """An error of tyro in this project's words: what was given, what is allowed, what to do."""
+    known = [option(field.name) for each in (Experiment, Command) for field in dataclasses.fields(each)]
+    if match := re.match(r"invalid choice '(.*)' for argument '(--\S+)'. Expected one of \((.*)\)", text):
+        choices = re.findall(r"'([^']*)'", match[3])
+        return f"{match[2]} {match[1]}: must be one of {', '.join(choices)}{nearest(match[1], choices)}"
+    if match := re.match(r"Missing value for argument '(--\S+)'", text):
+        return f"{match[1]}: needs a value"
+    if match := re.match(r"Unrecognized options: ([^\s,]+)", text):
+        return f"{match[1]}: is no option{nearest(match[1], known)}"
     match = re.match(r"Error parsing (--\S+): no type matching FLOAT\|\{(\w+)\}.*\['(.*)'\]", text)
     if match:
         return f"{match[1]} {match[3]}: must be a number or {match[2]}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -80,8 +79,6 @@ def advice_on(error: BaseException, config: Mapping[str, Any], num: int = 0) -> 
     texts = [name for name, value in config.items() if isinstance(value, str) and is_number(value)]
     if texts and ("str" in text or "not supported between" in text):
         return f"{texts[0]} is the text {config[texts[0]]!r}: write the number without quotes in params"
-    if re.search(r"takes .*positional argument|missing .*required positional", text):
-        return ""
     return next((advice for words, advice in KNOWN.items() if all(word in text for word in words)), "")
 
 

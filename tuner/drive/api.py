@@ -7,11 +7,11 @@ import dataclasses
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike, fspath
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 from tuner.drive.resumed_experiment import ResumedExperiment, load_resumed
 from tuner.drive.trust import refuse_cluster
@@ -28,12 +28,47 @@ if TYPE_CHECKING:
     from tuner.drive.session import Done, Request
 
 AnySpace = Space | str | PathLike[str] | ModuleType
+Table = Literal["fit", "wide", "off"]
+TABLES = get_args(Table)
 NAMES = {field.name for field in dataclasses.fields(Experiment)} - {"space"}  # the options of `search`
 
 
+@overload
 def search(
-    space: AnySpace | None = None, *, resume: str = "", trust: bool = False, preflight: bool = True, **options: Any
-) -> SearchResult:
+    space: AnySpace | None = None,
+    *,
+    resume: str = "",
+    trust: bool = False,
+    preflight: bool = True,
+    dry_run: Literal[False] = False,
+    table: Table = "fit",
+    **options: Any,
+) -> SearchResult: ...
+
+
+@overload
+def search(
+    space: AnySpace | None = None,
+    *,
+    resume: str = "",
+    trust: bool = False,
+    preflight: bool = True,
+    dry_run: Literal[True],
+    table: Table = "fit",
+    **options: Any,
+) -> None: ...
+
+
+def search(
+    space: AnySpace | None = None,
+    *,
+    resume: str = "",
+    trust: bool = False,
+    preflight: bool = True,
+    dry_run: bool = False,
+    table: Table = "fit",
+    **options: Any,
+) -> SearchResult | None:
     """Searches a space as `python -m tuner.run` does; returns the result when the search has ended.
 
     An interrupt ends the search as Ctrl-C does on the command line: its state is saved, and `search` raises
@@ -45,6 +80,8 @@ def search(
         resume: the name of the experiment to resume, or "latest".
         trust: with `resume`, run the folder's code even if it has changed or the folder belongs to another user.
         preflight: whether to try a new search's space on one batch before the first trial.
+        dry_run: print the plan of the search, check the space, and return None; nothing is searched.
+        table: how to print the table of trials: "fit", "wide" or "off".
         options: the options of the command line by name, such as `num_samples=20` or `time_budget="30m"`. `point` is
             a list of settings to try first; `stop` maps a metric to the value at which a trial ends.
 
@@ -53,7 +90,11 @@ def search(
         KeyboardInterrupt: the search was interrupted; its text says how to resume it.
     """
     with in_python():
-        done = _searched(space, resume, trust, preflight, _checked(options))
+        if table not in TABLES:
+            raise RequestError(f"table {table!r}: must be one of {', '.join(TABLES)}")
+        done = _searched(space, Asked(resume, trust, preflight, dry_run, table), _checked(options))
+    if done is None:
+        return None
     name, results = done.request.experiment.name, done.request.experiment.results
     if done.exit_code == 130:
         more = "" if results == "results" else f", results={results!r}"
@@ -82,7 +123,7 @@ def load_best(folder: str | PathLike[str], *, space: AnySpace | None = None, tru
 @contextlib.contextmanager
 def in_python() -> Iterator[None]:
     """Names options in error texts as Python does: `num_samples` instead of `--num-samples`."""
-    known = {*NAMES, "space", "resume", "trust"}
+    known = {*NAMES, "space", "resume", "trust", "table"}
 
     def named(match: re.Match[str]) -> str:
         name = match[1].replace("-", "_")
@@ -111,47 +152,52 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     return checked
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The arguments of `search` that are no fields of an Experiment."""
+
+    resume: str
+    trust: bool
+    preflight: bool
+    dry_run: bool
+    table: Table
+
+
 def _listed() -> str:
     return ", ".join(sorted(NAMES))
 
 
-def _searched(space: AnySpace | None, resume: str, trust: bool, preflight: bool, options: dict[str, Any]) -> Done:
+def _searched(space: AnySpace | None, asked: Asked, options: dict[str, Any]) -> Done | None:
     if file := importing():
         raise RequestError(
             f'{file} calls search() while it is imported for its space; put the call under if __name__ == "__main__":'
         )
-    if space is None and not resume:
+    if space is None and not asked.resume:
         raise RequestError("search() needs a space, or resume=NAME")
     from tuner.engine.signals import give_up, in_a_program, signals_to
 
     with in_a_program(), contextlib.ExitStack() as stack:
         stack.enter_context(signals_to(give_up))
-        return _session(stack, space, resume, trust, preflight, options)
+        return _session(stack, space, asked, options)
 
 
-def _session(
-    stack: contextlib.ExitStack,
-    space: AnySpace | None,
-    resume: str,
-    trust: bool,
-    preflight: bool,
-    options: dict[str, Any],
-) -> Done:
+def _session(stack: contextlib.ExitStack, space: AnySpace | None, asked: Asked, options: dict[str, Any]) -> Done | None:
     from tuner.drive import running
 
     given = space_of(space) if space is not None else None
     earlier = None
-    if resume:
+    if asked.resume:
         # A Space or module is the caller's own code. A name is compared with the one that the folder has.
         own = None if space is None or isinstance(space, (str, PathLike)) else given
-        asked = Experiment(space=given.name if given else "", results=options.get("results", "results"))
-        again = partial(load_resumed, asked, resume, trust, own)
-        stack.enter_context(only_driver(again().experiment.folder))
+        wanted = Experiment(space=given.name if given else "", results=options.get("results", "results"))
+        again = partial(load_resumed, wanted, asked.resume, asked.trust, own)
+        if not asked.dry_run:
+            stack.enter_context(only_driver(again().experiment.folder))
         earlier = again()  # loaded again, because another driver may have extended it before this one got the lock
         say(*earlier.code)
         options = options if own or not given else {**options, "space": given.name}
         experiment = replace(earlier.experiment, **options)
-        if not (trust or experiment.address == options.get("address", "")):
+        if not (asked.trust or experiment.address == options.get("address", "")):
             refuse_cluster(experiment.folder, experiment.address)
         loaded_space = given or find_space(experiment.space)
     else:
@@ -159,8 +205,11 @@ def _session(
         loaded_space, experiment = given, _new(given, options)
     torch = loaded_space.space.task is not None or "torch" in sys.modules
     imports = ("ray.tune", "torch") if torch else ("ray.tune",)
-    requested = partial(_requested, experiment, loaded_space, earlier)
-    checked = preflight and not earlier
+    requested = partial(_requested, experiment, loaded_space, earlier, asked.table)
+    checked = asked.preflight and not earlier
+    if asked.dry_run:
+        running.print_plan(requested, checked)
+        return None
     return running.run_session(stack, experiment, imports, requested, new=not earlier, checked=checked)
 
 
@@ -173,10 +222,12 @@ def _new(given: LoadedSpace, options: dict[str, Any]) -> Experiment:
     return replace(default, **(options | added))
 
 
-def _requested(experiment: Experiment, loaded_space: LoadedSpace, earlier: ResumedExperiment | None) -> Request:
+def _requested(
+    experiment: Experiment, loaded_space: LoadedSpace, earlier: ResumedExperiment | None, table: Table
+) -> Request:
     from tuner.drive import session
 
     if earlier:
-        return session.resume(experiment, earlier, loaded_space)
+        return replace(session.resume(experiment, earlier, loaded_space), table=table)
     request = session.begin(experiment, loaded_space, [])
-    return replace(request, facts={**request.facts, "command": [sys.executable, *sys.argv]})
+    return replace(request, table=table, facts={**request.facts, "command": [sys.executable, *sys.argv]})

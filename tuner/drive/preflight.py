@@ -413,9 +413,7 @@ def check_losses(tries: Tries, splits: Splits, task: Task) -> None:
         return
     advice = "look for log(0), a division by 0 or a square root of 0 in the model and the loss"
     if row is not None:
-        advice = (
-            f"the train data has NaN or infinite values, the first in example {row}: replace them or leave them out"
-        )
+        advice = f"the train part has NaN or infinite values, the first in its example {row}: replace or drop them"
         place = place_of(task.data)
     raise Failed(f"the loss{place or place_of(task.model)}", "is not a finite number on the first batch", advice)
 

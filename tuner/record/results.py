@@ -14,7 +14,7 @@ from tuner.record.lock import abandoned
 from tuner.record.ray_folder import is_ray_folder, read_ray
 from tuner.record.reading import Hold, Reading, unbounded
 from tuner.record.records import Report, TrialRecord, kept
-from tuner.record.saved_experiment import FILE, load_experiment
+from tuner.record.saved_experiment import FILE, load_experiment, no_experiment
 from tuner.record.standing import Standing, Tally
 from tuner.spec.experiment import Experiment
 
@@ -60,6 +60,8 @@ class ExperimentRecord:
 
 def load(folder: Path) -> ExperimentRecord:
     """Reads an experiment's folder, also one of plain Ray Tune; raises RequestError if it is neither or unreadable."""
+    if not folder.is_dir():
+        raise RequestError(no_experiment(folder))
     return Following(folder).load()
 
 

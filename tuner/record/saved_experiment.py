@@ -44,7 +44,7 @@ def load_experiment(folder: Path) -> tuple[Experiment, dict[str, Any]]:
         return _read(folder, FILE)
     except (FileNotFoundError, NotADirectoryError):
         if not is_file_in(folder, COPY):
-            raise RequestError(_no_experiment(folder)) from None
+            raise RequestError(no_experiment(folder)) from None
         what = "is gone"
     except UNREADABLE as error:
         what = f"is damaged ({error})"
@@ -85,7 +85,8 @@ def _check_facts(facts: dict[str, Any]) -> None:
         raise ValueError("`notice` is no text")
 
 
-def _no_experiment(folder: Path) -> str:
+def no_experiment(folder: Path) -> str:
+    """The error text for a folder that does not exist: the nearest or the newest names beside it."""
     others = [path.parent.name for path in sorted(folder.parent.glob(f"*/{FILE}"), key=_changed, reverse=True)]
     close = difflib.get_close_matches(folder.name, others, n=1)
     more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
