@@ -492,6 +492,11 @@ def test_a_large_model_is_tried_once_and_its_checkpoint_without_its_weights(comm
     assert code == 2 and words[0] in message
 
 
+def test_an_interrupt_says_that_nothing_was_made(command):
+    code, _, message = command("def wrong(config):\n    raise KeyboardInterrupt\n", model="wrong")
+    assert (code, message) == (130, "\ninterrupted before the first trial; no folder was made\n")
+
+
 def test_what_takes_long_is_said_with_the_line(command, monkeypatch):
     monkeypatch.setattr(patience, "FIRST_S", 0.05)
     text = "import time\ndef slow(config):\n    time.sleep(0.4)\n    return model(config)\n"

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tuner.drive.session import Request
 
 EXIT_CODES = "0 done, 1 no trial had a finite metric, 2 wrong request, 130 interrupted"
+INTERRUPTED = "interrupted; if a search had started, --resume latest continues it"
 NO_HINT = tyro.conf.arg(help_behavior_hint="")  # hides "(default: False)" and "(default: '')" in --help
 
 
@@ -56,8 +57,8 @@ def main(argv: list[str]) -> int:
         if command.list:
             return print_spaces()
         return run(argv, command)
-    except KeyboardInterrupt:
-        print("\ninterrupted; if a search had started, --resume latest continues it", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"\n{error}" if str(error) else f"\n{INTERRUPTED}", file=sys.stderr)
         return 130
     except RequestError as error:
         print(f"tuner: error: {error}", file=sys.stderr)

@@ -51,10 +51,15 @@ def run_session(
         stack.enter_context(driver.ray_here(experiment, imports))
     from tuner.drive import console, preflight, session
 
-    with patience("reading the space and its data"):
-        request = session.load_data(requested())
-    if checked:
-        preflight.check(request)
+    try:
+        with patience("reading the space and its data"):
+            request = session.load_data(requested())
+        if checked:
+            preflight.check(request)
+    except KeyboardInterrupt:
+        if not new:
+            raise
+        raise KeyboardInterrupt("interrupted before the first trial; no folder was made") from None
     say(*console.heading(request))
     if experiment.address:
         stack.enter_context(driver.ray_at(request.experiment, request.loaded_space))
