@@ -32,6 +32,10 @@ class RequestError(Exception):
         return printable(" ".join(super().__str__().splitlines()))
 
 
+class InterruptedEarly(KeyboardInterrupt):
+    """An interrupt before a new search has a folder, so that there is nothing to resume."""
+
+
 class Parser(argparse.ArgumentParser):
     """An argparse parser that raises a RequestError for a wrong command line, instead of printing and exiting."""
 

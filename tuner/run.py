@@ -18,7 +18,7 @@ import tyro
 
 from tuner.drive.resumed_experiment import ResumedExperiment, load_resumed
 from tuner.drive.trust import refuse_cluster
-from tuner.errors import RequestError, leave, nearest, say
+from tuner.errors import InterruptedEarly, RequestError, leave, nearest, say
 from tuner.record.lock import only_driver
 from tuner.spec.experiment import BEST_RULE, Experiment, option
 from tuner.spec.spaces import find_space, list_spaces, mentions_torch
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
             return print_spaces()
         return run(argv, command)
     except KeyboardInterrupt as error:
-        print(f"\n{error}" if str(error) else f"\n{INTERRUPTED}", file=sys.stderr)
+        print(f"\n{error if isinstance(error, InterruptedEarly) else INTERRUPTED}", file=sys.stderr)
         return 130
     except RequestError as error:
         print(f"tuner: error: {error}", file=sys.stderr)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tuner.drive import driver
 from tuner.drive.patience import patience
-from tuner.errors import say
+from tuner.errors import InterruptedEarly, say
 from tuner.record.lock import only_driver
 from tuner.spec.experiment import Experiment
 
@@ -59,7 +59,7 @@ def run_session(
     except KeyboardInterrupt:
         if not new:
             raise
-        raise KeyboardInterrupt("interrupted before the first trial; no folder was made") from None
+        raise InterruptedEarly("interrupted before the first trial; no folder was made") from None
     say(*console.heading(request))
     if experiment.address:
         stack.enter_context(driver.ray_at(request.experiment, request.loaded_space))
