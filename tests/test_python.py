@@ -1,5 +1,6 @@
 """Searches from Python: `search`, `load` and `load_best` in scripts and notebooks."""
 
+import contextlib
 import functools
 import json
 import os
@@ -64,6 +65,19 @@ def test_a_dry_run_prints_the_plan_and_searches_nothing(tmp_path, monkeypatch, c
     assert "preflight   passed in" in out and not list((tmp_path / "results").iterdir())
     with pytest.raises(RequestError, match="table 'broad': must be one of fit, wide, off"):
         search(tiny.space, table="broad")
+
+
+def test_an_interrupt_that_ends_the_clean_end_also_says_how_to_resume(tmp_path, monkeypatch):
+    from tuner.drive import driver, running
+
+    def twice(request):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(driver, "ray_here", lambda *args: contextlib.nullcontext())
+    monkeypatch.setattr(running, "search_and_print", twice)
+    with pytest.raises(KeyboardInterrupt, match=r'interrupted; tuner.search\(space, resume="twice"\) resumes it'):
+        search(tiny.space, name="twice", **QUICK)
 
 
 def test_the_names_of_the_package_are_cheap():

@@ -7,7 +7,7 @@ import dataclasses
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike, fspath
 from types import ModuleType
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 from tuner.drive.resumed_experiment import ResumedExperiment, load_resumed
 from tuner.drive.trust import refuse_cluster
-from tuner.errors import RequestError, nearest, say
+from tuner.errors import InterruptedEarly, RequestError, nearest, say
 from tuner.record.lock import only_driver
 from tuner.spec.experiment import Experiment, words
 from tuner.spec.live import space_of
@@ -92,13 +92,17 @@ def search(
     with in_python():
         if table not in TABLES:
             raise RequestError(f"table {table!r}: must be one of {', '.join(TABLES)}")
-        done = _searched(space, Asked(resume, trust, preflight, dry_run, table), _checked(options))
+        asked = Asked(resume, trust, preflight, dry_run, table)
+        try:
+            done = _searched(space, asked, _checked(options))
+        except KeyboardInterrupt as error:  # a second interrupt, or one outside of the search itself
+            if isinstance(error, InterruptedEarly) or not (asked.begun and asked.begun[-1].folder.exists()):
+                raise
+            raise KeyboardInterrupt(_interrupted(asked.begun[-1])) from error
     if done is None:
         return None
-    name, results = done.request.experiment.name, done.request.experiment.results
     if done.exit_code == 130:
-        more = "" if results == "results" else f", results={results!r}"
-        raise KeyboardInterrupt(f'interrupted; tuner.search(space, resume="{name}"{more}) resumes it')
+        raise KeyboardInterrupt(_interrupted(done.request.experiment))
     from tuner.drive.result import SearchResult
 
     return SearchResult(done.request.experiment.folder, done.record.state, done.record)
@@ -161,6 +165,12 @@ class Asked:
     preflight: bool
     dry_run: bool
     table: Table
+    begun: list[Experiment] = field(default_factory=list)  # the checked experiment, once it is known
+
+
+def _interrupted(experiment: Experiment) -> str:
+    more = "" if experiment.results == "results" else f", results={experiment.results!r}"
+    return f'interrupted; tuner.search(space, resume="{experiment.name}"{more}) resumes it'
 
 
 def _listed() -> str:
@@ -205,7 +215,12 @@ def _session(stack: contextlib.ExitStack, space: AnySpace | None, asked: Asked, 
         loaded_space, experiment = given, _new(given, options)
     torch = loaded_space.space.task is not None or "torch" in sys.modules
     imports = ("ray.tune", "torch") if torch else ("ray.tune",)
-    requested = partial(_requested, experiment, loaded_space, earlier, asked.table)
+
+    def requested() -> Request:
+        request = _requested(experiment, loaded_space, earlier, asked.table)
+        asked.begun.append(request.experiment)
+        return request
+
     checked = asked.preflight and not earlier
     if asked.dry_run:
         running.print_plan(requested, checked)
