@@ -45,6 +45,7 @@ KNOWN = {
     ("ReduceLROnPlateau.step()",): (
         "a Task steps its schedule without a metric: use another one, such as CosineAnnealingLR, or Space(train=...)"
     ),
+    ("tried to allocate",): "this machine has less memory: make the model or the batch smaller",
     ("NVIDIA",): "leave out .cuda() and .to('cuda'): tuner moves the model and the data to the trial's device",
     ("not compiled with CUDA",): (
         "leave out .cuda() and .to('cuda'): tuner moves the model and the data to the trial's device"

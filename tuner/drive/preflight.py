@@ -399,7 +399,7 @@ def check_lengths(splits: Splits, space: Space) -> None:
     advice = {"validation": "give more examples, or Splits(validation=...)", "test": "leave it out, or give some"}
     for name, part in parts.items():
         if part is not None and len(part) == 0:
-            raise Failed(f"the {name} part of the data", "has no examples", advice.get(name, "give some"))
+            raise Failed(f"the {name} part of the data", "has no examples", advice.get(name, "the data function must return some"))
     assert space.task is not None
     size = splits.constants.get("batch_size", space.declared.get("batch_size", space.task.batch_size))
     if isinstance(size, int) and size > (num := len(splits.train)):
@@ -497,7 +497,7 @@ def watched_task(task: Task, config: Config, tries: Tries) -> Task:
     def optimizer(value: Any) -> bool:
         return hasattr(value, "param_groups") and hasattr(value, "state_dict")
 
-    mean_of_batch = "its mean over the batch, a tensor without dimensions"
+    mean_of_batch = "its mean over the batch, a tensor without dimensions (no .item())"
     metrics = {
         name: watched(f"metrics[{name!r}]", metric, number, "its mean over the batch, a tensor or a number")
         for name, metric in task.metrics.items()

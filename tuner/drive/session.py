@@ -253,7 +253,8 @@ def load_data(request: Request) -> Request:
     except (Exception, SystemExit) as error:
         if not experiment.data_dir and misses_folder(error):
             raise RequestError(f"{function} needs a folder: give --data-dir DIR ({with_place(error)})") from error
-        advice = advice_on(error, {}) or "correct the function, or give its folder by --data-dir"
+        folder = f"correct --data-dir {experiment.data_dir}" if experiment.data_dir else "give its folder by --data-dir"
+        advice = advice_on(error, {}) or f"correct the function, or {folder}"
         raise RequestError(f"{function} raises {with_place(error)}; {advice}") from error
     facts = {**request.facts, "data": {"source": splits.source, "notice": splits.notice}}
     return replace(request, splits=splits, facts=facts)
