@@ -399,7 +399,11 @@ def check_lengths(splits: Splits, space: Space) -> None:
     advice = {"validation": "give more examples, or Splits(validation=...)", "test": "leave it out, or give some"}
     for name, part in parts.items():
         if part is not None and len(part) == 0:
-            raise Failed(f"the {name} part of the data", "has no examples", advice.get(name, "the data function must return some"))
+            raise Failed(
+                f"the {name} part of the data",
+                "has no examples",
+                advice.get(name, "the data function must return some"),
+            )
     assert space.task is not None
     size = splits.constants.get("batch_size", space.declared.get("batch_size", space.task.batch_size))
     if isinstance(size, int) and size > (num := len(splits.train)):
