@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner import run
+from tuner import audit, gpus, report, run
 from tuner.errors import RequestError
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import save_experiment
@@ -61,6 +61,31 @@ def refused(tmp_path, monkeypatch, capsys):
     return command
 
 
+def test_help_leaves_out_empty_defaults(capsys):
+    with pytest.raises(SystemExit) as ended:
+        run.main(["--help"])
+    text = capsys.readouterr().out
+    assert not ended.value.code and "(default: 10)" in text
+    assert "(default: '')" not in text and "(default: False)" not in text
+
+
+@pytest.mark.parametrize(
+    ("main", "argv", "message"),
+    [
+        (report, ["nothing"], "no experiment 'nothing' in results; give its --results"),
+        (report, [], "give NAME (see --help)"),
+        (audit, ["nothing"], "no experiment 'nothing' in results"),
+        (audit, ["x", "--trials", "many"], "--trials many: must be a whole number (see --help)"),
+        (gpus, ["--wach"], "--wach: is no option of this command (see --help)"),
+    ],
+)
+def test_the_other_commands_answer_in_one_line(main, argv, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main.main(argv) == 2
+    err = capsys.readouterr().err
+    assert message in err and err.startswith("tuner: error: ") and err.count("\n") == 1
+
+
 OPTIONS = [
     # a value that its option does not take
     (["--num-samples", "0"], "--num-samples 0: must be 1 or more"),
@@ -74,7 +99,12 @@ OPTIONS = [
     (["--seed", "-1"], "--seed -1: must be 0..4294967295"),
     (["--max-concurrent-trials", "-1"], "--max-concurrent-trials -1: must be 1 or more, or 0 for"),
     (["--searcher", "baysian"], "baysian"),
-    (["--searcher", "hyperot"], "hyperopt"),
+    (
+        ["--searcher", "hyperot"],
+        "--searcher hyperot: must be one of random, grid, refine, hyperopt, bohb, optuna; did you mean 'hyperopt'?",
+    ),
+    (["--num-smaples", "3"], "--num-smaples: is no option; did you mean '--num-samples'?"),
+    (["--num-samples"], "--num-samples: needs a value"),
     (["--scheduler", "ahsa"], "asha"),
     (["--mode", "best"], "max"),
     (["--wandb", "sometimes"], "offline"),
@@ -99,7 +129,7 @@ OPTIONS = [
     (["--cpus-per-trial", "0"], "--cpus-per-trial 0"),
     (["--cpus-per-trial", "-2"], "--cpus-per-trial -2"),
     (["--cpus-per-trial", "4096"], "--cpus-per-trial 4096: there "),
-    (["--cpus-per-trial", "many"], "many"),
+    (["--cpus-per-trial", "many"], "--cpus-per-trial many: must be a number or auto"),
     (["--gpus-per-trial", "1.5"], "--gpus-per-trial 1.5: above 1 it must be a whole number"),
     (["--gpus-per-trial", "-1"], "--gpus-per-trial -1"),
     (["--gpus-per-trial", "64"], "--gpus-per-trial 64: there "),

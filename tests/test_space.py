@@ -185,3 +185,33 @@ def test_a_space_takes_a_task_or_a_function_and_not_both():
 @pytest.mark.parametrize("name", sorted(list_spaces()))
 def test_every_space_that_ships_imports_and_has_a_first_line(name):
     assert find_space(name).space.params and list_spaces()[name]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a = Space(params={'x': tune.uniform(0, 1)}, train=print)\n", "but a; give --space PATH:a"),
+        ("space = {'x': 1}\n", "space is a dict; write Space(params=..., task=...)"),
+        ("from .helpers import x\n", "import without the leading dot"),
+        ("import sys\nsys.exit()\n", "put what runs under if __name__"),
+        ("import nonsense_package\n", "install 'nonsense_package' for "),
+        ("space = Space(params={'x': tune.uniform(0, 1)}, train=print('x'))\n", "exactly one of task= and train="),
+        ("space = Space(params={'x': tune.uniform(0, 1)}, train=1)\n", "the function itself, not the result of a call"),
+        (
+            "class Own(tune.Trainable):\n    pass\nspace = Space(params={'x': tune.uniform(0, 1)}, train=Own)\n",
+            "the class has no step(self)",
+        ),
+    ],
+)
+def test_a_wrong_file_says_what_to_write(tmp_path, text, message):
+    path = file_with(tmp_path, "from ray import tune\nfrom tuner.space import Space\n" + text)
+    assert message.replace("PATH", str(path)) in refusal(path)
+
+
+def test_what_is_no_file_of_a_space_says_what_to_give(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work.ipynb").write_text("{}")
+    (tmp_path / "my_space.py").write_text("")
+    assert "is a folder; give the .py file" in refusal(".")
+    assert "is a notebook; call tuner.search(space) in it" in refusal("work.ipynb")
+    assert "did you mean 'my_space.py'?" in refusal("my_spce.py")
