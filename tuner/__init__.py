@@ -39,14 +39,19 @@ EXPORTS = {
     **dict.fromkeys(("Splits", "Arrays", "Files"), "tuner.training.data"),
     "Space": "tuner.spec.space",
     "Task": "tuner.training.task",
+    "script": "tuner.spec.script",
+    "tune": "ray",  # so that a script needs one line for `from tuner import script, tune`
     "RequestError": "tuner.errors",
 }
 
 if TYPE_CHECKING:
+    from ray import tune as tune
+
     from tuner.drive.api import load as load
     from tuner.drive.api import load_best as load_best
     from tuner.drive.api import search as search
     from tuner.errors import RequestError as RequestError
+    from tuner.spec.script import script as script
     from tuner.spec.space import Space as Space
     from tuner.training.data import Arrays as Arrays
     from tuner.training.data import Files as Files
@@ -57,6 +62,8 @@ else:
     def __getattr__(name: str) -> object:
         if name not in EXPORTS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name == "tune":
+            return importlib.import_module("ray.tune")
         return getattr(importlib.import_module(EXPORTS[name]), name)
 
     def __dir__() -> list[str]:

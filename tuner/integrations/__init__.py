@@ -1,0 +1,1 @@
+"""Joints to other libraries: the user imports one module for each."""
