@@ -139,8 +139,8 @@ def run_epochs(training: Epochs, save: Callable[[float, Path], None], best: floa
 
 
 NOT_REACHED = (
-    "the function has no argument, and neither parsed its command line nor called wandb.init, so the parameters did not "
-    "reach it; take the config as its argument"
+    "the function has no argument, and neither parsed its command line nor called wandb.init, so the parameters did "
+    "not reach it; take the config as its argument"
 )
 
 
@@ -159,6 +159,8 @@ def train_function(config: dict[str, Any], *, function: Any, goal: Goal) -> Any:
         output = function(dict(spec.config)) if takes_config(function) else function()
         if not (takes_config(function) or trial.reached):
             raise ValueError(NOT_REACHED)
+        if trial.at_end:
+            trial.at_end()
         if not inspect.isgenerator(output):
             return output
         for metrics in output:

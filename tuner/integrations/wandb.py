@@ -12,11 +12,12 @@ import math
 import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import nearest
-from tuner.spec.script import Declared, importing, running, space_of
+from tuner.spec.script import Declared, Trial, importing, running, space_of
 from tuner.spec.space import Space
 
 _pending: dict[str, Any] = {}  # what was logged since the trial's last report
@@ -48,10 +49,11 @@ def init(*arguments: Any, **options: Any) -> Any:
     run.config.update(trial.config, allow_val_change=True)
     run.config.update_locked(trial.config, user="tuner")
     run.log = log
+    trial.at_end = partial(_report_summary, trial, run)
     return run
 
 
-def log(data: Mapping[str, Any], *arguments: Any, **options: Any) -> None:
+def log(data: Mapping[str, Any] | None = None, *arguments: Any, **options: Any) -> None:
     """Logs to W&B; in a trial, reports the numbers once they include the searched metric.
 
     Numbers that are logged without the metric are part of the next report. Images, tables and texts are left out.
@@ -60,13 +62,25 @@ def log(data: Mapping[str, Any], *arguments: Any, **options: Any) -> None:
     if trial is None:
         __getattr__("log")(data, *arguments, **options)
         return
-    _pending.update({name: value for name, value in data.items() if _is_number(value)})
-    if trial.metric in data:
-        from ray import tune
+    _pending.update({name: value for name, value in (data or {}).items() if _is_number(value)})
+    if trial.metric in _pending and options.get("commit") is not False:
+        _report(trial)
 
-        report = dict(_pending)
-        _pending.clear()
-        tune.report(report)
+
+def _report(trial: Trial) -> None:
+    from ray import tune
+
+    report = dict(_pending)
+    _pending.clear()
+    trial.at_end = None
+    tune.report(report)
+
+
+def _report_summary(trial: Trial, run: Any) -> None:
+    """Reports what the script wrote to the run's summary, if the metric is there and was never logged."""
+    _pending.update({name: value for name, value in dict(run.summary).items() if _is_number(value)})
+    if trial.metric in _pending:
+        _report(trial)
 
 
 def _is_number(value: Any) -> bool:

@@ -11,7 +11,7 @@ import ast
 import contextlib
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -36,11 +36,13 @@ class Trial:
         config: its parameters.
         metric: the searched metric.
         reached: whether the script has received the parameters.
+        at_end: called when the script has ended.
     """
 
     config: dict[str, Any]
     metric: str
     reached: bool = False
+    at_end: Callable[[], None] | None = None
 
 
 class Declared(BaseException):
