@@ -158,7 +158,7 @@ other = Space(params={"lr": tune.uniform(0, 1)}, train=deaf)
     assert [trial.reports[0].metrics["loss"] for trial in done.record.trials] == [
         trial.config["lr"] for trial in done.record.trials
     ]
-    done = search_here(f"{path}:other", "--num-samples", "2")
+    done = search_here(f"{path}:other", "--num-samples", "2", name="deaf")
     assert (done.code, done.err) == (1, "") and "the parameters did not reach it" in done.out
 
 

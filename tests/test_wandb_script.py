@@ -3,7 +3,9 @@
 import sys
 import types
 
+import numpy as np
 import pytest
+import torch
 from ray import tune
 
 from tuner import RequestError
@@ -89,11 +91,19 @@ def test_a_log_with_the_metric_is_a_report(fake, reports):
         run = wandb.init()
         wandb.log({"batch": 1.0})
         wandb.log({"batch": 2.0, "picture": wandb.Image(None), "note": "text"})
-        wandb.log({"val/loss": 0.3}, step=7)
+        wandb.log({"val/loss": torch.tensor([0.25]), "map": np.ones((2, 2)), "size": np.float32(2)}, step=7)
         run.log({"val/loss": 0.2}, commit=False)
         run.log({"accuracy": True})
         wandb.log()
-    assert reports == [{"batch": 2.0, "val/loss": 0.3}, {"val/loss": 0.2, "accuracy": True}]
+    assert reports == [{"batch": 2.0, "val/loss": 0.25, "size": 2.0}, {"val/loss": 0.2, "accuracy": True}]
+
+
+def test_a_process_that_the_script_starts_does_not_report(fake, reports, monkeypatch):
+    with in_trial({"lr": 0.5}, "loss") as trial:
+        wandb.init()
+        trial.pid += 1
+        wandb.log({"loss": 1.0})
+    assert reports == []
 
 
 def test_a_metric_of_the_summary_is_the_report_of_the_end(fake, reports):

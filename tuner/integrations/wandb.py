@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import math
 import numbers
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -62,7 +63,9 @@ def log(data: Mapping[str, Any] | None = None, *arguments: Any, **options: Any) 
     if trial is None:
         __getattr__("log")(data, *arguments, **options)
         return
-    _pending.update({name: value for name, value in (data or {}).items() if _is_number(value)})
+    if trial.pid != os.getpid():
+        return  # a process that the script has started; only the trial's own can report
+    _pending.update(_numbers(data or {}))
     if trial.metric in _pending and options.get("commit") is not False:
         _report(trial)
 
@@ -78,13 +81,20 @@ def _report(trial: Trial) -> None:
 
 def _report_summary(trial: Trial, run: Any) -> None:
     """Reports what the script wrote to the run's summary, if the metric is there and was never logged."""
-    _pending.update({name: value for name, value in dict(run.summary).items() if _is_number(value)})
+    _pending.update(_numbers(dict(run.summary)))
     if trial.metric in _pending:
         _report(trial)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Number) or (hasattr(value, "item") and getattr(value, "size", None) is not None)
+def _numbers(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries that are numbers, or arrays and tensors of one number."""
+    found = {}
+    for name, value in data.items():
+        size = getattr(value, "numel", getattr(value, "size", None))
+        value = value.item() if (size() if callable(size) else size) == 1 else value
+        if isinstance(value, numbers.Number):
+            found[name] = value
+    return found
 
 
 def sweep(sweep: Mapping[str, Any], *arguments: Any, **options: Any) -> str:

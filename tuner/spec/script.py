@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,12 +37,14 @@ class Trial:
         config: its parameters.
         metric: the searched metric.
         reached: whether the script has received the parameters.
+        pid: the process that can report.
         at_end: called when the script has ended.
     """
 
     config: dict[str, Any]
     metric: str
     reached: bool = False
+    pid: int = field(default_factory=os.getpid)
     at_end: Callable[[], None] | None = None
 
 
