@@ -56,16 +56,18 @@ class Run(types.SimpleNamespace):
 
 
 @pytest.fixture
-def fake(monkeypatch):
+def fake(monkeypatch, tmp_path):
     """A stand-in for the wandb package."""
     module = types.ModuleType("wandb")
 
     def init(config=None, mode=None, **options):
-        run = Run(config=Config(config or {}), mode=mode, summary={})
+        run = Run(config=Config(config or {}), mode=mode, summary={}, dir=str(tmp_path / "run" / "files"))
+        run.log_model = lambda path: None
         module.run, module.config, module.summary = run, run.config, run.summary
         return run
 
     module.init, module.log, module.sweep = init, lambda data: module.logged.append(data), lambda *a, **k: "real"
+    module.run = module.log_model = None
     module.logged, module.Image = [], lambda data: object()
     monkeypatch.setitem(sys.modules, "wandb", module)
     return module
@@ -84,6 +86,15 @@ def test_the_config_is_the_trials_and_cannot_be_changed(fake, reports):
         wandb.config.update({"lr": 9, "depth": 2})
         assert dict(wandb.config) == {"lr": 0.5, "width": 3, "depth": 2}
         assert run.mode == "disabled" and trial.reached
+
+
+def test_the_runs_folder_lives_as_long_as_the_trial(fake, reports, tmp_path):
+    with in_trial({"lr": 0.5}, "loss"):
+        wandb.init()
+        (tmp_path / "run" / "files" / "model.pt").touch()
+        wandb.log_model("model.pt")
+        assert wandb.run.dir == str(tmp_path / "run" / "files")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_log_with_the_metric_is_a_report(fake, reports):

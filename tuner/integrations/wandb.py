@@ -1,7 +1,7 @@
 """W&B as a trial sees it: `from tuner.integrations import wandb` in the place of `import wandb`.
 
 In a trial, `wandb.config` has the trial's parameters, and a `wandb.log` that has the searched metric is a report. The
-trial's own run writes nothing, because the search copies each trial to W&B. `wandb.sweep` and `wandb.agent` declare the
+trial's own run keeps nothing, because the search copies each trial to W&B. `wandb.sweep` and `wandb.agent` declare the
 file's space. Without tuner, each name is that of W&B itself.
 """
 
@@ -11,6 +11,7 @@ import importlib
 import math
 import numbers
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import nearest
-from tuner.spec.script import Declared, Trial, importing, running, space_of
+from tuner.spec.script import Declared, Trial, importing, running, script_space
 from tuner.spec.space import Space
 
 _pending: dict[str, Any] = {}  # what was logged since the trial's last report
@@ -26,7 +27,10 @@ _sweeps: list[Space] = []  # the declared sweeps of the file that is being impor
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(importlib.import_module("wandb"), name)
+    wandb = importlib.import_module("wandb")
+    # A disabled run is not behind W&B's own `wandb.log_model` and the like, which would ask for `wandb.init`.
+    run = wandb.run if running() else None
+    return getattr(run, name) if run is not None and hasattr(run, name) else getattr(wandb, name)
 
 
 def login(*arguments: Any, **options: Any) -> bool:
@@ -47,6 +51,8 @@ def init(*arguments: Any, **options: Any) -> Any:
     _pending.clear()
     trial.reached = True
     run = __getattr__("init")(config=options.get("config"), mode="disabled")
+    os.makedirs(run.dir, exist_ok=True)  # scripts save models there
+    trial.stack.callback(shutil.rmtree, os.path.dirname(run.dir), ignore_errors=True)
     run.config.update(trial.config, allow_val_change=True)
     run.config.update_locked(trial.config, user="tuner")
     run.log = log
@@ -124,7 +130,7 @@ def _space_of(path: Path, sweep: Mapping[str, Any]) -> Space:
     metric = sweep.get("metric", {})
     options = {"metric": metric["name"]} if metric else {}
     mode = {"maximize": "max", "minimize": "min"}[metric.get("goal", "minimize")]
-    return space_of(path, params_of(sweep["parameters"]), mode=mode, **options)
+    return script_space(path, params_of(sweep["parameters"]), mode=mode, **options)
 
 
 def params_of(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class Trial:
         metric: the searched metric.
         reached: whether the script has received the parameters.
         pid: the process that can report.
+        stack: what is undone at the trial's end.
         at_end: called when the script has ended.
     """
 
@@ -45,6 +46,7 @@ class Trial:
     metric: str
     reached: bool = False
     pid: int = field(default_factory=os.getpid)
+    stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     at_end: Callable[[], None] | None = None
 
 
@@ -73,11 +75,11 @@ def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
         trial.reached = True
         return dict(trial.config)
     if path := importing():
-        raise Declared(space_of(path, params, **options))
+        raise Declared(script_space(path, params, **options))
     return {}
 
 
-def space_of(path: Path, params: Mapping[str, Any], **options: Any) -> Space:
+def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space:
     """The space whose trials run this file.
 
     Raises:
@@ -123,7 +125,7 @@ def in_trial(config: dict[str, Any], metric: str, path: str = "") -> Iterator[Tr
     trial = Trial(config, metric)
     _trial.append(trial)
     try:
-        with _arguments(Path(path)), _parsed(trial):
+        with trial.stack, _arguments(Path(path)), _parsed(trial):
             yield trial
     finally:
         _trial.remove(trial)

@@ -10,7 +10,7 @@ import inspect
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,8 @@ WANTED = (
     "a pair (inputs, targets) or a map-style dataset"
 )
 MAP_STYLE = (
-    "a map-style dataset, one with __len__ and __getitem__, as each epoch takes all in a random order; a list of its "
-    "examples is one if you wrap it, and a Hugging Face data set if it is loaded without streaming=True"
+    "a map-style dataset, one with __len__ and __getitem__ such as TensorDataset, as an epoch takes all examples in a "
+    "random order; a Hugging Face data set is one if it is loaded without streaming=True"
 )
 
 
@@ -302,7 +302,7 @@ def _advice(value: Any) -> str:
         return "say which is which: return Splits(train=..., validation=..., test=...), of tuner.training.data"
     if isinstance(value, (tuple, list)) and len(value) == 4 and all(map(_is_array, value)):
         return "return Splits(train=(X_train, y_train), test=(X_test, y_test)), of tuner.training.data"
-    if isinstance(value, IterableDataset):
+    if isinstance(value, (IterableDataset, Iterator)):
         return f"return {MAP_STYLE}"
     return WANTED
 
