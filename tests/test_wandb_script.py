@@ -129,6 +129,15 @@ def test_a_metric_of_the_summary_is_the_report_of_the_end(fake, reports):
         assert reports == expected
 
 
+def test_a_metric_that_is_never_logged_is_named_beside_what_is(fake, reports):
+    with in_trial({"lr": 0.5}, "val_los") as trial:
+        wandb.init()
+        wandb.log({"val_loss": 1.0, "epoch": 1})
+        with pytest.raises(ValueError, match="'val_los'; did you mean 'val_loss'.*logged val_loss, epoch; give"):
+            trial.at_end()
+    assert reports == []
+
+
 def test_a_sweep_is_the_space_of_its_file(fake, reports, tmp_path):
     """Under `if __name__ == "__main__":` too, where W&B's own examples have it; `count` is the number of settings."""
     path = tmp_path / "sweep.py"

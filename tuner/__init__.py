@@ -40,7 +40,6 @@ EXPORTS = {
     "Space": "tuner.spec.space",
     "Task": "tuner.training.task",
     "script": "tuner.spec.script",
-    "tune": "ray",  # so that a script needs one line for `from tuner import script, tune`
     "RequestError": "tuner.errors",
 }
 
@@ -60,10 +59,10 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
+        if name == "tune":  # so that a script needs one line for `from tuner import script, tune`
+            return importlib.import_module("ray.tune")
         if name not in EXPORTS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if name == "tune":
-            return importlib.import_module("ray.tune")
         return getattr(importlib.import_module(EXPORTS[name]), name)
 
     def __dir__() -> list[str]:

@@ -86,10 +86,19 @@ def _report(trial: Trial) -> None:
 
 
 def _report_summary(trial: Trial, run: Any) -> None:
-    """Reports what the script wrote to the run's summary, if the metric is there and was never logged."""
+    """Reports what the script wrote to the run's summary, as it has never logged the metric.
+
+    Raises:
+        ValueError: the metric is not there either.
+    """
     _pending.update(_numbers(dict(run.summary)))
-    if trial.metric in _pending:
-        _report(trial)
+    if trial.metric not in _pending:
+        logged = ", ".join(_pending) or "no number"
+        raise ValueError(
+            f"the script has never logged the metric {trial.metric!r}{nearest(trial.metric, _pending)}; it logged "
+            f"{logged}; give one of its names as --metric"
+        )
+    _report(trial)
 
 
 def _numbers(data: Mapping[str, Any]) -> dict[str, Any]:
