@@ -135,7 +135,10 @@ def test_a_metric_that_is_never_logged_is_named_beside_what_is(fake, reports):
         wandb.log({"val_loss": 1.0, "epoch": 1})
         with pytest.raises(ValueError, match="'val_los'; did you mean 'val_loss'.*logged val_loss, epoch; give"):
             trial.at_end()
-    assert reports == []
+        assert reports == []
+        wandb.log({"val_los": 1.0})
+        wandb.init()  # a further run of the script need not log it
+        assert reports and trial.at_end is None
 
 
 def test_a_sweep_is_the_space_of_its_file(fake, reports, tmp_path):

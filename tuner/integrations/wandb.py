@@ -56,7 +56,8 @@ def init(*arguments: Any, **options: Any) -> Any:
     run.config.update(trial.config, allow_val_change=True)
     run.config.update_locked(trial.config, user="tuner")
     run.log = log
-    trial.at_end = partial(_report_summary, trial, run)
+    if not trial.reported:
+        trial.at_end = partial(_report_summary, trial, run)
     return run
 
 
@@ -81,7 +82,7 @@ def _report(trial: Trial) -> None:
 
     report = dict(_pending)
     _pending.clear()
-    trial.at_end = None
+    trial.reported, trial.at_end = True, None
     tune.report(report)
 
 

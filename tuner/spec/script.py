@@ -37,6 +37,7 @@ class Trial:
         config: its parameters.
         metric: the searched metric.
         reached: whether the script has received the parameters.
+        reported: whether W&B's log has reported the metric.
         pid: the process that can report.
         stack: what is undone at the trial's end.
         at_end: called when the script has ended.
@@ -45,6 +46,7 @@ class Trial:
     config: dict[str, Any]
     metric: str
     reached: bool = False
+    reported: bool = False
     pid: int = field(default_factory=os.getpid)
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     at_end: Callable[[], None] | None = None
