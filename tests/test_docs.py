@@ -110,11 +110,15 @@ def write_experiment(folder):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A folder to run the examples in: it has the experiment NAME, `my_space.py` and the package `my_package`."""
+    """A folder to run the examples in: it has the experiment NAME, `my_space.py`, `main.py` and `my_package`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     write_experiment(tmp_path / "results" / "NAME")
     (tmp_path / "my_space.py").write_text(fences(DOCS / "spaces.md", "python")[0])
+    added = re.findall(r"^\+(\S.*)", fences(DOCS / "spaces.md", "diff")[0], re.MULTILINE)
+    (tmp_path / "main.py").write_text(
+        "\n".join([*added, "options = '--lr --gamma --epochs'", "raise OSError('trains')"])
+    )
     (tmp_path / "my_package").mkdir()
     (tmp_path / "my_package" / "my_space.py").write_text((ROOT / "search_spaces" / "quadratic.py").read_text())
     return tmp_path

@@ -39,14 +39,18 @@ EXPORTS = {
     **dict.fromkeys(("Splits", "Arrays", "Files"), "tuner.training.data"),
     "Space": "tuner.spec.space",
     "Task": "tuner.training.task",
+    "script": "tuner.spec.script",
     "RequestError": "tuner.errors",
 }
 
 if TYPE_CHECKING:
+    from ray import tune as tune
+
     from tuner.drive.api import load as load
     from tuner.drive.api import load_best as load_best
     from tuner.drive.api import search as search
     from tuner.errors import RequestError as RequestError
+    from tuner.spec.script import script as script
     from tuner.spec.space import Space as Space
     from tuner.training.data import Arrays as Arrays
     from tuner.training.data import Files as Files
@@ -55,6 +59,8 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
+        if name == "tune":  # so that a script needs one line for `from tuner import script, tune`
+            return importlib.import_module("ray.tune")
         if name not in EXPORTS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(importlib.import_module(EXPORTS[name]), name)

@@ -141,7 +141,9 @@ class Endless(IterableDataset):
         ((Items(plain),) * 3, ["tuple of 3", "Splits(train=..., validation=..., test=...)"]),
         (Endless(), ["iterable dataset Endless", "map-style"]),
         (Splits(train=None), ["Splits(train=...)", "it is None", "Arrays(inputs, targets)"]),
-        (Splits(train=Endless()), ["iterable dataset Endless", "map-style"]),
+        (Splits(train=Endless()), ["iterable dataset Endless", "give a map-style dataset", "without streaming=True"]),
+        (DataLoader(Endless()), ["iterable dataset Endless", "give a map-style dataset"]),
+        ((each for each in INPUTS), ["returns a generator", "return a map-style dataset"]),
         ((INPUTS, TARGETS[:39]), ["40 inputs but 39 targets"]),
         (Items(lambda i: INPUTS[i]), ["example 0 of the Items", "an item has a ndarray", "items of two"]),
         (Items(lambda i: (1, 2, 3)), ["an item has 3 values", "items of two"]),
@@ -242,3 +244,16 @@ def test_a_frame_and_a_series_are_arrays():
     assert np.array_equal(part.inputs, INPUTS) and part.targets.dtype == np.int64
     with pytest.raises(DataError, match="it is a DataFrame"):
         sources.as_part(pandas.DataFrame(INPUTS), classes=True)
+
+
+@pytest.mark.slow  # the package is in no default group; `Columns` behaves as its data sets do
+@pytest.mark.parametrize("form", [None, "torch", "numpy"])
+def test_a_hugging_face_data_set_is_arrays(form):
+    datasets = pytest.importorskip("datasets")
+    columns = {"pixel_values": INPUTS.tolist(), "label": TARGETS.astype(np.int32).tolist()}
+    both = datasets.Dataset.from_dict(columns).with_format(form).train_test_split(0.25, shuffle=False)
+    splits = sources.as_splits(both, classes=True)
+    assert (splits.train.inputs.dtype, splits.train.targets.dtype) == (np.float32, np.int64)
+    np.testing.assert_allclose(splits.test.inputs, INPUTS[30:].astype(np.float32), rtol=1e-6)
+    with pytest.raises(sources.UnsuitableData, match="without streaming=True"):
+        sources.as_splits(both["train"].to_iterable_dataset(), classes=True)

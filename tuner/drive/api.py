@@ -19,8 +19,9 @@ from tuner.errors import InterruptedEarly, RequestError, nearest, say
 from tuner.record.lock import only_driver
 from tuner.spec.experiment import Experiment, words
 from tuner.spec.live import space_of
+from tuner.spec.script import importing
 from tuner.spec.space import Space
-from tuner.spec.spaces import LoadedSpace, find_space, importing
+from tuner.spec.spaces import LoadedSpace, find_space
 
 if TYPE_CHECKING:
     from ray import tune

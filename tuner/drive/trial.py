@@ -28,6 +28,8 @@ from tuner.record.checkpoints import STATE
 from tuner.record.records import sign_of
 from tuner.record.report_keys import WAITS
 from tuner.spec.parameters import merged
+from tuner.spec.script import in_trial
+from tuner.spec.space import takes_config
 from tuner.spec.spaces import place_of
 from tuner.training.task import Task
 from tuner.training.trial_spec import TrialSpec, trial_seed
@@ -138,6 +140,12 @@ def run_epochs(training: Epochs, save: Callable[[float, Path], None], best: floa
         patiently(report_of, report, partial(save, best) if math.isfinite(value) else None)
 
 
+NOT_REACHED = (
+    "the function has no argument, and neither parsed its command line nor called wandb.init, so the parameters did "
+    "not reach it; take the config as its argument"
+)
+
+
 def train_function(config: dict[str, Any], *, function: Any, goal: Goal) -> None:
     """Runs a function or class that was written for Ray Tune; a function may report, yield or return its metrics."""
     spec = goal.spec_of(config)
@@ -147,10 +155,14 @@ def train_function(config: dict[str, Any], *, function: Any, goal: Goal) -> None
     np.random.seed(spec.seed)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(spec.seed)
-    with own_exits(reporter):
+    with own_exits(reporter), in_trial(dict(spec.config), goal.metric) as trial:
         if inspect.isclass(function):
             return run_class(function, dict(spec.config))
-        output = function(dict(spec.config))
+        output = function(dict(spec.config)) if takes_config(function) else function()
+        if not (takes_config(function) or trial.reached):
+            raise ValueError(NOT_REACHED)
+        if trial.at_end:
+            trial.at_end()
         for metrics in output if inspect.isgenerator(output) else [output]:
             if metrics is not None:
                 tune.report(metrics_of(metrics, function))

@@ -22,7 +22,8 @@ class Space:
             number, a text, True, False or None. Dictionaries may be nested. Dictionaries with domains in a
             `tune.choice` are conditional parameters: a trial gets those of the chosen dictionary.
         task: the training functions. Give either `task` or `train`.
-        train: any function that Ray Tune accepts: `train(config)` that calls `ray.tune.report`.
+        train: any function that Ray Tune accepts: `train(config)` that calls `ray.tune.report`. The config may also be
+            left out: then options of argparse and `wandb.config` have the parameters.
         metric: the reported metric to optimize.
         mode: "min" or "max": whether to minimize or maximize the metric.
         max_epochs: maximum epochs (reports) per trial; ASHA's `max_t`.
@@ -63,7 +64,7 @@ class Space:
             raise ValueError(f"params is a {type(self.params).__name__}: must be a dict, name -> search domain")
         if not self.params:
             raise ValueError("Space has no params: there is nothing to search")
-        if self.train is not None and not _takes_config(self.train):
+        if self.train is not None and not (takes_config(self.train) or _callable_with(self.train)):
             given = "the function itself, not the result of a call" if not callable(self.train) else "such a function"
             raise ValueError(f"train={self.train!r}: must be a function of one argument, the config; give {given}")
         if isinstance(self.train, type) and not _has_step(self.train):
@@ -130,9 +131,14 @@ def _has_step(train: type) -> bool:
     return owner is not None and not owner.__module__.startswith("ray.")
 
 
-def _takes_config(train: Any) -> bool:
+def takes_config(train: Any) -> bool:
+    """Whether a function can be called with the config; one without arguments gets it from its parser or from W&B."""
+    return _callable_with(train, {})
+
+
+def _callable_with(train: Any, *arguments: Any) -> bool:
     try:
-        inspect.signature(train).bind({})
+        inspect.signature(train).bind(*arguments)
         return True
     except TypeError:
         return False

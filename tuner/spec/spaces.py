@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 
 from tuner.errors import RequestError, nearest
+from tuner.spec.script import Declared, imported
 from tuner.spec.space import Space
 from tuner.training.task import Task
 
@@ -26,8 +27,8 @@ MOST_TRACEBACK = 100_000  # characters of a printed traceback that are read, fro
 
 MOST_MESSAGE = 500  # characters of a user's error that a line quotes
 
+WITH_SWEEPS = "tuner.integrations.wandb"  # a file that imports it may declare its space as a sweep
 MAIN = "__main__"  # a space that is defined in a script or a notebook is named `__main__:VARIABLE`
-_importing: list[Path] = []  # space files being imported now; `search` refuses to start inside such an import
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,6 @@ def split_path(name: str) -> tuple[str, str]:
 def is_live(name: str) -> bool:
     """Whether a space was defined in a script or notebook, so that only that program can give it."""
     return name.partition(":")[0] == MAIN
-
-
-def importing() -> Path | None:
-    """The file of a space that is being imported now, if one is."""
-    return _importing[-1] if _importing else None
 
 
 def locate_space(name: str) -> tuple[Path | str, str]:
@@ -219,16 +215,26 @@ def _import_file(path: Path) -> ModuleType:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    _importing.append(path)
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # for the modules beside the file; a worker gets the same paths
     try:
-        # Compiled here, because the loader may run a stale file of __pycache__ with other code.
-        exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
+        with imported(path):
+            # Compiled here, because the loader may run a stale file of __pycache__ with other code.
+            code = compile(source, str(path), "exec", dont_inherit=True)
+            exec(code, module.__dict__)
+            if not hasattr(module, "space") and WITH_SWEEPS in map(_module_name, vars(module).values()):
+                # W&B's scripts declare their sweep under `if __name__ == "__main__":`.
+                exec(code, {**module.__dict__, "__name__": MAIN})
+    except Declared as declared:
+        module.space = declared.space  # type: ignore[attr-defined]
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise RequestError(f"--space {path}: {_where(error)}") from error
-    finally:
-        _importing.pop()
     return module
+
+
+def _module_name(value: object) -> str:
+    return value.__name__ if isinstance(value, ModuleType) else ""
 
 
 def _where(error: BaseException) -> str:

@@ -10,7 +10,7 @@ import inspect
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,10 @@ SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "
 WANTED = (
     "return Splits(train=..., test=...), of tuner.training.data, whose parts are Arrays(inputs, targets), Files, "
     "a pair (inputs, targets) or a map-style dataset"
+)
+MAP_STYLE = (
+    "a map-style dataset, one with __len__ and __getitem__ such as TensorDataset, as an epoch takes all examples in a "
+    "random order; a Hugging Face data set is one if it is loaded without streaming=True"
 )
 
 
@@ -121,7 +125,12 @@ def as_part(value: Any, classes: bool) -> Part:
         if isinstance(value, TensorDataset) and len(value.tensors) == 2:
             return arrays(value.tensors[0], value.tensors[1], classes).take(rows)
         return _stacked_if_small(Mapped(value, rows, partial(item, classes=classes)))
-    raise DataError(f"it is {_kind(value)}; give Arrays(inputs, targets), Files, a pair or a map-style dataset")
+    what = (
+        MAP_STYLE
+        if isinstance(value, IterableDataset)
+        else "Arrays(inputs, targets), Files, a pair or a map-style dataset"
+    )
+    raise DataError(f"it is {_kind(value)}; give {what}")
 
 
 def arrays(inputs: Any, targets: Any, classes: bool, keep: bool = False) -> Arrays:
@@ -242,6 +251,8 @@ def _dataset_of(loader: DataLoader[Any]) -> Any:
             "a DataLoader with a collate_fn; give its dataset, and do its work in the dataset or in prepare"
         )
     sampler = loader.sampler
+    if isinstance(loader.dataset, IterableDataset):
+        return loader.dataset
     if isinstance(sampler, SubsetRandomSampler):
         return Subset(loader.dataset, list(sampler.indices))
     if loader.batch_size is None or type(sampler) not in (RandomSampler, SequentialSampler):
@@ -291,8 +302,8 @@ def _advice(value: Any) -> str:
         return "say which is which: return Splits(train=..., validation=..., test=...), of tuner.training.data"
     if isinstance(value, (tuple, list)) and len(value) == 4 and all(map(_is_array, value)):
         return "return Splits(train=(X_train, y_train), test=(X_test, y_test)), of tuner.training.data"
-    if isinstance(value, IterableDataset):
-        return "return a map-style dataset, one with __len__ and __getitem__, as each epoch takes all in a random order"
+    if isinstance(value, (IterableDataset, Iterator)):
+        return f"return {MAP_STYLE}"
     return WANTED
 
 

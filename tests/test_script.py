@@ -1,0 +1,176 @@
+"""A script that trains by itself: each trial runs the whole file, with its own parameters in three ways."""
+
+import argparse
+import json
+import pickle
+import sys
+
+import pytest
+from ray import tune
+
+from tuner import RequestError
+from tuner import script as declare
+from tuner.spec.script import Script, in_trial
+from tuner.spec.space import Space
+from tuner.spec.spaces import find_space
+
+CONSTANTS = """
+from tuner import script, tune
+config = script({"lr": tune.uniform(0, 1), "depth": tune.choice([1, 2]), "name": "x"})
+lr = 0.1
+class Settings:
+    depth: int = -1
+def build(width, lr=0.1, *, depth=2 ** 3):
+    return lr, depth
+half = lr / 2
+lr_of = {"lr": 0.1, "other": 0.1}
+seen = [lr, Settings.depth, build(1), build(1, lr=0.3), lr_of["lr"], lr_of["other"], half, config["name"]]
+lr = half  # what the script computes stays
+seen.append(lr)
+name = "own"
+"""
+OPTIONS = """
+import argparse
+from tuner import script, tune
+
+script({"lr": tune.uniform(0, 1), "batch_size": tune.choice([8]), "data": "/d", "fast": True, "must": 3})
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--lr", type=float, default=1.0)
+    parser.add_argument("--fast", action="store_true")
+    parser.add_argument("--must", type=int, required=True)
+    parser.add_argument("--epochs", type=int, default=14)
+    args = parser.parse_args()
+    seen.append(vars(args))
+    momentum = dict(lr=0.5)  # an option of this name exists, so constants stay
+    seen.append(momentum["lr"])
+
+seen = []
+if __name__ == "__main__":
+    main()
+"""
+
+
+def written(tmp_path, text, name="main.py"):
+    (tmp_path / name).write_text(text)
+    return tmp_path / name
+
+
+def ran(path, config):
+    """The globals of the script's trial."""
+    from unittest import mock
+
+    import tuner.spec.script as module
+
+    kept = {}
+    with (
+        in_trial(config, "loss"),
+        mock.patch.object(module, "exec", lambda c, d: (exec(c, d), kept.update(d)), create=True),
+    ):
+        Script(str(path), path.read_text())(config)
+    return kept
+
+
+def test_the_constants_of_a_parameters_name_are_the_trials(tmp_path):
+    kept = ran(written(tmp_path, CONSTANTS), {"lr": 0.7, "depth": 5, "name": "x"})
+    assert kept["seen"] == [0.7, 5, (0.7, 5), (0.7, 5), 0.7, 0.1, 0.35, "x", 0.35]
+
+
+def test_the_options_of_a_parameters_name_are_the_trials(tmp_path):
+    config = {"lr": 0.7, "batch_size": 8, "data": "/d", "fast": True, "must": 3}
+    path = written(tmp_path, OPTIONS)
+    before, parse = sys.argv, argparse.ArgumentParser.parse_known_args
+    args, constant = ran(path, config)["seen"]
+    assert args == {"lr": 0.7, "batch_size": 8, "data": "/d", "fast": True, "must": 3, "epochs": 14}
+    assert constant == 0.5
+    assert sys.argv is before and argparse.ArgumentParser.parse_known_args is parse
+
+
+def test_the_space_ends_the_import_and_can_be_sent(tmp_path):
+    path = written(tmp_path, OPTIONS.replace("def main", "raise OSError('trains')\n\ndef main"))
+    space = find_space(str(path)).space
+    assert space.searched.keys() == {"lr", "batch_size"} and space.constants["must"] == 3
+    assert pickle.loads(pickle.dumps(space.train)) == space.train
+
+
+def test_a_script_runs_as_python_runs_it(tmp_path):
+    """As `__main__`, with the modules beside it; its classes can be pickled; an error has its own file and line."""
+    written(tmp_path, "VALUE = 4", "beside_the_script.py")
+    text = """
+from tuner import script, tune
+script({"lr": tune.uniform(0, 1)})
+import pickle
+from beside_the_script import VALUE
+class Own:
+    lr = 1.0
+copied = pickle.loads(pickle.dumps(Own()))
+"""
+    path = written(tmp_path, text)
+    main, paths = sys.modules["__main__"], list(sys.path)
+    kept = ran(path, {"lr": 0.5})
+    assert kept["VALUE"] == 4 and kept["copied"].lr == 0.5 and kept["__name__"] == "__main__"
+    assert sys.modules["__main__"] is main and sys.path == paths
+    with pytest.raises(ZeroDivisionError) as raised, in_trial({"lr": 0.5}, "loss"):
+        Script(str(path), text + "1 / 0\n")({"lr": 0.5})
+    assert (raised.traceback[-1].path, raised.traceback[-1].lineno) == (path, 8)
+
+
+def test_a_name_that_the_script_does_not_have_is_refused(tmp_path):
+    text = 'from tuner import script, tune\nscript({"learning_rat": tune.uniform(0, 1)})\nlearning_rate = 0.1\n'
+    with pytest.raises(RequestError, match="'learning_rat': nothing in .* did you mean 'learning_rate'.*line 2"):
+        find_space(str(written(tmp_path, text)))
+    written(tmp_path, "parser.add_argument('--learning-rat')", "options.py")
+    assert find_space(str(written(tmp_path, text + "#\n"))).space.searched  # a file beside it has the name
+
+
+def test_a_module_level_parser_sees_no_arguments_of_the_search(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["run.py", "--space", "main.py"])
+    text = "import argparse\nargs = argparse.ArgumentParser().parse_args()\n" + CONSTANTS
+    assert find_space(str(written(tmp_path, text))).space.searched
+
+
+def test_without_tuner_the_script_is_as_before():
+    assert declare({"lr": tune.uniform(0, 1)}) == {}
+
+
+def test_a_function_without_a_config_gets_it_by_its_parser(tmp_path, search_here):
+    text = """
+import argparse
+from tuner import Space, tune
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lr", type=float, default=9.0)
+    tune.report({"loss": parser.parse_args().lr})
+
+def deaf():
+    tune.report({"loss": 1})
+
+space = Space(params={"lr": tune.uniform(0, 1)}, train=main)
+other = Space(params={"lr": tune.uniform(0, 1)}, train=deaf)
+"""
+    path = written(tmp_path, text)
+    done = search_here(str(path), "--num-samples", "2")
+    assert done.code == 0, done.err
+    assert [trial.reports[0].metrics["loss"] for trial in done.record.trials] == [
+        trial.config["lr"] for trial in done.record.trials
+    ]
+    done = search_here(f"{path}:other", "--num-samples", "2", name="deaf")
+    assert (done.code, done.err) == (1, "") and "the parameters did not reach it" in done.out
+
+
+def test_a_script_is_searched_and_resumed(tmp_path, search_here):
+    text = CONSTANTS + "\nfor epoch in range(3):\n    tune.report({'loss': seen[0] / (epoch + 1)})\n"
+    done = search_here(str(written(tmp_path, text)), "--num-samples", "2", "--scheduler", "fifo")
+    assert done.code == 0, done.err
+    for trial in done.record.trials:
+        assert [report.metrics["loss"] for report in trial.reports] == [trial.config["lr"] / n for n in (1, 2, 3)]
+    assert json.loads((done.folder / "best" / "config.json").read_text())["config"]["name"] == "x"
+
+
+def test_a_train_that_takes_two_arguments_is_still_refused():
+    with pytest.raises(ValueError, match="must be a function of one argument"):
+        Space(params={"lr": tune.uniform(0, 1)}, train=lambda a, b: None)

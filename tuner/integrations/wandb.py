@@ -1,0 +1,186 @@
+"""W&B as a trial sees it: `from tuner.integrations import wandb` in the place of `import wandb`.
+
+In a trial, `wandb.config` has the trial's parameters, and a `wandb.log` that has the searched metric is a report. The
+trial's own run keeps nothing, because the search copies each trial to W&B. `wandb.sweep` and `wandb.agent` declare the
+file's space. Without tuner, each name is that of W&B itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import numbers
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import nearest
+from tuner.spec.script import Declared, Trial, importing, running, script_space
+from tuner.spec.space import Space
+
+_pending: dict[str, Any] = {}  # what was logged since the trial's last report
+_sweeps: list[Space] = []  # the declared sweeps of the file that is being imported
+
+
+def __getattr__(name: str) -> Any:
+    wandb = importlib.import_module("wandb")
+    # A disabled run is not behind W&B's own `wandb.log_model` and the like, which would ask for `wandb.init`.
+    run = wandb.run if running() else None
+    return getattr(run, name) if run is not None and hasattr(run, name) else getattr(wandb, name)
+
+
+def login(*arguments: Any, **options: Any) -> bool:
+    """Logs in to W&B; does nothing in a search, which logs in itself."""
+    return True if running() or importing() else bool(__getattr__("login")(*arguments, **options))
+
+
+def init(*arguments: Any, **options: Any) -> Any:
+    """Starts a W&B run; in a trial, a disabled one whose config has the trial's parameters and cannot change them."""
+    trial = running()
+    if trial is None:
+        if importing():
+            raise ValueError(
+                "wandb.init was called before the file declared its space; put tuner.script({...}), with the "
+                "parameters, above it"
+            )
+        return __getattr__("init")(*arguments, **options)
+    _pending.clear()
+    trial.reached = True
+    run = __getattr__("init")(config=options.get("config"), mode="disabled")
+    os.makedirs(run.dir, exist_ok=True)  # scripts save models there
+    trial.stack.callback(shutil.rmtree, os.path.dirname(run.dir), ignore_errors=True)
+    run.config.update(trial.config, allow_val_change=True)
+    run.config.update_locked(trial.config, user="tuner")
+    run.log = log
+    if not trial.reported:
+        trial.at_end = partial(_report_summary, trial, run)
+    return run
+
+
+def log(data: Mapping[str, Any] | None = None, *arguments: Any, **options: Any) -> None:
+    """Logs to W&B; in a trial, reports the numbers once they include the searched metric.
+
+    Numbers that are logged without the metric are part of the next report. Images, tables and texts are left out.
+    """
+    trial = running()
+    if trial is None:
+        __getattr__("log")(data, *arguments, **options)
+        return
+    if trial.pid != os.getpid():
+        return  # a process that the script has started; only the trial's own can report
+    _pending.update(_numbers(data or {}))
+    if trial.metric in _pending and options.get("commit") is not False:
+        _report(trial)
+
+
+def _report(trial: Trial) -> None:
+    from ray import tune
+
+    report = dict(_pending)
+    _pending.clear()
+    trial.reported, trial.at_end = True, None
+    tune.report(report)
+
+
+def _report_summary(trial: Trial, run: Any) -> None:
+    """Reports what the script wrote to the run's summary, as it has never logged the metric.
+
+    Raises:
+        ValueError: the metric is not there either.
+    """
+    _pending.update(_numbers(dict(run.summary)))
+    if trial.metric not in _pending:
+        logged = ", ".join(_pending) or "no number"
+        raise ValueError(
+            f"the script has never logged the metric {trial.metric!r}{nearest(trial.metric, _pending)}; it logged "
+            f"{logged}; give one of its names as --metric"
+        )
+    _report(trial)
+
+
+def _numbers(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries that are numbers, or arrays and tensors of one number."""
+    found = {}
+    for name, value in data.items():
+        size = getattr(value, "numel", getattr(value, "size", None))
+        value = value.item() if (size() if callable(size) else size) == 1 else value
+        if isinstance(value, numbers.Number):
+            found[name] = value
+    return found
+
+
+def sweep(sweep: Mapping[str, Any], *arguments: Any, **options: Any) -> str:
+    """Creates a W&B sweep; in a search, declares the space that `agent` completes."""
+    if not running() and (path := importing()):
+        _sweeps.append(_space_of(path, sweep))
+    elif not running():
+        return str(__getattr__("sweep")(sweep, *arguments, **options))
+    return "tuner"
+
+
+def agent(sweep_id: str, function: Callable[[], Any] | None = None, *arguments: Any, **options: Any) -> None:
+    """Runs a W&B agent; in a trial, calls the function once."""
+    if running():
+        if function is not None:
+            function()
+    elif importing() and _sweeps:
+        count = options.get("count") or (arguments[2] if len(arguments) > 2 else None)
+        space = _sweeps.pop()
+        raise Declared(replace(space, num_samples=count) if count else space)
+    else:
+        __getattr__("agent")(sweep_id, function, *arguments, **options)
+
+
+def _space_of(path: Path, sweep: Mapping[str, Any]) -> Space:
+    """The space of a sweep's configuration; its method and early_terminate are options of the search."""
+    metric = sweep.get("metric", {})
+    options = {"metric": metric["name"]} if metric else {}
+    mode = {"maximize": "max", "minimize": "min"}[metric.get("goal", "minimize")]
+    return script_space(path, params_of(sweep["parameters"]), mode=mode, **options)
+
+
+def params_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a sweep's configuration as Ray domains and constants.
+
+    Raises:
+        ValueError: a distribution is unknown, or lacks a value.
+    """
+    return {name: _domain(name, each) for name, each in parameters.items()}
+
+
+def _domain(name: str, declared: Mapping[str, Any]) -> Any:
+    from ray import tune
+
+    if "parameters" in declared:
+        return params_of(declared["parameters"])
+    if "value" in declared:
+        return declared["value"]
+    if "values" in declared:
+        return tune.choice(list(declared["values"]))
+    low, high = declared.get("min"), declared.get("max")
+    whole = isinstance(low, int) and isinstance(high, int)
+    kind = declared.get("distribution", "int_uniform" if whole else "uniform")
+    if kind in ("normal", "q_normal"):
+        mean, deviation = declared.get("mu", 0), declared.get("sigma", 1)
+        return tune.qrandn(mean, deviation, declared.get("q", 1)) if kind[0] == "q" else tune.randn(mean, deviation)
+    if low is None or high is None:
+        raise ValueError(f"parameter {name!r} of the sweep: {dict(declared)} needs value, values, or min and max")
+    if kind.startswith(("log_uniform", "q_log_uniform")) and not kind.endswith("_values"):
+        low, high, whole = math.exp(low), math.exp(high), False  # W&B's bounds are exponents here
+    kind = kind.removesuffix("_values")
+    step = declared.get("q", 1)
+    whole = whole and isinstance(step, int)
+    domains: dict[str, Callable[[], Any]] = {
+        "int_uniform": lambda: tune.randint(low, high + 1),
+        "uniform": lambda: tune.uniform(low, high),
+        "log_uniform": lambda: tune.loguniform(low, high),
+        "q_uniform": lambda: tune.qrandint(low, high, step) if whole else tune.quniform(low, high, step),
+        "q_log_uniform": lambda: tune.qlograndint(low, high, step) if whole else tune.qloguniform(low, high, step),
+    }
+    if kind not in domains:
+        raise ValueError(f"parameter {name!r} of the sweep: distribution {kind!r}{nearest(kind, domains)}")
+    return domains[kind]()

@@ -1,0 +1,258 @@
+"""Makes a space of a script that trains by itself: each trial runs the whole file with its own parameters.
+
+A parameter reaches the script in one of three ways: as the value of its command-line option (argparse), in the place of
+the constants that the script gives to its name, or from what `script` returns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tuner.errors import nearest
+from tuner.spec.space import Space
+
+CONFIG = "__tuner_config__"  # the name of the trial's parameters in the globals of its script
+MOST_SIBLINGS = 200  # files beside the script that are read for the name of a parameter
+CONSTANT = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.List, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
+
+_importing: list[Path] = []  # space files being imported now; `search` refuses to start inside such an import
+_trial: list[Trial] = []  # the trial that this process runs, if it runs one
+
+
+@dataclass
+class Trial:
+    """The trial that runs in this process.
+
+    Attributes:
+        config: its parameters.
+        metric: the searched metric.
+        reached: whether the script has received the parameters.
+        reported: whether W&B's log has reported the metric.
+        pid: the process that can report.
+        stack: what is undone at the trial's end.
+        at_end: called when the script has ended.
+    """
+
+    config: dict[str, Any]
+    metric: str
+    reached: bool = False
+    reported: bool = False
+    pid: int = field(default_factory=os.getpid)
+    stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    at_end: Callable[[], None] | None = None
+
+
+class Declared(BaseException):
+    """Ends the import of a file whose space is complete; the rest of the file is for its trials."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__("the file's space is declared")
+        self.space = space
+
+
+def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+    """Makes the calling file a space: each trial runs the whole file with its own parameters.
+
+    Call it at the top of a script, above everything that trains. The script reports with `ray.tune.report`.
+
+    Args:
+        params: name -> Ray domain or constant, as in `Space`. A name is that of a command-line option, or of a variable
+            or argument to which the script gives a constant.
+        options: other fields of `Space`, such as `metric`, `mode` and `max_epochs`.
+
+    Returns:
+        The trial's parameters. They are empty when the script runs without tuner.
+    """
+    if trial := running():
+        trial.reached = True
+        return dict(trial.config)
+    if path := importing():
+        raise Declared(script_space(path, params, **options))
+    return {}
+
+
+def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space:
+    """The space whose trials run this file.
+
+    Raises:
+        ValueError: a parameter or field is wrong, or nothing in the script has the name of a parameter.
+    """
+    source = path.read_text(encoding="utf-8")
+    space = Space(params=params, train=Script(str(path), source), **options)
+    text = _text_without_declaration(source)
+    for name in space.params:
+        if not _mentions(text, name) and not any(_mentions(each, name) for each in _siblings(path)):
+            words = set(re.findall(r"[A-Za-z_]\w*", text.replace("-", "_")))
+            raise ValueError(
+                f"parameter {name!r}: nothing in {path} has this name{nearest(name, words)}; name a command-line "
+                f"option of the script, or a variable or argument to which it gives a constant"
+            )
+    return space
+
+
+def importing() -> Path | None:
+    """The file of a space that is being imported now, if one is."""
+    return _importing[-1] if _importing else None
+
+
+def running() -> Trial | None:
+    """The trial that runs in this process, if one does."""
+    return _trial[-1] if _trial else None
+
+
+@contextlib.contextmanager
+def imported(path: Path) -> Iterator[None]:
+    """Marks a file as being imported for its space; its own `parse_args` sees no arguments of this process."""
+    _importing.append(path)
+    try:
+        with _arguments(path):
+            yield
+    finally:
+        _importing.pop()
+
+
+@contextlib.contextmanager
+def in_trial(config: dict[str, Any], metric: str, path: str = "") -> Iterator[Trial]:
+    """Gives a trial's parameters to the code that runs inside: to `script`, to W&B's config and to argparse."""
+    trial = Trial(config, metric)
+    _trial.append(trial)
+    try:
+        with trial.stack, _arguments(Path(path)), _parsed(trial):
+            yield trial
+    finally:
+        _trial.remove(trial)
+
+
+@contextlib.contextmanager
+def _arguments(path: Path) -> Iterator[None]:
+    before, sys.argv = sys.argv, [str(path)]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+@contextlib.contextmanager
+def _parsed(trial: Trial) -> Iterator[None]:
+    """Makes the trial's parameters the defaults of every parser's options of the same name."""
+    original = argparse.ArgumentParser.parse_known_args
+
+    def parse(parser: argparse.ArgumentParser, *arguments: Any, **options: Any) -> Any:
+        for action in parser._actions:
+            if action.dest in trial.config:
+                action.default, action.required = trial.config[action.dest], False
+                action.nargs = action.nargs if action.option_strings else "?"
+                trial.reached = True
+        return original(parser, *arguments, **options)
+
+    argparse.ArgumentParser.parse_known_args = parse  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        argparse.ArgumentParser.parse_known_args = original  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class Script:
+    """The function of a script's trials: runs the file as Python would, as `__main__`, with the trial's parameters.
+
+    It has the file's text: all trials of a search run the same code, also if the file changes meanwhile.
+    """
+
+    path: str
+    source: str
+
+    def __call__(self, config: dict[str, Any]) -> None:
+        """Runs the script in a trial."""
+        tree = _Constants(set(config) - _options_of(self.source)).visit(ast.parse(self.source, self.path))
+        module = ModuleType("__main__")
+        module.__dict__.update({"__file__": self.path, CONFIG: config})
+        before, folder = sys.modules["__main__"], str(Path(self.path).parent)
+        sys.modules["__main__"] = module  # classes of the script are pickled by their names in __main__
+        sys.path.insert(0, folder)
+        sys.argv[0] = self.path
+        try:
+            exec(compile(ast.fix_missing_locations(tree), self.path, "exec", dont_inherit=True), module.__dict__)
+        finally:
+            sys.modules["__main__"] = before
+            with contextlib.suppress(ValueError):
+                sys.path.remove(folder)
+
+
+class _Constants(ast.NodeTransformer):
+    """Replaces the constants that a script gives to the names of parameters: `lr = 1`, `f(lr=1)`, `{"lr": 1}`."""
+
+    def __init__(self, names: set[str]) -> None:
+        self.names = names
+
+    def _value(self, name: object, value: ast.expr | None) -> Any:
+        if name not in self.names or value is None or not all(isinstance(each, CONSTANT) for each in ast.walk(value)):
+            return value
+        read = ast.Subscript(ast.Name(CONFIG, ast.Load()), ast.Constant(name), ast.Load())
+        return ast.copy_location(read, value)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            node.value = self._value(node.targets[0].id, node.value)
+        return self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if isinstance(node.target, ast.Name):
+            node.value = self._value(node.target.id, node.value)
+        return self.generic_visit(node)
+
+    def visit_keyword(self, node: ast.keyword) -> ast.AST:
+        node.value = self._value(node.arg, node.value)
+        return self.generic_visit(node)
+
+    def visit_arguments(self, node: ast.arguments) -> ast.AST:
+        named = [*node.posonlyargs, *node.args]
+        late = named[len(named) - len(node.defaults) :]
+        node.defaults = [self._value(a.arg, value) for a, value in zip(late, node.defaults, strict=True)]
+        node.kw_defaults = [self._value(a.arg, v) for a, v in zip(node.kwonlyargs, node.kw_defaults, strict=True)]
+        return self.generic_visit(node)
+
+    def visit_Dict(self, node: ast.Dict) -> ast.AST:
+        names = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
+        node.values = [self._value(name, value) for name, value in zip(names, node.values, strict=True)]
+        return self.generic_visit(node)
+
+
+def _options_of(source: str) -> set[str]:
+    """The names of the command-line options that a script declares; their values come from the parser alone."""
+    flags = re.findall(r"""["']--?([A-Za-z][\w-]*)["']""", source)
+    return {flag.replace("-", "_") for flag in flags}
+
+
+def _text_without_declaration(source: str) -> str:
+    """The script without the call that declares its parameters."""
+    lines = source.split("\n")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and _name(node.func) in ("script", "sweep"):
+            for number in range(node.lineno - 1, node.end_lineno or node.lineno):
+                lines[number] = ""
+    return "\n".join(lines)
+
+
+def _name(function: ast.expr) -> str:
+    return str(getattr(function, "id", getattr(function, "attr", "")))
+
+
+def _mentions(text: str, name: str) -> bool:
+    return bool(re.search(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", text.replace("-", "_")))
+
+
+def _siblings(path: Path) -> Iterator[str]:
+    for number, file in enumerate(path.parent.glob("*.py")):
+        if number < MOST_SIBLINGS and file != path:
+            yield file.read_text(encoding="utf-8", errors="replace")
