@@ -238,7 +238,7 @@ FILES = [
     ("space = Space(params={1: tune.uniform(0, 1)}, train=train)", "parameter 1: a name is a string without '/'"),
     ("space = Space(params={'a/b': tune.uniform(0, 1)}, train=train)", "parameter 'a/b': a name is a string"),
     ("space = Space(params={'x': tune.uniform(0, 1)}, train='mine')", "train='mine': must be a function"),
-    ("space = Space(params={'x': tune.uniform(0, 1)}, train=lambda: 3)", "must be a function of one argument"),
+    ("space = Space(params={'x': tune.uniform(0, 1)}, train=lambda a, b: 3)", "must be a function of one argument"),
     ("space = Space(params={'x': tune.uniform(0, 1)}, train=train, metric='')", "--metric '': give the name"),
     ("x = 1\0\n", "does not parse: source code string cannot contain null bytes"),
     ("space = Space(params={}, train=train)", "there is nothing to search"),

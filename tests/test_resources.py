@@ -55,7 +55,7 @@ def test_trials_at_a_time_are_bounded_by_what_was_asked_and_by_what_fits(most, e
     [
         (9, 0, {"CPU": 8}, "--cpus-per-trial 9: there are 8 CPUs on this machine; ask for 8 or less"),
         (2, 0, {"CPU": 1}, "--cpus-per-trial 2: there is 1 CPU on this machine; ask for 1 or less"),
-        (1, 0.5, {"CPU": 1}, "--gpus-per-trial 0.5: there are 0 GPUs on this machine; ask for 0 or less"),
+        (1, 0.5, {"CPU": 1}, "--gpus-per-trial 0.5: there are 0 GPUs on this machine; leave it out"),
         (1, 2, {"CPU": 1, "GPU": 1}, "--gpus-per-trial 2: there is 1 GPU on this machine; ask for 1 or less"),
     ],
 )

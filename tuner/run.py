@@ -12,7 +12,7 @@ import itertools
 import re
 import sys
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, cast
 
 import tyro
 
@@ -26,7 +26,7 @@ from tuner.spec.spaces import find_space, list_spaces, mentions_torch
 if TYPE_CHECKING:
     from tuner.drive.session import Request
 
-EXIT_CODES = "0 done, 1 no trial had a finite metric, 2 wrong request, 130 interrupted"
+EXIT_CODES = "0 done, 1 every trial failed or none has a finite metric, 2 wrong request, 130 interrupted"
 INTERRUPTED = "interrupted; if a search had started, --resume latest continues it"
 NO_HINT = tyro.conf.arg(help_behavior_hint="")  # hides "(default: False)" and "(default: '')" in --help
 
@@ -67,10 +67,10 @@ def main(argv: list[str]) -> int:
 
 def parse(argv: list[str], default: Experiment) -> Command:
     """Parses the command line over the defaults; turns the errors of tyro into a RequestError of one line."""
-    stderr = io.StringIO()
+    stderr, shown = io.StringIO(), cast(TextIO, WithoutEmptyDefaults(sys.stdout))
     # tyro takes a default of nested tuples for a structure; what is repeatable is appended here.
     try:
-        with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(WithoutEmptyDefaults(sys.stdout)):
+        with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(shown):
             command = tyro.cli(
                 Command,
                 prog="python -m tuner.run",
@@ -91,20 +91,20 @@ def parse(argv: list[str], default: Experiment) -> Command:
     return replace(command, experiment=replace(given, point=point, stop=stop))
 
 
-class WithoutEmptyDefaults(io.TextIOBase):
+class WithoutEmptyDefaults:
     """Writes to a stream without tyro's `(default: '')` and `(default: False)`, which say nothing."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        return self._stream.write(re.sub(r"\(default: (''|False)\)", lambda match: " " * len(match[0]), text))
+        """Writes the text; what a closed pipe, such as that of `head`, no longer takes is dropped."""
+        with contextlib.suppress(BrokenPipeError):
+            return self._stream.write(re.sub(r"\(default: (''|False)\)", lambda match: " " * len(match[0]), text))
+        return len(text)
 
-    def flush(self) -> None:
-        self._stream.flush()
-
-    def isatty(self) -> bool:
-        return self._stream.isatty()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)  # tyro asks for the encoding, and whether it is a terminal
 
 
 def in_words(text: str) -> str:

@@ -32,6 +32,9 @@ class Stepwise(tune.Trainable):
     def setup(self, config):
         self.seen = config["args"].fast
 
+    def step(self):
+        return {"loss": 0.0}
+
 
 @pytest.fixture
 def of(tmp_path):

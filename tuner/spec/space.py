@@ -128,7 +128,7 @@ class Space:
 def _has_step(train: type) -> bool:
     """Whether a class has a `step` of its own; the one of `tune.Trainable` raises NotImplementedError."""
     owner = next((each for each in train.__mro__ if "step" in vars(each)), None)
-    return owner is not None and not owner.__module__.startswith("ray.")
+    return owner is not None and owner.__module__ != "ray.tune.trainable.trainable"
 
 
 def takes_config(train: Any) -> bool:
