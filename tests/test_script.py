@@ -79,6 +79,17 @@ def test_the_constants_of_a_parameters_name_are_the_trials(tmp_path):
     assert kept["seen"] == [0.7, 5, (0.7, 5), (0.7, 5), 0.7, 0.1, 0.35, "x", 0.35]
 
 
+def test_the_plan_says_where_each_parameter_reaches_the_script(tmp_path, search_here):
+    space = find_space(str(written(tmp_path, CONSTANTS))).space
+    assert space.train.places(space.params) == [
+        "lr: in place of the constants in lines 4, 7, 10, 11",
+        "depth: in place of the constants in lines 6, 7",
+        "name: in place of the constant in line 14",
+    ]
+    planned = search_here(str(written(tmp_path, OPTIONS, "options.py")), "--dry-run")
+    assert "script      lr: --lr; batch_size: --batch-size; fast: --fast; must: --must\n" in planned.out
+
+
 def test_the_options_of_a_parameters_name_are_the_trials(tmp_path):
     config = {"lr": 0.7, "batch_size": 8, "data": "/d", "fast": True, "must": 3}
     path = written(tmp_path, OPTIONS)

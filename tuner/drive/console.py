@@ -17,6 +17,7 @@ from tuner.record.report_keys import GROWTH
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import Experiment
 from tuner.spec.places import is_uri
+from tuner.spec.script import Script
 from tuner.spec.spaces import is_live, is_path
 from tuner.views.labels import figures, setting
 
@@ -32,6 +33,7 @@ def plan(request: Request) -> list[str]:
     lines = [f"space       {e.space}: {', '.join(f'{n} {domain(d)}' for n, d in domains.leaves(space.searched))}"]
     if space.constants:
         lines += [f"constants   {setting(space.constants)}"]
+    lines += [f"script      {places}" for places in script_places(space)]
     lines += [f"settings    {settings(request)}"]
     lines += [f"scheduler   {schedule(e)}"]
     lines += [f"epochs      at most {num_settings(e, space) * e.max_epochs} ({e.max_epochs} per trial)"]
@@ -45,6 +47,12 @@ def plan(request: Request) -> list[str]:
     lines += [f"data        {e.data_dir or ('from the space' if space.task else 'none; the function loads its own')}"]
     lines += [f"results     {place(e)}", f"W&B         {request.wandb_mode}"]
     return lines
+
+
+def script_places(space: Space) -> list[str]:
+    """One line that says where parameters reach the script, if the space is one."""
+    places = space.train.places(space.params) if isinstance(space.train, Script) else []
+    return ["; ".join(places)] if places else []
 
 
 MOST_WAYS = 5  # failures that are listed at the end; trials that failed alike count as one
@@ -69,6 +77,7 @@ def heading(request: Request) -> list[str]:
     resources = f"; {per_trial(r)}, {r.concurrent} trials at once" if r else ""
     lines = [f"{e.name}: {settings(request)}; {schedule(e)}{resources}"]
     lines += notes_on_strategy(e, r)
+    lines += [f"script: {places}" for places in script_places(request.loaded_space.space)]
     if request.splits:
         sizes = ", ".join(
             f"{len(part):,} {name}"

@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -172,6 +172,21 @@ class Script:
     path: str
     source: str
 
+    def places(self, names: Iterable[str]) -> list[str]:
+        """Where parameters reach the script, in words: `lr: --lr`, `momentum: in place of the constant in line 4`."""
+        flags = _options_of(self.source)
+        constants = _Constants(set(names) - flags)
+        constants.visit(ast.parse(self.source))
+        words = []
+        for name in names:
+            lines = sorted(constants.lines.get(name, ()))
+            if name in flags:
+                words.append(f"{name}: --{name.replace('_', '-')}")
+            elif lines:
+                what = "constant in line" if len(lines) == 1 else "constants in lines"
+                words.append(f"{name}: in place of the {what} {', '.join(map(str, lines))}")
+        return words
+
     def __call__(self, config: dict[str, Any]) -> None:
         """Runs the script in a trial."""
         tree = _Constants(set(config) - _options_of(self.source)).visit(ast.parse(self.source, self.path))
@@ -190,16 +205,24 @@ class Script:
 
 
 class _Constants(ast.NodeTransformer):
-    """Replaces the constants that a script gives to the names of parameters: `lr = 1`, `f(lr=1)`, `{"lr": 1}`."""
+    """Replaces the constants that a script gives to the names of parameters: `lr = 1`, `f(lr=1)`, `{"lr": 1}`.
+
+    `lines` has the line numbers of the replaced constants by name.
+    """
 
     def __init__(self, names: set[str]) -> None:
         self.names = names
+        self.lines: dict[str, set[int]] = {}
 
     def _value(self, name: object, value: ast.expr | None) -> Any:
         if name not in self.names or value is None or not all(isinstance(each, CONSTANT) for each in ast.walk(value)):
             return value
+        self.lines.setdefault(str(name), set()).add(value.lineno)
         read = ast.Subscript(ast.Name(CONFIG, ast.Load()), ast.Constant(name), ast.Load())
         return ast.copy_location(read, value)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        return node if _declares(node) else self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
@@ -238,14 +261,15 @@ def _text_without_declaration(source: str) -> str:
     """The script without the call that declares its parameters."""
     lines = source.split("\n")
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and _name(node.func) in ("script", "sweep"):
+        if isinstance(node, ast.Call) and _declares(node):
             for number in range(node.lineno - 1, node.end_lineno or node.lineno):
                 lines[number] = ""
     return "\n".join(lines)
 
 
-def _name(function: ast.expr) -> str:
-    return str(getattr(function, "id", getattr(function, "attr", "")))
+def _declares(node: ast.Call) -> bool:
+    """Whether a call is that of `script` or of W&B's `sweep`, which declare the parameters."""
+    return getattr(node.func, "id", getattr(node.func, "attr", "")) in ("script", "sweep")
 
 
 def _mentions(text: str, name: str) -> bool:
