@@ -10,7 +10,7 @@ import optuna
 import pytest
 import ray.tune.examples
 import torch
-from ray import tune
+from ray import cloudpickle, tune
 from ray.tune.result import DEFAULT_METRIC
 from workerless import in_this_process
 
@@ -55,6 +55,15 @@ def test_a_number_that_a_function_returns_is_the_searchs_metric(output):
 def test_what_is_no_metric_is_named(output):
     with pytest.raises(ValueError, match=f"returns a {type(output).__name__}: return one number"):
         metrics_of(output, len)
+
+
+def test_an_objective_that_uses_optunas_lazy_modules_can_be_sent():
+    def lazy(trial):
+        return optuna.integration.__name__
+
+    lazy.__module__ = "__main__"  # sent by value, as a space's functions are
+    train = cloudpickle.loads(cloudpickle.dumps(with_trial(lazy)))
+    assert train.args[0](None) == "optuna.integration"
 
 
 def objective(trial):

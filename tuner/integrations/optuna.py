@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +13,14 @@ from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
 Config = dict[str, Any]
+
+
+def _by_name(module: Any) -> tuple[Callable[[str], Any], tuple[str]]:
+    return importlib.import_module, (module.__name__,)
+
+
+# `optuna.integration` is an object of a class of its own. Pickle cannot send it with the objectives that use it.
+copyreg.pickle(type(optuna.integration), _by_name)
 
 
 def with_trial(objective: Callable[[Any], Any]) -> Callable[[Config], Any]:
