@@ -1,1 +1,1 @@
-"""Runs another library's training loop or objective as a trial; each module imports its own library."""
+"""Connects other libraries with a trial: one module per library, and `current_trial` for several of them."""

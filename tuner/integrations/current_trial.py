@@ -1,4 +1,4 @@
-"""What the callbacks of all frameworks do in a trial: find its checkpoint, report, and keep what pbt changed."""
+"""What both `TunerCallback`s do in a trial: find its checkpoint, report, and apply what pbt changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 # What optimizers were made with: for each optimizer, for each parameter group, option -> value.
 Options = list[list[dict[str, Any]]]
-RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr"})  # schedulers multiply these; the others stay as they are
+RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr"})  # learning rates, which a schedule multiplies
 
 _asked: list[object] = []  # the trial whose training loop asked for its checkpoint
 _copies: dict[str, tempfile.TemporaryDirectory[str]] = {}  # path in an object store -> the local copy
@@ -25,9 +25,9 @@ def trial_id() -> str | None:
 
 
 def checkpoint_folder() -> Path | None:
-    """Returns the folder of the checkpoint from which the trial resumes; None if it starts at epoch 0.
+    """Returns the folder of the checkpoint from which the trial resumes; None at epoch 0 or outside of a trial.
 
-    A checkpoint in an object store is copied to this machine; the first report deletes the copy.
+    A checkpoint in an object store is copied to this machine; the trial's next report deletes the copy.
     """
     from ray import tune
 
@@ -46,10 +46,10 @@ def checkpoint_folder() -> Path | None:
 
 
 def check_resumes(line: str) -> None:
-    """Raises ValueError if the training loop did not ask for the trial's checkpoint, and would start at epoch 0.
+    """Raises ValueError if the script has not asked for the trial's checkpoint; a resume would start at epoch 0.
 
     Args:
-        line: how the user's script asks for it.
+        line: the line for the error text by which a script asks for it.
     """
     if _asked != [trial_id()]:
         raise ValueError(f"the training would not resume from the trial's checkpoint: write {line}")
@@ -80,7 +80,7 @@ def options_of(optimizers: Iterable[Any]) -> Options:
 
 
 def plain_options(group: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options of a parameter group that are numbers or lists of numbers, as JSON keeps them."""
+    """Returns the options of a parameter group that are numbers, booleans or lists of them; a tuple becomes a list."""
     # A capturable optimizer has its learning rate in a tensor.
     values = {name: value.item() if hasattr(value, "item") else value for name, value in group.items()}
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

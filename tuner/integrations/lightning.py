@@ -29,7 +29,7 @@ else:
     from lightning.pytorch.loggers.logger import DummyLogger
 
 FILE = "lightning.ckpt"
-# The module that makes the logger of a Trainer without `logger=`, and what it makes.
+# The module that makes the logger of a Trainer without `logger=`, and the loggers that it chooses from.
 CHOOSER = importlib.import_module(
     f"{Checkpoint.__module__.partition('.callbacks')[0]}.trainer.connectors.logger_connector.logger_connector"
 )
@@ -42,7 +42,7 @@ class TunerCallback(Checkpoint):
     If the Trainer validates, only epochs with a validation are reported. The report has all logged metrics
     (`trainer.callback_metrics`). Lightning's checkpoint has no random streams, and it is saved before
     `ReduceLROnPlateau` takes its step; this callback saves the streams and repeats the step. So a killed trial repeats
-    no epoch, and its numbers are those of an unbroken one. Population-based training may change what
+    no reported epoch, and its numbers are those of an unbroken one. Population-based training may change what
     `configure_optimizers` and the data loaders are made with, such as the learning rate and the batch size.
 
     In a trial, the progress bar and the Trainer's loggers are off, and no default `ModelCheckpoint` saves files. The
@@ -53,7 +53,7 @@ class TunerCallback(Checkpoint):
         quiet: False keeps the progress bar and the loggers.
     """
 
-    best_model_path = ""  # Lightning asks its first checkpoint callback
+    best_model_path = ""  # Lightning reads it from the first checkpoint callback
 
     def __init__(self, quiet: bool = True) -> None:
         self._active = current_trial.trial_id() is not None
@@ -64,14 +64,14 @@ class TunerCallback(Checkpoint):
         if self._active:
             self._folder = current_trial.local_folder()
             if quiet:
-                # Lightning starts its loggers before it calls any callback. `setup` undoes the second line.
+                # Lightning starts its loggers before it calls any callback. `setup` undoes the loop.
                 os.environ.setdefault("WANDB_MODE", "disabled")
                 for name in LOGGERS:
                     setattr(CHOOSER, name, _no_logger)
 
     @staticmethod
     def checkpoint() -> str | None:
-        """Returns the checkpoint to resume from, for `Trainer.fit(ckpt_path=...)`; None at epoch 0."""
+        """Returns the checkpoint to resume from, for `Trainer.fit(ckpt_path=...)`; None if there is none."""
         folder = current_trial.checkpoint_folder()
         if folder is None:
             return None
@@ -79,7 +79,7 @@ class TunerCallback(Checkpoint):
         return str(folder / FILE)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Turns off what the Trainer prints and logs, and directs its files into the trial's folder."""
+        """Turns off the progress bar and the loggers if `quiet`; directs checkpoints into the trial's folder."""
         for name, logger in LOGGERS.items():
             setattr(CHOOSER, name, logger)
         if not self._active or stage != "fit":
@@ -103,7 +103,7 @@ class TunerCallback(Checkpoint):
             self._options = current_trial.options_of(trainer.optimizers)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what Lightning's checkpoint lacks."""
+        """Returns what Lightning's checkpoint lacks: random streams, last metrics and the optimizers' first options."""
         if not self._active:
             return {}
         return {"streams": _streams(), "metrics": self._metrics, "options": self._options}
@@ -113,7 +113,7 @@ class TunerCallback(Checkpoint):
         self._restored = state_dict if self._active else {}
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Completes Lightning's resume: plateau schedules, and what pbt changed."""
+        """Completes Lightning's resume: steps plateau schedules, and applies what pbt changed."""
         if not self._restored:
             return
         configs, metrics = trainer.lr_scheduler_configs, self._restored["metrics"]
@@ -125,7 +125,7 @@ class TunerCallback(Checkpoint):
         current_trial.keep_changes(trainer.optimizers, schedulers, self._restored["options"], self._options)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Restores the random streams before the first epoch's batches are drawn."""
+        """After a resume, restores the random streams before the first epoch's batches are drawn."""
         if self._restored:
             _restore_streams(self._restored["streams"])
             self._restored = {}
@@ -138,7 +138,7 @@ class TunerCallback(Checkpoint):
         self._validated = not trainer.sanity_checking
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Reports the epoch with a checkpoint."""
+        """Reports the epoch with a checkpoint, unless its validation is missing."""
         if not self._active or trainer.enable_validation and not self._validated:
             return
         self._validated = False
@@ -151,7 +151,7 @@ class TunerCallback(Checkpoint):
 
 
 def _check_plain(path: Path) -> None:
-    """Raises ValueError if a checkpoint has other than tensors and plain values; Lightning would run their code."""
+    """Raises ValueError unless torch reads a checkpoint with `weights_only`: a resume must not run code of a file."""
     try:
         torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
@@ -175,7 +175,7 @@ def _no_logger(**options: Any) -> Any:
 
 
 def _streams() -> dict[str, Any]:
-    """Returns the state of every random stream of this process, as tensors and plain values."""
+    """Returns the states of the global random streams of Python, numpy and torch, as tensors and plain values."""
     name, keys, *rest = np.random.get_state()
     return {
         "python": random.getstate(),

@@ -27,7 +27,8 @@ def with_trial(objective: Callable[[Any], Any]) -> Callable[[Config], Any]:
     """Returns a `train` function that calls `objective(trial)`; `trial.suggest_...` returns the config's values.
 
     `trial.report` sends a report, and the search's scheduler decides whether the trial continues. The numbers that the
-    objective reports and returns are the search's metric, whatever its name is.
+    objective reports and returns are the search's metric, whatever its name is. A returned number that equals the last
+    reported one is not reported again.
     """
     return functools.partial(_train, objective)
 
@@ -42,7 +43,7 @@ def _train(objective: Callable[[Any], Any], config: Config) -> Any:
 
 
 class ReportingTrial(optuna.trial.FixedTrial):
-    """Optuna's trial with given parameters; it reports to the search."""
+    """Optuna's trial with given parameters; it reports to the search, and ignores the step of a report."""
 
     reported: float | None = None
 

@@ -22,7 +22,7 @@ from transformers.utils import logging as transformers_logging
 from tuner.integrations import current_trial
 
 OPTIONS = "tuner.json"  # beside the files of the Trainer: what the optimizer was made with
-SPEED = ("_runtime", "_per_second", "_jit_compilation_time")  # of an evaluation: no metrics of the model
+SPEED = ("_runtime", "_per_second", "_jit_compilation_time")  # ends of names: an evaluation's speed is no metric
 # A Trainer finds its place in the data by these. Without the old value it would repeat or skip examples.
 PLACE = ("per_device_train_batch_size", "gradient_accumulation_steps", "auto_find_batch_size")
 
@@ -31,12 +31,14 @@ class TunerCallback(TrainerCallback):
     """Reports each evaluation of a Hugging Face `Trainer`, with the Trainer's own checkpoint.
 
     Without an evaluation (`eval_strategy="no"`) it reports the training loss of each epoch. The checkpoint has the
-    weights, the optimizer, the schedule, the random streams and the Trainer's state, so a killed trial repeats no step.
+    weights, the optimizer, the schedule, the random streams and the Trainer's state, so a killed trial repeats only
+    the steps after its last report.
     Population-based training may change what the optimizer is made with, such as the learning rate and weight decay.
 
     In a trial the callback changes these arguments of the Trainer: `output_dir` is a folder of the trial, which is
     deleted after it. `save_strategy` and `load_best_model_at_end` are off, because the search keeps the best
-    checkpoints. The progress bar and the Trainer's loggers (`report_to`, such as W&B and TensorBoard) are off.
+    checkpoints. `restore_callback_states_from_checkpoint` is on. The progress bar and the Trainer's loggers
+    (`report_to`, such as W&B and TensorBoard) are off.
     Outside a search the callback does nothing. Only process 0 reports.
 
     Args:
@@ -55,19 +57,19 @@ class TunerCallback(TrainerCallback):
 
     @staticmethod
     def checkpoint() -> str | None:
-        """Returns the checkpoint to resume from, for `Trainer.train(resume_from_checkpoint=...)`; None at epoch 0."""
+        """Returns the checkpoint to resume from, for `Trainer.train(resume_from_checkpoint=...)`; None without one."""
         folder = current_trial.checkpoint_folder()
         return None if folder is None else str(folder)
 
     def _silence(self) -> None:
         """Makes the Trainer whose arguments contain this callback have neither a progress bar nor loggers."""
-        # A Trainer chooses both while it is made, and a callback does not get the Trainer. `on_init_end` undoes this.
+        # A Trainer chooses both while it is made; a callback does not get the Trainer. `on_init_end` undoes the loop.
         for name, value in QUIET.items():
             setattr(trainer_module, name, value)
-        transformers_logging.disable_progress_bar()  # of a checkpoint's files
+        transformers_logging.disable_progress_bar()  # that of loading a checkpoint
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
-        """Undoes `_silence`, and directs the Trainer's files into the trial's folder."""
+        """Lets later Trainers choose their loggers again; directs this one's files into the trial's folder."""
         for name, value in LOUD.items():
             setattr(trainer_module, name, value)
         if self._active:
@@ -82,7 +84,7 @@ class TunerCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
     ) -> None:
-        """Refuses a Trainer that does not resume; after pbt, gives the optimizer this trial's options."""
+        """Refuses a script that does not resume, or changed batch sizes; gives the optimizer what pbt changed."""
         if not self._active:
             return
         if args.output_dir != self._folder.name:  # added with `add_callback`
@@ -139,7 +141,7 @@ class TunerCallback(TrainerCallback):
             control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
-        """Reports the last evaluation with the checkpoint that the Trainer has just saved."""
+        """Reports the latest metrics with the checkpoint that the Trainer has just saved."""
         if self._training and self._metrics and state.is_world_process_zero:
             folder = Path(args.output_dir, f"checkpoint-{state.global_step}")
             (folder / OPTIONS).write_text(json.dumps(self._made))

@@ -1,8 +1,8 @@
 """W&B as a trial sees it: `from tuner.integrations import wandb` in the place of `import wandb`.
 
 In a trial, `wandb.config` has the trial's parameters, and a `wandb.log` that has the searched metric is a report. The
-trial's own run keeps nothing, because the search copies each trial to W&B. `wandb.sweep` and `wandb.agent` declare the
-file's space. Without tuner, each name is that of W&B itself.
+trial's own run keeps nothing, because the search itself can copy trials to W&B. `wandb.sweep` and `wandb.agent` declare
+the file's space. Outside of a search, each name does what W&B's own does.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _sweeps: list[Space] = []  # the declared sweeps of the file that is being impor
 
 def __getattr__(name: str) -> Any:
     wandb = importlib.import_module("wandb")
-    # A disabled run is not behind W&B's own `wandb.log_model` and the like, which would ask for `wandb.init`.
+    # W&B's own `wandb.log_model` and the like do not see a disabled run, and would ask for `wandb.init`.
     run = wandb.run if running() else None
     return getattr(run, name) if run is not None and hasattr(run, name) else getattr(wandb, name)
 
 
 def login(*arguments: Any, **options: Any) -> bool:
-    """Logs in to W&B; does nothing in a search, which logs in itself."""
+    """Logs in to W&B; in a search it does nothing and returns True."""
     return True if running() or importing() else bool(__getattr__("login")(*arguments, **options))
 
 
@@ -64,7 +64,8 @@ def init(*arguments: Any, **options: Any) -> Any:
 def log(data: Mapping[str, Any] | None = None, *arguments: Any, **options: Any) -> None:
     """Logs to W&B; in a trial, reports the numbers once they include the searched metric.
 
-    Numbers that are logged without the metric are part of the next report. Images, tables and texts are left out.
+    Numbers that are logged without the metric are part of the next report, as are those
+    with `commit=False`. Images, tables and texts are left out.
     """
     trial = running()
     if trial is None:
@@ -87,10 +88,10 @@ def _report(trial: Trial) -> None:
 
 
 def _report_summary(trial: Trial, run: Any) -> None:
-    """Reports what the script wrote to the run's summary, as it has never logged the metric.
+    """Reports the run's summary for a script that has never logged the metric.
 
     Raises:
-        ValueError: the metric is not there either.
+        ValueError: the summary lacks the metric, too.
     """
     _pending.update(_numbers(dict(run.summary)))
     if trial.metric not in _pending:
@@ -114,7 +115,7 @@ def _numbers(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sweep(sweep: Mapping[str, Any], *arguments: Any, **options: Any) -> str:
-    """Creates a W&B sweep; in a search, declares the space that `agent` completes."""
+    """Creates a W&B sweep; while a space is imported, declares the space that `agent` completes."""
     if not running() and (path := importing()):
         _sweeps.append(_space_of(path, sweep))
     elif not running():
@@ -123,7 +124,7 @@ def sweep(sweep: Mapping[str, Any], *arguments: Any, **options: Any) -> str:
 
 
 def agent(sweep_id: str, function: Callable[[], Any] | None = None, *arguments: Any, **options: Any) -> None:
-    """Runs a W&B agent; in a trial, calls the function once."""
+    """Runs a W&B agent; in a trial, calls the function once; ends the import of a space whose sweep is declared."""
     if running():
         if function is not None:
             function()
@@ -136,7 +137,7 @@ def agent(sweep_id: str, function: Callable[[], Any] | None = None, *arguments: 
 
 
 def _space_of(path: Path, sweep: Mapping[str, Any]) -> Space:
-    """The space of a sweep's configuration; its method and early_terminate are options of the search."""
+    """The space of a sweep's configuration; its method and early_terminate are ignored."""
     metric = sweep.get("metric", {})
     options = {"metric": metric["name"]} if metric else {}
     mode = {"maximize": "max", "minimize": "min"}[metric.get("goal", "minimize")]
@@ -147,7 +148,7 @@ def params_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of a sweep's configuration as Ray domains and constants.
 
     Raises:
-        ValueError: a distribution is unknown, or lacks a value.
+        ValueError: a distribution is unknown, or lacks its bounds.
     """
     return {name: _domain(name, each) for name, each in parameters.items()}
 
