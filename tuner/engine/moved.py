@@ -17,7 +17,7 @@ from tuner.spec.experiment import SchedulerName, SearcherName
 from tuner.spec.parameters import is_constant
 from tuner.spec.space import Space
 
-# Names of Ray's classes, because to import some of them needs their libraries.
+# By the names of Ray's classes, because importing some of the classes needs other libraries.
 SEARCHERS = {
     "NoneType": "random",
     "BasicVariantGenerator": "random",
@@ -40,7 +40,7 @@ MOST_REPORTS = 1000  # of a trial whose Tuner sets no limit
 
 @dataclass(frozen=True)
 class Moved:
-    """What a `tune.Tuner` declares: the space, options by name, and what was not taken over."""
+    """What a `tune.Tuner` declares: the space, options by name, and notes for the user."""
 
     space: Space
     options: dict[str, Any]
@@ -51,10 +51,12 @@ def moved(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> Moved:
     """Reads a Tuner that has not run.
 
     Args:
-        options: the caller's own options by name; they take precedence, so the Tuner's part need not be known.
+        options: the caller's own options by name; they take precedence, so what they replace may be unknown.
 
     Raises:
-        RequestError: the Tuner has no metric, no parameters, or a searcher or scheduler that tuner does not have.
+        RequestError: the Tuner has no metric, no parameters, or a searcher or scheduler that tuner does not have; or
+            only a stopper ends its trials.
+        ValueError: the Space refuses what the Tuner declares.
     """
     parts = ray_tuner._local_tuner
     config, run = parts._tune_config, parts._run_config
@@ -119,9 +121,9 @@ def _counterpart(
 
 
 def _scheduling(scheduler: Any) -> dict[str, Any]:
-    """The scheduler's own arguments, as fields of a Space or options."""
+    """The arguments of a known scheduler as fields of a Space or options; only mutations unless it counts epochs."""
     kind = SCHEDULERS.get(type(scheduler).__name__)
-    counted = getattr(scheduler, "_time_attr", EPOCH) == EPOCH  # else its arguments are seconds or steps
+    counted = getattr(scheduler, "_time_attr", EPOCH) == EPOCH  # else its arguments are not in epochs
     if kind == "pbt":
         mutations = {name: _domain(value) for name, value in scheduler._hyperparam_mutations.items()}
         every = {"perturbation_interval": int(scheduler._perturbation_interval)} if counted else {}
@@ -145,7 +147,7 @@ def _domain(mutation: Any) -> Any:
 
 
 def _stopping(stop: Any) -> tuple[dict[str, float], str]:
-    """The metrics and values at which a trial ends; the name of a stopper, which tuner does not use."""
+    """The metrics and values at which a trial ends, or the name of a stopper or function, which tuner does not use."""
     if stop and not isinstance(stop, Mapping):
         return {}, getattr(stop, "__name__", type(stop).__name__)
     return {
@@ -154,7 +156,7 @@ def _stopping(stop: Any) -> tuple[dict[str, float], str]:
 
 
 def _resources(trainable: Any, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What `tune.with_resources` asks for."""
+    """The CPUs and GPUs that the trainable requests, by `tune.with_resources` or in its class."""
     of_class = getattr(trainable, "default_resource_request", None)
     asked = of_class(dict(config)) if of_class else getattr(trainable, "_resources", None)
     if not isinstance(asked, tune.PlacementGroupFactory):

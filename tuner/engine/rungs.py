@@ -70,7 +70,7 @@ class HyperBandBracket(hyperband._Bracket):
         return int(self._cumul_r)
 
     def num_at_rung(self, trial: Trial) -> int:
-        """Returns how many other trials of the bracket wait at its next rung."""
+        """Returns how many other live trials of the bracket have reached its next rung."""
         results = [result for other, result in self._live_trials.items() if other is not trial]
         return sum(self._get_result_time(result) >= self._cumul_r for result in results)
 
@@ -94,11 +94,11 @@ class HyperBandBracket(hyperband._Bracket):
 
 
 class HyperBand(HyperBandScheduler):
-    """Ray's HyperBand with brackets that remember their halvings, and without two cases in which it never ends."""
+    """Ray's HyperBand with brackets that remember their halvings, without the cases below in which it never ends."""
 
     def _create_bracket(self, s: int) -> HyperBandBracket:
         bracket = super()._create_bracket(s)
-        bracket.__class__ = HyperBandBracket  # constructing one would need seven of Ray's private attributes
+        bracket.__class__ = HyperBandBracket  # constructing one would need six of Ray's private attributes
         return cast(HyperBandBracket, bracket)
 
     def _process_bracket(self, tune_controller: Any, bracket: HyperBandBracket) -> str:

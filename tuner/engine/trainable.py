@@ -1,4 +1,4 @@
-"""Turns a trial's function into the class that Ray runs in a worker, and a user's class into a function."""
+"""Turns a trial's function into the class that Ray runs in a worker; inside it runs a user's class."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StillTrainingError(Exception):
 def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[str, float]]) -> type:
     """Returns a Ray trainable class for a function, with the resources of one trial.
 
-    It raises if a worker cannot be reset for the next trial. Ray's own trainable returns False instead. Ray's
+    The class's `reset_config` raises if a worker cannot be reset for the next trial. Ray's own returns False. Ray's
     controller then marks the next trial as failed, although it has not started, and never informs the searcher.
     """
     base: Any = wrap_function(function)
@@ -41,8 +41,8 @@ def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[s
 def run_class(trainable: type[tune.Trainable], config: dict[str, Any]) -> None:
     """Runs a class Trainable: reports each step's result, with a checkpoint if the class can save one.
 
-    What `save_checkpoint` returns must be None, its folder, or a dict that `torch.load` reads with `weights_only`: a
-    resume must not run code of a file.
+    If `save_checkpoint` returns a dict, `torch.load` must read it with `weights_only`: a resume must not run code of a
+    file. Any other returned value is ignored, and the files in the folder are the checkpoint.
     """
     # Without the session's storage a Trainable makes a folder in the user's home for each trial.
     instance = trainable(config=config, storage=get_session().storage)
