@@ -98,7 +98,7 @@ def _functions(space: Space) -> list[Any]:
 
 
 def _sources(space: Space) -> set[str]:
-    """The source texts of the space's functions, and of what these name in their module: functions, and methods."""
+    """The source texts of the space's functions, and of the functions and methods that these name in their module."""
     seen: set[int] = set()
     sources: set[str] = set()
     todo = _functions(space)

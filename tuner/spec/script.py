@@ -1,7 +1,7 @@
 """Makes a space of a script that trains by itself: each trial runs the whole file with its own parameters.
 
-A parameter reaches the script in one of three ways: as the value of its command-line option (argparse), in the place of
-the constants that the script gives to its name, or from what `script` returns.
+A parameter reaches the script as the value of its command-line option (argparse), in the place of the constants that
+the script gives to its name, from what `script` returns, or in `wandb.config` of `tuner.integrations.wandb`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Trial:
         reported: whether W&B's log has reported the metric.
         pid: the process that can report.
         stack: what is undone at the trial's end.
-        at_end: called when the script has ended.
+        at_end: called if the script ends without an error.
     """
 
     config: dict[str, Any]
@@ -67,7 +67,7 @@ def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
 
     Args:
         params: name -> Ray domain or constant, as in `Space`. A name is that of a command-line option, or of a variable
-            or argument to which the script gives a constant.
+            argument or dictionary key to which the script gives a constant.
         options: other fields of `Space`, such as `metric`, `mode` and `max_epochs`.
 
     Returns:
@@ -85,7 +85,7 @@ def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space
     """The space whose trials run this file.
 
     Raises:
-        ValueError: a parameter or field is wrong, or nothing in the script has the name of a parameter.
+        ValueError: a parameter or field is wrong, or neither the script nor a file beside it mentions a parameter.
     """
     source = path.read_text(encoding="utf-8")
     space = Space(params=params, train=Script(str(path), source), **options)
@@ -144,7 +144,7 @@ def _arguments(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _parsed(trial: Trial) -> Iterator[None]:
-    """Makes the trial's parameters the defaults of every parser's options of the same name."""
+    """Makes the trial's parameters the defaults of every parser's options and arguments of the same name."""
     original = argparse.ArgumentParser.parse_known_args
 
     def parse(parser: argparse.ArgumentParser, *arguments: Any, **options: Any) -> Any:
@@ -166,14 +166,17 @@ def _parsed(trial: Trial) -> Iterator[None]:
 class Script:
     """The function of a script's trials: runs the file as Python would, as `__main__`, with the trial's parameters.
 
-    It has the file's text: all trials of a search run the same code, also if the file changes meanwhile.
+    It has the file's text: all trials of a session run the same text, even if the file changes meanwhile.
     """
 
     path: str
     source: str
 
     def places(self, names: Iterable[str]) -> list[str]:
-        """Where parameters reach the script, in words: `lr: --lr`, `momentum: in place of the constant in line 4`."""
+        """What parameters replace, in words: `lr: --lr`, `momentum: in place of the constant in line 4`.
+
+        Parameters that replace neither an option nor a constant are left out.
+        """
         flags = _options_of(self.source)
         constants = _Constants(set(names) - flags)
         constants.visit(ast.parse(self.source))
@@ -205,7 +208,7 @@ class Script:
 
 
 class _Constants(ast.NodeTransformer):
-    """Replaces the constants that a script gives to the names of parameters: `lr = 1`, `f(lr=1)`, `{"lr": 1}`.
+    """Replaces the constants that a script gives to parameters' names: `lr = 1`, `f(lr=1)`, `def f(lr=1)`, `{"lr": 1}`.
 
     `lines` has the line numbers of the replaced constants by name.
     """
@@ -252,13 +255,13 @@ class _Constants(ast.NodeTransformer):
 
 
 def _options_of(source: str) -> set[str]:
-    """The names of the command-line options that a script declares; their values come from the parser alone."""
+    """The names of texts such as "--lr" in a script: command-line options, whose values come from the parser alone."""
     flags = re.findall(r"""["']--?([A-Za-z][\w-]*)["']""", source)
     return {flag.replace("-", "_") for flag in flags}
 
 
 def _text_without_declaration(source: str) -> str:
-    """The script without the call that declares its parameters."""
+    """The script without the lines of the calls that declare its parameters."""
     lines = source.split("\n")
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and _declares(node):

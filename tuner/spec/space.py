@@ -22,8 +22,8 @@ class Space:
             number, a text, True, False or None. Dictionaries may be nested. Dictionaries with domains in a
             `tune.choice` are conditional parameters: a trial gets those of the chosen dictionary.
         task: the training functions. Give either `task` or `train`.
-        train: any function that Ray Tune accepts: `train(config)` that calls `ray.tune.report`. The config may also be
-            left out: then options of argparse and `wandb.config` have the parameters.
+        train: a function or class that Ray Tune accepts, such as `train(config)` that calls `ray.tune.report`. A
+            function without an argument gets its parameters from argparse or `wandb.config`.
         metric: the reported metric to optimize.
         mode: "min" or "max": whether to minimize or maximize the metric.
         max_epochs: maximum epochs (reports) per trial; ASHA's `max_t`.
@@ -32,7 +32,7 @@ class Space:
             ends it when it is at least the value.
         num_samples, grace_period, reduction_factor: defaults of the search; command-line options take precedence.
         strategy, workers_per_trial: how to train a trial of the task; command-line options take precedence.
-        mutable: parameters that pbt may change while a trial trains ("lr", "momentum", "weight_decay"). A dict
+        mutable: parameters that pbt may change while a trial trains, such as "lr" or "weight_decay". A dict
             declares the domain of each one's changed values, which is otherwise the parameter's own. A parameter with
             a domain here may be a constant in `params`: then all trials start with it.
         callbacks: Ray Tune's callbacks (`tune.Callback`) of the search.
@@ -126,7 +126,7 @@ class Space:
 
 
 def _has_step(train: type) -> bool:
-    """Whether a class has a `step` of its own; the one of `tune.Trainable` raises NotImplementedError."""
+    """Whether a class has a `step` other than that of `tune.Trainable`, which raises NotImplementedError."""
     owner = next((each for each in train.__mro__ if "step" in vars(each)), None)
     return owner is not None and owner.__module__ != "ray.tune.trainable.trainable"
 
