@@ -92,7 +92,7 @@ def is_number(text: str) -> bool:
 
 
 def described(value: Any) -> str:
-    """A tensor as its shape and type, any other value as its type."""
+    """A tensor or array as its shape and dtype, any other value as its type."""
     shape = getattr(value, "shape", None)
     if isinstance(value, type):
         return f"the class {value.__name__}"

@@ -79,8 +79,8 @@ def search(
 
     Args:
         space: a Space, a name in search_spaces/, a path to a .py file, or a module with a `space`. A resumed search
-            needs none if its experiment names a file or module. A script that was written for Ray Tune may give its
-            `tune.Tuner`, whose arguments are then the options' defaults.
+            needs none, unless its space was defined in a script or notebook. A script that was written for Ray Tune may
+            give its `tune.Tuner`, whose arguments are then the options' defaults.
         resume: the name of the experiment to resume, or "latest".
         trust: with `resume`, run the folder's code even if it has changed or the folder belongs to another user.
         preflight: whether to try a new search's space on one batch before the first trial.
@@ -90,7 +90,8 @@ def search(
             a list of settings to try first; `stop` maps a metric to the value at which a trial ends.
 
     Raises:
-        RequestError: an option is unknown or wrong, or the search cannot be done; nothing was searched.
+        RequestError: an option is unknown or wrong, or the search cannot be done. Trials have run only if their reports
+            show what is wrong: a metric or a checkpoint is missing.
         KeyboardInterrupt: the search was interrupted; its text says how to resume it.
     """
     with in_python():
@@ -159,7 +160,7 @@ def _moved(space: AnySpace | tune.Tuner | None, options: dict[str, Any]) -> tupl
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as Experiment's fields."""
+    """The options as values of Experiment's fields; raises RequestError for an unknown option."""
     for name in options:
         if name not in NAMES:
             raise RequestError(f"search() has no option {name!r}{nearest(name, NAMES) or f'; it has {_listed()}'}")
@@ -177,14 +178,14 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Asked:
-    """The arguments of `search` that are no fields of an Experiment."""
+    """The arguments of `search` that are no fields of an Experiment, and the experiment once it is known."""
 
     resume: str
     trust: bool
     preflight: bool
     dry_run: bool
     table: Table
-    begun: list[Experiment] = field(default_factory=list)  # the checked experiment, once it is known
+    begun: list[Experiment] = field(default_factory=list)  # empty, or the checked experiment
 
 
 def _interrupted(experiment: Experiment) -> str:
@@ -248,7 +249,7 @@ def _session(stack: contextlib.ExitStack, space: AnySpace | None, asked: Asked, 
 
 
 def _new(given: LoadedSpace, options: dict[str, Any]) -> Experiment:
-    """The experiment of a new search: the options take precedence over the space's defaults."""
+    """The experiment of a new search: options take precedence over the space's defaults; `point` and `stop` add."""
     from tuner.drive.session import defaults_of
 
     default = defaults_of(given)

@@ -1,6 +1,6 @@
-"""Journals and checks every report, passes it to Ray's scheduler, and journals the decision with its reason.
+"""Journals and checks every report, asks Ray's scheduler about the valid ones, and journals decisions with reasons.
 
-Ray's schedulers do not say why they stop a trial. They never stop a trial whose metric is NaN, because `nan < cutoff`
+Ray's schedulers do not say why they stop a trial. ASHA never stops a trial whose metric is NaN, because `nan < cutoff`
 is false. And in Ray, one report without the metric ends the whole experiment.
 """
 
@@ -45,10 +45,10 @@ class Verdict:
 
 
 class Unfinished:
-    """Ray's controller as the inner scheduler sees it: with the trials that have not ended.
+    """Ray's controller as the inner scheduler sees it: with only the trials that have not ended.
 
-    Ray's schedulers look for a trial to run by going through all trials at every event: 0.5 ms with
-    10,000 trials.
+    Ray's schedulers look for a trial to run by going through all trials at every event; that takes 0.5 ms
+    with 10,000 trials.
     """
 
     def __init__(self, controller: Any, trials: dict[str, Trial]) -> None:
@@ -87,7 +87,7 @@ class JournalingScheduler(TrialScheduler):
         self._explain = Explainer(inner, experiment.metric, experiment.mode)
         self._judged_any = resumed
         self._judged: dict[str, int] = {}  # trial -> the last epoch that was judged; empty with pbt
-        self._times_asked: Counter[tuple[int, int]] = Counter()  # (trial, epoch) -> number of judgements; pbt's
+        self._times_asked: Counter[tuple[int, int]] = Counter()  # (trial, epoch) -> number of judgements; only with pbt
         self._waiting: set[str] = set()  # trials that should pause and have not reported since
         self._concurrent = concurrent
         self._known: set[str] = set()  # unfinished trials of the inner scheduler, those of a replay too
@@ -172,7 +172,7 @@ class JournalingScheduler(TrialScheduler):
         return f"trained its {self.max_epochs} epochs" if epoch >= self.max_epochs else ""
 
     def _ask(self, tune_controller: Any, trial: Trial, result: dict[str, Any], value: float) -> str:
-        """Asks the inner scheduler for its decision; journals it unless nothing was compared or changed."""
+        """Asks the inner scheduler for a decision; journals it unless the trial continues uncompared and unchanged."""
         trial_id, epoch, before = trial.trial_id, result["training_iteration"], dict(trial.config)
         # Read before the scheduler decides: afterwards the rung also contains this trial.
         compared = self._explain.before(trial, result)

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from tuner.errors import printable
 from tuner.spec.spaces import place_of_frame
 
-FIRST_S, MOST_S = 10.0, 300.0  # the first line; each later one comes after three times as long, at most MOST_S
+FIRST_S, MOST_S = 10.0, 300.0  # of the first line; each later one at three times that time, or MOST_S after the last
 
 
 @contextlib.contextmanager
 def patience(doing: str, hint: str = "") -> Iterator[None]:
-    """Prints a line with the user's current file and line if the context takes longer than FIRST_S, then now and again.
+    """Prints a line with the user's current file and line after FIRST_S in the context, then ever more rarely.
 
     Args:
         doing: what takes long, such as `reading the data`.

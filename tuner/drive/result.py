@@ -27,9 +27,9 @@ MOST_SHOWN = 10  # trials in a notebook's view
 
 @dataclass(frozen=True)
 class BestTrial:
-    """The best trial so far: its setting, the metrics of its best epoch, and its `test` metrics; None if not tested.
+    """The best trial so far: its config, its metrics at its best `epoch`, and its `test` metrics; None if not tested.
 
-    `checkpoint` is what a `Space(train=...)` saved at the best epoch, as Ray Tune's Checkpoint; None before the end.
+    `checkpoint` is what a `Space(train=...)` saved, as Ray Tune's Checkpoint; None for a Task and before the end.
     """
 
     trial: str

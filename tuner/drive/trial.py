@@ -56,7 +56,7 @@ class Goal:
 
 
 def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -> None:
-    """Trains one setting of a Task, from its checkpoint if there is one; sends a report per epoch (`run_epochs`)."""
+    """Trains one setting of a Task, from the trial's checkpoint if any; sends a report per epoch (`run_epochs`)."""
     import torch
 
     from tuner.training.loop import Training
@@ -128,7 +128,7 @@ def run_epochs(training: Epochs, save: Callable[[float, Path], None], best: floa
 
     Args:
         save: `save(best, path)` writes the state and the best value so far to a file.
-        best: the best value so far, with a sign such that smaller is better.
+        best: this trial's best value so far, with a sign such that smaller is better.
     """
     sign = sign_of(goal.mode)
     while training.epoch < goal.spec.max_epochs:
@@ -258,7 +258,7 @@ def checkpointed() -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def saved_state(save: Callable[[Path], None]) -> Iterator[tune.Checkpoint]:
-    """Saves the trial's state in a temporary folder, which lives until Ray has copied the checkpoint."""
+    """Yields a checkpoint with the state that `save` writes, in a folder that is deleted when the context ends."""
     with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
         save(Path(folder) / STATE)
         yield tune.Checkpoint.from_directory(folder)
