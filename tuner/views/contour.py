@@ -19,7 +19,7 @@ REACH = 0.2  # a share of the axis: cells farther than this from every trial sta
 class Contour(NamedTuple):
     """The trials and the smoothed metric: `grid[row][column]` is its value at `xs[column]`, `ys[row]`.
 
-    A cell is None if no trial is near it.
+    A cell is None if no trial is near it. `values` are the trials' best values.
     """
 
     x: Axis

@@ -36,7 +36,7 @@ class Axis(NamedTuple):
         return [value for value in self.values if value is not None]
 
     def filled(self, share: float) -> list[float]:
-        """The positions, with that of a missing value below all others, by a share of the axis."""
+        """The positions; a missing one lies below all others, by `share` of the axis's length."""
         low, high = min(self.known), max(self.known)
         below = low - share * ((high - low) or 1.0)
         return [below if value is None else value for value in self.values]

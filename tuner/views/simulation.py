@@ -21,8 +21,8 @@ class Fate:
     """The outcome of one trial in a replay under the requested rules.
 
     `outcome` has three values. "stopped": the rules stop the trial after `epochs` epochs because of `cutoff`. "ended":
-    no rule stops it before it ends. "unknown": it would train beyond the end of its record. `recorded` is the number of
-    epochs trained in the search, `epochs` the number trained in the replay.
+    it completes, fails or diverges first, or has no report. "unknown": it would train beyond the end of its record.
+    `recorded` is the number of epochs trained in the search, `epochs` the number trained in the replay.
     """
 
     trial: str

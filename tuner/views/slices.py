@@ -1,4 +1,4 @@
-"""Slice plots: each trial's best value against each parameter, and against its use of CPU, memory, GPU and time."""
+"""Slice plots: each trial's best value against each parameter, and against its resource usage and speed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ USAGE_PREFIXES = ("cpu_", "rss_", "gpu_")
 
 
 class Slices(NamedTuple):
-    """The data of slice plots: `axes[k].values[i]` is parameter k of trial i, `values[i]` is the trial's best value.
+    """The data of slice plots: `axes[k].values[i]` is trial i's position on axis k, `values[i]` its best value.
 
-    The parameter is None for a trial that does not have it. `best` is the winner's index, or -1 if there is no winner.
+    A position is None for a trial that does not have the parameter. `best` is the winner's index, or -1 if there is no
+    winner.
     """
 
     across: str
