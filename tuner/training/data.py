@@ -11,7 +11,7 @@ import numpy as np
 
 
 class DataError(ValueError):
-    """The data is missing, truncated or changed; the text names the file and says what to do."""
+    """The data is missing, damaged, changed or of an unsuitable form; the text says which data, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Arrays:
     """Examples in memory; `targets[i]` belongs to `inputs[i]`.
 
     Args:
-        inputs: array of shape (N, ...) with any dtype that torch supports; uint8 for images.
+        inputs: array of shape (N, ...) with any dtype that torch supports, such as uint8 for images.
         targets: array of shape (N, ...).
     """
 
@@ -47,8 +47,8 @@ class Files:
             memory; a list of a million strings would be copied into each trial.
         targets: array of shape (N,) or (N, ...).
         decode: `decode(path) -> array` returns one stored input, such as uint8 of shape (3, H, W). All inputs need
-            the same shape and dtype. It runs in the trial's loader processes. An exception in it fails the trial,
-            with an error that names the file.
+            the same shape and dtype. It runs in the trial's loader processes, and once in the trial's own. An
+            exception in it fails the trial, with an error that names the file.
     """
 
     paths: np.ndarray
@@ -71,13 +71,13 @@ class Files:
         return self.decode(os.fsdecode(bytes(self.paths[row]))), self.targets[row]
 
     def called(self, row: int) -> str:
-        """How an error names an example, and what failed."""
+        """Returns the start of an error text: the file's path, and that it cannot be decoded."""
         return f"{os.fsdecode(bytes(self.paths[row]))} cannot be decoded"
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """Examples that a map-style dataset computes and that do not fit in memory; read like `Files`.
+    """Examples that a map-style dataset computes each time, because they are large or random; read like `Files`.
 
     Args:
         dataset: has `__getitem__`; each item is an input and its target.
@@ -101,7 +101,7 @@ class Mapped:
         return self.read(self.dataset[int(self.rows[row])])
 
     def called(self, row: int) -> str:
-        """How an error names an example, and what failed."""
+        """Returns the start of an error text: the example's index and dataset, and that it cannot be read."""
         return f"example {self.rows[row]} of the {type(self.dataset).__name__} cannot be read"
 
 
@@ -112,7 +112,7 @@ def read_examples(part: Files | Mapped, rows: Iterable[int]) -> tuple[list[np.nd
     """Reads examples in this process: the inputs, all of one shape, and an array of the targets.
 
     Raises:
-        DataError: an example cannot be read, or its shape differs from that of the first one.
+        DataError: an example cannot be read, or the shape of its input or target differs from the first one's.
     """
     inputs: list[np.ndarray] = []
     targets: list[Any] = []
@@ -147,8 +147,8 @@ class Splits:
             seed, becomes the validation part.
         test: the part on which the best trial is evaluated, once, at the end of the search; None = no test part.
         source: where the examples come from; recorded in experiment.json.
-        constants: values that depend on the data, such as the number of classes. The task's functions get them in
-            their config, beside the setting.
+        constants: values that depend on the data, such as the number of classes. The task's other functions
+            get them in their config; a parameter of the same name takes precedence.
         notice: a warning about the data, such as that it is only a sample. It is shown at the start of a search and
             beside the answer, and recorded in experiment.json.
     """
@@ -162,9 +162,9 @@ class Splits:
 
 
 def hold_out(splits: Splits, *, fraction: float, seed: int) -> Splits:
-    """Moves `fraction` of the training part, drawn by `seed`, to the validation part; keeps an existing one.
+    """Moves `fraction` of the training part, drawn by `seed`, to a validation part, unless there already is one.
 
-    All trials of an experiment share the result, so that their figures can be compared.
+    The same seed gives the same parts, so that the figures of all trials of an experiment can be compared.
     """
     if splits.validation is not None:
         return splits

@@ -1,7 +1,7 @@
 """Calls a task's data function and turns what people have as data into parts that a trial can read.
 
-Small data sets are read once and become `Arrays`, which Ray stores once per node. Larger ones, and those that draw
-random numbers, stay datasets, which the trial's loader processes read (`Mapped`).
+Small data sets are read at the start and become `Arrays`, which Ray stores once per node. Larger ones, and those that
+draw random numbers, stay datasets, which the trial's loader processes read (`Mapped`).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from tuner.training.streams import kept_streams, reseed
 from tuner.training.task import Task
 
 logger = logging.getLogger(__name__)
-LARGEST_BYTES = 2**30  # of a part that is read into memory, and at most a tenth of the machine's memory
-NUM_LOOKED_AT = 16  # examples that are read twice, to see whether the dataset draws random numbers
-TELL_AFTER_S = 3.0
-TARGETS = ("label", "labels", "target", "targets", "y", "class", "fine_label")  # columns that are known as the target
+LARGEST_BYTES = 2**30  # of the inputs of a dataset that is read into memory; at most a tenth of the machine's, too
+NUM_LOOKED_AT = 16  # first examples, which are read twice to see whether the dataset draws random numbers
+TELL_AFTER_S = 3.0  # expected seconds of reading above which a warning is logged
+TARGETS = ("label", "labels", "target", "targets", "y", "class", "fine_label")  # names of a target column
 SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
 WANTED = (
     "return Splits(train=..., test=...), of tuner.training.data, whose parts are Arrays(inputs, targets), Files, "
@@ -72,7 +72,7 @@ def splits_of(task: Task, data_dir: str, seed: int) -> Splits:
 
 
 def predicts_classes(task: Task) -> bool:
-    """Whether the task's loss is cross-entropy, whose targets are class numbers or probabilities."""
+    """Whether the loss is torch's own cross-entropy (or None), whose targets are class numbers or probabilities."""
     return task.loss is None or task.loss is nn.functional.cross_entropy or isinstance(task.loss, nn.CrossEntropyLoss)
 
 
@@ -80,7 +80,11 @@ def as_splits(returned: Any, *, classes: bool) -> Splits:
     """What a data function returned, as Splits of parts that a trial can read.
 
     Args:
-        classes: whether the targets are class numbers, whose shape (N, 1) becomes (N,).
+        classes: whether the targets are class numbers or probabilities; shape (N, 1) then becomes (N,), and booleans
+            become integers.
+
+    Raises:
+        UnsuitableData: this is no data that a trial can read.
     """
     if isinstance(returned, Splits):
         splits = returned
@@ -106,7 +110,7 @@ def as_part(value: Any, classes: bool) -> Part:
     """One part of the data as Arrays, Files or Mapped.
 
     Raises:
-        DataError: it is none of what `Splits` documents.
+        DataError: it is none of what `Splits` documents, or its examples cannot be used.
     """
     if isinstance(value, Mapped):
         return value
@@ -134,7 +138,7 @@ def as_part(value: Any, classes: bool) -> Part:
 
 
 def arrays(inputs: Any, targets: Any, classes: bool, keep: bool = False) -> Arrays:
-    """Inputs and targets in memory as Arrays; with `keep`, float64 arrays stay float64."""
+    """Inputs and targets in memory as Arrays; with `keep`, float64 stays float64; may raise a DataError."""
     inputs, targets = array_of(inputs, keep), array_of(targets, keep)
     for name, part in (("inputs", inputs), ("targets", targets)):
         if part.ndim == 0:
@@ -151,7 +155,7 @@ def array_of(value: Any, keep: bool = False) -> np.ndarray:
     `keep` is set.
 
     Raises:
-        DataError: it is of text, of lists of several lengths, or of a type that numpy does not have.
+        DataError: it is text, lists of several lengths, or of a type that torch or numpy lacks.
     """
     if isinstance(value, torch.Tensor):
         try:
@@ -176,7 +180,7 @@ def array_of(value: Any, keep: bool = False) -> np.ndarray:
 
 
 def targets_of(targets: np.ndarray, classes: bool) -> np.ndarray:
-    """Targets as losses expect them: class numbers as int64 of shape (N,), other numbers as they are."""
+    """Targets as losses expect them: integers of shape (N,) as int64; with `classes`, also booleans and (N, 1)."""
     targets = np.asarray(targets)
     if classes and targets.ndim == 2 and targets.shape[1] == 1:
         targets = targets[:, 0]
@@ -188,7 +192,7 @@ def item(value: Any, classes: bool) -> tuple[np.ndarray, np.ndarray]:
     """An item of a dataset as its input and target.
 
     Raises:
-        DataError: it is not a pair, nor a dictionary of two.
+        DataError: it is not a pair nor a dictionary of two, its parts are no numbers, or one is a dictionary.
     """
     if isinstance(value, Mapping):
         value = [value[name] for name in _columns(value)]
@@ -201,7 +205,7 @@ def item(value: Any, classes: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _columns(example: Mapping[str, Any]) -> list[str]:
-    """The names of input and target among the two of an example."""
+    """Returns the two column names of an example, the input's first; raises a DataError if there are not two."""
     names = list(example)
     if len(names) != 2:
         hint = ", for example with select_columns([...])" if len(names) > 2 else ""
@@ -211,7 +215,7 @@ def _columns(example: Mapping[str, Any]) -> list[str]:
 
 
 def _stacked_if_small(part: Mapped) -> Part:
-    """The examples as Arrays if they are small and the dataset draws no random numbers, else the part itself."""
+    """The examples as Arrays if they are small and two readings of the first ones agree, else the part itself."""
     if len(part) == 0:
         raise DataError(f"the {type(part.dataset).__name__} is empty; give at least one example")
     started = time.perf_counter()
@@ -297,7 +301,7 @@ def _kind(value: Any) -> str:
 
 
 def _advice(value: Any) -> str:
-    """What to return instead of a value."""
+    """Returns the part of an error text that says what a data function should return instead of this value."""
     if isinstance(value, (tuple, list)) and len(value) == 3 and all(map(_is_part, value)):
         return "say which is which: return Splits(train=..., validation=..., test=...), of tuner.training.data"
     if isinstance(value, (tuple, list)) and len(value) == 4 and all(map(_is_array, value)):
