@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
 def parse(argv: list[str], default: Experiment) -> Command:
     """Parses the command line over the defaults; turns the errors of tyro into a RequestError of one line."""
     stderr, shown = io.StringIO(), cast(TextIO, WithoutEmptyDefaults(sys.stdout))
-    # tyro takes a default of nested tuples for a structure; what is repeatable is appended here.
+    # tyro takes a default of nested tuples for a structure, so values of repeatable options are appended below.
     try:
         with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(shown):
             command = tyro.cli(
@@ -108,7 +108,7 @@ class WithoutEmptyDefaults:
 
 
 def in_words(text: str) -> str:
-    """An error of tyro in this project's words: what was given, what is allowed, what to do."""
+    """An error of tyro in this project's words: what was given, what is allowed; a rare one as it is."""
     known = [option(field.name) for each in (Experiment, Command) for field in dataclasses.fields(each)]
     if match := re.match(r"invalid choice '(.*)' for argument '(--\S+)'. Expected one of \((.*)\)", text):
         choices = re.findall(r"'([^']*)'", match[3])
@@ -165,7 +165,7 @@ def run_within(stack: contextlib.ExitStack, argv: list[str], command: Command) -
     def requested() -> Request:
         return replace(request_of(argv, command, loaded), table=command.table)
 
-    checked = not (loaded or command.no_preflight)  # a search that is resumed has trained trials
+    checked = not (loaded or command.no_preflight)  # a search that is resumed was checked at its start
     if command.dry_run:
         running.print_plan(requested, checked)
         return 0
@@ -190,7 +190,7 @@ def request_of(argv: list[str], command: Command, loaded: ResumedExperiment | No
 
     Args:
         loaded: the experiment to resume; None for a new search.
-        here: whether this process's machine, or the cluster of `--address`, will run the search.
+        here: whether the search runs from this machine; without --address, a trial must then fit on it.
     """
     from tuner.drive import session
 
