@@ -26,7 +26,7 @@ from tuner.spec.spaces import find_space, list_spaces, mentions_torch
 if TYPE_CHECKING:
     from tuner.drive.session import Request
 
-EXIT_CODES = "0 done, 1 every trial failed or none has a finite metric, 2 wrong request, 130 interrupted"
+EXIT_CODES = "0 done, 1 no finite metric, every trial failed or the search gave up, 2 wrong request, 130 interrupted"
 INTERRUPTED = "interrupted; if a search had started, --resume latest continues it"
 NO_HINT = tyro.conf.arg(help_behavior_hint="")  # hides "(default: False)" and "(default: '')" in --help
 
