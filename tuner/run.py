@@ -108,7 +108,7 @@ class WithoutEmptyDefaults:
 
 
 def in_words(text: str) -> str:
-    """An error of tyro in this project's words: what was given, what is allowed; a rare one as it is."""
+    """An error of tyro in this project's words: what was given, what is allowed; an unknown one as it is."""
     known = [option(field.name) for each in (Experiment, Command) for field in dataclasses.fields(each)]
     if match := re.match(r"invalid choice '(.*)' for argument '(--\S+)'. Expected one of \((.*)\)", text):
         choices = re.findall(r"'([^']*)'", match[3])

@@ -249,7 +249,7 @@ def _session(stack: contextlib.ExitStack, space: AnySpace | None, asked: Asked, 
 
 
 def _new(given: LoadedSpace, options: dict[str, Any]) -> Experiment:
-    """The experiment of a new search: options take precedence over the space's defaults; `point` and `stop` add."""
+    """The experiment of a new search: options replace the space's defaults; `point` and `stop` are added to them."""
     from tuner.drive.session import defaults_of
 
     default = defaults_of(given)

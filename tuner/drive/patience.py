@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from tuner.errors import printable
 from tuner.spec.spaces import place_of_frame
 
-FIRST_S, MOST_S = 10.0, 300.0  # of the first line; each later one at three times that time, or MOST_S after the last
+FIRST_S, MOST_S = 10.0, 300.0  # until the first line; each later one at 3 times the last's time, at most MOST_S after
 
 
 @contextlib.contextmanager

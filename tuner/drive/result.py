@@ -29,7 +29,7 @@ MOST_SHOWN = 10  # trials in a notebook's view
 class BestTrial:
     """The best trial so far: its config, its metrics at its best `epoch`, and its `test` metrics; None if not tested.
 
-    `checkpoint` is what a `Space(train=...)` saved, as Ray Tune's Checkpoint; None for a Task and before the end.
+    `checkpoint` is what a `Space(train=...)` saved then, as Ray's Checkpoint; None for a Task and before the end.
     """
 
     trial: str

@@ -51,7 +51,8 @@ def moved(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> Moved:
     """Reads a Tuner that has not run.
 
     Args:
-        options: the caller's own options by name; they take precedence, so what they replace may be unknown.
+        options: the caller's own options by name; they take precedence. A searcher or scheduler that they replace may
+            be one that tuner does not have.
 
     Raises:
         RequestError: the Tuner has no metric, no parameters, or a searcher or scheduler that tuner does not have; or

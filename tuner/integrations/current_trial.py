@@ -49,7 +49,7 @@ def check_resumes(line: str) -> None:
     """Raises ValueError if the script has not asked for the trial's checkpoint; a resume would start at epoch 0.
 
     Args:
-        line: the line for the error text by which a script asks for it.
+        line: the code that asks for it, for the error text.
     """
     if _asked != [trial_id()]:
         raise ValueError(f"the training would not resume from the trial's checkpoint: write {line}")

@@ -115,7 +115,7 @@ class Experiment:
     priority: int = 0
     """Rank among searches on one cluster or in the service's queue, -100..100; the highest starts trials first."""
     point: tuple[tuple[str, ...], ...] = ()
-    """Try these values first, in one trial: name=value ...; the searcher proposes missing ones. Repeat it per trial."""
+    """Try these values first, in one trial: name=value ...; missing ones are drawn at random. Repeat it per trial."""
     stop: tuple[str, ...] = ()
     """End a trial when a metric reaches a value, as metric=value; for the searched metric in its --mode."""
     time_budget: str = ""

@@ -27,7 +27,7 @@ class Space:
         metric: the reported metric to optimize.
         mode: "min" or "max": whether to minimize or maximize the metric.
         max_epochs: maximum epochs (reports) per trial; ASHA's `max_t`.
-        points: settings to try first; the searcher proposes the parameters that a point leaves out.
+        points: settings to try first; the parameters that a point leaves out are drawn at random.
         stop: metric -> value at which a trial ends. The searched metric ends it in its mode's direction; any other
             ends it when it is at least the value.
         num_samples, grace_period, reduction_factor: defaults of the search; command-line options take precedence.
