@@ -117,7 +117,7 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "my_space.py").write_text(fences(DOCS / "spaces.md", "python")[0])
     added = re.findall(r"^\+(\S.*)", fences(DOCS / "spaces.md", "diff")[0], re.MULTILINE)
     (tmp_path / "main.py").write_text(
-        "\n".join([*added, "options = '--lr --gamma --epochs'", "raise OSError('trains')"])
+        "\n".join([*added, "options = '--lr', '--gamma', '--epochs'", "raise OSError('trains')"])
     )
     (tmp_path / "my_package").mkdir()
     (tmp_path / "my_package" / "my_space.py").write_text((ROOT / "search_spaces" / "quadratic.py").read_text())

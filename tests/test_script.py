@@ -87,7 +87,10 @@ def test_the_plan_says_where_each_parameter_reaches_the_script(tmp_path, search_
         "name: in place of the constant in line 14",
     ]
     planned = search_here(str(written(tmp_path, OPTIONS, "options.py")), "--dry-run")
-    assert "script      lr: --lr; batch_size: --batch-size; fast: --fast; must: --must\n" in planned.out
+    assert (
+        "lr: --lr; batch_size: --batch-size; data: data of its command line; fast: --fast; must: --must\n"
+        in planned.out
+    )
 
 
 def test_the_options_of_a_parameters_name_are_the_trials(tmp_path):
@@ -129,12 +132,21 @@ copied = pickle.loads(pickle.dumps(Own()))
     assert (raised.traceback[-1].path, raised.traceback[-1].lineno) == (path, 8)
 
 
-def test_a_name_that_the_script_does_not_have_is_refused(tmp_path):
+def test_a_parameter_that_would_reach_nothing_is_refused(tmp_path):
     text = 'from tuner import script, tune\nscript({"learning_rat": tune.uniform(0, 1)})\nlearning_rate = 0.1\n'
-    with pytest.raises(RequestError, match="'learning_rat': nothing in .* did you mean 'learning_rate'.*line 2"):
+    with pytest.raises(
+        RequestError, match="'learning_rat' would reach nothing .* did you mean 'learning_rate'.*line 2"
+    ):
         find_space(str(written(tmp_path, text)))
+    with pytest.raises(RequestError, match="would reach nothing"):  # a comment, or a value that is computed
+        find_space(str(written(tmp_path, f"{text}# learning_rat\nlearning_rat = 2 * learning_rate\n", "other.py")))
     written(tmp_path, "parser.add_argument('--learning-rat')", "options.py")
-    assert find_space(str(written(tmp_path, text + "#\n"))).space.searched  # a file beside it has the name
+    assert find_space(str(written(tmp_path, text + "#\n"))).space.searched  # a file beside it has the option
+    text = text.replace('learning_rat"', 'width"')
+    assert find_space(str(written(tmp_path, text.replace("\nscript", "\nc = script"), "returned.py"))).space.searched
+    for line in ("lr, width = 0.1, 8", "settings.width = 8"):
+        space = find_space(str(written(tmp_path, f"{text}{line}\n", "assigned.py"))).space
+        assert space.train.places(space.params) == ["width: in place of the constant in line 4"]
 
 
 def test_a_module_level_parser_sees_no_arguments_of_the_search(tmp_path, monkeypatch):

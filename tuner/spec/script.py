@@ -88,14 +88,16 @@ def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space
         ValueError: a parameter or field is wrong, or neither the script nor a file beside it mentions a parameter.
     """
     source = path.read_text(encoding="utf-8")
-    space = Space(params=params, train=Script(str(path), source), **options)
-    text = _text_without_declaration(source)
-    for name in space.params:
-        if not _mentions(text, name) and not any(_mentions(each, name) for each in _siblings(path)):
-            words = set(re.findall(r"[A-Za-z_]\w*", text.replace("-", "_")))
+    train = Script(str(path), source)
+    space = Space(params=params, train=train, **options)
+    siblings = set[str]().union(*map(_options_of, _siblings(path)))
+    for name in space.params if not _reads_config(source) else ():
+        if name not in siblings and not train.places([name]):
+            words = set(re.findall(r"[A-Za-z_]\w*", _text_without_declaration(source).replace("-", "_")))
             raise ValueError(
-                f"parameter {name!r}: nothing in {path} has this name{nearest(name, words)}; name a command-line "
-                f"option of the script, or a variable or argument to which it gives a constant"
+                f"parameter {name!r} would reach nothing in {path}{nearest(name, words - {name})}; name a command-line "
+                f"option of the script, or a variable or argument to which it gives a constant, or use what script() "
+                f"returns"
             )
     return space
 
@@ -177,14 +179,14 @@ class Script:
 
         Parameters that replace neither an option nor a constant are left out.
         """
-        flags = _options_of(self.source)
-        constants = _Constants(set(names) - flags)
+        options = _options_of(self.source)
+        constants = _Constants(set(names) - set(options))
         constants.visit(ast.parse(self.source))
         words = []
         for name in names:
             lines = sorted(constants.lines.get(name, ()))
-            if name in flags:
-                words.append(f"{name}: --{name.replace('_', '-')}")
+            if name in options:
+                words.append(f"{name}: {options[name]}")
             elif lines:
                 what = "constant in line" if len(lines) == 1 else "constants in lines"
                 words.append(f"{name}: in place of the {what} {', '.join(map(str, lines))}")
@@ -192,7 +194,7 @@ class Script:
 
     def __call__(self, config: dict[str, Any]) -> None:
         """Runs the script in a trial."""
-        tree = _Constants(set(config) - _options_of(self.source)).visit(ast.parse(self.source, self.path))
+        tree = _Constants(set(config) - set(_options_of(self.source))).visit(ast.parse(self.source, self.path))
         module = ModuleType("__main__")
         module.__dict__.update({"__file__": self.path, CONFIG: config})
         before, folder = sys.modules["__main__"], str(Path(self.path).parent)
@@ -228,13 +230,16 @@ class _Constants(ast.NodeTransformer):
         return node if _declares(node) else self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            node.value = self._value(node.targets[0].id, node.value)
+        for target in node.targets if len(node.targets) == 1 else ():
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = zip(target.elts, node.value.elts, strict=False)
+                node.value.elts[: len(target.elts)] = [self._value(_variable(each), value) for each, value in pairs]
+            else:
+                node.value = self._value(_variable(target), node.value)
         return self.generic_visit(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        if isinstance(node.target, ast.Name):
-            node.value = self._value(node.target.id, node.value)
+        node.value = self._value(_variable(node.target), node.value)
         return self.generic_visit(node)
 
     def visit_keyword(self, node: ast.keyword) -> ast.AST:
@@ -254,10 +259,24 @@ class _Constants(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _options_of(source: str) -> set[str]:
-    """The names of texts such as "--lr" in a script: command-line options, whose values come from the parser alone."""
-    flags = re.findall(r"""["']--?([A-Za-z][\w-]*)["']""", source)
-    return {flag.replace("-", "_") for flag in flags}
+def _options_of(source: str) -> dict[str, str]:
+    """Name -> option, as `--lr`, for each text of a script that seems to be one; constants of these names stay."""
+    options = re.findall(r"""["'](--?[A-Za-z][\w-]*)["']|add_argument\(\s*["'](\w+)["']""", source)
+    words = {flag.strip("-").replace("-", "_"): flag for flag, _ in options if flag}
+    return words | {name: f"{name} of its command line" for _, name in options if name}
+
+
+def _variable(target: ast.expr) -> object:
+    """The name to which a statement assigns: `lr` of `lr = 1` and of `args.lr = 1`."""
+    return getattr(target, "id", getattr(target, "attr", None))
+
+
+def _reads_config(source: str) -> bool:
+    """Whether the script uses W&B or what `script` returns: then each parameter may reach it in that way."""
+    tree = ast.parse(source)
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _declares(node))
+    return "wandb" in source or any(id(node) not in alone for node in calls)
 
 
 def _text_without_declaration(source: str) -> str:
@@ -273,10 +292,6 @@ def _text_without_declaration(source: str) -> str:
 def _declares(node: ast.Call) -> bool:
     """Whether a call is that of `script` or of W&B's `sweep`, which declare the parameters."""
     return getattr(node.func, "id", getattr(node.func, "attr", "")) in ("script", "sweep")
-
-
-def _mentions(text: str, name: str) -> bool:
-    return bool(re.search(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", text.replace("-", "_")))
 
 
 def _siblings(path: Path) -> Iterator[str]:
