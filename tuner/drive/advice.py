@@ -17,10 +17,7 @@ ARGUMENTS = {
     "schedule": "optimizer, config, max_epochs",
     "data": "data_dir",
 }
-NEGATIVE = (
-    "class numbers start at 0: add to the targets, or leave examples out by nn.CrossEntropyLoss(ignore_index=-1) "
-    "as the loss"
-)
+NEGATIVE = "class numbers start at 0: renumber them; to ignore -1, give loss=nn.CrossEntropyLoss(ignore_index=-1)"
 # Words of an error's text -> what to do; the first entry whose words all occur counts.
 KNOWN = {
     ("out of bounds", "Target -"): NEGATIVE,
@@ -54,11 +51,11 @@ KNOWN = {
     (
         "leaf Variable that requires grad",
         "in-place",
-    ): "forward must change no weight in place: write w = weight + 1 and use w, not weight += 1",
+    ): "in forward, use a new value, w = weight + 1, not weight += 1",
     ("modified by an inplace operation",): "write y = y + 1 instead of y += 1, and relu(y) instead of relu_(y)",
     ("ReduceLROnPlateau.step()",): (
-        "a Task steps its schedule without a metric, once per epoch: use another one, such as "
-        "CosineAnnealingLR(optimizer, max_epochs), or Space(train=...)"
+        "a Task steps its schedule once per epoch, without a metric: use another one, such as "
+        "CosineAnnealingLR(optimizer, max_epochs)"
     ),
     ("not supported between instances of 'str' and",): "a text is where a number must be: write it without quotes",
     ("not supported between", "and 'str'"): "a text is where a number must be: write it without quotes",
@@ -100,7 +97,7 @@ def advice_on(error: BaseException, config: Mapping[str, Any], name: str = "", l
     if "Expected more than 1 value per channel" in text:
         return last_batch
     if name and isinstance(error, TypeError) and "positional argument" in text and _at_call(error):
-        return f"a trial calls it with these arguments: lambda {arguments_of(name)}: ..."
+        return f"write it as lambda {arguments_of(name)}: ..."
     if isinstance(error, MemoryError) or "tried to allocate" in text:
         what = "the model or the batch" if last_batch else "this array or layer"
         return f"this machine has less memory: make {what} smaller"
@@ -112,15 +109,18 @@ def advice_on(error: BaseException, config: Mapping[str, Any], name: str = "", l
 
 def counted(splits: Splits) -> str:
     """The number of training examples, and of those held out."""
-    return f"{len(splits.train)} training examples ({len(splits.validation or ())} more are for validation)"
+    num, held_out = len(splits.train), len(splits.validation or ())
+    return f"{num} training examples ({held_out} of {num + held_out} are for validation)"
 
 
 def batch_of_one(splits: Splits, size: int) -> str:
     """What to do about a batch of one example, which batch norm cannot train on."""
     num = len(splits.train)
     other = next((each for each in range(size + 1, num) if num % each != 1), num)
-    change = f"give another batch_size, such as {other}, or leave one example out of the data"
-    return f"a batch of an epoch has 1 of the {counted(splits)}: {change}"
+    return (
+        f"a batch has 1 of the {counted(splits)}: give another batch_size, such as {other}, "
+        "or leave one example out of the data"
+    )
 
 
 def _at_call(error: BaseException) -> bool:

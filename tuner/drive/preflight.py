@@ -434,7 +434,7 @@ def check_losses(tries: Tries, splits: Splits, task: Task) -> None:
         return
     advice = "look for log(0), a division by 0 or a square root of 0 in the model and the loss"
     if row is not None:
-        problem = f"have NaN or infinite values, the first in example {row}, from 0, of {counted(splits)}"
+        problem = f"have NaN or infinite values, the first in example {row} (counted from 0) of the {counted(splits)}"
         raise Failed(f"the train data{place_of(task.data)}", problem, "replace or drop them: np.isfinite finds them")
     raise Failed(f"the loss{place or place_of(task.model)}", "is not a finite number on the first batch", advice)
 

@@ -213,7 +213,7 @@ def unknown_metric(experiment: Experiment, reported: set[str]) -> str:
     """What to do about a metric that a task does not report."""
     name = experiment.metric
     hint = nearest(name, reported) or f"; give one of these, or add it to the Task: metrics={{{name!r}: ...}}"
-    more = ", with --mode max if more is better" if experiment.mode == "min" and "loss" not in name else ""
+    more = " (with mode max if larger is better)" if experiment.mode == "min" and "loss" not in name else ""
     return hint + more
 
 
@@ -267,8 +267,12 @@ def load_data(request: Request) -> Request:
             ) from error
         advice = advice_on(error, {}) or "correct the function"
         if isinstance(error, (OSError, SystemExit)) and "--data-dir" not in advice:
-            folder = f"correct --data-dir {experiment.data_dir}" if experiment.data_dir else "give it --data-dir DIR"
-            advice = f"{advice}, or {folder}"
+            folder = (
+                f"correct --data-dir {experiment.data_dir}"
+                if experiment.data_dir
+                else "if it needs a folder, give --data-dir DIR"
+            )
+            advice += f"; {folder}"
         if isinstance(error, OSError):
             advice += f"; {RETURNS}"
         raise RequestError(f"{function} raises {with_place(error)}; {advice}") from error

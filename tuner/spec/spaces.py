@@ -27,7 +27,7 @@ NOT_THE_USERS = ("<", str(Path(__file__).parent.parent) + os.sep, os.path.dirnam
 FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTILINE)  # of Python's tracebacks
 MOST_TRACEBACK = 100_000  # characters of a printed traceback that are read, from its end
 
-MOST_MESSAGE = 240  # characters of a user's error that a line quotes
+MOST_MESSAGE = 200  # characters of a user's error that a line quotes
 
 WITH_SWEEPS = "tuner.integrations.wandb"  # a file that imports it may declare its space as a sweep
 MAIN = "__main__"  # a space that is defined in a script or a notebook is named `__main__:VARIABLE`
@@ -258,7 +258,7 @@ def _advice(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         what = "a space file is imported, so it must not exit: put what runs"
         if any(frame.filename == argparse.__file__ for frame in traceback.extract_tb(error.__traceback__)):
-            what = "the file parses the command line, which is that of tuner: put the parsing"
+            what = "the file parses a command line, but tuner imports it without arguments: put the parsing"
         return f"; {what} under if __name__ == '__main__':"
     return ""
 
@@ -294,8 +294,10 @@ def with_line(text: str, path: Path | None) -> str:
 
 def metric_option(space: LoadedSpace, metric: str) -> str:
     """Where a search has its metric from: `metric='loss' (my_space.py, line 7)` of the Space, or `--metric loss`."""
-    line = line_written(space.path, "metric", "Space") if metric == space.space.metric else ""
-    return f"metric={metric!r} ({space.path}, {line})" if line else f"--metric {metric}"
+    if metric != space.space.metric:
+        return f"--metric {metric}"
+    line = line_written(space.path, "metric", "Space")
+    return f"metric={metric!r}{line and f' ({space.path}, {line})'}"
 
 
 def with_place(error: BaseException) -> str:
