@@ -413,12 +413,11 @@ def check_lengths(splits: Splits, space: Space) -> None:
     """Checks that no part is empty, and warns if each epoch is a single batch."""
     parts = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     assert space.task is not None
-    place = place_of(space.task.data)
     advice = {"validation": "give more examples, or Splits(validation=...)", "test": "leave it out, or give some"}
     for name, part in parts.items():
         if part is not None and len(part) == 0:
             raise Failed(
-                f"the {name} part of the data{place}",
+                f"the {name} part of the data{place_of(space.task.data)}",
                 "has no examples",
                 advice.get(name, "the data function must return some"),
             )
