@@ -155,8 +155,8 @@ MISTAKES = {
     "a class that the first batch lacks": (
         "def late(data_dir):\n    return np.zeros((999, 4), np.float32), np.arange(999) // 500 * 7\n",
         dict(data="late"),
-        ["the train targets go from 0 to 7, but the model has 3 outputs", "renumber the targets"],
-        "",
+        ["the train targets (", "go from 0 to 7, but the model has 3 outputs", "renumber the targets"],
+        "def late",
     ),
     "float64": (
         "def doubles(data_dir):\n    return Splits(Arrays(np.zeros((101, 4)), np.zeros(101, np.int64)))\n",
@@ -180,7 +180,10 @@ MISTAKES = {
     "a single example in the last batch": (
         "def normed(config):\n    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))\n",
         dict(model="normed", batch_size="16"),
-        ["Expected more than 1 value per channel", "change batch_size"],
+        [
+            "Expected more than 1 value per channel",
+            "81 training examples (20 of 101 are for validation): give another batch_size, such as 17,",
+        ],
         "def normed",
     ),
     "batch size": ("", dict(batch_size="'16'"), ["batch_size is '16'", "integer of at least 1"], ""),
@@ -212,8 +215,8 @@ MISTAKES = {
     "too few examples": (
         "def few(data_dir):\n    return np.zeros((2, 4), np.float32), np.zeros(2, int)\n",
         dict(data="few"),
-        ["the validation part of the data has no examples", "Splits(validation=...)"],
-        "",
+        ["the validation part of the data (", "has no examples", "Splits(validation=...)"],
+        "def few",
     ),
     "data is None": ("def nothing(data_dir):\n    pass\n", dict(data="nothing"), ["returns None"], "def nothing"),
     "no --data-dir": (
@@ -249,7 +252,10 @@ MISTAKES = {
     "a number as text": (
         "params = {'width': tune.choice([2]), 'lr': tune.choice(['0.1', '0.01'])}\n",
         {},
-        ["lr is the text '0.1': write the number without quotes in params", "tried with width=2, lr='0.1'"],
+        [
+            "parameter 'lr' (line 24) is the text '0.1': write the number without quotes in params",
+            "tried with width=2, lr='0.1'",
+        ],
         "return torch.optim.SGD",
     ),
     "a loss without gradient": (
@@ -261,7 +267,7 @@ MISTAKES = {
     "weights changed in place": (
         "class Net(nn.Linear):\n    def forward(self, x):\n        self.weight += 1\n        return x\n",
         dict(model="lambda config: Net(4, 3)"),
-        ["leaf Variable", "write y = weight + 1 in forward"],
+        ["leaf Variable", "use a new value, w = weight + 1"],
         "self.weight += 1",
     ),
     "values changed in place": (
@@ -269,7 +275,7 @@ MISTAKES = {
         "        return y\ndef wrong(config):\n    return Net(4, 3)\n",
         dict(model="wrong"),
         ["changes a value in place that the backward pass needs", "write y = y + 1 instead of y += 1"],
-        "def wrong",
+        "def forward",
     ),
     "a loss that is NaN": (
         "def nan(scores, labels):\n    return nn.functional.cross_entropy(scores, labels) * float('nan')\n",
@@ -281,25 +287,25 @@ MISTAKES = {
         "def holey(data_dir):\n    splits = data(None)\n    splits.train.inputs[77, 2] = np.nan\n"
         "    return Splits(train=splits.train, validation=splits.test)\n",
         dict(data="holey"),
-        ["is not a finite number on the first batch", "NaN or infinite values, the first in its example 77: replace"],
+        ["the train data (", "NaN or infinite values, the first in example 77 (counted from 0) of the 101 training"],
         "def holey",
     ),
     "no test example": (
         "def few(data_dir):\n    return Splits(data(None).train, test=Arrays(np.zeros((0, 4)), np.zeros(0, int)))\n",
         dict(data="few"),
-        ["the test part of the data has no examples; leave it out"],
-        "",
+        ["the test part of the data (", "has no examples; leave it out"],
+        "def few",
     ),
     "a module instead of a function": (
         "",
         dict(model="nn.Linear(4, 3)"),
-        ["Task(model=...) is a module, not a function; write model=lambda config: Net(...)"],
+        ["Task(model=...) (", "line 25) is a module, not a function; write model=lambda config: Net(...)"],
         "",
     ),
     "a class instead of its instance": (
         "class Net(nn.Module):\n    pass\ndef wrong(config):\n    return Net\n",
         dict(model="wrong"),
-        ["returns the class Net; return a torch.nn.Module, such as Net(...)"],
+        ["returns the class Net; return an object: Net(...)"],
         "def wrong",
     ),
     "a result instead of a function": (
@@ -317,7 +323,7 @@ MISTAKES = {
     "the end of the process without a word": (
         "import os\ndef wrong(config):\n    os._exit(3)\n",
         dict(model="wrong"),
-        ["model(config) raises SystemExit: 3"],
+        ["model(config) raises SystemExit: os._exit(3)"],
         "os._exit(3)",
     ),
     "an error without a text": (
@@ -356,10 +362,40 @@ MISTAKES = {
         ["got 8 channels instead", "(N, channels, height, width): transpose the inputs"],
         "",
     ),
+    "a metric of one argument": (
+        "",
+        dict(metrics="{'acc': lambda scores: scores.mean()}"),
+        ["metrics['acc'] raises TypeError", "write it as lambda outputs, targets: ..."],
+        "",
+    ),
+    "class numbers below 0": (
+        "def below(data_dir):\n    train = data(None).train\n    return train.inputs, train.targets - 1\n",
+        dict(data="below"),
+        ["Target -1 is out of bounds", "class numbers start at 0: renumber them", "ignore_index=-1"],
+        "def below",
+    ),
+    "a float as batch size": (
+        "params = {**params, 'batch_size': tune.uniform(8, 32)}\n",
+        {},
+        ["parameter 'batch_size' (line 24): batch_size is 8.0, a float: tune.randint(8, 33)", "batch_size=8.0"],
+        "",
+    ),
+    "too few targets": (
+        "def odd(data_dir):\n    train = data(None).train\n    return Arrays(train.inputs, train.targets[1:])\n",
+        dict(data="odd"),
+        ["101 inputs but 100 targets", "); correct the function\n"],
+        "return Arrays(train",
+    ),
+    "an array beyond memory": (
+        "def hog(data_dir):\n    raise MemoryError('Unable to allocate 3.64 TiB')\n",
+        dict(data="hog"),
+        ["MemoryError", "make this array or layer smaller\n"],
+        "raise MemoryError",
+    ),
     "a schedule that needs a metric": (
         "",
         dict(schedule="lambda optimizer, config, epochs: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)"),
-        ["a Task steps its schedule without a metric: use another one"],
+        ["the schedule (", "once per epoch, without a metric: use another one"],
         "",
     ),
     "a generator": (
@@ -406,6 +442,20 @@ def test_what_is_right_is_searched(command, name):
     text, task = GOOD[name]
     code, _, message = command(text, **task)
     assert code == "searched", message
+
+
+@pytest.mark.parametrize(
+    "text, space, words",
+    [
+        ("", "Space(params=params, task=TASK, metric='acc')", ["error: metric='acc' (", "line 25): space"]),
+        ("params = {'lr': tune.uniform(1, 0)}", "Space(params=params, task=TASK)", ["parameter 'lr' (line 24): range"]),
+        ("import argparse\nargparse.ArgumentParser().exit(2)", "1", ["put the parsing under if __name__ =="]),
+    ],
+)
+def test_what_the_file_has_wrong_is_said_with_its_line(command, text, space, words):
+    task = "Task(data=data, model=model, optimizer=sgd)"
+    code, _, message = command(text, space=space.replace("TASK", task))
+    assert code == 2 and all(word in message for word in words), message
 
 
 def test_a_function_that_cannot_be_sent_is_named(command):
@@ -479,14 +529,14 @@ class TestDryRun:
 def test_what_was_not_tried_is_said(command, monkeypatch):
     monkeypatch.setattr(preflight, "BUDGET_S", 0)
     code, out, _ = command()
-    assert code == "searched" and out.startswith("preflight: tried 1 setting in ")
-    assert "not tried: width=8, lr=0.1\n" in out
+    assert code == "searched" and out.startswith("preflight passed: tried 1 setting in ")
+    assert "not tried, to save time: width=8, lr=0.1\n" in out
 
 
 def test_a_large_model_is_tried_once_and_its_checkpoint_without_its_weights(command, monkeypatch):
     monkeypatch.setattr(preflight, "LARGE_MODEL", 10)
     code, out, _ = command()
-    assert code == "searched" and "not tried: loading a checkpoint, width=8, lr=0.1\n" in out
+    assert code == "searched" and "not tried, to save time: loading a checkpoint, width=8, lr=0.1\n" in out
     text, task, words, _ = MISTAKES["state that is no data"]
     code, _, message = command(text, **task)
     assert code == 2 and words[0] in message
@@ -511,7 +561,10 @@ def test_what_takes_long_is_said_with_the_line(command, monkeypatch):
 @pytest.mark.parametrize(
     "task, words",
     [
-        (dict(batch_size="1000"), "batch_size 1000 is above the 81 training examples: each epoch is one batch"),
+        (
+            dict(batch_size="1000"),
+            "batch_size 1000 is above the 81 training examples (20 of 101 are for validation): each epoch is one batch",
+        ),
         (dict(model="lambda config: nn.Sequential(nn.Linear(4, 3), nn.Softmax())"), "give softmax its dim=1"),
     ],
 )

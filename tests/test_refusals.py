@@ -72,7 +72,7 @@ def test_help_leaves_out_empty_defaults(capsys):
 @pytest.mark.parametrize(
     ("main", "argv", "message"),
     [
-        (report, ["nothing"], "no experiment 'nothing' in results; give its --results"),
+        (report, ["nothing"], "no experiment 'nothing' in results; this folder has no experiments"),
         (report, [], "give NAME (see --help)"),
         (audit, ["nothing"], "no experiment 'nothing' in results"),
         (audit, ["x", "--trials", "many"], "--trials many: must be a whole number (see --help)"),
@@ -224,11 +224,11 @@ FILES = [
     ("", "has no space = Space(...)"),
     (
         "space = Space(params={'lr': [0.1, 1]}, train=train)",
-        "parameter 'lr': list [0.1, 1]; did you mean tune.choice([0.1, 1])?",
+        "parameter 'lr' (line 4): list [0.1, 1]; did you mean tune.choice([0.1, 1])?",
     ),
     (
         "space = Space(params={'l': tune.choice([])}, train=train)",
-        "parameter 'l': tune.choice([]) has no values",
+        "parameter 'l' (line 4): tune.choice([]) has no values",
     ),
     ("space = Space(params={'x': tune.loguniform(1, 0.1)}, train=train)", "x"),
     ("space = Space(params={'x': tune.loguniform(0, 1)}, train=train)", "0"),
@@ -236,7 +236,7 @@ FILES = [
     ("space = Space(params={'x': tune.randint(3, 3)}, train=train)", "range 3..3 is reversed or empty"),
     ("space = Space(params=[('x', tune.uniform(0, 1))], train=train)", "params is a list: must be a dict"),
     ("space = Space(params={1: tune.uniform(0, 1)}, train=train)", "parameter 1: a name is a string without '/'"),
-    ("space = Space(params={'a/b': tune.uniform(0, 1)}, train=train)", "parameter 'a/b': a name is a string"),
+    ("space = Space(params={'a/b': tune.uniform(0, 1)}, train=train)", "parameter 'a/b' (line 4): a name is a string"),
     ("space = Space(params={'x': tune.uniform(0, 1)}, train='mine')", "train='mine': must be a function"),
     ("space = Space(params={'x': tune.uniform(0, 1)}, train=lambda a, b: 3)", "must be a function of one argument"),
     ("space = Space(params={'x': tune.uniform(0, 1)}, train=train, metric='')", "--metric '': give the name"),

@@ -122,5 +122,13 @@ if logging.lastResort:  # it prints the warnings, because tuner's commands confi
 
 def nearest(given: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` with the nearest known name; empty if none is near."""
-    close = difflib.get_close_matches(given, list(known), n=1)
+    names = list(known)
+    short = [name for name in names if given in _shortened(name) or name in _shortened(given)]
+    close = difflib.get_close_matches(given, names, n=1) or short
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _shortened(name: str) -> set[str]:
+    """The usual short forms of a name: `lr` of `learning_rate`, `acc` of `accuracy`."""
+    initials = "".join(word[:1] for word in name.split("_"))
+    return {initials if "_" in name else name, *(name[:end] for end in range(3, len(name)))}

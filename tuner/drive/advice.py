@@ -7,9 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import nearest
+from tuner.training.data import Splits
 
+# The arguments with which a trial calls the functions of a task; the loss and the metrics get outputs and targets.
+ARGUMENTS = {
+    **dict.fromkeys(("model", "train"), "config"),
+    **dict.fromkeys(("prepare", "augment"), "inputs"),
+    "optimizer": "parameters, config",
+    "schedule": "optimizer, config, max_epochs",
+    "data": "data_dir",
+}
+NEGATIVE = "class numbers start at 0: renumber them; to ignore -1, give loss=nn.CrossEntropyLoss(ignore_index=-1)"
 # Words of an error's text -> what to do; the first entry whose words all occur counts.
 KNOWN = {
+    ("out of bounds", "Target -"): NEGATIVE,
     ("out of bounds", "Target"): (
         "class numbers go from 0 to the number of outputs - 1: renumber them, or give the model more outputs"
     ),
@@ -40,12 +51,14 @@ KNOWN = {
     (
         "leaf Variable that requires grad",
         "in-place",
-    ): "write y = weight + 1 in forward, not weight += 1",
+    ): "in forward, use a new value, w = weight + 1, not weight += 1",
     ("modified by an inplace operation",): "write y = y + 1 instead of y += 1, and relu(y) instead of relu_(y)",
     ("ReduceLROnPlateau.step()",): (
-        "a Task steps its schedule without a metric: use another one, such as CosineAnnealingLR, or Space(train=...)"
+        "a Task steps its schedule once per epoch, without a metric: use another one, such as "
+        "CosineAnnealingLR(optimizer, max_epochs)"
     ),
-    ("tried to allocate",): "this machine has less memory: make the model or the batch smaller",
+    ("not supported between instances of 'str' and",): "a text is where a number must be: write it without quotes",
+    ("not supported between", "and 'str'"): "a text is where a number must be: write it without quotes",
     ("NVIDIA",): "leave out .cuda() and .to('cuda'): tuner moves the model and the data to the trial's device",
     ("not compiled with CUDA",): (
         "leave out .cuda() and .to('cuda'): tuner moves the model and the data to the trial's device"
@@ -56,11 +69,17 @@ KNOWN = {
 }
 
 
-def advice_on(error: BaseException, config: Mapping[str, Any], num: int = 0) -> str:
+def arguments_of(name: str) -> str:
+    """The arguments of a function that is named as in errors, such as `metrics['acc']` or `model(config)`."""
+    return ARGUMENTS.get(name.partition("(")[0], "outputs, targets")
+
+
+def advice_on(error: BaseException, config: Mapping[str, Any], name: str = "", last_batch: str = "") -> str:
     """What to do about an error that users often make; empty for others.
 
     Args:
-        num: the number of training examples.
+        name: the function that raised it, as errors name it.
+        last_batch: what to do about a batch of one example; empty for an error outside of a model's forward pass.
     """
     text = str(error)
     if config and isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
@@ -76,11 +95,37 @@ def advice_on(error: BaseException, config: Mapping[str, Any], num: int = 0) -> 
     if "must be Tensor, not tuple" in text or "must be Tensor, not list" in text or "'tuple' object has no" in text:
         return "the model returns several values: return the scores alone, or take them apart in Task(loss=...)"
     if "Expected more than 1 value per channel" in text:
-        return f"the last batch of an epoch has 1 of the {num} training examples: change batch_size, or leave one out"
+        return last_batch
+    if name and isinstance(error, TypeError) and "positional argument" in text and _at_call(error):
+        return f"write it as lambda {arguments_of(name)}: ..."
+    if isinstance(error, MemoryError) or "tried to allocate" in text:
+        what = "the model or the batch" if last_batch else "this array or layer"
+        return f"this machine has less memory: make {what} smaller"
     texts = [name for name, value in config.items() if isinstance(value, str) and is_number(value)]
     if texts and ("str" in text or "not supported between" in text):
-        return f"{texts[0]} is the text {config[texts[0]]!r}: write the number without quotes in params"
+        return f"parameter {texts[0]!r} is the text {config[texts[0]]!r}: write the number without quotes in params"
     return next((advice for words, advice in KNOWN.items() if all(word in text for word in words)), "")
+
+
+def counted(splits: Splits) -> str:
+    """The number of training examples, and of those held out."""
+    num, held_out = len(splits.train), len(splits.validation or ())
+    return f"{num} training examples ({held_out} of {num + held_out} are for validation)"
+
+
+def batch_of_one(splits: Splits, size: int) -> str:
+    """What to do about a batch of one example, which batch norm cannot train on."""
+    num = len(splits.train)
+    other = next((each for each in range(size + 1, num) if num % each != 1), num)
+    return (
+        f"a batch has 1 of the {counted(splits)}: give another batch_size, such as {other}, "
+        "or leave one example out of the data"
+    )
+
+
+def _at_call(error: BaseException) -> bool:
+    """Whether tuner's own call raised the error, rather than a line of the function."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is None
 
 
 def is_number(text: str) -> bool:

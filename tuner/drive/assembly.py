@@ -33,7 +33,7 @@ from tuner.record.events import Event
 from tuner.record.journal import Journal, Ledger
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
-from tuner.spec.spaces import LoadedSpace
+from tuner.spec.spaces import LoadedSpace, metric_option
 from tuner.training.trial_spec import TrialSpec
 
 
@@ -84,6 +84,7 @@ def assemble(
         tuple(loaded_space.space.mutable),
         resumed=bool(history),
         concurrent=None if pbt else nodes.concurrent,
+        metric_option=metric_option(loaded_space, experiment.metric),
     )
 
     def replayed(source: Proposals) -> list[Trial]:

@@ -69,6 +69,7 @@ class JournalingScheduler(TrialScheduler):
 
     Args:
         concurrent: returns how many trials may run at once; paused trials wait until fewer run. None = Ray's limit.
+        metric_option: how error texts name the option or the argument that chose the metric.
     """
 
     def __init__(
@@ -80,10 +81,11 @@ class JournalingScheduler(TrialScheduler):
         mutable: tuple[str, ...],
         resumed: bool = False,
         concurrent: Callable[[], int] | None = None,
+        metric_option: str = "",
     ) -> None:
         super().__init__()
         self._inner, self._experiment, self._journal, self._halt = inner, experiment, journal, halt
-        self._mutable = mutable
+        self._mutable, self._metric_option = mutable, metric_option or f"--metric {experiment.metric}"
         self._explain = Explainer(inner, experiment.metric, experiment.mode)
         self._judged_any = resumed
         self._judged: dict[str, int] = {}  # trial -> the last epoch that was judged; empty with pbt
@@ -250,17 +252,17 @@ class JournalingScheduler(TrialScheduler):
         if isinstance(value, (int, float)) and not isinstance(value, bool) and (self._judged_any or not missing):
             return ""
         names = ", ".join(sorted(metrics.keys() - USAGE)) or "nothing"
-        option, name = "--metric", self.metric
+        option, name = self._metric_option, self.metric
         if self.metric in metrics and missing:
-            option, name = "--stop", missing[0]
+            option, name = f"--stop {missing[0]}", missing[0]
         if name not in metrics:
             what = f"reports no {name!r} at epoch {epoch}; it reports {names}"
         else:
             what = f"reports {self.metric!r} as {value!r} at epoch {epoch}, which is not a number"
         if not self._judged_any:
-            hint = nearest(name, metrics.keys() - USAGE) or f"; give one of these as {option}"
+            hint = nearest(name, metrics.keys() - USAGE) or "; give one of these, or report it"
             hint = hint if name not in metrics else "; report a number"
-            self._halt.refuse(RequestError(f"{option} {name}: trial {trial_id} {what}{hint}"))
+            self._halt.refuse(RequestError(f"{option}: trial {trial_id} {what}{hint}"))
         return f"the trial {what}"
 
     def _decide(

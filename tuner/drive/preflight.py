@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from tuner.drive.advice import advice_on, described
+from tuner.drive.advice import NEGATIVE, advice_on, arguments_of, batch_of_one, counted, described
 from tuner.drive.patience import patience
 from tuner.errors import OUT_OF_MEMORY, RequestError, say
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import nested
 from tuner.spec.space import Space
-from tuner.spec.spaces import place_of, place_raised, said, with_place
+from tuner.spec.spaces import line_written, place_of, place_raised, said, with_line, with_place
 from tuner.training.data import Arrays, DataError, Part, Splits, read_examples
 from tuner.training.task import Task
 
@@ -71,6 +71,7 @@ class Tries:
     losses: list[float] = field(default_factory=list)  # of the first batch of each setting, before any update
     broken: bool = False  # whether any batch had a loss that is not finite
     left_out: list[str] = field(default_factory=list)
+    forward: str = ""  # where the user's code defines the forward pass
 
     @property
     def late(self) -> bool:
@@ -94,7 +95,7 @@ def check(request: Request) -> None:
             return
         values = ", ".join(f"{name}={shown(value)}" for name, value in domains.leaves(tries.tried))
         parts = [f"{failed.part} {failed.problem}", failed.advice, f"tried with {values}" if values else ""]
-        text = "; ".join(part for part in parts if part)
+        text = with_line("; ".join(part for part in parts if part), request.loaded_space.path)
         raise RequestError(f"--space {request.experiment.space}: {text}") from failed
 
 
@@ -115,7 +116,8 @@ def check_task(request: Request, task: Task, splits: Splits, tries: Tries) -> No
     if tries.left_out:
         settled, left_out = "s" if tries.num > 1 else "", ", ".join(dict.fromkeys(tries.left_out))
         seconds = time.perf_counter() - tries.began
-        say(f"preflight: tried {tries.num} setting{settled} in {seconds:.1f} s; not tried: {left_out}")
+        tried = f"tried {tries.num} setting{settled} in {seconds:.1f} s"
+        say(f"preflight passed: {tried}; not tried, to save time: {left_out}")
 
 
 def forgiven(problem: str, request: Request) -> bool:
@@ -129,7 +131,13 @@ def forgiven(problem: str, request: Request) -> bool:
 
 
 def shown(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else repr(value) if isinstance(value, str) else str(value)
+    return (
+        str(float(f"{value:.5g}"))
+        if isinstance(value, float)
+        else repr(value)
+        if isinstance(value, str)
+        else str(value)
+    )
 
 
 @contextlib.contextmanager
@@ -143,7 +151,7 @@ def silence() -> Iterator[list[warnings.WarningMessage]]:
     def leave(status: int) -> NoReturn:
         if os.getpid() != process:  # a loader process that has been forked
             ends(status)
-        raise SystemExit(status)
+        raise SystemExit(f"os._exit({status})")
 
     os._exit = leave
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -157,7 +165,10 @@ def silence() -> Iterator[list[warnings.WarningMessage]]:
 
 WARNINGS = {  # a part of torch's warning -> the part of the task, and what to do
     "Using a target size": ("loss", "give targets the shape of the outputs; else the loss compares every pair of them"),
-    "Implicit dimension choice": ("model", "give softmax its dim=1, the dimension of the classes"),
+    "Implicit dimension choice": (
+        "model",
+        "give softmax its dim=1, the dimension of the classes; cross-entropy wants scores without softmax",
+    ),
 }
 
 
@@ -240,7 +251,9 @@ def check_parts(request: Request) -> None:
         from torch import nn
 
         if isinstance(space.task.model, nn.Module):
-            raise Failed("Task(model=...)", "is a module, not a function", "write model=lambda config: Net(...)")
+            line = line_written(request.loaded_space.path, "model", "Task")
+            part = f"Task(model=...){line and f' ({request.loaded_space.path}, {line})'}"
+            raise Failed(part, "is a module, not a function", "write model=lambda config: Net(...)")
     functions |= {f"metrics[{name!r}]": metric for name, metric in metrics.items()}
     for name, function in functions.items():
         sendable(name, function, cloudpickle)
@@ -268,7 +281,8 @@ def sendable(name: str, value: Any, cloudpickle: Any) -> None:
         kind = type(known[variable]).__name__ if variable in known else kind
         uses = f"uses {variable!r}, {FILES.get(kind, f'a {kind}')}, which cannot be sent"
     part = f"{name}{place_of(value)}"
-    raise Failed(part, f"{uses} to a worker process ({problem})", "create such objects inside the function")
+    where = "its __getitem__" if name.startswith("the ") else f"the function that takes ({arguments_of(name)})"
+    raise Failed(part, f"{uses} to a worker process ({problem})", f"create such objects inside {where}")
 
 
 FILES = dict.fromkeys(("TextIOWrapper", "BufferedReader", "BufferedWriter", "FileIO"), "an open file")
@@ -350,7 +364,7 @@ def try_setting(request: Request, task: Task, splits: Splits, tries: Tries) -> N
     try:
         batch_size = checked_batch_size(whole.get("batch_size", task.batch_size))
     except ValueError as error:
-        raise Failed("Task or params:", str(error)) from error
+        raise Failed("parameter 'batch_size':" if "batch_size" in whole else "Task:", str(error)) from error
     small = replace(splits, train=batch_of(splits.train, "train", batch_size))
     assert splits.validation is not None
     small = replace(small, validation=batch_of(splits.validation, "validation", batch_size), test=None)
@@ -361,17 +375,17 @@ def try_setting(request: Request, task: Task, splits: Splits, tries: Tries) -> N
             Training(watched, config, small, seed=0, max_epochs=experiment.max_epochs, precision=experiment.precision)
         ) as training:
             check_parameters(training, task)
-            watch_model(training, task, len(splits.train), outputs, tries)
+            watch_model(training, task, batch_of_one(splits, batch_size), outputs, tries)
             training.run_epoch()
             check_state(training, tries)
     except (Failed, Late):
         raise
     except (Exception, SystemExit) as error:
-        raise failed_step(error, task, whole) from error
+        raise failed_step(error, task, whole, tries.forward) from error
     check_classes(task, splits, outputs[-1] if outputs else None)
 
 
-def failed_step(error: BaseException, task: Task, config: Config) -> Failed:
+def failed_step(error: BaseException, task: Task, config: Config, forward: str) -> Failed:
     """What to say about an error of a training step that no function of the task raised, such as its backward pass."""
     text, advice = said(error), advice_on(error, config)
     if "does not require grad" in text:
@@ -379,7 +393,9 @@ def failed_step(error: BaseException, task: Task, config: Config) -> Failed:
         return Failed(f"{name}{place_of(function) or place_of(task.model)}", "has no gradient", advice)
     if "modified by an inplace operation" in text:
         problem = "or the loss changes a value in place that the backward pass needs"
-        return Failed(f"the model{place_of(task.model)}", problem, advice)
+        return Failed(f"the forward pass{forward or place_of(task.model)}", problem, advice)
+    if "LROnPlateau" in text:
+        return Failed(f"the schedule{place_of(task.schedule)}", f"raises {with_place(error)}", advice)
     return Failed("a training step", f"raises {with_place(error)}", advice)
 
 
@@ -396,18 +412,18 @@ def check_parameters(training: Training, task: Task) -> None:
 def check_lengths(splits: Splits, space: Space) -> None:
     """Checks that no part is empty, and warns if each epoch is a single batch."""
     parts = {"train": splits.train, "validation": splits.validation, "test": splits.test}
+    assert space.task is not None
     advice = {"validation": "give more examples, or Splits(validation=...)", "test": "leave it out, or give some"}
     for name, part in parts.items():
         if part is not None and len(part) == 0:
             raise Failed(
-                f"the {name} part of the data",
+                f"the {name} part of the data{place_of(space.task.data)}",
                 "has no examples",
                 advice.get(name, "the data function must return some"),
             )
-    assert space.task is not None
     size = splits.constants.get("batch_size", space.declared.get("batch_size", space.task.batch_size))
-    if isinstance(size, int) and size > (num := len(splits.train)):
-        logger.warning("batch_size %d is above the %d training examples: each epoch is one batch", size, num)
+    if isinstance(size, int) and size > len(splits.train):
+        logger.warning("batch_size %d is above the %s: each epoch is one batch", size, counted(splits))
 
 
 def check_losses(tries: Tries, splits: Splits, task: Task) -> None:
@@ -417,8 +433,8 @@ def check_losses(tries: Tries, splits: Splits, task: Task) -> None:
         return
     advice = "look for log(0), a division by 0 or a square root of 0 in the model and the loss"
     if row is not None:
-        advice = f"the train part has NaN or infinite values, the first in its example {row}: replace or drop them"
-        place = place_of(task.data)
+        problem = f"have NaN or infinite values, the first in example {row} (counted from 0) of the {counted(splits)}"
+        raise Failed(f"the train data{place_of(task.data)}", problem, "replace or drop them: np.isfinite finds them")
     raise Failed(f"the loss{place or place_of(task.model)}", "is not a finite number on the first batch", advice)
 
 
@@ -471,13 +487,14 @@ def watched_task(task: Task, config: Config, tries: Tries) -> Task:
             except (Exception, SystemExit) as error:
                 place = "" if place_raised(error) else place_of(function)
                 given = got(arguments, with_places=not (place or place_raised(error)))
-                advice = "; ".join(filter(None, [given, advice_on(error, config)]))
+                advice = "; ".join(filter(None, [given, advice_on(error, config, name)]))
                 raise Failed(name, f"raises {with_place(error)}{place}", advice) from error
             if "loss" in name and fits(value):
                 tries.losses += [float(value)] if len(tries.losses) < tries.num else []
                 tries.broken = tries.broken or not math.isfinite(float(value))
             if not fits(value):
-                raise Failed(f"{name}{place_of(function)}", f"returns {described(value)}", f"return {wanted}")
+                made = f"an object: {value.__name__}(...)" if isinstance(value, type) else wanted
+                raise Failed(f"{name}{place_of(function)}", f"returns {described(value)}", f"return {made}")
             return value
 
         return call
@@ -541,9 +558,10 @@ def number(value: Any) -> bool:
         return False
 
 
-def watch_model(training: Training, task: Task, num: int, outputs: list[Any], tries: Tries) -> None:
+def watch_model(training: Training, task: Task, of_one: str, outputs: list[Any], tries: Tries) -> None:
     """Makes the forward pass raise a Failed with its name and inputs; `outputs` then holds its last outputs."""
     forward = training.model.forward
+    tries.forward = place_of(forward)
 
     def call(*inputs: Any, **options: Any) -> Any:
         if tries.late:
@@ -554,7 +572,7 @@ def watch_model(training: Training, task: Task, num: int, outputs: list[Any], tr
         except (Exception, SystemExit) as error:
             place = place_raised(error) or place_of(task.model)
             advice = f"it gets inputs of {described(inputs[0])}"
-            if more := advice_on(error, training.config, num):
+            if more := advice_on(error, training.config, last_batch=of_one):
                 advice += f"; {more}"
             raise Failed("the model", f"raises {type(error).__name__}: {said(error)}{place}", advice) from error
 
@@ -602,7 +620,9 @@ def check_classes(task: Task, splits: Splits, outputs: Any) -> None:
         if low < 0 or high >= outputs.shape[1]:
             count = outputs.shape[1]
             raise Failed(
-                f"the {name} targets",
+                f"the {name} targets{place_of(task.data)}",
                 f"go from {low} to {high}, but the model has {count} outputs",
-                f"class numbers go from 0 to {count - 1}: renumber the targets, or give the model more outputs",
+                NEGATIVE
+                if low < 0
+                else f"class numbers go from 0 to {count - 1}: renumber the targets, or give the model more outputs",
             )

@@ -38,11 +38,12 @@ from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, option, words
 from tuner.spec.facts import facts_of, space_facts
 from tuner.spec.places import is_uri, local_root
 from tuner.spec.resources import Resources, resources_of
-from tuner.spec.spaces import LoadedSpace, find_space, place_of, place_raised, with_place
+from tuner.spec.spaces import LoadedSpace, find_space, metric_option, place_of, place_raised, with_place
 from tuner.training.data import DataError, Splits
 from tuner.views.report import write_report
 
 logger = logging.getLogger(__name__)
+RETURNS = "the function returns Splits(train=Arrays(inputs, targets))"
 
 
 @dataclass(frozen=True)
@@ -190,13 +191,14 @@ def checked_request(
     reported = loaded_space.space.reported()
     if reported is not None and experiment.metric not in reported:
         raise RequestError(
-            f"--metric {experiment.metric}: space {experiment.space!r} reports {', '.join(sorted(reported))}"
-            f"{nearest(experiment.metric, reported)}"
+            f"{metric_option(loaded_space, experiment.metric)}: space {experiment.space!r} reports "
+            f"{', '.join(sorted(reported))}{unknown_metric(experiment, reported)}"
         )
     unknown = [name for name in experiment.limits if reported is not None and name not in {*reported, *USAGE, EPOCH}]
     if unknown:
         known = sorted(reported or ())
-        raise RequestError(f"--stop {unknown[0]}: the space reports {', '.join(known)}{nearest(unknown[0], known)}")
+        given = f"--stop {unknown[0]}={experiment.limits[unknown[0]]:g}"
+        raise RequestError(f"{given}: the space reports {', '.join(known)}{nearest(unknown[0], known)}")
     check_strategy(experiment, loaded_space)
     if experiment.address:
         check_head(experiment.address)
@@ -205,6 +207,14 @@ def checked_request(
     writable(local_root(experiment.results))
     resources = resources_of(experiment, [local_cluster()]) if here and not experiment.address else None
     return Request(experiment, loaded_space, facts, history, resources, wandb_mode(experiment.wandb))
+
+
+def unknown_metric(experiment: Experiment, reported: set[str]) -> str:
+    """What to do about a metric that a task does not report."""
+    name = experiment.metric
+    hint = nearest(name, reported) or f"; give one of these, or add it to the Task: metrics={{{name!r}: ...}}"
+    more = " (with mode max if larger is better)" if experiment.mode == "min" and "loss" not in name else ""
+    return hint + more
 
 
 def check_strategy(experiment: Experiment, loaded_space: LoadedSpace) -> None:
@@ -252,9 +262,19 @@ def load_data(request: Request) -> Request:
         raise RequestError(str(error)) from error
     except (Exception, SystemExit) as error:
         if not experiment.data_dir and misses_folder(error):
-            raise RequestError(f"{function} needs a folder: give --data-dir DIR ({with_place(error)})") from error
-        folder = f"correct --data-dir {experiment.data_dir}" if experiment.data_dir else "give its folder by --data-dir"
-        advice = advice_on(error, {}) or f"correct the function, or {folder}"
+            raise RequestError(
+                f"{function} needs a folder: give --data-dir DIR ({with_place(error)}); {RETURNS}"
+            ) from error
+        advice = advice_on(error, {}) or "correct the function"
+        if isinstance(error, (OSError, SystemExit)) and "--data-dir" not in advice:
+            folder = (
+                f"correct --data-dir {experiment.data_dir}"
+                if experiment.data_dir
+                else "if it needs a folder, give --data-dir DIR"
+            )
+            advice += f"; {folder}"
+        if isinstance(error, OSError):
+            advice += f"; {RETURNS}"
         raise RequestError(f"{function} raises {with_place(error)}; {advice}") from error
     facts = {**request.facts, "data": {"source": splits.source, "notice": splits.notice}}
     return replace(request, splits=splits, facts=facts)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
+import contextlib
 import hashlib
 import importlib
 import importlib.util
@@ -25,7 +27,7 @@ NOT_THE_USERS = ("<", str(Path(__file__).parent.parent) + os.sep, os.path.dirnam
 FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTILINE)  # of Python's tracebacks
 MOST_TRACEBACK = 100_000  # characters of a printed traceback that are read, from its end
 
-MOST_MESSAGE = 500  # characters of a user's error that a line quotes
+MOST_MESSAGE = 200  # characters of a user's error that a line quotes
 
 WITH_SWEEPS = "tuner.integrations.wandb"  # a file that imports it may declare its space as a sweep
 MAIN = "__main__"  # a space that is defined in a script or a notebook is named `__main__:VARIABLE`
@@ -229,7 +231,7 @@ def _import_file(path: Path) -> ModuleType:
         module.space = declared.space  # type: ignore[attr-defined]
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise RequestError(f"--space {path}: {_where(error)}") from error
+        raise RequestError(f"--space {path}: {_where(error, path)}") from error
     return module
 
 
@@ -237,14 +239,14 @@ def _module_name(value: object) -> str:
     return value.__name__ if isinstance(value, ModuleType) else ""
 
 
-def _where(error: BaseException) -> str:
+def _where(error: BaseException, path: Path | None = None) -> str:
     """The error with the file and line in the user's code that raised it, if any did (see `users_place`)."""
     if isinstance(error, SyntaxError):
         place = f" ({error.filename}, line {error.lineno})" if error.lineno else ""
         return f"does not parse: {error.msg}{place}"
     if isinstance(error, ValueError) and "null bytes" in str(error):  # no SyntaxError before Python 3.11.4
         return f"does not parse: {error}"
-    return f"does not import: {with_place(error)}{_advice(error)}"
+    return f"does not import: {with_line(with_place(error), path)}{_advice(error)}"
 
 
 def _advice(error: BaseException) -> str:
@@ -254,7 +256,10 @@ def _advice(error: BaseException) -> str:
     if "relative import" in str(error):
         return "; a file that is given by its path is in no package: import without the leading dot"
     if isinstance(error, SystemExit):
-        return "; a space file is imported, so it must not exit: put what runs under if __name__ == '__main__':"
+        what = "a space file is imported, so it must not exit: put what runs"
+        if any(frame.filename == argparse.__file__ for frame in traceback.extract_tb(error.__traceback__)):
+            what = "the file parses a command line, but tuner imports it without arguments: put the parsing"
+        return f"; {what} under if __name__ == '__main__':"
     return ""
 
 
@@ -266,6 +271,33 @@ def place_of(function: object) -> str:
     if code is None or _is_foreign(code.co_filename):
         return ""
     return f" ({code.co_filename}, line {code.co_firstlineno})"
+
+
+def line_written(path: Path | None, name: str, call: str = "") -> str:
+    """`line 7`, the last in a file that names a key of a dict or, with `call`, an argument of that call; else empty."""
+    lines: list[int] = []
+    with contextlib.suppress(OSError, SyntaxError, ValueError):
+        for node in ast.walk(ast.parse(path.read_text())) if path else ():
+            if call and isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == call:
+                lines += [each.value.lineno for each in node.keywords if each.arg == name]
+            elif not call and isinstance(node, ast.Dict):
+                lines += [key.lineno for key in node.keys if isinstance(key, ast.Constant) and key.value == name]
+    return f"line {max(lines)}" if lines else ""
+
+
+def with_line(text: str, path: Path | None) -> str:
+    """A text with the line of the parameter that it names: `parameter 'lr' (line 7): ...`."""
+    match = re.search(r"\bparameter '([^']+)'", text)
+    line = match and line_written(path, match[1])
+    return f"{text[: match.end()]} ({line}){text[match.end() :]}" if match and line else text
+
+
+def metric_option(space: LoadedSpace, metric: str) -> str:
+    """Where a search has its metric from: `metric='loss' (my_space.py, line 7)` of the Space, or `--metric loss`."""
+    if metric != space.space.metric:
+        return f"--metric {metric}"
+    line = line_written(space.path, "metric", "Space")
+    return f"metric={metric!r}{line and f' ({space.path}, {line})'}"
 
 
 def with_place(error: BaseException) -> str:

@@ -292,5 +292,8 @@ def as_measure(metric: Callable[[Any, Tensor], Any]) -> Callable[[Any, Tensor], 
 def checked_batch_size(value: object) -> int:
     """The batch size as an int (searchers may propose numpy integers); raises a ValueError unless it is at least 1."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ValueError(f"batch_size is {value!r}: give an integer of at least 1")
+        kind = (
+            ", a float: tune.randint(8, 33) or tune.choice([8, 16]) gives integers" if isinstance(value, float) else ""
+        )
+        raise ValueError(f"batch_size is {value!r}{kind or ': give an integer of at least 1'}")
     return int(value)
