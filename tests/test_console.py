@@ -82,8 +82,19 @@ def test_a_domain_is_told_in_a_word(declared, text):
 @pytest.mark.parametrize(("max_epochs", "factor"), [(8, 2), (10, 2), (81, 3), (1, 2)])
 def test_the_plan_says_how_many_trials_hyperband_never_stops(max_epochs, factor):
     experiment = Experiment(searcher="random", scheduler="hyperband", max_epochs=max_epochs, reduction_factor=factor)
-    theirs = HyperBandScheduler(max_t=max_epochs, reduction_factor=factor)._get_n0(0)
-    assert console.schedule(experiment).endswith(f"the first {theirs} trials are never stopped")
+    theirs = HyperBandScheduler(max_t=max_epochs, reduction_factor=factor)
+    sizes = [theirs._get_n0(s) for s in range(theirs._s_max_1) if theirs._get_r0(s)]
+    assert console.bracket_sizes(experiment) == sizes
+    said = f"the first {sizes[0]} of every {sum(sizes)} trials are never stopped"
+    assert console.schedule(experiment).endswith(said)
+
+
+def test_a_note_says_that_hyperband_compares_few_trials_if_few_run_at_once():
+    experiment = Experiment(searcher="random", scheduler="hyperband", max_epochs=9, reduction_factor=3)
+    (note,) = console.notes_on_brackets(experiment, 2)
+    assert "2 trials at once and brackets of 5, 9 stop few trials or none" in note
+    assert console.notes_on_brackets(experiment, 9) == []
+    assert console.notes_on_brackets(Experiment(), 1) == []
 
 
 def test_the_first_lines_name_the_data_and_its_notice(tmp_path):
@@ -180,7 +191,7 @@ def test_failed_trials_are_tried_again_after_the_code_was_changed(tmp_path):
     ]
     for before, line in [
         (sha256, "resumed: 0 trials continue, 1 done, 5 still to come"),
-        ("other", "resumed: 1 trials continue (1 that had failed, as the code has changed), 0 done, 5 still to come"),
+        ("other", "resumed: 1 trial continue (1 that had failed, as the code has changed), 0 done, 5 still to come"),
     ]:
         begun = {"event": "experiment_started", "max_epochs": 8, "space_sha256": before}
         assert console.heading(replace(request, history=[begun, *failed]))[-1] == line

@@ -424,7 +424,7 @@ class Halving(Search):
 def test_hyperband_explains_each_pause_and_each_stop(tmp_path, mode, sign):
     search = Halving(tmp_path / "j", mode=mode)
     waits = "waits at rung 2 for the other trials of its bracket"
-    missed = f"is worse than the cutoff {sign * 0.2} of the 4 trials recorded at rung 2"
+    missed = f"is not among the best 2 of the 5 trials of its bracket at rung 2; the worst of them has {sign * 0.2}"
     stops = ((3, 0.5), (5, 0.4), (7, 0.3))
     assert search.halve(sign) == [
         *((number, "pause", 2, 1, None, number - 3, waits) for number in (3, 4, 5, 6)),
@@ -439,9 +439,7 @@ def test_hyperband_explains_a_trial_that_continues_at_once(tmp_path):
     for number, loss in ((3, 5.0), (4, 4.0), (5, 3.0), (6, 2.0)):
         search.report(number, 2, loss=loss)
     assert search.report(7, 2, loss=1.0) == CONTINUE
-    assert (
-        search.decisions()[-1]["reason"] == "loss 1 is not worse than the cutoff 2 of the 4 trials recorded at rung 2"
-    )
+    assert search.decisions()[-1]["reason"] == "loss 1 is among the best 2 of the 5 trials of its bracket at rung 2"
     assert search.report(7, 3, loss=1.0) == CONTINUE
     assert search.decisions()[-1]["epoch"] == 2  # between two rungs nothing is decided
 

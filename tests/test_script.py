@@ -135,7 +135,7 @@ copied = pickle.loads(pickle.dumps(Own()))
 def test_a_parameter_that_would_reach_nothing_is_refused(tmp_path):
     text = 'from tuner import script, tune\nscript({"learning_rat": tune.uniform(0, 1)})\nlearning_rate = 0.1\n'
     with pytest.raises(
-        RequestError, match="'learning_rat' would reach nothing .* did you mean 'learning_rate'.*line 2"
+        RequestError, match="'learning_rat' .line 2. would reach nothing .* did you mean 'learning_rate'.*line 2"
     ):
         find_space(str(written(tmp_path, text)))
     with pytest.raises(RequestError, match="would reach nothing"):  # a comment, or a value that is computed

@@ -100,12 +100,12 @@ def test_a_missing_file_is_told():
         ),
         (
             HEAD + "space = Space(params={'l': tune.choice([])}, train=train)\n",
-            "parameter 'l': tune.choice([]) has no",
+            "parameter 'l' (line 9): tune.choice([]) has no",
             9,
         ),
         (
             HEAD + "space = Space(params={'x': tune.uniform(2, 1)}, train=train)\n",
-            "parameter 'x': range 2",
+            "parameter 'x' (line 9): range 2",
             9,
         ),
         (HEAD + "space = Space(params={'x': tune.loguniform(0, 1)}, train=train)\n", "", 9),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -147,6 +149,12 @@ def in_python() -> Iterator[None]:
 
 def _moved(space: AnySpace | tune.Tuner | None, options: dict[str, Any]) -> tuple[AnySpace | None, dict[str, Any]]:
     """The space and options of a search; those that a `tune.Tuner` declares if one is given."""
+    if inspect.isroutine(space) or isinstance(space, functools.partial):
+        name = getattr(getattr(space, "func", space), "__name__", "train")
+        raise RequestError(
+            f"search({name}, ...): give a space, as search(Space(params={{...}}, train={name}, metric=...), ...), "
+            f"or the tune.Tuner of a script that was written for Ray Tune"
+        )
     if type(space).__module__ != "ray.tune.tuner":
         return cast("AnySpace | None", space), options
     from tuner.engine.moved import moved
@@ -162,6 +170,10 @@ def _moved(space: AnySpace | tune.Tuner | None, options: dict[str, Any]) -> tupl
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options as values of Experiment's fields; raises RequestError for an unknown option."""
     for name in options:
+        if name in ("params", "train", "task", "mutable", "callbacks"):
+            raise RequestError(
+                f"search() has no option {name!r}: it is part of the space: search(Space({name}=..., ...))"
+            )
         if name not in NAMES:
             raise RequestError(f"search() has no option {name!r}{nearest(name, NAMES) or f'; it has {_listed()}'}")
     checked = dict(options)

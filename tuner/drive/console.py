@@ -19,7 +19,7 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.places import is_uri
 from tuner.spec.script import Script
 from tuner.spec.spaces import is_live, is_path
-from tuner.views.labels import figures, setting
+from tuner.views.labels import figures, setting, trials
 
 if TYPE_CHECKING:
     from tuner.drive.session import Done, Request
@@ -40,7 +40,8 @@ def plan(request: Request) -> list[str]:
     if e.time_budget:
         lines[-1] += f", and at most {e.time_budget}"
     if resources:
-        lines += [f"resources   {per_trial(resources)}; {resources.concurrent} trials at once"]
+        lines += [f"resources   {per_trial(resources)}; {trials(resources.concurrent)} at once"]
+        lines += notes_on_brackets(e, resources.concurrent)
     else:
         lines += [f"resources   those of the cluster at {e.address}"]
     lines += [f"seed        {e.seed}"]
@@ -70,13 +71,25 @@ def notes_on_strategy(e: Experiment, resources: Resources | None) -> list[str]:
     return []
 
 
+def notes_on_brackets(e: Experiment, concurrent: int) -> list[str]:
+    """A note if fewer trials run at once than HyperBand's brackets have, which Ray then halves before they are full."""
+    sizes = bracket_sizes(e)[1:] if e.scheduler == "hyperband" else []
+    if not sizes or concurrent >= max(sizes):
+        return []
+    return [
+        f"NOTE: hyperband compares the trials of a bracket that run at once; {trials(concurrent)} at once and brackets "
+        f"of {', '.join(map(str, sizes))} stop few trials or none. Use asha, or more trials at once (--cpus-per-trial)"
+    ]
+
+
 def heading(request: Request) -> list[str]:
     """The lines that a search prints at its start."""
     e = request.experiment
     r = request.resources
-    resources = f"; {per_trial(r)}, {r.concurrent} trials at once" if r else ""
+    resources = f"; {per_trial(r)}, {trials(r.concurrent)} at once" if r else ""
     lines = [f"{e.name}: {settings(request)}; {schedule(e)}{resources}"]
     lines += notes_on_strategy(e, r)
+    lines += notes_on_brackets(e, r.concurrent) if r else []
     lines += [f"script: {places}" for places in script_places(request.loaded_space.space)]
     if request.splits:
         sizes = ", ".join(
@@ -114,7 +127,7 @@ def resumed_line(request: Request) -> str:
     going_on = again + sum(state in unfinished for state in states.values())
     remaining = max(0, num_settings(e, request.loaded_space.space) - len(states))
     tried = f" ({again} that had failed, as the code has changed)" if again else ""
-    return f"resumed: {going_on} trials continue{tried}, {len(states) - going_on} done, {remaining} still to come"
+    return f"resumed: {trials(going_on)} continue{tried}, {len(states) - going_on} done, {remaining} still to come"
 
 
 def place(e: Experiment) -> str:
@@ -241,7 +254,7 @@ def schedule(e: Experiment) -> str:
         "fifo": f"fifo: every trial trains {e.max_epochs} epochs",
         "median": f"median: from epoch {e.grace_period} on, stops a trial that is worse than the other trials' median",
         "hyperband": f"hyperband: trials of a bracket wait for each other, then the best 1/{e.reduction_factor:g} "
-        f"continue; the first {num_unstopped(e)} trials are never stopped",
+        f"continue; the first {num_unstopped(e)} of every {sum(bracket_sizes(e))} trials are never stopped",
         "bohb": f"bohb: brackets as in hyperband, where the best 1/{e.reduction_factor:g} continue; a model proposes "
         f"the settings",
         "pbt": f"pbt: every {e.perturbation_interval or e.grace_period} epochs, each trial of the worst quarter copies "
@@ -251,7 +264,14 @@ def schedule(e: Experiment) -> str:
 
 def num_unstopped(e: Experiment) -> int:
     """The size of Ray's first HyperBand bracket, which compares no trials, so a search of this size has no cutoff."""
-    return round(math.log(e.max_epochs) / math.log(e.reduction_factor)) + 1
+    return bracket_sizes(e)[0]
+
+
+def bracket_sizes(e: Experiment) -> list[int]:
+    """The number of trials in each bracket of a band of Ray's HyperBand; bracket s is halved s times."""
+    most, factor = e.max_epochs, e.reduction_factor
+    num = round(math.log(most) / math.log(factor)) + 1
+    return [math.ceil(num / (s + 1) * factor**s) for s in range(num) if int(most * factor**-s)]
 
 
 def domain(declared: Any) -> str:

@@ -16,6 +16,7 @@ from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 from tuner.drive.incremental import IncrementalMedian
 from tuner.engine.rungs import AshaScheduler, HyperBand
 from tuner.record.records import sign_of
+from tuner.views.labels import trials
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Comparison:
         band: the band's number, for HyperBand and BOHB.
         cutoff: the value that the trial had to reach, with the metric's own sign; None if nothing was compared yet.
         recorded: the number of other trials that have a value there.
+        kept: for a halving of HyperBand, how many trials of the bracket continue; 0 otherwise.
         value: the compared value, if it is not the metric of this report but, for example, the trial's best.
     """
 
@@ -36,6 +38,7 @@ class Comparison:
     cutoff: float | None = None
     recorded: int = 0
     value: float | None = None
+    kept: int = 0
 
 
 class Explainer:
@@ -84,7 +87,8 @@ class Explainer:
         if halving is None or trial.trial_id not in halving.values:
             return None
         band, number = self._scheduler.place_of(bracket)
-        return Comparison(halving.rung, number, band, halving.cutoff, len(halving.values) - 1)
+        kept = len(halving.values) - len(halving.stopped)
+        return Comparison(halving.rung, number, band, halving.cutoff, len(halving.values) - 1, kept=kept)
 
     def reason(self, action: str, value: Any, compared: Comparison, changed: dict[str, tuple[Any, Any]]) -> str:
         """The reason of a decision in words.
@@ -105,9 +109,18 @@ class Explainer:
         what = "best " + self._metric if compared.value is not None else self._metric
         better = "not worse than" if action == "continue" else "worse than"
         cutoff = f"the cutoff {compared.cutoff:.6g} of the {trials(compared.recorded)} recorded{at}"
-        if action == "stop" and value == compared.cutoff:  # HyperBand keeps a fixed number of trials
-            return f"{what} {value:.6g} equals {cutoff}; of equal trials, the one suggested later continues"
+        if compared.kept:
+            return self._of_bracket(action, f"{what} {value:.6g}", compared, at)
         return f"{what} {value:.6g} is {better} {cutoff}"
+
+    def _of_bracket(self, action: str, value: str, compared: Comparison, at: str) -> str:
+        """The reason of a halving, in which a bracket keeps a fixed number of trials."""
+        if not compared.recorded:
+            return f"{value} is the only one of its bracket{at}"
+        best = f"the best {compared.kept} of the {trials(compared.recorded + 1)} of its bracket{at}"
+        if action == "continue":
+            return f"{value} is among {best}"
+        return f"{value} is not among {best}; the worst of them has {compared.cutoff:.6g}"
 
     def _why_paused(self, compared: Comparison) -> str:
         if isinstance(self._scheduler, PopulationBasedTraining):
@@ -131,8 +144,3 @@ class Explainer:
 def short(value: Any) -> str:
     """Formats a float with six significant digits, and any other value with `str`."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def trials(count: int) -> str:
-    """The number of trials in words: `1 trial`, `2 trials`."""
-    return f"{count} trial" if count == 1 else f"{count} trials"

@@ -111,7 +111,7 @@ class ProgressTable(CLIReporter):
         table = self._rendered(trials, done) if with_table else []
         counts = [sum(trial.status == status for trial in trials) for status in (Trial.PENDING, Trial.RUNNING)]
         line = progress_line(Counter(self._statuses(trials)), self._tracker, self._experiment, self._num_settings,
-                             self._left())  # fmt: skip
+                             self._left(), done)  # fmt: skip
         width = shutil.get_terminal_size().columns
         if self._in_place and self._table == "fit":
             table = fitted(table, width)
@@ -224,7 +224,12 @@ def wrapped(line: str, width: int) -> list[str]:
 
 
 def progress_line(
-    statuses: Counter[str], tracker: Tracker, experiment: Experiment, num_settings: int, left_s: float | None
+    statuses: Counter[str],
+    tracker: Tracker,
+    experiment: Experiment,
+    num_settings: int,
+    left_s: float | None,
+    is_over: bool = False,
 ) -> str:
     """`4/10 done: 3 pruned, 1 completed; 2 running | best loss 1.23 (trial 00003) | 1 m 20 s, about 2 m left`
 
@@ -239,7 +244,7 @@ def progress_line(
     remaining = took / tracker.num_ended * (num_settings - num_done) if tracker.num_ended else None
     if left_s is not None:
         remaining = min(left_s, remaining) if remaining is not None else left_s
-    times = duration(took) + (f", about {duration(max(1, remaining))} left" if remaining else "")
+    times = duration(took) + (f", about {duration(max(1, remaining))} left" if remaining and not is_over else "")
     best = tracker.best()
     found = f"best {experiment.metric} {decimal(best[0])} (trial {best[1]})" if best else ""
     return " | ".join(part for part in (counts, found, times) if part)

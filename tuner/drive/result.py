@@ -86,6 +86,11 @@ class SearchResult:
             return [dict(zip(columns, row, strict=True)) for row in rows]
         return pandas.DataFrame(rows, columns=columns)
 
+    @property
+    def errors(self) -> list[str]:
+        """What the failed trials raised last, in the order of the trials; empty if none failed."""
+        return [trial.errors[-1] for trial in self._record.trials if trial.status == "failed" and trial.errors]
+
     @cached_property
     def figures(self) -> dict[str, Any]:
         """Name -> Plotly figure: those of `curves`, `history`, `parallel`, `slices`, `usage`, `timeline` with data."""

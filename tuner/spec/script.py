@@ -95,9 +95,8 @@ def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space
         if name not in siblings and not train.places([name]):
             words = set(re.findall(r"[A-Za-z_]\w*", _text_without_declaration(source).replace("-", "_")))
             raise ValueError(
-                f"parameter {name!r} would reach nothing in {path}{nearest(name, words - {name})}; name a command-line "
-                f"option of the script, or a variable or argument to which it gives a constant, or use what script() "
-                f"returns"
+                f"parameter {name!r} would reach nothing in {path.name}{nearest(name, words - {name})}; name an option "
+                f"of the script, or a variable to which it gives a constant, or use what script() returns"
             )
     return space
 
@@ -272,11 +271,14 @@ def _variable(target: ast.expr) -> object:
 
 
 def _reads_config(source: str) -> bool:
-    """Whether the script uses W&B or what `script` returns: then each parameter may reach it in that way."""
+    """Whether parameters may reach the script in ways that its text does not show.
+
+    It uses what `script` returns, or W&B's config, or a parser whose options are fields of imported classes.
+    """
     tree = ast.parse(source)
     alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _declares(node))
-    return "wandb" in source or any(id(node) not in alone for node in calls)
+    return "wandb" in source or "HfArgumentParser" in source or any(id(node) not in alone for node in calls)
 
 
 def _text_without_declaration(source: str) -> str:

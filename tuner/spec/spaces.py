@@ -27,7 +27,7 @@ NOT_THE_USERS = ("<", str(Path(__file__).parent.parent) + os.sep, os.path.dirnam
 FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTILINE)  # of Python's tracebacks
 MOST_TRACEBACK = 100_000  # characters of a printed traceback that are read, from its end
 
-MOST_MESSAGE = 200  # characters of a user's error that a line quotes
+MOST_MESSAGE = 300  # characters of a user's error that a line quotes
 
 WITH_SWEEPS = "tuner.integrations.wandb"  # a file that imports it may declare its space as a sweep
 MAIN = "__main__"  # a space that is defined in a script or a notebook is named `__main__:VARIABLE`
@@ -166,6 +166,10 @@ def _no_space(name: str, module: ModuleType, attribute: str, value: object) -> s
     if others:
         place = split_path(name)[0] if is_path(name) else name.partition(":")[0]
         return f"{missing}, but {', '.join(others)}; give --space {place}:{others[0]}"
+    if value is None and "script(" in (inspect.getsource(module) if module.__file__ else ""):
+        return (
+            f"{missing}; call script(...) at module level, above everything else: a file that is imported stops there"
+        )
     if value is None:
         return f"{missing}; add it"
     return f"{missing}: {attribute} is a {type(value).__name__}{place_of(value)}; write Space(params=..., task=...)"

@@ -30,6 +30,11 @@ MOST_NAME = 200  # characters of a nested name: a million values under one long 
 MOST_PARAMETERS = 12  # a hover box with more covers the curves
 
 
+def trials(count: int) -> str:
+    """The number of trials in words: `1 trial`, `2 trials`."""
+    return f"{count} trial" if count == 1 else f"{count} trials"
+
+
 @kept
 def label_of(trial: TrialRecord) -> str:
     """Returns the hover text of a trial, escaped: its id, its status, and its first MOST_PARAMETERS parameters."""
