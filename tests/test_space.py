@@ -95,7 +95,7 @@ def test_a_missing_file_is_told():
         (HEAD + "tune.nothing\n", "has no attribute 'nothing'", 9),
         (
             HEAD + "space = Space(\n    params={'lr': [0.1]},\n    train=train)\n",
-            "parameter 'lr': list [0.1]; did you mean tune.choice([0.1])?",
+            "parameter 'lr' (line 10): list [0.1]; did you mean tune.choice([0.1])?",
             9,
         ),
         (
