@@ -167,7 +167,7 @@ def test_the_space_of_the_page_trains(page, tmp_path):
     for part in parts:  # parameters of a space
         names = {"tune": tune}
         exec(part, names)
-        assert Space(params=names["params"], train=print)
+        assert names.get("space") or Space(params=names["params"], train=print)
     path = tmp_path / "my_space.py"
     path.write_text(code)
     space = runpy.run_path(str(path))["space"]
@@ -176,6 +176,29 @@ def test_the_space_of_the_page_trains(page, tmp_path):
     splits = hold_out(space.task.data(None), fraction=space.task.validation_fraction, seed=0)
     report = Training(space.task, config, splits, seed=0, max_epochs=1).run_epoch()
     assert 0 < report["loss"] < 2 and 0 < report["accuracy"] <= 1
+
+
+def test_the_function_of_the_page_resumes_from_its_checkpoint(tmp_path, monkeypatch):
+    (code,) = [block for block in fences(DOCS / "spaces.md", "python") if "tune.get_checkpoint" in block]
+    names, reports = {}, []
+
+    class Killed(Exception):
+        """The trial ends at its fourth report."""
+
+    def report(metrics, checkpoint):
+        reports.append(metrics["loss"])
+        checkpoint.to_directory(tmp_path / "saved")
+        monkeypatch.setattr(tune, "get_checkpoint", lambda: tune.Checkpoint.from_directory(tmp_path / "saved"))
+        if len(reports) == 4:
+            raise Killed
+
+    monkeypatch.setattr(tune, "report", report)
+    monkeypatch.setattr(tune, "get_checkpoint", lambda: None)
+    exec(code, names)
+    with pytest.raises(Killed):
+        names["space"].train({"lr": 0.5})
+    names["space"].train({"lr": 0.5})
+    assert reports == [9 / 4**epoch for epoch in range(1, 11)]
 
 
 def test_the_script_of_the_page_searches_and_loads(tmp_path, one_ray, monkeypatch, capsys):

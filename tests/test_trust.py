@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import tuner.drive.driver  # noqa: F401  (first: it sets what ray reads when it is imported)
-from tuner import audit, run, train
+from tuner import audit, load_best, run, search, train
 from tuner.drive import answer, session
 from tuner.drive.trust import code_of
 from tuner.engine.controller import Analysis
@@ -142,8 +143,9 @@ def test_a_space_that_the_user_names_again_is_the_users_own_edit(place, mark, ca
 
 def test_an_edited_space_of_this_program_is_the_users_own_edit(place, capsys):
     rewritten(place, lambda facts: {**facts, "space": {**facts["space"], "sha256": "0" * 64}}, space="quadratic")
-    assert [line[:5] for line in code_of(place, ["experiment.json"], "quadratic", "0" * 64)] == ["code:", "NOTE:"]
-    assert len(code_of(place, ["experiment.json"], "quadratic", find_space("quadratic").sha256)) == 1
+    space, lines = code_of(place, ["experiment.json"], "quadratic", "0" * 64)
+    assert space == "quadratic" and [line[:5] for line in lines] == ["code:", "NOTE:"]
+    assert len(code_of(place, ["experiment.json"], "quadratic", find_space("quadratic").sha256)[1]) == 1
 
 
 @pytest.mark.parametrize("space", ["results/mine/evil.py", "results.mine.evil", "results.evil", "sub.folder.evil"])
@@ -194,9 +196,78 @@ def test_the_packages_that_run_before_a_module_are_named(tmp_path, monkeypatch, 
     shutil.copy("space.py", package / "good.py")
     monkeypatch.syspath_prepend(tmp_path)
     sha256 = hashlib.sha256((package / "good.py").read_bytes()).hexdigest()
-    (line,) = code_of(place, ["experiment.json"], "outer.inner.good", sha256)
+    _, (line,) = code_of(place, ["experiment.json"], "outer.inner.good", sha256)
     files = ("outer/inner/good.py", "outer/__init__.py", "outer/inner/__init__.py")
     assert line == "code: " + ", ".join(str(tmp_path / name) for name in files)
+
+
+@pytest.fixture
+def elsewhere(place, tmp_path, monkeypatch):
+    """Another working folder, in which the same `results` are seen; the space's relative path is not there."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "results").symlink_to(tmp_path / "results")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_a_relative_space_is_found_by_its_recorded_path_from_another_folder(command, elsewhere, place, mark, capsys):
+    before = load_experiment(place)
+    assert command() == 0 and mark.exists()
+    assert capsys.readouterr().out.startswith(f"code: {elsewhere.parent / 'space.py'}\n")
+    assert load_experiment(place) == before
+
+
+def test_python_resumes_a_relative_space_from_another_folder(elsewhere, mark):
+    assert search(resume="mine", dry_run=True) is None and mark.exists()
+
+
+def test_the_best_model_of_a_relative_space_is_loaded_from_another_folder(elsewhere, place, mark):
+    settings = {"width": 2, "lr": 0.1, "batch_size": 4}
+    config = json.loads((place / "best" / "config.json").read_text())
+    (place / "best" / "config.json").write_text(json.dumps({**config, "space": "space.py", "config": settings}))
+    (place / "best" / "metrics.json").write_text(json.dumps({"epoch": 1, "validation": {"loss": 1.0}, "test": None}))
+    torch.save(find_space(str(TINY)).space.task.model(settings).state_dict(), place / "best" / "model.pt")
+    best = load_best(place)
+    assert mark.exists() and best.model and best.metrics == {"epoch": 1, "validation": {"loss": 1.0}, "test": None}
+
+
+def test_an_attribute_is_kept_with_the_recorded_path(elsewhere, place):
+    rewritten(place, space="space.py:other")
+    sha256 = load_experiment(place)[1]["space"]["sha256"]
+    space, _ = code_of(place, ["experiment.json"], "space.py:other", sha256)
+    assert space == f"{elsewhere.parent / 'space.py'}:other"
+
+
+def test_the_recorded_file_is_refused_once_it_has_changed(command, elsewhere, mark, capsys):
+    edit(elsewhere.parent / "space.py")
+    refused(command(), capsys, mark, f"{elsewhere.parent / 'space.py'}, which has changed since the search", "--trust")
+
+
+def test_a_recorded_file_that_is_gone_is_named_and_what_to_do(command, elsewhere, mark, capsys):
+    (elsewhere.parent / "space.py").unlink()
+    gone = f"the space space.py is not in {elsewhere}, and its file in the search, {elsewhere.parent / 'space.py'}, is"
+    refused(command(), capsys, mark, gone, "run this in the folder that has space.py, or give space= in Python")
+
+
+@pytest.mark.parametrize("inside", ["results/mine/space.py", "results/other/space.py"])
+def test_a_recorded_file_in_the_results_is_refused(command, elsewhere, place, mark, capsys, inside):
+    evil = elsewhere.parent / inside
+    evil.parent.mkdir(exist_ok=True)
+    (elsewhere.parent / "space.py").rename(evil)
+    rewritten(place, lambda facts: {**facts, "space": {**facts["space"], "path": str(evil)}})
+    refused(command(), capsys, mark, f"{place / 'experiment.json'} names {evil}, which lies in the folder of results")
+
+
+@pytest.mark.parametrize("path", ["../space.py", 3, None, "/etc/passwd", "/\0.py", f"/{'x' * 5000}.py"])
+def test_a_recorded_path_that_is_no_file_of_python_is_ignored(elsewhere, place, mark, capsys, path):
+    rewritten(place, lambda facts: {**facts, "space": {**facts["space"], "path": path}})
+    refused(COMMANDS["resume"](), capsys, mark, "the space space.py is not in", "give space= in Python")
+
+
+def test_the_experiment_that_records_the_path_belongs_to_the_user(elsewhere, place, mark, capsys, monkeypatch):
+    belongs_to_another(place / "experiment.json", monkeypatch)
+    refused(COMMANDS["train"](), capsys, mark, "belongs to", "--trust")
 
 
 def test_an_experiment_of_which_the_copy_is_left_is_resumed_from_it(place, mark, capsys):

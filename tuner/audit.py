@@ -14,7 +14,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from tuner.drive.trust import HELP, OPTION, code_of, refuse_links
@@ -47,7 +47,9 @@ def main(argv: list[str]) -> int:
         own, sha256 = record.experiment, record.facts.get("space", {}).get("sha256")
         if not args.trust:
             refuse_links(own.folder)
-        say(*code_of(own.folder, (EXPERIMENT, COPY), own.space, sha256, trusted=args.trust))
+        space, code = code_of(own.folder, (EXPERIMENT, COPY), own.space, sha256, trusted=args.trust)
+        say(*code)
+        record = replace(record, experiment=replace(own, space=space))
         say(*lines(audit(record, args.trials, args.seed)))
         return 0
     except (RequestError, ValueError, OSError) as error:

@@ -152,7 +152,8 @@ def run_within(stack: contextlib.ExitStack, argv: list[str], command: Command) -
     """Does the work of `run`; enters everything that must be ended afterwards into `stack`."""
     loaded = resumed_experiment(command)
     experiment = parse(argv, loaded.experiment).experiment if loaded else command.experiment
-    imports = ("ray.tune", "torch") if mentions_torch(experiment.space) else ("ray.tune",)
+    space = loaded.space if loaded and not command.experiment.space else experiment.space
+    imports = ("ray.tune", "torch") if mentions_torch(space) else ("ray.tune",)
     from tuner.drive import running
 
     if loaded and not command.dry_run:

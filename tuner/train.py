@@ -43,8 +43,9 @@ def main(argv: list[str]) -> int:
     try:
         config, folder, files = requested([word for word in argv if word != OPTION])
         sha256 = config.get("space_sha256")
-        say(*code_of(folder, files, config["space"], sha256, trusted=OPTION in argv))
-        retrain(config)
+        space, code = code_of(folder, files, config["space"], sha256, trusted=OPTION in argv)
+        say(*code)
+        retrain({**config, "space": space})
     except (RequestError, ValueError) as error:
         print(f"tuner: error: {refused(error)}", file=sys.stderr)
         return 2

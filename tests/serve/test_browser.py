@@ -48,7 +48,7 @@ def write_experiment(results, name="demo"):
     folder = results / name
     folder.mkdir()
     options = {"space": "quadratic", "num_samples": 9, "max_epochs": 4, "name": name, "results": str(results)}
-    save_experiment(Experiment(**options), folder, {"created": 1000.0, "space": {"params": {}}})
+    save_experiment(Experiment(**options), folder, {"created": 1000.0, "space": {"params": {}}, "data": {}})
     journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_started", name=name)
     for trial in range(6):

@@ -1,16 +1,19 @@
 """The API's answers to questions: what if, one trial, two parameters, importance, the audit."""
 
+from dataclasses import replace
+
 import plotly.graph_objects as go
 import pytest
 from fastapi.testclient import TestClient
 
 from tuner.record.journal import Journal
-from tuner.record.saved_experiment import save_experiment
+from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.serve.analysis import questions
 from tuner.serve.app import create_app
 from tuner.spec.experiment import Experiment
 
 NAME = "asked"
+FACTS = {"created": 1000.0, "space": {"params": {}}}
 
 
 @pytest.fixture
@@ -19,9 +22,7 @@ def results(tmp_path):
     folder = tmp_path / NAME
     folder.mkdir()
     options = {"space": "tiny", "max_epochs": 4, "num_samples": 13, "scheduler": "asha", "grace_period": 2}
-    save_experiment(
-        Experiment(name=NAME, results=str(tmp_path), **options), folder, {"created": 1000.0, "space": {"params": {}}}
-    )
+    save_experiment(Experiment(name=NAME, results=str(tmp_path), **options), folder, {**FACTS, "data": {"source": ""}})
     journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_started", name=NAME)
     for number in range(13):
@@ -120,6 +121,16 @@ def test_one_trial_has_its_decisions_output_and_command(ask):
     assert [log["tail"] for log in trained["logs"]] == ["epoch 1\nepoch 2\n"]
     assert trained["retrain"].endswith("--trial 00003") and "on 2 CPU" in trained["cost"]
     assert failed["row"]["errors"] == ["boom"] and failed["retrain"] == "" and failed["figure"]["data"] == []
+
+
+@pytest.mark.parametrize(("space", "facts"), [("tiny", {}), ("__main__:space", {"data": {"source": ""}})])
+def test_no_command_trains_a_function_or_a_notebooks_task_again(ask, results, space, facts):
+    experiment, _ = load_experiment(results / NAME)
+    (results / NAME / "best").mkdir()
+    (results / NAME / "best" / "config.json").write_text("{}")
+    assert ask("/changes")["summary"]["retrain"].endswith("best/config.json")
+    save_experiment(replace(experiment, space=space), results / NAME, FACTS | facts)
+    assert ask("/trials/00003")["retrain"] == ask("/audit")["command"] == ask("/changes")["summary"]["retrain"] == ""
 
 
 def test_a_trial_that_is_not_there_is_404(ask):

@@ -241,7 +241,7 @@ def _session(stack: contextlib.ExitStack, space: AnySpace | None, asked: Asked, 
         experiment = replace(earlier.experiment, **options)
         if not (asked.trust or experiment.address == options.get("address", "")):
             refuse_cluster(experiment.folder, experiment.address)
-        loaded_space = given or find_space(experiment.space)
+        loaded_space = given or find_space(earlier.space)
     else:
         assert given is not None
         loaded_space, experiment = given, _new(given, options)

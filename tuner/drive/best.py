@@ -159,7 +159,8 @@ def _recorded(best: Path, config: dict[str, Any], trust: bool) -> LoadedSpace:
         if not (isinstance(file, str) and file.endswith(".py") and attribute.isidentifier()):
             raise RequestError(f"{best}: its space was defined in a notebook; give it: load_best(..., space=space)")
         name = f"{file}:{attribute}"
-    say(*code_of(best, (CONFIG,), name, sha256, trusted=trust))
+    name, code = code_of(best, (CONFIG,), name, sha256, trusted=trust)
+    say(*code)
     return find_space(name)
 
 

@@ -164,8 +164,7 @@ def ending(done: Done) -> list[str]:
     if done.answer and done.answer.report.checkpoint and (done.request.splits or done.outcome.state == "finished"):
         given = ", space=space" if is_live(e.space) and done.request.splits else ""
         lines += [f"load        from Python: tuner.load_best({str(e.folder)!r}{given})"]
-    is_task = done.request.loaded_space.space.task is not None
-    if done.answer and done.answer.report.checkpoint and is_task and not is_live(e.space):
+    if done.answer and done.answer.report.checkpoint and done.record.retrainable:
         lines += [f"retrain     python -m tuner.train {shlex.quote(str(e.folder / 'best' / 'config.json'))}"]
     results = "" if e.results == "results" else f" --results {shlex.quote(e.results)}"
     lines += [f"dashboard   python -m tuner.serve --results {shlex.quote(str(e.folder.parent))}"]

@@ -15,10 +15,17 @@ from tuner.spec.spaces import LoadedSpace
 
 @dataclass(frozen=True)
 class ResumedExperiment:
-    """A loaded experiment, the other facts in its experiment.json, and lines to print about the code of its space."""
+    """A loaded experiment.
+
+    Attributes:
+        facts: what experiment.json has beside the options.
+        space: the name that loads its space from here (`tuner.drive.trust`).
+        code: lines to print about the code of its space.
+    """
 
     experiment: Experiment
     facts: dict[str, Any]
+    space: str
     code: list[str]
 
 
@@ -50,11 +57,12 @@ def load_resumed(
         sha256 = facts["space"]["sha256"]
     except (KeyError, TypeError) as error:
         raise damaged_experiment(folder, error) from None
+    space = experiment.space
     if given:
         code = [] if given.sha256 == sha256 else [f"NOTE: the code of {given.name} has changed since the search"]
     else:
         named_now = bool(requested.space)
-        code = code_of(folder, (FILE, COPY), experiment.space, sha256, trusted=trusted, named_now=named_now)
+        space, code = code_of(folder, (FILE, COPY), space, sha256, trusted=trusted, named_now=named_now)
     if not trusted:
         refuse_links(folder)
-    return ResumedExperiment(replace(experiment, results=requested.results, name=name), facts, code)
+    return ResumedExperiment(replace(experiment, results=requested.results, name=name), facts, space, code)

@@ -135,7 +135,7 @@ def resume(
             f"--resume {wanted.name}: --num-samples {wanted.num_samples} is below the previous "
             f"{earlier.experiment.num_samples}; give a larger number, or leave it out"
         )
-    loaded_space = loaded_space or find_space(wanted.space)
+    loaded_space = loaded_space or find_space(earlier.space)
     now = space_facts(loaded_space)
     try:
         before = earlier.facts["space"]

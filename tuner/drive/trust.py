@@ -7,6 +7,8 @@ space that the folder names. Therefore:
 * A folder of another user is refused. A folder of root is not refused, because root can change this program anyway.
 * If only the folder says, by a path, where the space is, the space is refused in two cases. Its file differs (by
   sha256) from the one that the search ran, or it lies in the folder of results, so one archive may contain both.
+* A relative path that does not exist here stands for the file that experiment.json records: its absolute path then.
+  The rule above holds for that file too.
 * A changed space in `search_spaces/`, in an installed module, or named again by `--space`, is the user's own edit: it
   runs, and a line says that it has changed. A module in the working folder counts as a path.
 * A folder with links that may lead out of it is refused before it is written to (`refuse_links`).
@@ -28,7 +30,8 @@ from pathlib import Path
 
 from tuner.errors import RequestError
 from tuner.record.files import bytes_in
-from tuner.spec.spaces import file_of, is_path
+from tuner.record.saved_experiment import FILE, load_experiment
+from tuner.spec.spaces import file_of, is_path, split_path
 
 OPTION = "--trust"
 HELP = "run the code that the folder names, even if it has changed or the folder belongs to another user"
@@ -42,8 +45,10 @@ def code_of(
     *,
     trusted: bool = False,
     named_now: bool = False,
-) -> list[str]:
-    """Returns lines to print about the file that the folder's space will run; none if the file is unknown.
+) -> tuple[str, list[str]]:
+    """Returns the name that loads the folder's space from here, and lines to print about the file that it runs.
+
+    The name is `space`, or the path that experiment.json records. There are no lines if the file is unknown.
 
     Args:
         folder: the experiment's folder or its `best/`.
@@ -52,7 +57,7 @@ def code_of(
         named_now: whether the user has named the same space by `--space`.
 
     Raises:
-        RequestError: the code must not run.
+        RequestError: the code must not run, or its file is neither here nor where it was in the search.
     """
     if not trusted:
         for place in (folder, *(folder / name for name in files if (folder / name).exists())):
@@ -60,11 +65,14 @@ def code_of(
     named_by = folder / files[0]
     if not isinstance(space, str):
         raise RequestError(f"{named_by} has {space!r} instead of the name of a space; restore the file from a copy")
+    if not named_now and is_path(space) and not Path(space).is_absolute() and file_of(space) is None:
+        named_by = _experiment_of(folder) / FILE
+        space = _where_it_was(space, named_by, trusted)
     path, willing = file_of(space), trusted or named_now
     if path is None:
         if "." in space and not is_path(space) and not willing:
             raise RequestError(f"{named_by} names the module {space}, which is not found; {CHECK_THEN_TRUST}")
-        return []  # `find_space` will raise an error that says what is missing
+        return space, []  # `find_space` will raise an error that says what is missing
     try:
         changed = hashlib.sha256(bytes_in(path.parent, path.name)).hexdigest() != sha256
     except (OSError, ValueError) as error:
@@ -74,7 +82,34 @@ def code_of(
         why = "lies in the folder of results" if inside else "has changed since the search"
         raise RequestError(f"{named_by} names {path}, which {why}: its code is not run; {CHECK_THEN_TRUST}")
     note = [f"NOTE: {path} has changed since the search; the figures may differ"] if changed else []
-    return [f"code: {', '.join(map(str, (path, *_packages(space, path))))}", *note]
+    return space, [f"code: {', '.join(map(str, (path, *_packages(space, path))))}", *note]
+
+
+def _where_it_was(space: str, named_by: Path, trusted: bool) -> str:
+    """The same space by the absolute path that experiment.json records; raises a RequestError if that is gone too."""
+    file, attribute = split_path(space)
+    path = _recorded_path(space, named_by.parent)
+    if not os.path.isfile(path):
+        gone = f", and its file in the search, {path}, is gone" if path else ""
+        raise RequestError(
+            f"the space {space} is not in {Path.cwd()}{gone}; run this in the folder that has {file}, or give space= "
+            f"in Python"
+        )
+    if not trusted:
+        for place in (named_by.parent, named_by):
+            refuse_strangers(place)
+    return f"{path}:{attribute}" if attribute else path
+
+
+def _recorded_path(space: str, experiment: Path) -> str:
+    """The absolute path of the space's .py file that the folder of an experiment records; empty if it has none."""
+    try:
+        saved, facts = load_experiment(experiment)
+        path = facts["space"]["path"]
+    except (RequestError, KeyError, TypeError):
+        return ""
+    known = saved.space == space and isinstance(path, str) and os.path.isabs(path) and path.endswith(".py")
+    return path if known else ""
 
 
 def no_code_below(folder: Path) -> Path:
@@ -82,10 +117,15 @@ def no_code_below(folder: Path) -> Path:
 
     Whoever works in or below that folder (`--results .`) has code there: then it is the experiment's folder.
     """
-    whole = folder.resolve()
-    experiment = whole.parent if whole.name == "best" else whole
+    experiment = _experiment_of(folder)
     results = experiment.parent
     return experiment if Path.cwd().is_relative_to(results) else results
+
+
+def _experiment_of(folder: Path) -> Path:
+    """The experiment's folder, for that folder or its `best/`."""
+    whole = folder.resolve()
+    return whole.parent if whole.name == "best" else whole
 
 
 def _packages(space: str, path: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from tuner.record.records import Report, TrialRecord, kept
 from tuner.record.saved_experiment import FILE, load_experiment, no_experiment
 from tuner.record.standing import Standing, Tally
 from tuner.spec.experiment import Experiment
+from tuner.spec.spaces import is_live
 
 KILLED = "the search's process was ended; what was reported is kept, and --resume goes on"
 
@@ -50,6 +51,15 @@ class ExperimentRecord:
     def constants(self) -> dict[str, Any]:
         """The space's constants, which trials' configs in the journal lack."""
         return dict(self.facts.get("space", {}).get("constants", {}))
+
+    @property
+    def retrainable(self) -> bool:
+        """Whether `tuner.train` and `tuner.audit` can train its settings: those of a task in a file or module.
+
+        Only a search over a task records its data. The space of a script or notebook exists only there.
+        """
+        space = self.experiment.space
+        return bool(space) and not is_live(space) and "data" in self.facts
 
     @kept
     def best(self) -> tuple[TrialRecord, Report] | None:

@@ -162,8 +162,8 @@ function audit() {
     at("audit").hidden = !result;
     set(at("audit-command"), command);
     at("audit-line").hidden = !command;
-    set(at("audit-status"), result ? audited(result) : "No audit yet. An audit trains a sample of pruned trials to the " +
-      "end and counts how many of them beat the best trial.");
+    set(at("audit-status"), result ? audited(result) : command ? "No audit yet. An audit trains a sample of pruned trials " +
+      "to the end and counts how many of them beat the best trial." : "Only a search over a task can be audited.");
     if (result) fill(at("audited", HTMLTableElement), AUDITED, result.trials);
   };
   ask("audit", "audit", draw);

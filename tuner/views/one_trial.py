@@ -73,9 +73,9 @@ def one_trial(record: ExperimentRecord, trial_id: str) -> OneTrial | None:
 def retrain_command(record: ExperimentRecord, trial: TrialRecord) -> str:
     """Returns the command that trains a model with the trial's parameters again.
 
-    The text is empty for a folder that this project did not make, and for a trial without reports.
+    The text is empty for a trial without reports, and if `tuner.train` cannot train its setting.
     """
-    if not record.experiment.space or not trial.reports:
+    if not record.retrainable or not trial.reports:
         return ""
     return f"python -m tuner.train {shlex.quote(str(record.experiment.folder))} --trial {shlex.quote(trial.id)}"
 

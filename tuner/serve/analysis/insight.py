@@ -92,7 +92,7 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
         def work(record: ExperimentRecord) -> AuditAnswer:
             experiment = record.experiment
             command = f"python -m tuner.audit {experiment.name} --trials 5 --results {experiment.results}"
-            return AuditAnswer(result_of(record), command if experiment.space else "")
+            return AuditAnswer(result_of(record), command if record.retrainable else "")
 
         return asked(desk, name, work)
 

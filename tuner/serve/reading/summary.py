@@ -84,6 +84,7 @@ def _summary_of(record: ExperimentRecord, reading: Reading) -> Summary:
     e, facts = record.experiment, record.facts
     ours = not facts.get("foreign")
     winner = e.folder / "best" / "config.json"
+    has_retrain = record.retrainable and is_file_in(e.folder, "best/config.json")
     more = "" if record.state in ("interrupted", "running") else f" --num-samples {e.num_samples * 2}"
     return replace(
         options_summary(e),
@@ -99,7 +100,7 @@ def _summary_of(record: ExperimentRecord, reading: Reading) -> Summary:
         lines=reading.lines,
         notice=" · ".join(filter(None, (record.reason, *tables.notices(record)))),
         resume=f"python -m tuner.run --resume {e.name} --results {shlex.quote(e.results)}{more}" if ours else "",
-        retrain=f"python -m tuner.train {shlex.quote(str(winner))}" if is_file_in(e.folder, "best/config.json") else "",
+        retrain=f"python -m tuner.train {shlex.quote(str(winner))}" if has_retrain else "",
     )
 
 
