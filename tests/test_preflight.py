@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tuner import run
-from tuner.drive import patience, preflight, running
+from tuner.drive import patience, running
+from tuner.drive.preflight import limits
 
 HEAD = """
 import threading
@@ -499,7 +500,7 @@ def test_the_random_streams_are_put_back_and_nothing_is_printed(command):
 
 
 def test_a_slow_model_is_tried_once(command, monkeypatch, tmp_path):
-    monkeypatch.setattr(preflight, "BUDGET_S", 0)
+    monkeypatch.setattr(limits, "BUDGET_S", 0)
     text = f"def noted(config):\n    open({str(tmp_path / 'log')!r}, 'a').write('x')\n    return model(config)\n"
     assert command(text, model="noted")[0] == "searched"
     assert (tmp_path / "log").read_text() == "x"
@@ -527,14 +528,14 @@ class TestDryRun:
 
 
 def test_what_was_not_tried_is_said(command, monkeypatch):
-    monkeypatch.setattr(preflight, "BUDGET_S", 0)
+    monkeypatch.setattr(limits, "BUDGET_S", 0)
     code, out, _ = command()
     assert code == "searched" and out.startswith("preflight passed: tried 1 setting in ")
     assert "not tried, to save time: width=8, lr=0.1\n" in out
 
 
 def test_a_large_model_is_tried_once_and_its_checkpoint_without_its_weights(command, monkeypatch):
-    monkeypatch.setattr(preflight, "LARGE_MODEL", 10)
+    monkeypatch.setattr(limits, "LARGE_MODEL", 10)
     code, out, _ = command()
     assert code == "searched" and "not tried, to save time: loading a checkpoint, width=8, lr=0.1\n" in out
     text, task, words, _ = MISTAKES["state that is no data"]

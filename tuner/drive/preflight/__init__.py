@@ -1,0 +1,110 @@
+"""Checks a space before its first trial: a Task's functions get a batch, in this process, on the CPU.
+
+The check uses the trials' own training loop. It tries the smallest values of all parameters first, then changes one
+parameter at a time, and begins no further setting after `BUDGET_S`. A line says what it left out. The random streams of
+Python, numpy and torch's CPU are restored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from typing import TYPE_CHECKING
+
+from tuner.drive.patience import patience
+from tuner.drive.preflight import settings
+from tuner.drive.preflight.examples import check_lengths
+from tuner.drive.preflight.guards import no_network, silence, warn_of
+from tuner.drive.preflight.limits import Failed, Late, Tries
+from tuner.drive.preflight.sending import check_parts
+from tuner.drive.preflight.settings import shown
+from tuner.drive.preflight.trying import check_losses, try_setting
+from tuner.errors import OUT_OF_MEMORY, RequestError, say
+from tuner.spec import domains
+from tuner.spec.spaces import with_line
+from tuner.training.data import DataError, Splits
+from tuner.training.task import Task
+
+if TYPE_CHECKING:
+    from tuner.drive.session import Request
+
+SKIP = "; --no-preflight skips this check"
+
+
+def check(request: Request) -> None:
+    """Checks the task or the function of a request whose data has been read.
+
+    Raises:
+        RequestError: a trial would fail; the text names the user's function, file and line, and the tried values.
+    """
+    space, tries = request.loaded_space.space, Tries()
+    try:
+        check_parts(request)
+        if space.task is not None and request.splits is not None:
+            check_task(request, space.task, request.splits, tries)
+    except Failed as failed:
+        if forgiven(failed.problem, request):
+            return
+        values = ", ".join(f"{name}={shown(value)}" for name, value in domains.leaves(tries.tried))
+        parts = [f"{failed.part} {failed.problem}", failed.advice, f"tried with {values}" if values else ""]
+        text = with_line("; ".join(part for part in parts if part), request.loaded_space.path)
+        raise RequestError(f"--space {request.experiment.space}: {text}") from failed
+
+
+def check_task(request: Request, task: Task, splits: Splits, tries: Tries) -> None:
+    """Tries settings on one batch while there is time; raises a Failed for what fails."""
+    from tuner.training.streams import kept_streams
+
+    check_lengths(splits, request.loaded_space.space)
+    quiet = silence()
+    with patience("trying the space on one batch", SKIP), kept_streams(), quiet as heard, contextlib.suppress(Late):
+        for config in settings.settings(request.loaded_space.space, request.experiment.seed, tries):
+            tries.tried = config
+            tries.num += 1
+            try_setting(request, task, splits, tries)
+    check_losses(tries, splits, task)
+    tries.tried = {}
+    warn_of(heard, task)
+    if tries.left_out:
+        settled, left_out = "s" if tries.num > 1 else "", ", ".join(dict.fromkeys(tries.left_out))
+        seconds = time.perf_counter() - tries.began
+        tried = f"tried {tries.num} setting{settled} in {seconds:.1f} s"
+        say(f"preflight passed: {tried}; not tried, to save time: {left_out}")
+
+
+def rehearse(request: Request) -> str:
+    """Checks the space for a dry run, with data that is on this machine.
+
+    Returns in words whether it passed, or why it was not run.
+
+    Raises:
+        RequestError: a trial would fail.
+    """
+    from tuner.drive.session import load_data
+
+    started = time.perf_counter()
+    with no_network() as hosts:
+        try:
+            request = load_data(request)
+        except RequestError as error:
+            if hosts:
+                return f"not run: the data comes from the network ({hosts[0]}), which a dry run does not use"
+            cause = error.__cause__
+            if not request.experiment.data_dir and (isinstance(cause, DataError) or "--data-dir DIR" in str(error)):
+                return f"not run: {error}"
+            raise
+        check(request)
+    where = f", on data of this machine; the search asks {hosts[0]} for its data" if hosts else ""
+    return f"passed in {time.perf_counter() - started:.1f} s{where}"
+
+
+def forgiven(problem: str, request: Request) -> bool:
+    """Whether a failure says nothing about trials: memory ran out here, or the model needs a GPU, which trials have."""
+    gpus = request.resources.gpus if request.resources else request.experiment.gpus_per_trial
+    asked = re.search(r"tried to allocate (\d+) bytes", problem)
+    if asked and int(asked[1]) > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") and not gpus:
+        return bool(request.experiment.address)  # no trial of this machine has that memory
+    needs_gpu = any(word in problem for word in ("CUDA", "cuda", "'CPU'", "GPU"))
+    return any(text in problem for text in OUT_OF_MEMORY) or "MemoryError" in problem or bool(gpus and needs_gpu)

@@ -1,0 +1,91 @@
+"""What the user's code may not do while it is tried: print, end the process or use the network."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import socket
+import warnings
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from tuner.spec.spaces import place_of
+from tuner.training.task import Task
+
+logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[list[warnings.WarningMessage]]:
+    """Drops what the user's functions print; their trials print it again.
+
+    Yields the list to which their warnings are added. `os._exit` raises SystemExit here; it would end the command
+    without a word.
+    """
+    process, ends = os.getpid(), os._exit
+
+    def leave(status: int) -> NoReturn:
+        if os.getpid() != process:  # a loader process that has been forked
+            ends(status)
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = leave
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            try:
+                yield heard
+            finally:
+                os._exit = ends
+
+
+WARNINGS = {  # a part of torch's warning -> the part of the task, and what to do
+    "Using a target size": ("loss", "give targets the shape of the outputs; else the loss compares every pair of them"),
+    "Implicit dimension choice": (
+        "model",
+        "give softmax its dim=1, the dimension of the classes; cross-entropy wants scores without softmax",
+    ),
+}
+
+
+def warn_of(heard: list[warnings.WarningMessage], task: Task) -> None:
+    """Logs torch's warnings of mistakes that give a wrong loss and no error, once each."""
+    for part, (name, advice) in WARNINGS.items():
+        for each in heard:
+            if part in str(each.message):
+                text = str(each.message).partition(". ")[0]
+                logger.warning("the %s%s: %s: %s", name, place_of(getattr(task, name)), text, advice)
+                break
+
+
+class NoNetwork(OSError):
+    """A dry run does not use the network."""
+
+
+@contextlib.contextmanager
+def no_network() -> Iterator[list[str]]:
+    """Refuses connections to other machines by Python's sockets; yields the list of the refused hosts."""
+    hosts: list[str] = []
+    local = ("localhost", "127.0.0.1", "::1", "", None)
+    look_up, connect = socket.getaddrinfo, socket.socket.connect
+
+    def refused(host: Any) -> None:
+        if host not in local:
+            hosts.append(str(host))
+            raise NoNetwork(f"a dry run does not connect to {host}")
+
+    def looking_up(host: Any, *arguments: Any, **options: Any) -> Any:
+        refused(host.decode() if isinstance(host, bytes) else host)
+        return look_up(host, *arguments, **options)
+
+    def connecting(self: socket.socket, address: Any) -> Any:
+        refused(address[0] if isinstance(address, tuple) else "")
+        return connect(self, address)
+
+    socket.getaddrinfo, socket.socket.connect = looking_up, connecting  # type: ignore[assignment,method-assign]
+    try:
+        yield hosts
+    finally:
+        socket.getaddrinfo, socket.socket.connect = look_up, connect  # type: ignore[method-assign]

@@ -1,0 +1,69 @@
+"""Which settings of a space are tried."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tuner.drive.preflight import limits
+from tuner.drive.preflight.limits import Config, Failed, Tries
+from tuner.spec import domains, parameters
+from tuner.spec.experiment import nested
+from tuner.spec.space import Space
+from tuner.spec.spaces import with_place
+
+
+def settings(space: Space, seed: int, tries: Tries) -> Iterator[Config]:
+    """Yields configs while there is time: the smallest values, then each parameter's largest or other values."""
+    from tuner.drive.sampling import seeded
+
+    ends = {name: ends_of(domain) for name, domain in domains.leaves(space.encoded)}
+    base = {name: values[0] for name, values in ends.items()}
+    others = [(name, value) for name, values in ends.items() for value in values[1:]]
+    for number, flat in enumerate([base, *({**base, name: value} for name, value in others)]):
+        if number and (time.perf_counter() - tries.began > limits.BUDGET_S or tries.left_out):
+            tries.left_out += [f"{name}={shown(value)}" for name, value in others[number - 1 :]]
+            return
+        with seeded(seed, number):
+            config = resolved(space, flat)
+        yield config
+
+
+def ends_of(domain: Any) -> list[Any]:
+    """The smallest and the largest value of a domain.
+
+    All values of a choice with a bool or a value that is no number; a random value of a normal; `sample_from` itself.
+    """
+    kind = domains.kind(domain)
+    if kind in ("choice", "grid_search"):
+        values = domains.values_of(domain)
+        numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+        return sorted({min(values), max(values)}) if numbers else values
+    if kind == "sample_from":
+        return [domain]
+    if kind == "normal":
+        return [domain.sample()]
+    return [domains.from_unit(domain, 0.0), domains.from_unit(domain, 1.0)]
+
+
+def resolved(space: Space, flat: Mapping[str, Any]) -> Config:
+    """The config of flattened values; computes those of `tune.sample_from`."""
+    from ray.tune.search.variant_generator import generate_variants
+
+    config = parameters.decode(space.declared, nested(flat))
+    try:
+        drawn: Config = next(spec["config"] for _, spec in generate_variants({"config": config}))
+    except Exception as error:  # of a function in tune.sample_from
+        raise Failed("a tune.sample_from of the params", f"raises {with_place(error)}") from error
+    return drawn
+
+
+def shown(value: Any) -> str:
+    return (
+        str(float(f"{value:.5g}"))
+        if isinstance(value, float)
+        else repr(value)
+        if isinstance(value, str)
+        else str(value)
+    )
