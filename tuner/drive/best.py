@@ -182,8 +182,8 @@ def _weighted(task: Task, setting: dict[str, Any], best: Path) -> Any:
 
     if why := damage_in(best, MODEL):
         raise RequestError(
-            f"{best / MODEL} is damaged ({why}); restore a copy of it, or train the setting again and save its model: "
-            f"python -m tuner.train {best / CONFIG} trains it, and prints metrics only"
+            f"{best / MODEL} is damaged ({why}); restore a copy of it; "
+            f"python -m tuner.train {best / CONFIG} trains the setting again, but saves no model"
         )
     with torch.random.fork_rng(devices=[]):
         model = task.model(setting)

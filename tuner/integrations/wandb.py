@@ -98,7 +98,7 @@ def _report_summary(trial: Trial, run: Any) -> None:
         logged = ", ".join(_pending) or "no number"
         raise ValueError(
             f"the script has never logged the metric {trial.metric!r}{nearest(trial.metric, _pending)}; it logged "
-            f"{logged}; log the metric, or give a logged name as --metric"
+            f"{logged}; give one of these names as --metric"
         )
     _report(trial)
 

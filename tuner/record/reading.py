@@ -104,7 +104,7 @@ def follow(
             except DAMAGE as error:
                 raise damaged_journal(path, lines.number + 1, error) from None
             if once or event.get("event") == "experiment_finished":
-                return  # an experiment_finished that is not the last event ended only an earlier session
+                return  # ends if the last event is experiment_finished: an earlier one ended only an earlier session
             time.sleep(pause_s)
 
 
