@@ -156,7 +156,7 @@ class TunerCallback(TrainerCallback):
 def _options_by(args: TrainingArguments, optimizer: Any) -> list[dict[str, Any]]:
     """Returns the options that the Trainer created its optimizer with.
 
-    The optimizer's groups have the checkpoint's values by now. A Trainer's first group has weight decay; the others have none.
+    The groups have the checkpoint's values by now. A Trainer's first group has weight decay; the others have none.
     """
     plain = current_trial.plain_options({**optimizer.defaults, "lr": args.learning_rate, "weight_decay": 0.0})
     return [{**plain, "weight_decay": args.weight_decay}, *[plain] * (len(optimizer.param_groups) - 1)]
