@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
 
 
 def requested(argv: list[str]) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
-    """The config that the command line names, its folder, and the files in the folder that name its space.
+    """Returns the config to train, its folder, and the files of that folder that name the space.
 
     Raises:
         RequestError: the command line is wrong, or there is no such config or trial.

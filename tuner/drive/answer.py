@@ -51,10 +51,10 @@ def conclude(
     *,
     ended: bool = True,
 ) -> Answer | None:
-    """Writes trials.csv and, if a trial has a finite metric, `best/`; tests a Task's best model after the search.
+    """Writes trials.csv and `best/`. Once the search has ended, tests the best model of a Task.
 
-    `experiment.BEST_RULE` says which trial is best. If an extended search still has the same best epoch, it keeps its
-    test figures.
+    `best/` needs a trial with a finite metric. `experiment.BEST_RULE` says which trial is best. If an extended search
+    still has the same best epoch, it keeps its test figures.
 
     Args:
         ended: whether the search has ended. The test part is not used before: a resumed search may find a better trial,

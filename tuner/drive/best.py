@@ -77,7 +77,10 @@ def load_best(
     if not (best / MODEL).exists():
         if (best / CHECKPOINT).is_dir():
             return BestModel(None, _unchanged, config["config"], metrics, best / CHECKPOINT)
-        raise RequestError(f"{best} has neither {MODEL} nor {CHECKPOINT}/: the best trial has saved no checkpoint")
+        raise RequestError(
+            f"{best} has neither {MODEL} nor {CHECKPOINT}/: the search has not finished (--resume it), or its best "
+            "trial saved no checkpoint"
+        )
     task = (space_of(space) if space is not None else _recorded(best, config, trust)).space.task
     if task is None:
         raise RequestError(f"{best} has the weights of a Space(task=...), but space= is a Space(train=...)")
@@ -179,7 +182,10 @@ def _weighted(task: Task, setting: dict[str, Any], best: Path) -> Any:
     import torch
 
     if why := damage_in(best, MODEL):
-        raise RequestError(f"{best / MODEL} is damaged ({why}); --resume writes it again from the checkpoint")
+        raise RequestError(
+            f"{best / MODEL} is damaged ({why}); restore a copy of it; "
+            f"python -m tuner.train {best / CONFIG} trains the setting again, but saves no model"
+        )
     with torch.random.fork_rng(devices=[]):
         model = task.model(setting)
     with open_in(best, MODEL) as file:

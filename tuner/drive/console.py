@@ -174,7 +174,7 @@ def ending(done: Done) -> list[str]:
         options = [f"resume={e.name!r}"] + ([] if e.results == "results" else [f"results={e.results!r}"])
         options += [f"num_samples={e.num_samples * 2}"] if finished else []
         return [*lines, f"{goes_on} from Python: tuner.search(space, {', '.join(options)})"]
-    if done.outcome.state == "failed" and is_path(e.space):  # changed code runs only if the user names it again
+    if done.outcome.state == "failed" and is_path(e.space):  # --resume refuses changed code without --space
         results += f" --space {shlex.quote(e.space)}"
     more = f" --num-samples {e.num_samples * 2}" if finished else ""
     return [*lines, f"{goes_on} python -m tuner.run --resume {e.name}{results}{more}"]

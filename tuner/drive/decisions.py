@@ -206,7 +206,8 @@ class JournalingScheduler(TrialScheduler):
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         self._forget(trial)
         if trial.trial_id in self._waiting and trial.is_saving:
-            self._removed(trial)  # stopped before Ray marked it as paused, so Ray takes it for a running trial
+            # The trial was about to pause: Ray had not marked it as paused, and so did not call on_trial_remove.
+            self._removed(trial)
         value = plain(result.get(self.metric))
         if finite(value) is not None:
             self._inner.on_trial_complete(tune_controller, trial, result)

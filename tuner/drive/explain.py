@@ -24,10 +24,11 @@ class Comparison:
     """What a scheduler compared a report with.
 
     Attributes:
-        bracket: the bracket's number, for HyperBand and BOHB in its band.
+        rung: the epoch of the comparison; None if nothing is compared at this report.
+        bracket: the bracket's number; with HyperBand and BOHB, its number within the band.
         band: the band's number, for HyperBand and BOHB.
         cutoff: the value that the trial had to reach, with the metric's own sign; None if nothing was compared yet.
-        recorded: the number of other trials that have a value there.
+        recorded: the number of other trials that have a value at the rung.
         kept: for a halving of HyperBand, how many trials of the bracket continue; 0 otherwise.
         value: the compared value, if it is not the metric of this report but, for example, the trial's best.
     """
@@ -60,12 +61,12 @@ class Explainer:
         return Comparison()
 
     def after(self, trial: Trial, before: Comparison) -> Comparison:
-        """Completes `before` once the scheduler has decided: HyperBand knows a cutoff only when it halves a bracket."""
+        """Returns `before`, or the halving that this decision caused: HyperBand knows a cutoff only at a halving."""
         halving = self._halving(trial)
         return before if halving is None or halving.rung != before.rung else halving
 
     def removed(self, trial: Trial) -> Comparison:
-        """Returns the rung at which a paused trial waited that the scheduler stops, and the cutoff if it missed one."""
+        """For a paused trial that the scheduler stops: the rung where it waited, and the cutoff if it missed one."""
         if not isinstance(self._scheduler, HyperBand):
             return Comparison()
         halving = self._scheduler.bracket_of(trial).last_halving
@@ -114,7 +115,7 @@ class Explainer:
         return f"{what} {value:.6g} is {better} {cutoff}"
 
     def _of_bracket(self, action: str, value: str, compared: Comparison, at: str) -> str:
-        """The reason of a halving, in which a bracket keeps a fixed number of trials."""
+        """The reason of a decision at a halving, in which a bracket keeps a fixed number of trials."""
         if not compared.recorded:
             return f"{value} is the only one of its bracket{at}"
         best = f"the best {compared.kept} of the {trials(compared.recorded + 1)} of its bracket{at}"

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from tuner.errors import printable
 from tuner.spec.spaces import place_of_frame
 
-FIRST_S, MOST_S = 10.0, 300.0  # until the first line; each later one at 3 times the last's time, at most MOST_S after
+# Seconds until the first line, and the longest wait between two lines. Each line comes after 3 times the last's time.
+FIRST_S, MOST_S = 10.0, 300.0
 
 
 @contextlib.contextmanager

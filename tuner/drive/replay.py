@@ -86,7 +86,7 @@ class Replay:
         self._code = event.get("space_sha256", "")
 
     def _on_experiment_resumed(self, number: int, event: Event) -> None:
-        self._settle()  # the session that began here did the same; its events follow
+        self._settle()  # a resumed session first settles the trials without journaling that
         self._extend(event.get("max_epochs", self._judge.max_epochs), number)
         self._try_again(event.get("space_sha256", ""))
 

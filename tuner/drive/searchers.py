@@ -100,7 +100,7 @@ class Decoding(Searcher):
 
 
 def _indexed(point: dict[str, Any], space: Space) -> dict[str, Any]:
-    """Replaces values of nested choices by their indices, as HyperOpt needs; Ray's adapter does so for the others."""
+    """Replaces values of nested choices by their indices, which HyperOpt takes; Ray's adapter converts the others."""
     choices = {n: domains.values_of(d) for n, d in domains.leaves(space.encoded) if "/" in n and domains.is_choice(d)}
     return {name: choices[name].index(value) if name in choices else value for name, value in point.items()}
 

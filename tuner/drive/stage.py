@@ -12,7 +12,7 @@ from tuner.record.journal import Ledger
 
 
 class Source(Protocol):
-    """The part of `Proposals` that a resume uses to replay the journal."""
+    """What the replay of a journal needs of `Proposals`, which implements it."""
 
     searcher: Any
 

@@ -41,7 +41,7 @@ class Goal:
     """What all trials of a search have in common.
 
     Args:
-        spec: how to train trials, without a setting and with the search's seed; `spec_of` makes it that of a trial.
+        spec: the training options and the search's seed, without a setting. `spec_of` sets the trial's config and seed.
         metric, mode: the metric to optimize, and "min" or "max".
     """
 

@@ -1,7 +1,7 @@
-"""Starts the driver's imports, and worker processes with theirs, before the first trial needs them.
+"""Starts imports in the driver and in new worker processes before the first trial needs them.
 
-By default Ray starts one process per CPU. Those are too many when few trials run at once, because each imports torch.
-They are too few for ddp, where each trial has one more process that waits beside its workers. Ray also ends idle
+Ray's default of one process per CPU is too many for few trials at once, because each imports torch. It is too few for
+ddp, where each trial has one more process that waits beside its workers. Ray also ends idle
 processes as soon as a trial's placement group has taken all CPUs, and then starts the workers' processes anew. Those
 imports take 5 s for two processes on two cores.
 """

@@ -126,9 +126,9 @@ class Controller(TuneController):
         self._actor_stopped(actor)
 
     def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
-        """Gives the trial an idle worker, unless a worker is already starting for this trial.
+        """Gives the trial an idle worker, unless the trial's own worker is already starting.
 
-        Ray would take the idle worker and end the starting process in the middle of its imports. Trials that are
+        Ray would end the starting one in the middle of its imports, and take the idle one. Trials that are
         pruned at the first rung are often shorter than a start. One worker would then run all of them, while Ray
         starts and ends other processes.
         """

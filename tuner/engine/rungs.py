@@ -1,4 +1,4 @@
-"""Ray's ASHA with the rule of `tuner.spec.asha`, and Ray's HyperBand with brackets that remember their halvings."""
+"""Ray's ASHA with the rule of `tuner.spec.asha`, and Ray's HyperBand with three repairs and a memory of halvings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Halving:
     Args:
         rung: the epoch at which it was halved.
         values: the metric of each trial that was live in the bracket, by trial id.
-        cutoff: the worst value that was kept.
+        cutoff: the value of the worst trial that was kept.
         stopped: ids of the trials that were not kept.
     """
 
@@ -60,7 +60,7 @@ class Halving:
 
 
 class HyperBandBracket(hyperband._Bracket):
-    """Ray's HyperBand bracket; remembers its last halving, which Ray forgets."""
+    """Ray's HyperBand bracket; also remembers its last halving."""
 
     last_halving: Halving | None = None
 
@@ -77,7 +77,7 @@ class HyperBandBracket(hyperband._Bracket):
     def cleanup_full(self, tune_controller: Any) -> None:
         """Stops the trials that wait at the bracket's last rung.
 
-        Ray leaves out a trial that is still saving its checkpoint before it is paused; the search would never end.
+        Ray does not stop a trial that is still saving its checkpoint. It would then stay paused for ever.
         """
         for trial in self.current_trials():
             if trial.status == Trial.PAUSED or trial.is_saving:
@@ -94,7 +94,11 @@ class HyperBandBracket(hyperband._Bracket):
 
 
 class HyperBand(HyperBandScheduler):
-    """Ray's HyperBand with brackets that remember their halvings, without the cases below in which it never ends."""
+    """Ray's HyperBand, with repairs of three errors that leave trials paused for ever: such a search never ends.
+
+    `_process_bracket`, `on_trial_remove` and `HyperBandBracket.cleanup_full` each repair one. The brackets also
+    remember their last halving.
+    """
 
     def _create_bracket(self, s: int) -> HyperBandBracket:
         bracket = super()._create_bracket(s)
@@ -102,17 +106,20 @@ class HyperBand(HyperBandScheduler):
         return cast(HyperBandBracket, bracket)
 
     def _process_bracket(self, tune_controller: Any, bracket: HyperBandBracket) -> str:
-        """Halves or ends a bracket as Ray does.
+        """Halves or ends a bracket as Ray does, if all its live trials have reached its next rung.
 
-        Ray marks a bracket at its first halving and never takes the mark back. A trial that fails at a later rung
-        would then leave the others of its bracket paused for good.
+        Ray sets `is_being_processed` at the first halving and never resets it. While it is set, Ray does not halve the
+        bracket when a trial ends. If the last trial before a later rung failed, the others would stay paused for ever.
         """
         action: str = super()._process_bracket(tune_controller, bracket)
         bracket.is_being_processed = False
         return action
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """Removes a trial that has ended; ends its bracket if all others wait at the last rung, which Ray forgets."""
+        """Removes a trial that has ended; if all others of its bracket wait at the last rung, stops them.
+
+        Ray does not stop them here; they would stay paused for ever.
+        """
         super().on_trial_remove(tune_controller, trial)
         bracket = self.bracket_of(trial)
         if bracket.finished():
@@ -126,11 +133,11 @@ class HyperBand(HyperBandScheduler):
     def place_of(self, bracket: HyperBandBracket) -> tuple[int, int]:
         """Returns the number of a bracket's band, and the bracket's number in its band, both from 0.
 
-        A band is one round over all brackets. HyperBand's bracket n is halved n times. BOHB begins a band with the
-        bracket that is halved most often.
+        A band is one round over all brackets. In HyperBand, bracket n of a band is halved n times. In BOHB the order is
+        reversed: bracket 0 is halved most often.
         """
         return next((n, band.index(bracket)) for n, band in enumerate(self._hyperbands) if bracket in band)
 
 
 class HyperBandForBOHB(HyperBand, ray.tune.schedulers.HyperBandForBOHB):
-    """Ray's variant of HyperBand for BOHB, with the same repairs."""
+    """Ray's variant of HyperBand for BOHB, with the repairs of `HyperBand`."""

@@ -76,7 +76,7 @@ def in_a_program() -> Iterator[None]:
 
 hosts: list[set[psutil.Process]] = []  # the children that each `in_a_program` found; empty in a command
 SIGNALLED, LEFT = b"s", b"l"  # sent to the deadline: a signal arrived; the outermost block ended
-deadlines: list[int] = []  # the pipe to the deadline of the outermost block; empty outside of all blocks
+deadlines: list[int] = []  # the pipe's end that `_deadline` returned for the outermost block; empty outside of blocks
 
 
 def _deadline() -> int:

@@ -51,7 +51,7 @@ class IdleWorkers:
 
     @property
     def total_max_objects(self) -> int:
-        """Maximum number of idle workers; Ray ends all of them when this is 0 and no trial is left."""
+        """The most idle workers to keep. If it is 0 and no trial is left, Ray ends all idle workers."""
         return self._nodes.concurrent()
 
     def increase_max(self, key: Any, by: int = 1) -> None:

@@ -40,7 +40,7 @@ class Watch(Callback):
         trial_timeout_s: seconds that a running trial may go without a report; None = no limit.
     """
 
-    host: Host  # set by the controller when Ray builds it
+    host: Host  # set by the controller's `__init__`
 
     def __init__(self, nodes: Nodes, trial_timeout_s: float | None) -> None:
         self._nodes, self._timeout_s = nodes, trial_timeout_s

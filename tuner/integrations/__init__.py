@@ -1,1 +1,1 @@
-"""Connects other libraries with a trial: one module per library, and `current_trial` for several of them."""
+"""Connects other libraries with a trial: one module each, and `current_trial` for both `TunerCallback`s."""

@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-# What optimizers were made with: for each optimizer, for each parameter group, option -> value.
+# The options that optimizers were created with: for each optimizer, for each parameter group, option -> value.
 Options = list[list[dict[str, Any]]]
 RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr"})  # learning rates, which a schedule multiplies
 
-_asked: list[object] = []  # the trial whose training loop asked for its checkpoint
+# The last trial that called `checkpoint_folder`; `check_resumes` compares it with the current trial.
+_asked: list[object] = []
 _copies: dict[str, tempfile.TemporaryDirectory[str]] = {}  # path in an object store -> the local copy
 
 
@@ -46,7 +47,7 @@ def checkpoint_folder() -> Path | None:
 
 
 def check_resumes(line: str) -> None:
-    """Raises ValueError if the script has not asked for the trial's checkpoint; a resume would start at epoch 0.
+    """Raises ValueError if the script never asked for the trial's checkpoint: a resume would restart at epoch 0.
 
     Args:
         line: the code that asks for it, for the error text.
@@ -56,7 +57,7 @@ def check_resumes(line: str) -> None:
 
 
 def report(metrics: dict[str, Any], folder: Path) -> None:
-    """Reports metrics with a folder as the checkpoint, then deletes the folder; Ray has copied it by then.
+    """Reports metrics with a folder as the checkpoint, then deletes the folder, which Ray has copied.
 
     If the scheduler stops the trial, Ray raises a SystemExit here; it ends the framework's loop and the trial.
     """
@@ -93,13 +94,13 @@ def plain_options(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def keep_changes(optimizers: Iterable[Any], schedulers: Iterable[Any], before: Options, now: Options) -> None:
-    """Gives restored optimizers the options that differ between the checkpoint's trial and this one.
+    """Sets restored optimizers to this trial's options where the checkpoint's trial had other ones.
 
     Population-based training copies the checkpoint of another trial and changes parameters. Learning rates change in
-    proportion, because a schedule has already multiplied them.
+    proportion: a schedule has already multiplied the restored ones.
 
     Args:
-        before, now: what the optimizers of the checkpoint's trial and of this trial were made with.
+        before, now: the options that the checkpoint's trial and this trial created their optimizers with.
     """
     if before == now:
         return
@@ -127,5 +128,5 @@ def _rate(options: dict[str, Any]) -> float:
 
 
 def _bare(optimizer: Any) -> Any:
-    """The torch optimizer in a framework's wrapper."""
+    """The torch optimizer in a framework's wrapper; an optimizer without a wrapper itself."""
     return getattr(optimizer, "optimizer", optimizer)

@@ -42,12 +42,12 @@ class TunerCallback(Checkpoint):
     If the Trainer validates, only epochs with a validation are reported. The report has all logged metrics
     (`trainer.callback_metrics`). Lightning's checkpoint has no random streams, and it is saved before
     `ReduceLROnPlateau` takes its step; this callback saves the streams and repeats the step. So a killed trial repeats
-    no reported epoch, and its numbers are those of an unbroken one. Population-based training may change what
-    `configure_optimizers` and the data loaders are made with, such as the learning rate and the batch size.
+    no reported epoch, and its numbers equal those of an uninterrupted one. Population-based training may change
+    parameters that `configure_optimizers` and the data loaders use, such as the learning rate and the batch size.
 
     In a trial, the progress bar and the Trainer's loggers are off, and no default `ModelCheckpoint` saves files. The
-    files of a `ModelCheckpoint` without `dirpath` go to a folder of the trial, which is deleted after it. Outside a
-    search the callback does nothing. Only process 0 reports. Lightning refuses `enable_checkpointing=False` beside it.
+    files of a `ModelCheckpoint` without `dirpath` go to a folder that is deleted after the trial. Outside a search the
+    callback does nothing. Only process 0 reports. With this callback, Lightning refuses `enable_checkpointing=False`.
 
     Args:
         quiet: False keeps the progress bar and the loggers.
@@ -64,7 +64,7 @@ class TunerCallback(Checkpoint):
         if self._active:
             self._folder = current_trial.local_folder()
             if quiet:
-                # Lightning starts its loggers before it calls any callback. `setup` undoes the loop.
+                # Lightning starts its loggers before it calls any callback. `setup` restores these names.
                 os.environ.setdefault("WANDB_MODE", "disabled")
                 for name in LOGGERS:
                     setattr(CHOOSER, name, _no_logger)
@@ -89,7 +89,7 @@ class TunerCallback(Checkpoint):
         for callback in trainer.callbacks:
             if isinstance(callback, ModelCheckpoint) and str(callback.dirpath or usual).startswith(usual):
                 callback.dirpath = self._folder.name
-        # Last, so that the checkpoint has what the others change at the end of an epoch.
+        # This callback runs last, so that its checkpoint has what other callbacks change at the end of an epoch.
         trainer.callbacks = [*(callback for callback in trainer.callbacks if callback is not self), self]
         if self._quiet:
             if trainer.progress_bar_callback is not None:
@@ -98,12 +98,12 @@ class TunerCallback(Checkpoint):
                 trainer.loggers = [DummyLogger()]  # a model may call its logger
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Notes what the optimizers are made with; Lightning restores their state after this."""
+        """Remembers the optimizers' options, before Lightning restores the optimizers from the checkpoint."""
         if self._active:
             self._options = current_trial.options_of(trainer.optimizers)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what Lightning's checkpoint lacks: random streams, last metrics and the optimizers' first options."""
+        """Returns what Lightning's checkpoint lacks: random streams, last metrics, the optimizers' initial options."""
         if not self._active:
             return {}
         return {"streams": _streams(), "metrics": self._metrics, "options": self._options}
@@ -129,16 +129,16 @@ class TunerCallback(Checkpoint):
         if self._restored:
             _restore_streams(self._restored["streams"])
             self._restored = {}
-            # Lightning has made the loaders' iterators already, and they have drawn from the streams. An epoch of an
-            # unbroken training makes them at this place.
+            # Lightning made the loaders' iterators before this, and they drew from the streams. Uninterrupted training
+            # makes an epoch's iterators here.
             iter(trainer.fit_loop._data_fetcher)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Notes that this epoch has validation metrics."""
+        """Remembers that this epoch has validation metrics; Lightning's sanity check before training does not count."""
         self._validated = not trainer.sanity_checking
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Reports the epoch with a checkpoint, unless its validation is missing."""
+        """Reports the epoch with a checkpoint. If the Trainer validates, it skips epochs without a validation."""
         if not self._active or trainer.enable_validation and not self._validated:
             return
         self._validated = False
@@ -162,7 +162,7 @@ def _check_plain(path: Path) -> None:
 
 
 def _what_is_wrong(path: Path, error: Exception) -> str:
-    """Returns the names of the objects that a checkpoint may not have, or else the first line of the error."""
+    """Returns the names of the objects in a checkpoint that it may not have, or else the first line of the error."""
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     except Exception:

@@ -19,7 +19,8 @@ def _by_name(module: Any) -> tuple[Callable[[str], Any], tuple[str]]:
     return importlib.import_module, (module.__name__,)
 
 
-# `optuna.integration` is an object of a class of its own. Pickle cannot send it with the objectives that use it.
+# `optuna.integration` is an object of a class of its own. Pickle cannot send it with the objectives
+# that use it, so its name is sent.
 copyreg.pickle(type(optuna.integration), _by_name)
 
 
@@ -63,7 +64,7 @@ class _Suggested(dict[str, Any]):
 
 
 def _flat(config: Mapping[str, Any]) -> Config:
-    """The config without nesting: the parameters of a chosen dictionary stand beside the others."""
+    """The config without nesting: parameters of a nested dictionary move to the top level, under their own names."""
     flat: Config = {}
     for name, value in config.items():
         flat |= _flat(value) if isinstance(value, Mapping) else {name: value}

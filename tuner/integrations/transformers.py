@@ -21,9 +21,9 @@ from transformers.utils import logging as transformers_logging
 
 from tuner.integrations import current_trial
 
-OPTIONS = "tuner.json"  # beside the files of the Trainer: what the optimizer was made with
+OPTIONS = "tuner.json"  # a file in the Trainer's checkpoint: the optimizer's initial options, and PLACE
 SPEED = ("_runtime", "_per_second", "_jit_compilation_time")  # ends of names: an evaluation's speed is no metric
-# A Trainer finds its place in the data by these. Without the old value it would repeat or skip examples.
+# A resumed Trainer computes its place in the data from these. If they changed, it would repeat or skip examples.
 PLACE = ("per_device_train_batch_size", "gradient_accumulation_steps", "auto_find_batch_size")
 
 
@@ -33,10 +33,10 @@ class TunerCallback(TrainerCallback):
     Without an evaluation (`eval_strategy="no"`) it reports the training loss of each epoch. The checkpoint has the
     weights, the optimizer, the schedule, the random streams and the Trainer's state, so a killed trial repeats only
     the steps after its last report.
-    Population-based training may change what the optimizer is made with, such as the learning rate and weight decay.
+    Population-based training may change the optimizer's options, such as the learning rate and weight decay.
 
-    In a trial the callback changes these arguments of the Trainer: `output_dir` is a folder of the trial, which is
-    deleted after it. `save_strategy` and `load_best_model_at_end` are off, because the search keeps the best
+    In a trial the callback changes these arguments of the Trainer: `output_dir` is a folder that is deleted
+    after the trial. `save_strategy` and `load_best_model_at_end` are off, because the search keeps the best
     checkpoints. `restore_callback_states_from_checkpoint` is on. The progress bar and the Trainer's loggers
     (`report_to`, such as W&B and TensorBoard) are off.
     Outside a search the callback does nothing. Only process 0 reports.
@@ -63,7 +63,7 @@ class TunerCallback(TrainerCallback):
 
     def _silence(self) -> None:
         """Makes the Trainer whose arguments contain this callback have neither a progress bar nor loggers."""
-        # A Trainer chooses both while it is made; a callback does not get the Trainer. `on_init_end` undoes the loop.
+        # A Trainer chooses both while it is made; a callback does not get the Trainer. `on_init_end` restores both.
         for name, value in QUIET.items():
             setattr(trainer_module, name, value)
         transformers_logging.disable_progress_bar()  # that of loading a checkpoint
@@ -84,10 +84,10 @@ class TunerCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
     ) -> None:
-        """Refuses a script that does not resume, or changed batch sizes; gives the optimizer what pbt changed."""
+        """Refuses a script that does not resume, or changed batch sizes; sets optimizer options that pbt changed."""
         if not self._active:
             return
-        if args.output_dir != self._folder.name:  # added with `add_callback`
+        if args.output_dir != self._folder.name:  # `add_callback` does not call `on_init_end`
             self.on_init_end(args, state, control)
         current_trial.check_resumes("trainer.train(resume_from_checkpoint=TunerCallback.checkpoint())")
         self._training = True
@@ -154,23 +154,23 @@ class TunerCallback(TrainerCallback):
 
 
 def _options_by(args: TrainingArguments, optimizer: Any) -> list[dict[str, Any]]:
-    """Returns what the Trainer made its optimizer with; the groups themselves have the checkpoint's values by now.
+    """Returns the options that the Trainer created its optimizer with.
 
-    A Trainer's first group has weight decay; the others have none.
+    The groups have the checkpoint's values by now. A Trainer's first group has weight decay; the others have none.
     """
     plain = current_trial.plain_options({**optimizer.defaults, "lr": args.learning_rate, "weight_decay": 0.0})
     return [{**plain, "weight_decay": args.weight_decay}, *[plain] * (len(optimizer.param_groups) - 1)]
 
 
 class _Nothing(TrainerCallback):
-    """Stands for the Trainer's progress bar."""
+    """Takes the place of the Trainer's progress bar, and shows nothing."""
 
 
 def _no_loggers(report_to: Any) -> list[Any]:
     return []
 
 
-# What a Trainer's module calls its progress bar, and the function that chooses its loggers.
+# By its name in the Trainer's module: the class of the progress bar, and the function that chooses the loggers.
 LOUD = {
     name: getattr(trainer_module, name) for name in ("DEFAULT_PROGRESS_CALLBACK", "get_reporting_integration_callbacks")
 }

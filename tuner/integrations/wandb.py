@@ -1,7 +1,7 @@
 """W&B as a trial sees it: `from tuner.integrations import wandb` in the place of `import wandb`.
 
-In a trial, `wandb.config` has the trial's parameters, and a `wandb.log` that has the searched metric is a report. The
-trial's own run keeps nothing, because the search itself can copy trials to W&B. `wandb.sweep` and `wandb.agent` declare
+In a trial, `wandb.config` has the trial's parameters, and a `wandb.log` of the search's metric is a report. The
+trial's own run is disabled, because the search itself can copy trials to W&B. `wandb.sweep` and `wandb.agent` declare
 the file's space. Outside of a search, each name does what W&B's own does.
 """
 
@@ -62,10 +62,10 @@ def init(*arguments: Any, **options: Any) -> Any:
 
 
 def log(data: Mapping[str, Any] | None = None, *arguments: Any, **options: Any) -> None:
-    """Logs to W&B; in a trial, reports the numbers once they include the searched metric.
+    """Logs to W&B; in a trial, reports the numbers once they include the search's metric.
 
-    Numbers that are logged without the metric are part of the next report, as are those
-    with `commit=False`. Images, tables and texts are left out.
+    Numbers that are logged without the metric, or with `commit=False`, are part of the next report. Images,
+    tables and texts are left out.
     """
     trial = running()
     if trial is None:
@@ -98,7 +98,7 @@ def _report_summary(trial: Trial, run: Any) -> None:
         logged = ", ".join(_pending) or "no number"
         raise ValueError(
             f"the script has never logged the metric {trial.metric!r}{nearest(trial.metric, _pending)}; it logged "
-            f"{logged}; give one of its names as --metric"
+            f"{logged}; give one of these names as --metric"
         )
     _report(trial)
 

@@ -113,7 +113,7 @@ def read_ray(folder: Path, hold: Hold = unbounded) -> tuple[Experiment, dict[str
 
 
 def guessed(trials: Iterable[TrialRecord]) -> tuple[str, str]:
-    """Guesses metric and mode by name: the most reported one with a word of DOWN, else one of UP, else any, min."""
+    """Guesses metric and mode: the most frequent name with a word of DOWN (min), else of UP (max), else any (min)."""
     names = Counter(
         name
         for trial in trials

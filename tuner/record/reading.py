@@ -32,8 +32,8 @@ class Lines:
     def events(self, file: BinaryIO, prepare: Callable[[list[bytes]], None] = lambda lines: None) -> Iterator[Event]:
         """Yields the events of the complete lines that were not read yet; leaves out an incomplete last line.
 
-        An event counts as read when the caller asks for the next one. So after an error about a line, whether in this
-        method or in the caller, `number + 1` is that line.
+        An event counts as read when the next one is requested. So after an error here or in the caller, line
+        `number + 1` is the faulty one.
 
         Args:
             prepare: called with the lines of each read before they are parsed.
@@ -104,7 +104,7 @@ def follow(
             except DAMAGE as error:
                 raise damaged_journal(path, lines.number + 1, error) from None
             if once or event.get("event") == "experiment_finished":
-                return  # the last event decides: an experiment_finished before it only ended an earlier session
+                return  # ends if the last event is experiment_finished: an earlier one ended only an earlier session
             time.sleep(pause_s)
 
 
@@ -131,7 +131,7 @@ class NotYet(RequestError):
 
 
 def unbounded(weight: int) -> None:
-    """Allows any amount of memory."""
+    """A `Hold` that forbids nothing: a reader may use any amount of memory."""
 
 
 class Reading:

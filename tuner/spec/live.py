@@ -57,7 +57,7 @@ def code_digest(space: Space) -> str:
     """
     try:
         sources = sorted(_sources(space))
-    except (OSError, TypeError):  # as `inspect.getsource` raises
+    except (OSError, TypeError):  # `inspect.getsource` raises these if it finds no source
         sources = []
     return hashlib.sha256("\n".join(sources).encode()).hexdigest() if sources else ""
 

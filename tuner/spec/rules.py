@@ -24,7 +24,8 @@ Action = Literal["continue", "stop", "pause"]
 class Judged(NamedTuple):
     """A rule's decision on one report.
 
-    `rung` is None away from a rung; `cutoff` is None if there was no value to compare with.
+    `rung` is the epoch of the comparison, None if the rule compares nothing at this report. `cutoff` is None if there
+    was no value to compare with, or the trial waits.
     """
 
     action: Action = "continue"
@@ -39,10 +40,10 @@ class Rule(Protocol):
         """Adds a trial that the searcher has just suggested."""
 
     def judge(self, trial: int, epoch: int, value: float) -> Judged:
-        """Decides on a report before the last epoch; its value is finite, and smaller is better."""
+        """Decides on a report of any epoch but the last; its value is finite, and smaller is better."""
 
     def ended(self, trial: int, epoch: int, value: float | None) -> list[tuple[int, Judged]]:
-        """Removes a trial that has ended; returns the decisions that this makes possible for waiting trials.
+        """Removes a trial that has ended; returns (trial, decision) for each paused trial that waited only for it.
 
         Args:
             value: the trial's last value; None if it failed or diverged.
@@ -65,8 +66,7 @@ class Fifo:
 class Asha(Fifo):
     """Stops a trial at a rung if it is worse than a percentile of the trials that reached the rung before it.
 
-    With several brackets, the first rung of each is later than that of the one before. A trial's bracket is drawn as
-    a search with the same seed draws it.
+    Each further bracket has its first rung later. The trial's bracket is drawn from (seed, trial), as in the search.
     """
 
     def __init__(self, rules: Experiment, brackets: int) -> None:
@@ -108,7 +108,7 @@ class Median(Fifo):
         self._means: dict[int, list[float]] = defaultdict(list)
 
     def median(self, epoch: int) -> tuple[float | None, int]:
-        """The median of the running means at an epoch (None if there are too few), and how many there are."""
+        """The median of the running means at an epoch (None if they are fewer than LEAST), and their number."""
         means = self._means[epoch]
         half = len(means) // 2
         if len(means) < self.LEAST:
@@ -175,7 +175,7 @@ class _Curve:
 
 
 class _Bracket:
-    """One bracket of HyperBand: its number of trials, the epoch of its next rung, and its halvings to come."""
+    """A bracket of HyperBand: the most trials it holds, the epoch of its next rung, and its number of halvings left."""
 
     def __init__(self, size: int, rung: int, halvings: int) -> None:
         self.size, self.rung, self.halvings = size, rung, halvings
@@ -186,7 +186,7 @@ class _Bracket:
 
 
 class HyperBand(Fifo):
-    """Pauses trials at a rung until their whole bracket has reached it; then continues the best, stops the others."""
+    """Pauses trials at a rung until all live trials of their bracket have reached it; then stops all but the best."""
 
     def __init__(self, rules: Experiment) -> None:
         self._factor, self._most = rules.reduction_factor, rules.max_epochs
@@ -215,7 +215,7 @@ class HyperBand(Fifo):
         return self.settled(trial)
 
     def settled(self, trial: int) -> list[tuple[int, Judged]]:
-        """The decisions for a trial's bracket once all its trials have reached the rung; empty before that."""
+        """The decisions for a trial's bracket once all its live trials have reached the rung, else none."""
         bracket = self._of[trial]
         if not (bracket.live and bracket.complete()):
             return []

@@ -1,7 +1,8 @@
 """Makes a space of a script that trains by itself: each trial runs the whole file with its own parameters.
 
-A parameter reaches the script as the value of its command-line option (argparse), in the place of the constants that
-the script gives to its name, from what `script` returns, or in `wandb.config` of `tuner.integrations.wandb`.
+A parameter reaches the script in one of four ways: as the value of the argparse option of the same name, in place of
+constants that the script gives to a variable, argument or key of the same name, in the dictionary that `script`
+returns, or in `wandb.config` of `tuner.integrations.wandb`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tuner.errors import nearest
 from tuner.spec.space import Space
 
 CONFIG = "__tuner_config__"  # the name of the trial's parameters in the globals of its script
-MOST_SIBLINGS = 200  # files beside the script that are read for the name of a parameter
+MOST_SIBLINGS = 200  # at most so many files beside the script are searched for a parameter's option
 CONSTANT = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.List, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
 
 _importing: list[Path] = []  # space files being imported now; `search` refuses to start inside such an import
@@ -35,11 +36,11 @@ class Trial:
 
     Attributes:
         config: its parameters.
-        metric: the searched metric.
-        reached: whether the script has received the parameters.
-        reported: whether W&B's log has reported the metric.
-        pid: the process that can report.
-        stack: what is undone at the trial's end.
+        metric: the metric that the search optimizes.
+        reached: whether the script got parameters from `script`, argparse or `wandb.init`; constants do not count.
+        reported: whether `tuner.integrations.wandb` has reported the metric.
+        pid: the trial's process; `wandb.log` does nothing in processes that the script starts.
+        stack: callbacks that clean up at the trial's end.
         at_end: called if the script ends without an error.
     """
 
@@ -53,7 +54,7 @@ class Trial:
 
 
 class Declared(BaseException):
-    """Ends the import of a file whose space is complete; the rest of the file is for its trials."""
+    """Raised to end the import of a file once its space is declared; only trials run the rest of the file."""
 
     def __init__(self, space: Space) -> None:
         super().__init__("the file's space is declared")
@@ -66,8 +67,8 @@ def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
     Call it at the top of a script, above everything that trains. The script reports with `ray.tune.report`.
 
     Args:
-        params: name -> Ray domain or constant, as in `Space`. A name is that of a command-line option, or of a variable
-            argument or dictionary key to which the script gives a constant.
+        params: name -> Ray domain or constant, as in `Space`. A name is that of a command-line option, or of a
+            variable, argument or dictionary key to which the script gives a constant.
         options: other fields of `Space`, such as `metric`, `mode` and `max_epochs`.
 
     Returns:
@@ -85,7 +86,8 @@ def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space
     """The space whose trials run this file.
 
     Raises:
-        ValueError: a parameter or field is wrong, or neither the script nor a file beside it mentions a parameter.
+        ValueError: a parameter or field is wrong, or a parameter would reach nothing: it names no option or constant of
+            the script and no option in a file beside it, and the script does not read the parameters otherwise.
     """
     source = path.read_text(encoding="utf-8")
     train = Script(str(path), source)
@@ -113,7 +115,7 @@ def running() -> Trial | None:
 
 @contextlib.contextmanager
 def imported(path: Path) -> Iterator[None]:
-    """Marks a file as being imported for its space; its own `parse_args` sees no arguments of this process."""
+    """Marks a file as being imported for its space; hides this process's command-line arguments from the file."""
     _importing.append(path)
     try:
         with _arguments(path):
@@ -124,7 +126,7 @@ def imported(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_trial(config: dict[str, Any], metric: str, path: str = "") -> Iterator[Trial]:
-    """Gives a trial's parameters to the code that runs inside: to `script`, to W&B's config and to argparse."""
+    """Gives a trial's parameters to the code in a `with` block: through `script`, W&B's config and argparse."""
     trial = Trial(config, metric)
     _trial.append(trial)
     try:
@@ -167,16 +169,16 @@ def _parsed(trial: Trial) -> Iterator[None]:
 class Script:
     """The function of a script's trials: runs the file as Python would, as `__main__`, with the trial's parameters.
 
-    It has the file's text: all trials of a session run the same text, even if the file changes meanwhile.
+    `source` is the file's text, read once: all trials of a session run it, even if the file changes meanwhile.
     """
 
     path: str
     source: str
 
     def places(self, names: Iterable[str]) -> list[str]:
-        """What parameters replace, in words: `lr: --lr`, `momentum: in place of the constant in line 4`.
+        """Says what each parameter sets, in words: `lr: --lr`, `momentum: in place of the constant in line 4`.
 
-        Parameters that replace neither an option nor a constant are left out.
+        Parameters that set neither an option nor a constant are left out.
         """
         options = _options_of(self.source)
         constants = _Constants(set(names) - set(options))
@@ -209,7 +211,7 @@ class Script:
 
 
 class _Constants(ast.NodeTransformer):
-    """Replaces the constants that a script gives to parameters' names: `lr = 1`, `f(lr=1)`, `def f(lr=1)`, `{"lr": 1}`.
+    """Replaces constants by the parameters whose names they get: `lr = 1`, `f(lr=1)`, `def f(lr=1)`, `{"lr": 1}`.
 
     `lines` has the line numbers of the replaced constants by name.
     """
@@ -259,7 +261,10 @@ class _Constants(ast.NodeTransformer):
 
 
 def _options_of(source: str) -> dict[str, str]:
-    """Name -> option, as `--lr`, for each text of a script that seems to be one; constants of these names stay."""
+    """Parameter name -> option (`lr` -> `--lr`), for each string of a script that looks like an option.
+
+    `Script` does not replace constants that have the name of an option.
+    """
     options = re.findall(r"""["'](--?[A-Za-z][\w-]*)["']|add_argument\(\s*["'](\w+)["']""", source)
     words = {flag.strip("-").replace("-", "_"): flag for flag, _ in options if flag}
     return words | {name: f"{name} of its command line" for _, name in options if name}
@@ -273,7 +278,7 @@ def _variable(target: ast.expr) -> object:
 def _reads_config(source: str) -> bool:
     """Whether parameters may reach the script in ways that its text does not show.
 
-    It uses what `script` returns, or W&B's config, or a parser whose options are fields of imported classes.
+    So it is if the script uses what `script` returns, W&B, or a parser whose options are fields of imported classes.
     """
     tree = ast.parse(source)
     alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -282,7 +287,7 @@ def _reads_config(source: str) -> bool:
 
 
 def _text_without_declaration(source: str) -> str:
-    """The script without the lines of the calls that declare its parameters."""
+    """The script without its parameter declarations, to check that the rest mentions each parameter."""
     lines = source.split("\n")
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and _declares(node):

@@ -42,7 +42,7 @@ class Worker:
     num_devices: int = 1
 
     def devices(self, first: str) -> list[torch.device]:
-        """The devices of this process: `first` alone, the first GPUs that it sees, or the CPU `num_devices` times."""
+        """Returns this process's devices: `first` if it uses one, else the first GPUs, or as many times the CPU."""
         device = torch.device(first)
         if device.type == "cuda" and self.num_devices > 1:
             return [torch.device("cuda", index) for index in range(self.num_devices)]

@@ -35,7 +35,8 @@ from tuner.training.streams import kept_streams, reseed
 from tuner.training.task import Task
 
 logger = logging.getLogger(__name__)
-LARGEST_BYTES = 2**30  # of the inputs of a dataset that is read into memory; at most a tenth of the machine's, too
+# A dataset is read into memory if its inputs take at most this, and at most a tenth of the machine's memory.
+LARGEST_BYTES = 2**30
 NUM_LOOKED_AT = 16  # first examples, which are read twice to see whether the dataset draws random numbers
 TELL_AFTER_S = 3.0  # expected seconds of reading above which a warning is logged
 TARGETS = ("label", "labels", "target", "targets", "y", "class", "fine_label")  # names of a target column
@@ -151,8 +152,8 @@ def arrays(inputs: Any, targets: Any, classes: bool, keep: bool = False) -> Arra
 def array_of(value: Any, keep: bool = False) -> np.ndarray:
     """A tensor, array, number, list or PIL image as an array that torch can read.
 
-    Images become (channels, height, width). float64 becomes float32, which models are, unless the value is a tensor or
-    `keep` is set.
+    Images become (channels, height, width). float64 arrays, numbers and lists become float32, the type of models.
+    Tensors keep their type, as everything does with `keep`.
 
     Raises:
         DataError: it is text, lists of several lengths, or of a type that torch or numpy lacks.

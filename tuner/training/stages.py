@@ -4,8 +4,8 @@ The schedule extends that of PyTorch's model parallel tutorial to any number of 
 micro-batch j, stage i - 1 computes micro-batch j + 1. One process issues the work of all stages, and the GPUs compute
 it in parallel. In the backward pass, autograd uses one thread per device.
 
-`torch.distributed.pipelining` keeps fewer activations in memory. But it needs one process per stage, fixed shapes, and
-checkpoints spread over the processes. Here the loop, checkpoints, gradients and losses are those of one process.
+`torch.distributed.pipelining` needs less memory for activations, but one process per stage, fixed shapes and split
+checkpoints. Here the loop, checkpoints, gradients and losses are those of one process.
 """
 
 from __future__ import annotations

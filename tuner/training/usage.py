@@ -91,7 +91,7 @@ class Growth:
         return sum(steps) // STEPS
 
     def named(self, name: str, reading: int) -> dict[str, float]:
-        """Adds a reading; returns `{name: growth}`, or an empty dictionary without growth."""
+        """Adds a memory reading; returns `{name: growth}` if the memory keeps growing, else an empty dictionary."""
         grown = self.add(reading)
         return {} if grown is None else {name: grown}
 

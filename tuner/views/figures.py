@@ -88,8 +88,8 @@ def curves_of(record: ExperimentRecord) -> Curves:
 def drawn(record: ExperimentRecord) -> list[TrialRecord]:
     """Chooses at most MAX_CURVES trials (the winner may be one more) and returns them in order.
 
-    All trials are returned if they are few enough. Otherwise, if there are enough pruned trials, an even sample of
-    them takes at least a quarter of the places. Trials that were not pruned take the other places: half of these for
+    All trials are returned if they are few enough. With more trials, an even sample of the pruned ones gets at least a
+    quarter of MAX_CURVES, if there are that many. Trials that were not pruned take the other places: half of these for
     the best by value, half for an even sample of the rest. The winner is always included.
     """
     if len(record.trials) <= MAX_CURVES:

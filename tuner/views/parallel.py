@@ -32,7 +32,7 @@ class Axis(NamedTuple):
 
     @property
     def known(self) -> list[float]:
-        """The positions of the trials that have the parameter."""
+        """The values on the axis, without the None of trials that lack the parameter."""
         return [value for value in self.values if value is not None]
 
     def filled(self, share: float) -> list[float]:

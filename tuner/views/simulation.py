@@ -21,8 +21,8 @@ class Fate:
     """The outcome of one trial in a replay under the requested rules.
 
     `outcome` has three values. "stopped": the rules stop the trial after `epochs` epochs because of `cutoff`. "ended":
-    it completes, fails or diverges first, or has no report. "unknown": it would train beyond the end of its record.
-    `recorded` is the number of epochs trained in the search, `epochs` the number trained in the replay.
+    it completes, fails or diverges before the rules stop it, or has no report. "unknown": the replay would train it
+    beyond the end of its record. `recorded` is the number of epochs trained in the search, `epochs` that in the replay.
     """
 
     trial: str
@@ -37,13 +37,14 @@ class Fate:
 class _Arrival(NamedTuple):
     """A report in the order of the journal, or the event `trial_ended` of a trial.
 
-    The search's scheduler heard of an end at that event. New trials may have started since the last report.
+    The end is an arrival of its own: the search's scheduler learned of it at that event, later than of the trial's last
+    report. Other trials may have started between the two.
     """
 
     order: int
     trial: int
-    epoch: int
-    value: float | None  # smaller is better; None if the trial diverged
+    epoch: int  # 0 for the end of a trial without reports
+    value: float | None  # smaller is better; None if the trial diverged or has no report
     is_end: bool = False
 
 
@@ -65,8 +66,8 @@ class Simulation:
     """Replays all reports once, in order of arrival. A trial is identified by its index in the record.
 
     Args:
-        beyond: what a trial that neither completed nor failed reports after the end of its record: nothing
-            ("missing"), or at each further epoch the best (or worst) value that any trial reported at any epoch.
+        beyond: the reports to assume after a trial's last one, if it neither completed nor failed: none ("missing"), or
+            one per epoch up to the search's `max_epochs`. Each has the "best" or "worst" value of all recorded reports.
     """
 
     def __init__(self, record: ExperimentRecord, rules: Experiment, brackets: int, beyond: Beyond) -> None:
@@ -80,7 +81,7 @@ class Simulation:
         self._leaving: dict[int, _Arrival] = {}  # ended trials that the rule still counts, until their `trial_ended`
         self._last: dict[int, _Arrival] = {}
         self._paused: set[int] = set()
-        self._waiting: dict[int, deque[_Arrival]] = defaultdict(deque)  # paused trial -> its reports until it resumes
+        self._waiting: dict[int, deque[_Arrival]] = defaultdict(deque)  # paused trial -> its arrivals until it resumes
 
     def fates(self) -> list[Fate]:
         """Replays all reports and returns one outcome per trial, in the order of the record."""
@@ -93,9 +94,9 @@ class Simulation:
         return [self._ended.get(place) or self._open(place) for place in range(len(self._trials))]
 
     def _take(self, arrival: _Arrival) -> None:
-        """Judges a report, and then the reports of every trial that it resumes.
+        """Passes a report or end to the rule, and then the kept arrivals of every trial that resumes because of it.
 
-        The report of a trial that has ended is ignored; that of a paused trial is kept until the trial resumes.
+        An arrival of a paused trial is kept until the trial resumes. A report of an ended trial is ignored.
         """
         queue = deque([arrival])
         while queue:
@@ -103,7 +104,7 @@ class Simulation:
             if each.trial in self._paused:
                 self._waiting[each.trial].append(each)
                 continue
-            if each.epoch == 0:
+            if each.epoch == 0:  # the end of a trial without reports
                 freed_trials = self._settle(self._rule.ended(each.trial, 0, None))
             elif each.trial in self._ended or each.is_end:
                 freed_trials = self._leave(each.trial) if each.is_end else []
@@ -164,7 +165,7 @@ class Simulation:
         return Fate(trial.id, num_epochs(trial), "stopped", arrival.epoch, judged.rung, own, cutoff)
 
     def _open(self, place: int) -> Fate:
-        """Returns the outcome of a trial that no rule stopped: ended if it ended by itself or never reported."""
+        """The outcome of a trial that the replay did not end: "ended" if it completed, failed or never reported."""
         trial, last = self._trials[place], self._last.get(place)
         ended = trial.status in ("completed", "failed") or last is None
         return Fate(trial.id, num_epochs(trial), "ended" if ended else "unknown", last.epoch if last else 0)

@@ -3,8 +3,8 @@
 Without these limits, a client that opens connections and sends nothing, or reads no response, would block all other
 clients. When all connections are in use, a new one closes an idle or stalled one.
 
-FastAPI's `max_body_size` does not replace `Bounds`. It limits no time, so most of `Bounds` would stay. Its 413 is plain
-text without `HEADERS`, and a declared length gets that 413 before the guard's 401.
+FastAPI's `max_body_size` cannot replace `Bounds`: it limits no time. Its 413 lacks `HEADERS`, and may precede the
+guard's 401.
 """
 
 from __future__ import annotations

@@ -113,7 +113,8 @@ class Answers:
         while len(self._followed) > MOST_FOLLOWED:
             self._records.pop(self._followed.popitem(last=False)[0], None)
         record, before = followed.load(), self._records.get(folder)
-        self._records[folder] = before if before == record else record  # the trials of both are the same objects
+        # Unchanged trials are the same objects in both records, so the comparison is fast.
+        self._records[folder] = before if before == record else record
         return self._records[folder]
 
 

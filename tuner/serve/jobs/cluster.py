@@ -116,7 +116,7 @@ def start(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
     # interfaces, whatever --node-ip-address says.
     env |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     with open(state / "cluster.log", "wb") as log:
-        # A new session, so that Ctrl-C in the service's terminal does not end the searches.
+        # The cluster runs in its own session: Ctrl-C in the service's terminal ends neither it nor the searches in it.
         process = subprocess.Popen(
             [*command, _temp_dir(folder)],
             env=env,

@@ -88,7 +88,10 @@ class ResultsReader:
                 self._memory.settle(self._watched.pop(gone), 0)
 
     def _unread(self, name: str) -> Summary | None:
-        """Returns the last summary of an experiment without reading its files; None if it has no experiment.json."""
+        """Returns the last summary without reading files.
+
+        If there is none, returns one with the state `reading`, or None without experiment.json.
+        """
         watched = self._watched.get(name)
         if watched and watched.last:
             return watched.last.summary
