@@ -379,7 +379,8 @@ def test_a_space_that_has_changed_is_refused_with_what_changed(refused, saved, t
 
 def test_a_space_that_is_gone_is_refused(refused, saved, tmp_path):
     (tmp_path / "space.py").unlink()
-    assert "space.py: no such file" in refused("--resume", "mine")
+    message = refused("--resume", "mine")
+    assert "the space space.py is not in" in message and f"{tmp_path / 'space.py'}, is gone; run this in" in message
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def _no_space(name: str, module: ModuleType, attribute: str, value: object) -> s
     if others:
         place = split_path(name)[0] if is_path(name) else name.partition(":")[0]
         return f"{missing}, but {', '.join(others)}; give --space {place}:{others[0]}"
-    if value is None and "script(" in (inspect.getsource(module) if module.__file__ else ""):
+    if value is None and "script(" in Path(str(module.__file__)).read_text(encoding="utf-8", errors="replace"):
         return (
             f"{missing}; call script(...) at module level, above everything else: a file that is imported stops there"
         )
@@ -211,9 +211,10 @@ def _import_module(module_name: str, asked: str) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    # The module's name contains a digest of the file: one process (tests, the service) may load two files of one name.
+    # The module's name contains a digest of the path and the file: one process may load two files of one name, or of
+    # one text, and a file again after a change.
     source = path.read_bytes()
-    digest = hashlib.sha256(source).hexdigest()[:8]
+    digest = hashlib.sha256(bytes(path) + source).hexdigest()[:8]
     name = f"tuner_space_{path.stem}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
