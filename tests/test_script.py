@@ -81,11 +81,11 @@ def test_the_constants_of_a_parameters_name_are_the_trials(tmp_path):
 
 def test_the_plan_says_where_each_parameter_reaches_the_script(tmp_path, search_here):
     space = find_space(str(written(tmp_path, CONSTANTS))).space
-    assert space.train.places(space.params) == [
-        "lr: in place of the constants in lines 4, 7, 10, 11",
-        "depth: in place of the constants in lines 6, 7",
-        "name: in place of the constant in line 14",
-    ]
+    assert space.train.targets(space.params) == {
+        "lr": "in place of the constants in lines 4, 7, 10, 11",
+        "depth": "in place of the constants in lines 6, 7",
+        "name": "in place of the constant in line 14",
+    }
     planned = search_here(str(written(tmp_path, OPTIONS, "options.py")), "--dry-run")
     assert (
         "lr: --lr; batch_size: --batch-size; data: data of its command line; fast: --fast; must: --must\n"
@@ -146,7 +146,7 @@ def test_a_parameter_that_would_reach_nothing_is_refused(tmp_path):
     assert find_space(str(written(tmp_path, text.replace("\nscript", "\nc = script"), "returned.py"))).space.searched
     for line in ("lr, width = 0.1, 8", "settings.width = 8"):
         space = find_space(str(written(tmp_path, f"{text}{line}\n", "assigned.py"))).space
-        assert space.train.places(space.params) == ["width: in place of the constant in line 4"]
+        assert space.train.targets(space.params) == {"width": "in place of the constant in line 4"}
 
 
 def test_a_module_level_parser_sees_no_arguments_of_the_search(tmp_path, monkeypatch):

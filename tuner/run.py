@@ -12,7 +12,7 @@ import itertools
 import re
 import sys
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import tyro
 
@@ -20,7 +20,7 @@ from tuner.drive.resumed_experiment import ResumedExperiment, load_resumed
 from tuner.drive.trust import refuse_cluster
 from tuner.errors import InterruptedEarly, RequestError, leave, nearest, say
 from tuner.record.lock import only_driver
-from tuner.spec.experiment import BEST_RULE, Experiment, option
+from tuner.spec.experiment import BEST_RULE, Experiment, Table, option
 from tuner.spec.spaces import find_space, list_spaces, mentions_torch
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Command:
     """Do not try the space on one batch before a new search starts."""
     trust: Annotated[bool, NO_HINT] = False
     """With --resume: run the folder's code even if it has changed or the folder belongs to another user."""
-    table: Literal["fit", "wide", "off"] = "fit"
+    table: Table = "fit"
     """How to print the table of trials: as wide as the terminal, with all columns, or not at all."""
 
 

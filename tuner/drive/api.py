@@ -19,7 +19,7 @@ from tuner.drive.resumed_experiment import ResumedExperiment, load_resumed
 from tuner.drive.trust import refuse_cluster
 from tuner.errors import InterruptedEarly, RequestError, nearest, say
 from tuner.record.lock import only_driver
-from tuner.spec.experiment import Experiment, words
+from tuner.spec.experiment import Experiment, Table, words
 from tuner.spec.live import space_of
 from tuner.spec.script import importing
 from tuner.spec.space import Space
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from tuner.drive.session import Done, Request
 
 AnySpace = Space | str | PathLike[str] | ModuleType
-Table = Literal["fit", "wide", "off"]
 TABLES = get_args(Table)
 NAMES = {field.name for field in dataclasses.fields(Experiment)} - {"space"}  # the options of `search`
 

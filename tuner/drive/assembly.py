@@ -17,7 +17,7 @@ from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
 from tuner.drive import trial as trials
 from tuner.drive.callbacks import GuardedCallback, JournalCallback
 from tuner.drive.decisions import JournalingScheduler
-from tuner.drive.progress import ProgressTable, Table
+from tuner.drive.progress import ProgressTable
 from tuner.drive.proposals import KEEP_BEST_AND_LATEST, Proposals
 from tuner.drive.replay import Replay
 from tuner.drive.schedulers import build_scheduler
@@ -31,7 +31,7 @@ from tuner.engine.retries import Retries
 from tuner.engine.trainable import trainable_of
 from tuner.record.events import Event
 from tuner.record.journal import Journal, Ledger
-from tuner.spec.experiment import Experiment
+from tuner.spec.experiment import Experiment, Table
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import LoadedSpace, metric_option
 from tuner.training.trial_spec import TrialSpec

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from tuner.record.report_keys import GROWTH
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import Experiment
 from tuner.spec.places import is_uri
+from tuner.spec.rules import band_of
 from tuner.spec.script import Script
 from tuner.spec.spaces import is_live, is_path
 from tuner.views.labels import figures, setting, trials
@@ -52,8 +52,8 @@ def plan(request: Request) -> list[str]:
 
 def script_places(space: Space) -> list[str]:
     """One line that says where parameters reach the script, if the space is one."""
-    places = space.train.places(space.params) if isinstance(space.train, Script) else []
-    return ["; ".join(places)] if places else []
+    targets = space.train.targets(space.params) if isinstance(space.train, Script) else {}
+    return ["; ".join(f"{name}: {target}" for name, target in targets.items())] if targets else []
 
 
 MOST_WAYS = 5  # failures that are listed at the end; trials that failed alike count as one
@@ -253,7 +253,7 @@ def schedule(e: Experiment) -> str:
         "fifo": f"fifo: every trial trains {e.max_epochs} epochs",
         "median": f"median: from epoch {e.grace_period} on, stops a trial that is worse than the other trials' median",
         "hyperband": f"hyperband: trials of a bracket wait for each other, then the best 1/{e.reduction_factor:g} "
-        f"continue; the first {num_unstopped(e)} of every {sum(bracket_sizes(e))} trials are never stopped",
+        f"continue; the first {bracket_sizes(e)[0]} of every {sum(bracket_sizes(e))} trials are never stopped",
         "bohb": f"bohb: brackets as in hyperband, where the best 1/{e.reduction_factor:g} continue; a model proposes "
         f"the settings",
         "pbt": f"pbt: every {e.perturbation_interval or e.grace_period} epochs, each trial of the worst quarter copies "
@@ -261,16 +261,9 @@ def schedule(e: Experiment) -> str:
     }[e.scheduler]
 
 
-def num_unstopped(e: Experiment) -> int:
-    """The size of Ray's first HyperBand bracket, which compares no trials, so a search of this size has no cutoff."""
-    return bracket_sizes(e)[0]
-
-
 def bracket_sizes(e: Experiment) -> list[int]:
-    """The number of trials in each bracket of a band of Ray's HyperBand; bracket s is halved s times."""
-    most, factor = e.max_epochs, e.reduction_factor
-    num = round(math.log(most) / math.log(factor)) + 1
-    return [math.ceil(num / (s + 1) * factor**s) for s in range(num) if int(most * factor**-s)]
+    """The number of trials in each bracket of a band of HyperBand; the first bracket compares none of them."""
+    return [shape.size for shape in band_of(e.max_epochs, e.reduction_factor)]
 
 
 def domain(declared: Any) -> str:

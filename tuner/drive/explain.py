@@ -46,7 +46,7 @@ class Explainer:
     """Explains the decisions of one scheduler. Call `before` before the scheduler gets a report."""
 
     def __init__(self, scheduler: TrialScheduler, metric: str, mode: str) -> None:
-        self._scheduler, self._metric, self._mode = scheduler, metric, mode
+        self._scheduler, self._metric = scheduler, metric
         self._sign = -float(sign_of(mode))
 
     def before(self, trial: Trial, result: dict[str, Any]) -> Comparison:

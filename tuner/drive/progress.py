@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from ray.tune import CLIReporter
 from ray.tune.experiment import Trial
@@ -22,14 +22,13 @@ from tuner.drive.cell import Cell, in_notebook
 from tuner.drive.tracker import DONE, Tracker
 from tuner.errors import printable
 from tuner.spec import parameters
-from tuner.spec.experiment import Experiment
+from tuner.spec.experiment import Experiment, Table
 from tuner.views.labels import decimal, flat, formatted
 
 logger = logging.getLogger(__name__)
 MOST_ROWS = 100  # up to this many trials, the last table has all; trials.csv always has all
 MOST_CELL = 20  # most characters of a cell
 NUM_RAYS = 3  # number of columns that Ray puts first: the trial's name, Ray's status, and the worker's address
-Table = Literal["fit", "wide", "off"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 

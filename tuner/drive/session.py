@@ -20,7 +20,6 @@ from tuner.drive.answer import Answer, conclude
 from tuner.drive.assembly import assemble
 from tuner.drive.decisions import EPOCH
 from tuner.drive.mirroring import wandb_mode
-from tuner.drive.progress import Table
 from tuner.drive.resumed_experiment import ResumedExperiment
 from tuner.drive.schedulers import check_scheduler
 from tuner.drive.searchers import check_searcher
@@ -34,7 +33,7 @@ from tuner.record.reading import Scan, scan
 from tuner.record.report_keys import USAGE
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import damaged_experiment, save_experiment
-from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, option, words
+from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, Table, option, words
 from tuner.spec.facts import facts_of, space_facts
 from tuner.spec.places import is_uri, local_root
 from tuner.spec.resources import Resources, resources_of

@@ -21,6 +21,7 @@ from tuner.spec.asha import milestones
 from tuner.spec.places import is_uri, local_root
 
 SearcherName = Literal["random", "grid", "refine", "hyperopt", "bohb", "optuna"]
+Table = Literal["fit", "wide", "off"]  # how the table of trials is printed
 SchedulerName = Literal["asha", "bohb", "hyperband", "median", "pbt", "fifo"]
 
 # Searcher -> the schedulers that work with it. Model-based searchers and refine learn from the settings that they

@@ -11,6 +11,7 @@ import math
 from array import array
 from bisect import bisect_left, insort
 from collections import defaultdict
+from itertools import cycle
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -185,23 +186,36 @@ class _Bracket:
         return all(epoch >= self.rung for epoch, _ in self.live.values())
 
 
+class BracketShape(NamedTuple):
+    """A bracket of HyperBand: its number of trials, the epoch of its first rung, and how often it is halved."""
+
+    size: int
+    rung: int
+    halvings: int
+
+
+def band_of(max_epochs: int, reduction_factor: float) -> list[BracketShape]:
+    """The brackets of one band of Ray's HyperBand, in order; Ray skips those whose first rung is at epoch 0."""
+    num = int(np.round(np.log(max_epochs) / np.log(reduction_factor))) + 1
+    shapes = [
+        BracketShape(int(np.ceil(num / (s + 1) * reduction_factor**s)), int(max_epochs * reduction_factor ** (-s)), s)
+        for s in range(num)
+    ]
+    return [shape for shape in shapes if shape.rung]
+
+
 class HyperBand(Fifo):
     """Pauses trials at a rung until all live trials of their bracket have reached it; then stops all but the best."""
 
     def __init__(self, rules: Experiment) -> None:
         self._factor, self._most = rules.reduction_factor, rules.max_epochs
-        self._num = int(np.round(np.log(self._most) / np.log(self._factor))) + 1
-        self._opened = 0  # number of brackets so far, also those skipped because their rung is at epoch 0
+        self._shapes = cycle(band_of(self._most, self._factor))
         self._bracket: _Bracket | None = None
         self._of: dict[int, _Bracket] = {}
 
     def added(self, trial: int) -> None:
         while self._bracket is None or len(self._bracket.live) == self._bracket.size:
-            s = self._opened % self._num
-            self._opened += 1
-            size = int(np.ceil(self._num / (s + 1) * self._factor**s))
-            rung = int(self._most * self._factor ** (-s))
-            self._bracket = _Bracket(size, rung, s) if rung else None
+            self._bracket = _Bracket(*next(self._shapes))
         self._bracket.live[trial] = 0, math.inf
         self._of[trial] = self._bracket
 

@@ -92,14 +92,14 @@ def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space
     source = path.read_text(encoding="utf-8")
     train = Script(str(path), source)
     space = Space(params=params, train=train, **options)
-    siblings = set[str]().union(*map(_options_of, _siblings(path)))
-    for name in space.params if not _reads_config(source) else ():
-        if name not in siblings and not train.places([name]):
-            words = set(re.findall(r"[A-Za-z_]\w*", _text_without_declaration(source).replace("-", "_")))
-            raise ValueError(
-                f"parameter {name!r} would reach nothing in {path.name}{nearest(name, words - {name})}; name an option "
-                f"of the script, or a variable to which it gives a constant, or use what script() returns"
-            )
+    unread = set() if _reads_config(source) else space.params.keys() - train.targets(space.params).keys()
+    if unread and (unread := unread.difference(*map(_options_of, _siblings(path)))):
+        name = min(unread)
+        words = set(re.findall(r"[A-Za-z_]\w*", _text_without_declaration(source).replace("-", "_")))
+        raise ValueError(
+            f"parameter {name!r} would reach nothing in {path.name}{nearest(name, words - {name})}; name an option "
+            f"of the script, or a variable to which it gives a constant, or use what script() returns"
+        )
     return space
 
 
@@ -175,22 +175,22 @@ class Script:
     path: str
     source: str
 
-    def places(self, names: Iterable[str]) -> list[str]:
-        """Says what each parameter sets, in words: `lr: --lr`, `momentum: in place of the constant in line 4`.
+    def targets(self, names: Iterable[str]) -> dict[str, str]:
+        """What each parameter sets, in words: `{"lr": "--lr", "momentum": "in place of the constant in line 4"}`.
 
         Parameters that set neither an option nor a constant are left out.
         """
         options = _options_of(self.source)
         constants = _Constants(set(names) - set(options))
         constants.visit(ast.parse(self.source))
-        words = []
+        words = {}
         for name in names:
             lines = sorted(constants.lines.get(name, ()))
             if name in options:
-                words.append(f"{name}: {options[name]}")
+                words[name] = options[name]
             elif lines:
                 what = "constant in line" if len(lines) == 1 else "constants in lines"
-                words.append(f"{name}: in place of the {what} {', '.join(map(str, lines))}")
+                words[name] = f"in place of the {what} {', '.join(map(str, lines))}"
         return words
 
     def __call__(self, config: dict[str, Any]) -> None:

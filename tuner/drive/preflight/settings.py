@@ -60,10 +60,6 @@ def resolved(space: Space, flat: Mapping[str, Any]) -> Config:
 
 
 def shown(value: Any) -> str:
-    return (
-        str(float(f"{value:.5g}"))
-        if isinstance(value, float)
-        else repr(value)
-        if isinstance(value, str)
-        else str(value)
-    )
+    if isinstance(value, float):
+        return str(float(f"{value:.5g}"))
+    return repr(value) if isinstance(value, str) else str(value)
