@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.responses import FileResponse, HTMLResponse
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "web"
 SCRIPTS = tuple(path.name for path in sorted(HERE.glob("*.js")))  # ES modules; page.js imports the others
 # The Content-Security-Policy of the one page that runs scripts: only the service's own files, no inline scripts. Plotly
 # compiles its WebGL drawing by `new Function` from its own texts; without 'unsafe-eval' it draws neither scattergl nor

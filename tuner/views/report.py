@@ -38,7 +38,7 @@ AFTER_CONTOUR = ("timeline", "usage")
 MOST_DECISIONS = 200  # those closest to their cutoff; the journal has all
 MOST_TRIALS = 1000  # rows; trials.csv has all
 MOST_PARAMETERS = 4  # each pair of them is one contour: six contours
-SERVE = Path(__file__).parent.parent / "serve"
+WEB = Path(__file__).parent.parent / "serve" / "web"
 DRAW = """
 function drawAll() {
   for (const [name, figure] of Object.entries(FIGURES)) drawInto(document.getElementById(name), figure, name,
@@ -74,7 +74,7 @@ def page(record: ExperimentRecord) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta name="color-scheme" content="light dark">',
-        f"<style>{(SERVE / 'page.css').read_text()}</style></head><body><main><h1>{name}</h1>",
+        f"<style>{(WEB / 'page.css').read_text()}</style></head><body><main><h1>{name}</h1>",
     ]
     return "\n".join(
         [
@@ -201,7 +201,7 @@ def _scripts(figures: dict[str, Figure], contours: list[Figure]) -> list[str]:
     library = (Path(plotly.submodule_search_locations[0]) / "package_data" / "plotly.min.js").read_text()
     # `<` is written as a JSON escape, so that a parameter with the text "</script>" does not end the script.
     figured, contoured = (to_json(rounded(each)).decode().replace("<", "\\u003c") for each in (figures, contours))
-    own = f"const FIGURES = {figured}, CONTOURS = {contoured};\n{(SERVE / 'look.js').read_text()}\n{DRAW}"
+    own = f"const FIGURES = {figured}, CONTOURS = {contoured};\n{(WEB / 'look.js').read_text()}\n{DRAW}"
     return [f"<script>{library}</script>", f'<script type="module">{own}</script>'] if figures else []
 
 
