@@ -29,7 +29,7 @@ from tuner.training.usage import Usage, of_workers
 
 logger = logging.getLogger(__name__)
 RankResult = tuple[int, Any, BaseException | None]  # rank, return value, error (None if the call succeeded)
-JOIN_TIMEOUT = datetime.timedelta(seconds=60)  # within which all processes of a group must connect
+JOIN_TIMEOUT = datetime.timedelta(seconds=60)  # all processes of a group must connect within this time
 ECHO_S = 5.0  # seconds to wait for the original error of another process, see `is_echo`
 SIOCGIFADDR = 0x8915  # Linux ioctl that returns the address of a network interface
 
