@@ -174,7 +174,7 @@ class Training:
             self.schedule.step()
         self.epoch += 1
         self.strategy.equalise(self.model)
-        return float(self.strategy.total(total)) / len(self.train_examples)  # one read per epoch: it waits for the device
+        return float(self.strategy.total(total)) / len(self.train_examples)  # one read, which waits for the device
 
     def train_step(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Updates the parameters once; returns the mean loss of this process's part of a batch, on the device."""

@@ -50,7 +50,7 @@ class Worker:
 
 
 class Single:
-    """Trains in one process on one device. Its docstrings also say what subclasses with several do."""
+    """Trains in one process on one device. Its docstrings also describe subclasses that use several."""
 
     shrinks = True  # whether this process itself computes a batch in parts, if the batch does not fit in memory
 
@@ -86,7 +86,7 @@ class Single:
         return nullcontext()
 
     def complete_gradients(self, parameters: list[nn.Parameter]) -> None:
-        """Averages gradients over processes before the optimizer's step, where the backward pass has not."""
+        """With several processes, averages gradients that the backward pass has not averaged, before a step."""
 
     def total(self, sums: Tensor) -> Tensor:
         """Adds up sums over all processes."""
