@@ -18,7 +18,7 @@ from tuner.spec.experiment import MOST_EPOCHS
 Event = dict[str, Any]
 MOST_TIME = 1e11  # latest time of an event that is accepted, in unix seconds: the year 5138
 MOST_ID = 200  # maximum length of a trial's id, in characters
-MOST_INTEGER = 2**63  # an integer must be smaller, else a decision is refused as damaged and a metric ignored
+MOST_INTEGER = 2**63  # an integer of this size or more makes a decision's line invalid; as a metric it is ignored
 BEGINNINGS = ("experiment_started", "experiment_resumed")  # a session begins with one of these events
 STATES = ("finished", "interrupted", "failed")  # states of a search that has ended
 SEAL = b', "crc": "%08x"}'

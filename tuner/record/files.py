@@ -26,7 +26,7 @@ SWELL = 8  # a file's values may take this many times its maximum size in memory
 MOST_DEPTH = 320  # maximum levels of nesting in JSON; code that recurses meets Python's limit of 1,000 frames at 450
 MOST_NUMBER = 10**300  # maximum absolute value of an integer: metrics are compared as floats, and these end at 1.8e308
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY  # O_PATH also opens folders without read permission
-_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY  # O_NONBLOCK: do not wait for a pipe's writer
+_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY  # O_NONBLOCK: opening a pipe waits for no writer
 _LONG_NUMBER = re.compile(rb"\d{300}")
 _shared: set[Path] = set()  # folders in which other users may rename files
 

@@ -86,8 +86,8 @@ class ObjectStore:
                 return
             if not remote.startswith(local):
                 raise RequestError(
-                    f"--resume {name}: {self.uri} and the working copy {folder} went different ways: a search was "
-                    f"resumed elsewhere before the last one here was uploaded; remove {folder} to use the store's"
+                    f"--resume {name}: {self.uri} and the working copy {folder} went different ways: the search was "
+                    f"resumed elsewhere before this copy was uploaded; to continue from the store, remove {folder}"
                 )
             self._download(name, folder)
         except OSError as error:
@@ -153,8 +153,9 @@ class UploadTarget(Protocol):
 class Uploader:
     """Uploads an experiment's changed files from a thread while the `with` block runs, and a last time at its end.
 
-    Each check calls `stat` for every file. Files are uploaded whole, so the pause after a check is ten times as long as
-    the check and its uploads took. If the store fails, the next check retries, and the search continues meanwhile.
+    Each check calls `stat` for every file. Files are uploaded whole, so the pause after a check with its uploads is
+    ten times as long as they took, at least LEAST_PAUSE_S. If the store fails, the next check retries the upload, and
+    the search continues in its working copy.
     """
 
     def __init__(self, store: UploadTarget, name: str, folder: Path) -> None:
@@ -218,7 +219,7 @@ class Uploader:
 
 
 def files_of(folder: Path) -> dict[str, tuple[int, int]]:
-    """Returns the files below the folder that are to be uploaded, each with its bytes and modification time in ns.
+    """Returns the files below the folder that are to be uploaded, with size in bytes and modification time in ns.
 
     Files of OF_THIS_MACHINE are left out. The journal is last, so that checkpoints that it names are uploaded first.
     """

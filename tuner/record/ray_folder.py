@@ -33,7 +33,7 @@ MOST_SNAPSHOT, MOST_RESULTS, MOST_OF_ALL = 64 << 20, 64 << 20, 256 << 20
 OF_A_TRIAL = ("params.json", "result.json", "progress.csv", "error.txt")
 STATUS = {"TERMINATED": "completed", "ERROR": "failed", "RUNNING": "interrupted", "PAUSED": "interrupted"}
 RAY_COLUMNS = RAY_KEYS | {"warmup_time"}  # older versions of Ray also wrote warmup_time
-UP = ("acc", "reward", "score", "auc", "f1", "precision", "recall", "r2")  # in a metric's name: larger is better
+UP = ("acc", "reward", "score", "auc", "f1", "precision", "recall", "r2")  # parts of the names of metrics to maximize
 DOWN = ("loss", "error", "rmse", "mse", "mae", "perplexity")
 
 

@@ -89,7 +89,7 @@ class TrialRecord:
     errors: tuple[str, ...] = ()
     resources: dict[str, Any] = field(default_factory=dict)
     node: str = ""
-    seconds: float = 0.0  # time on workers: sum over its runs, each from its start to its last report, failure or end
+    seconds: float = 0.0  # on workers: the sum of the trial's runs, each from start to last report, failure or end
     order: int = 0
     changed_at: int = 0
     spans: tuple[tuple[float, float], ...] = ()

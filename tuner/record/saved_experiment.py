@@ -65,7 +65,7 @@ def digest(document: dict[str, Any]) -> str:
 def _read(folder: Path, name: str) -> tuple[Experiment, dict[str, Any]]:
     document = json_in(folder, name)
     written = document.pop("sha256", None)
-    if written != digest(document) and (written or (folder / COPY).exists()):  # older ones have no sha256 and no copy
+    if written != digest(document) and (written or (folder / COPY).exists()):  # older versions wrote no sha256, no copy
         raise ValueError("its content does not match its sha256")
     options = document.pop("options")
     known = {field.name for field in dataclasses.fields(Experiment)}

@@ -29,7 +29,7 @@ class Rank(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A decision: its distance to the cutoff (inf without one), its trial's index, its number in the trial."""
+    """A decision: its distance to the cutoff (or inf), its trial's index, its number among that trial's decisions."""
 
     margin: float
     place: int
