@@ -122,7 +122,7 @@ def trained(record: ExperimentRecord, trial: TrialRecord) -> AuditedTrial:
         epochs=max(values),
         best=None if best_epoch is None else sign * best,
         best_epoch=best_epoch,
-        beats=False,  # `result_of` sets it for each reader: a resume may change the search's best trial
+        beats=False,  # `result_of` sets it, because a resume may change the best trial to compare with
         differs=differs,
         seconds=round(time.monotonic() - began, 3),
     )

@@ -24,7 +24,7 @@ from tuner.training.nvml import Device, devices
 logger = logging.getLogger(__name__)
 
 WATCH_S = 2.0
-LOOK_S = 20.0  # maximum time to read changed journals; 10,000 trials with ten reports each take 1 s
+LOOK_S = 20.0  # maximum seconds to read changed journals; 10,000 trials with ten reports each take 1 s
 MOST_BYTES = 512 << 20  # maximum size of a journal; a larger one is skipped
 MOST_RUNNING = 10_000  # maximum number of running trials per experiment; one with more is skipped
 MOST_NODE = 100  # maximum characters of a node's name; longer names are cut
@@ -141,7 +141,7 @@ class Look:
     def running(self, results: Path) -> list[Running]:
         """The running trials of all experiments; logs a warning for an experiment that cannot be read.
 
-        It reads the most recently changed journals first. After LOOK_S seconds it skips those that are still unread.
+        It reads the most recently changed journals first. After LOOK_S seconds it skips changed ones that are unread.
         """
         until = time.monotonic() + LOOK_S
         trials: list[Running] = []

@@ -45,7 +45,7 @@ class Command:
     no_preflight: Annotated[bool, NO_HINT] = False
     """Do not try the space on one batch before a new search starts."""
     trust: Annotated[bool, NO_HINT] = False
-    """With --resume: run the folder's code even if it has changed or is another user's; accept links and a cluster."""
+    """With --resume: run the folder's code and accept its links and cluster, even if changed or another user's."""
     table: Table = "fit"
     """How to print the table of trials: as wide as the terminal, with all columns, or not at all."""
 
@@ -167,7 +167,7 @@ def run_within(stack: contextlib.ExitStack, argv: list[str], command: Command) -
     def requested() -> Request:
         return replace(request_of(argv, command, loaded), table=command.table)
 
-    checked = not (loaded or command.no_preflight)  # a resumed search tried its space on a batch when it was new
+    checked = not (loaded or command.no_preflight)  # only a new search is tried on a batch
     if command.dry_run:
         running.print_plan(requested, checked)
         return 0

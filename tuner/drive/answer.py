@@ -171,7 +171,7 @@ def keep_checkpoint(record: ExperimentRecord, report: Report, best: Path, config
     if ended and source and source.is_dir():
         copy_checkpoint(source, best)
     else:
-        shutil.rmtree(best / CHECKPOINT, ignore_errors=True)  # of an earlier best trial, not of config.json's
+        shutil.rmtree(best / CHECKPOINT, ignore_errors=True)  # it is of an earlier best trial
 
 
 def loading_of(loaded_space: LoadedSpace, splits: Splits | None) -> dict[str, Any]:

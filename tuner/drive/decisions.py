@@ -1,4 +1,4 @@
-"""Journals and checks each report, asks Ray's scheduler about those that can be compared, and journals its decisions.
+"""Journals each report, asks Ray's scheduler unless the report ends its trial, and journals decisions with reasons.
 
 Ray's schedulers do not say why they stop a trial. ASHA never stops a trial whose metric is NaN, because `nan < cutoff`
 is false. And in Ray, one report without the metric ends the whole experiment.
@@ -55,7 +55,7 @@ class Unfinished:
         self._controller, self._trials = controller, trials
 
     def get_trials(self) -> list[Trial]:
-        """Returns the trials that have not ended, in the order in which they were added; a retry adds a trial again."""
+        """Returns the trials that have not ended, in the order in which Ray last added them."""
         return [trial for trial in self._trials.values() if not trial.is_finished()]
 
     get_live_trials = get_trials

@@ -61,12 +61,12 @@ class Explainer:
         return Comparison()
 
     def after(self, trial: Trial, before: Comparison) -> Comparison:
-        """Returns `before`, or the comparison of a halving that the decision caused, which alone gives a cutoff."""
+        """Returns `before`, or the comparison at a halving that the decision caused: it has HyperBand's cutoff."""
         halving = self._halving(trial)
         return before if halving is None or halving.rung != before.rung else halving
 
     def removed(self, trial: Trial) -> Comparison:
-        """Returns the rung where a paused, now stopped trial waited, and the cutoff if the trial missed one."""
+        """Returns the rung at which the scheduler stops a paused trial, and the cutoff if the trial missed one."""
         if not isinstance(self._scheduler, HyperBand):
             return Comparison()
         halving = self._scheduler.bracket_of(trial).last_halving

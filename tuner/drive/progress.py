@@ -48,7 +48,7 @@ def never_fatal(method: F) -> F:
 class ProgressTable(CLIReporter):
     """Prints Ray's table and a progress line; redraws them in a terminal or notebook.
 
-    Into a pipe or file it prints a line per trial that ends, a progress line per minute, and the table at the end.
+    Into a pipe or file it prints a line per trial that ends, a progress line once a minute at most, and the last table.
 
     Args:
         tracker: the state of the search; it also calls the table when a trial ends.

@@ -77,7 +77,7 @@ class Proposals(SearchAlgorithm):
 
     @property
     def num_left(self) -> int:
-        """The most trials that Ray will still receive: new ones, and unfinished ones of a resumed search."""
+        """Maximum number of trials that Ray will still receive: new ones, and unfinished ones of a resumed search."""
         recorded = sum(not trial.is_finished() for trial in self._recorded)
         return 0 if self._exhausted else self._num_settings - self._num_proposed + recorded
 

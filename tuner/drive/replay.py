@@ -115,7 +115,7 @@ class Replay:
         if action != TrialScheduler.STOP:
             self._source.on_trial_result(trial.trial_id, result)
         set_last_result(trial, {**result, "config": trial.config})
-        # The recorded action takes precedence over the scheduler's: whether a trial paused depended on the others.
+        # The recorded action takes precedence over the scheduler's: a pause depended on which other trials ran.
         self._act(trial, ACTIONS[action] if recorded is None else recorded)
 
     def _judged(self, trial: Trial, result: dict[str, Any], recorded: str | None) -> str:
@@ -168,7 +168,7 @@ class Replay:
         self._started.pop(trial.trial_id, None)
         self._stopped.discard(trial.trial_id)
         if trial.is_finished() or trial.trial_id in self._extended:
-            return  # this replay has already ended the trial; it may continue since
+            return  # this replay has already ended the trial, and may have continued it
         if trial.trial_id in self._failed:
             self._judge.on_trial_error(self._stage, trial)
             self._source.on_trial_complete(trial.trial_id, error=True)
@@ -210,7 +210,7 @@ class Replay:
                 logger.warning("trial %s stays at %d epochs: it saved no checkpoint to continue from", trial_id, before)
 
     def _try_again(self, sha256: str) -> None:
-        """Continues the trials that failed by an error of the user's code, if that code has changed since.
+        """Continues the trials that failed by the user's code, if that code has changed since the last session.
 
         The scheduler gets these trials again. The searcher does not: it already has their value.
         """
@@ -227,7 +227,7 @@ class Replay:
 
 
 def recorded_actions(history: list[Event]) -> dict[int, str | None]:
-    """Returns the action per index of a report; None for the last report if a crash may have cut off its decision."""
+    """Maps the index of a report to its action; None for the last report if a crash may have cut off its decision."""
     actions: dict[int, str | None] = {}
     open_reports: dict[str, int] = {}
     for number, event in enumerate(history):

@@ -90,7 +90,7 @@ class RandomSearcher(Searcher):
         if number < len(self._first):
             return self._first[number]
         sample, point = divmod(number, self._per_sample)
-        # The constants are there while the values are drawn, because `tune.sample_from` may read one.
+        # Drawn from all params, constants included, because a `tune.sample_from` may read a constant.
         drawn = _drawn(self._space.declared, self._seed, sample)[point]
         return parameters.searched_in(self._space.declared, drawn)
 
@@ -129,9 +129,9 @@ class GridSearcher(Searcher):
 class RefineSearcher(Searcher):
     """Proposes the given points and random settings for the first half, then neighbours of the best setting.
 
-    It waits until every trial of the first half has ended. Neighbours (`domains.neighbours`) that differ in one
-    parameter come before those that differ in two, and neighbours one step away before those two steps away. When
-    all neighbours have been tried, the settings are random again.
+    In between, it waits until every trial of the first half has ended. Neighbours (`domains.neighbours`) that differ in
+    one parameter come before those that differ in two, and neighbours one step away before those two steps away.
+    When all neighbours have been tried, the settings are random again.
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
@@ -166,7 +166,7 @@ class RefineSearcher(Searcher):
                 self._neighbours = self._around_best()
             neighbour = next(self._neighbours, None)
             if neighbour is not None:
-                return neighbour  # None if every neighbour has been tried
+                return neighbour  # otherwise, all neighbours have been tried
         return dict(domains.leaves(_drawn(self._space.encoded, self._seed, self._proposed)[0]))
 
     def _around_best(self) -> Iterator[Setting]:
@@ -213,7 +213,7 @@ def extendable_sample(size: int, num: int, seed: int) -> Iterator[int]:
     """Yields all of `range(size)` in random order; the first `num` are `random.Random(seed).sample(range(size), num)`.
 
     `sample` itself has two methods and chooses one by `num`, so a larger `num` may give other values. This function
-    draws the values after the first `num` by the method of the first. It lists `range(size)` only if the method does.
+    draws the values after the first `num` by the same method. It lists `range(size)` only if the method does.
     """
     stream = random.Random(seed)
     most = 21 + (4 ** math.ceil(math.log(num * 3, 4)) if num > 5 else 0)  # as in CPython's `Random.sample`

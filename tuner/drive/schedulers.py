@@ -65,7 +65,8 @@ def _pbt(experiment: Experiment, space: Space) -> TrialScheduler:
 
 
 def _mutation(domain: Any) -> Any:
-    # PBT may multiply a value of a tune.choice by 0.8 or 1.2. From a list it takes a random or an adjacent value.
+    # PBT gets the values of a choice as a list, from which it takes a random or an adjacent value. A value of a
+    # tune.choice itself it may multiply by 0.8 or 1.2.
     kind = domains.kind(domain)
     if kind == "sample_from":
         return domain.sample  # PBT takes a function, but not Ray's object for tune.sample_from

@@ -12,7 +12,7 @@ from tuner.record.records import finite, sign_of
 from tuner.spec.experiment import Experiment
 
 DONE = ("pruned", "completed", "failed")
-ALIKE = 3  # the search stops if its first failures are this many alike, and no trial has completed
+ALIKE = 3  # the search stops if this many trials, the session's first to fail, fail alike, and none succeeds
 
 
 @dataclass

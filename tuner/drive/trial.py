@@ -190,7 +190,7 @@ def start_clean(num_threads: int, gpus: float) -> None:
     if not gc.get_freeze_count():
         gc.freeze()  # Python's garbage collector then skips the imported modules, which saves 0.1 s per trial
     torch = sys.modules.get("torch")
-    if torch is not None:  # a function that does not use torch need not import it
+    if torch is not None:  # not imported here, because a function may not use torch
         torch.set_num_threads(num_threads)
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()

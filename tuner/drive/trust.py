@@ -71,7 +71,7 @@ def code_of(
     if path is None:
         if "." in space and not is_path(space) and not willing:
             raise RequestError(f"{named_by} names the module {space}, which is not found; {CHECK_THEN_TRUST}")
-        return space, []  # `find_space` will find it, or say what is missing
+        return space, []  # `find_space` will raise an error that says what is missing
     try:
         changed = hashlib.sha256(bytes_in(path.parent, path.name)).hexdigest() != sha256
     except (OSError, ValueError) as error:
