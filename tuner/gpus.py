@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 WATCH_S = 2.0
 LOOK_S = 20.0  # maximum seconds to read changed journals; 10,000 trials with ten reports each take 1 s
-MOST_BYTES = 512 << 20  # maximum size of a journal; a larger one is skipped
+MOST_BYTES = 512 << 20  # maximum bytes of a journal; a larger one is skipped
 MOST_RUNNING = 10_000  # maximum number of running trials per experiment; one with more is skipped
 MOST_NODE = 100  # maximum characters of a node's name; longer names are cut
 MEMINFO = Path("/proc/meminfo")
@@ -91,7 +91,7 @@ def lines(gpus: list[Device], trials: list[Running]) -> list[str]:
 
 
 def device_row(device: Device, trials: list[Running]) -> tuple[str, ...]:
-    """The row of one GPU, with the trials whose processes run on it according to NVML."""
+    """Returns a GPU's row, with the trials, and the number of other processes, that run on it according to NVML."""
     memory = "-"
     if device.memory_used_bytes is not None and device.memory_total_bytes:
         memory = f"{device.memory_used_bytes / 2**30:.1f} of {device.memory_total_bytes / 2**30:.1f} GiB"

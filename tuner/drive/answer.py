@@ -164,7 +164,7 @@ def is_same(best: Path, config: dict[str, Any]) -> bool:
 
 
 def keep_checkpoint(record: ExperimentRecord, report: Report, best: Path, config: dict[str, Any], ended: bool) -> None:
-    """Copies a function's best checkpoint, which may be large, to `best/checkpoint` when the search has ended."""
+    """Copies a function's best checkpoint to `best/checkpoint` once the search has ended; removes an outdated copy."""
     if (best / CHECKPOINT).is_dir() and is_same(best, config):
         return
     source = within(record.experiment.folder, report.checkpoint) if report.checkpoint else None
@@ -199,7 +199,7 @@ def save_model(checkpoint: Path, model_path: Path) -> dict[str, Any]:
 def evaluate(
     loaded_space: LoadedSpace, config: dict[str, Any], state: dict[str, Any], splits: Splits
 ) -> dict[str, float]:
-    """Evaluates a training's state on the test part."""
+    """Returns the metrics of a training's state on the test part, computed on the CPU."""
     import torch
 
     from tuner.training.loop import Training
