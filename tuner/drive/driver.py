@@ -113,8 +113,9 @@ def ray_at(experiment: Experiment, loaded_space: LoadedSpace) -> Iterator[None]:
     try:
         ray.init(experiment.address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=runtime_env)
     except (OSError, ValueError, RuntimeError) as error:
-        where = f"--address {experiment.address}"
-        raise RequestError(f"{where}: no Ray cluster answers ({error}); start one, or correct --address") from error
+        raise RequestError(
+            f"--address {experiment.address}: no Ray cluster answers there ({error}); start one, or correct the address"
+        ) from error
     try:
         probe.check_nodes(experiment, loaded_space)
         yield
