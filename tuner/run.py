@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
 
 
 def parse(argv: list[str], default: Experiment) -> Command:
-    """Parses the command line; `default` gives the other options. Raises an error of tyro as a one-line RequestError."""
+    """Parses the command line; `default` gives the other options. Raises tyro's error as a one-line RequestError."""
     stderr, shown = io.StringIO(), cast(TextIO, WithoutEmptyDefaults(sys.stdout))
     # tyro takes a default of nested tuples for a structure. So it gets none for the repeatable options --point and
     # --stop; the code below puts their defaults before the given values.
