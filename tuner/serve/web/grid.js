@@ -201,6 +201,8 @@ class Grid {
       const write = kind === "csv" ? csvOf : jsonOf;
       const type = kind === "csv" ? "text/csv;charset=utf-8" : "application/json";
       save(`${source.name()}-${this.table.id}.${kind}`, type, write(this.#fields, this.#found));
+      const missing = this.#total - this.#rows.length;
+      if (missing) throw new Error(`the file lacks ${missing} of ${this.#total} rows, which the service did not send; reload the page and save again`);
     });
   }
 }
