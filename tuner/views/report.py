@@ -31,8 +31,8 @@ TITLES = {  # as on the page
 }  # fmt: skip
 HEADINGS = {  # of the columns whose name is not their heading
     "came": "reached", "went_on": "continued", "stopped": "pruned", "waiting": "paused", "best": "best value",
-    "last": "last value", "cutoff_then": "last cutoff used", "cutoff_now": "cutoff with all results", "config": "parameters",
-    "would_pass_now": "would survive today", "seconds": "duration (s)", "saved": "epochs saved",
+    "last": "last value", "cutoff_then": "last cutoff used", "cutoff_now": "cutoff with all results",
+    "config": "parameters", "would_pass_now": "would survive today", "seconds": "duration (s)", "saved": "epochs saved",
 }  # fmt: skip
 AFTER_CONTOUR = ("timeline", "usage")
 MOST_DECISIONS = 200  # those closest to their cutoff; the journal has all
