@@ -283,7 +283,7 @@ def test_a_figure_is_saved_as_png_and_svg(page, viewer):
     page.wait_for_function("document.getElementById('curves').data?.length > 0")
     for kind, start in (("PNG", b"\x89PNG"), ("SVG", b"<svg")):
         with page.expect_download() as download:
-            page.focus(f"[aria-label='save the figure curves as {kind}']")
+            page.focus(f"[aria-label='save as {kind}: figure curves']")
             page.keyboard.press("Enter")
         assert download.value.suggested_filename == f"demo-curves.{kind.lower()}"
         assert download.value.path().read_bytes().startswith(start)

@@ -57,7 +57,7 @@ export function addImageButtons(figure) {
     const button = document.createElement("button");
     button.type = "button";
     button.textContent = `save as ${format.toUpperCase()}`;
-    button.ariaLabel = `save the figure ${figure.id} as ${format.toUpperCase()}`;
+    button.ariaLabel = `${button.textContent}: figure ${figure.id}`;
     button.addEventListener("click", () => saveImage(figure, format));
     line.append(button);
   }
