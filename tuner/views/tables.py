@@ -81,7 +81,10 @@ class RungRow:
 
 @dataclass(frozen=True)
 class DecisionRow:
-    """One decision of the scheduler; `margin` = |value - cutoff|, None if either is missing or not finite."""
+    """One decision of the scheduler; `margin` = |value - cutoff|, None if either is missing or not finite.
+
+    `value` is what the scheduler compared with the cutoff: the median rule compares the trial's best value so far.
+    """
 
     trial: str
     epoch: int
@@ -199,7 +202,7 @@ def decision_row(trial: str, d: Decision) -> DecisionRow:
     """Returns the row of one decision."""
     far = margin_of(d)
     margin = far if math.isfinite(far) else None
-    of_rung = d.rung, d.bracket, d.value, d.cutoff
+    of_rung = d.rung, d.bracket, d.compared_value, d.cutoff
     return DecisionRow(trial, d.epoch, *of_rung, margin, d.recorded, d.action, d.reason, d.band)
 
 
