@@ -83,6 +83,7 @@ class RungRow:
 class DecisionRow:
     """One decision of the scheduler; `margin` = |value - cutoff|, None if either is missing or not finite.
 
+    `value` is what the scheduler compared with the cutoff: the median rule compares the trial's best value so far.
     `outcome` says what became of the trial: continued, paused or pruned; completed or failed if it ended by itself.
     """
 
@@ -203,7 +204,7 @@ def decision_row(trial: TrialRecord, d: Decision) -> DecisionRow:
     """Returns the row of one decision."""
     far = margin_of(d)
     margin = far if math.isfinite(far) else None
-    of_rung = d.rung, d.bracket, d.value, d.cutoff
+    of_rung = d.rung, d.bracket, d.compared_value, d.cutoff
     return DecisionRow(trial.id, d.epoch, *of_rung, margin, d.recorded, d.action, d.reason, d.band, _outcome(trial, d))
 
 
