@@ -140,9 +140,11 @@ def ending(done: Done) -> list[str]:
     e, lines = done.request.experiment, [""]
     lines += failures(done.record.trials, e.folder)
     lines += growing(done.record.trials)
-    lines += [f"NOTE: {done.outcome.reason}"] if done.outcome.reason else []
-    if done.outcome.state == "failed":
-        lines += ["the search was stopped: correct the code; with the changed code, --resume tries these trials again"]
+    if done.outcome.state == "failed":  # the reason repeats the error that the lines above have
+        lines += ["the search was stopped, as these trials failed alike and none succeeded"]
+        lines += ["correct the code: --resume then tries these trials again"]
+    elif done.outcome.reason:
+        lines += [f"NOTE: {done.outcome.reason}"]
     if done.answer:
         report, trial = done.answer.report, done.answer.trial
         lines += [f"best        trial {trial.id}, epoch {report.epoch}: {setting(trial.config)}"]
