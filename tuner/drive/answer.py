@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.drive.best import CHECKPOINT, CONFIG, METRICS, MODEL, README, copy_checkpoint, readme
-from tuner.record.checkpoints import STATE, damage, within
+from tuner.record.checkpoints import STATE, damage, damage_in, within
 from tuner.record.events import strict
 from tuner.record.files import json_in, write_atomically
 from tuner.record.records import Report, TrialRecord
@@ -74,7 +74,9 @@ def conclude(
     test = tested_before(best, config)
     if splits is None:
         keep_checkpoint(record, report, best, config, ended=ended)
-    elif test is None and report.checkpoint:
+    elif report.checkpoint and test is not None:
+        repair_model(within(folder, report.checkpoint), best)
+    elif report.checkpoint:
         state = save_model(within(folder, report.checkpoint), best / MODEL)
         has_test = splits.test is not None and len(splits.test) > 0
         test = evaluate(loaded_space, config, state, splits) if ended and has_test else None
@@ -194,6 +196,18 @@ def save_model(checkpoint: Path, model_path: Path) -> dict[str, Any]:
     torch.save(state["model"], saved)
     write_atomically(model_path, saved.getvalue())
     return state
+
+
+def repair_model(checkpoint: Path, best: Path) -> None:
+    """Writes a missing or damaged `best/model.pt` again from the winner's checkpoint; if that is gone, says so."""
+    why = damage_in(best, MODEL) if (best / MODEL).is_file() else "is missing"
+    if not why:
+        return
+    if (checkpoint / STATE).is_file():
+        save_model(checkpoint, best / MODEL)
+        logger.warning("%s was damaged or missing (%s): it is written again from its trial's checkpoint", best / MODEL, why)
+    else:
+        logger.warning("%s is damaged or missing (%s), and so is %s: restore a copy", best / MODEL, why, checkpoint)
 
 
 def evaluate(
