@@ -12,14 +12,14 @@ import itertools
 import re
 import sys
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import tyro
 
-from tuner.drive.resumed_experiment import ResumedExperiment, load_resumed
+from tuner.drive.resumed_experiment import ResumedExperiment, load_locked, load_resumed
 from tuner.drive.trust import refuse_cluster
 from tuner.errors import InterruptedEarly, RequestError, leave, nearest, say
-from tuner.record.lock import only_driver
 from tuner.spec.experiment import BEST_RULE, Experiment, Table, option
 from tuner.spec.spaces import find_space, list_spaces, mentions_torch
 
@@ -158,9 +158,7 @@ def run_within(stack: contextlib.ExitStack, argv: list[str], command: Command) -
     from tuner.drive import running
 
     if loaded and not command.dry_run:
-        stack.enter_context(only_driver(loaded.experiment.folder))
-        # The experiment is loaded again: another driver may have extended it before this one got the lock.
-        loaded = resumed_experiment(command)
+        loaded = load_locked(stack, partial(load_resumed, command.experiment, command.resume, command.trust))
     if loaded:
         say(*loaded.code)
 

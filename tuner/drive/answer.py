@@ -200,14 +200,15 @@ def save_model(checkpoint: Path, model_path: Path) -> dict[str, Any]:
 
 def repair_model(checkpoint: Path, best: Path) -> None:
     """Writes a missing or damaged `best/model.pt` again from the winner's checkpoint; if that is gone, says so."""
-    why = damage_in(best, MODEL) if (best / MODEL).is_file() else "is missing"
-    if not why:
+    damaged = damage_in(best, MODEL)
+    if (best / MODEL).is_file() and not damaged:
         return
+    what = f"{best / MODEL} {f'is damaged ({damaged})' if damaged else 'is missing'}"
     if (checkpoint / STATE).is_file():
         save_model(checkpoint, best / MODEL)
-        logger.warning("%s was damaged or missing (%s): it is written again from its trial's checkpoint", best / MODEL, why)
+        logger.warning("%s; it was written again from the best trial's checkpoint", what)
     else:
-        logger.warning("%s is damaged or missing (%s), and so is %s: restore a copy", best / MODEL, why, checkpoint)
+        logger.warning("%s, and the best trial's checkpoint %s is gone; restore a copy of one", what, checkpoint)
 
 
 def evaluate(
