@@ -276,7 +276,7 @@ def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> s
 
 
 def retry_line(trial_id: str, tracker: Tracker) -> str:
-    """Says why a trial is tried again: `trial 00003 failed in epoch 3: ...; another worker continues it after epoch 2`."""
+    """Says why a trial continues: `trial 00003 failed in epoch 3: ...; another worker continues it after epoch 2`."""
     trial = tracker.trials[trial_id]
     after = trial.failure.get("from_epoch", 0)
     again = f"continues it after epoch {after}" if after else "starts it again, as it saved no checkpoint"
