@@ -26,9 +26,9 @@ from tuner.engine.reports import begin_reports, own_exits
 from tuner.engine.trainable import run_class
 from tuner.record.checkpoints import STATE
 from tuner.record.records import sign_of
-from tuner.record.report_keys import WAITS
+from tuner.record.report_keys import FINAL, WAITS
 from tuner.spec.parameters import merged
-from tuner.spec.script import in_trial
+from tuner.spec.script import Ended, in_trial
 from tuner.spec.space import takes_config
 from tuner.spec.spaces import place_of
 from tuner.training.task import Task
@@ -155,17 +155,23 @@ def train_function(config: dict[str, Any], *, function: Any, goal: Goal) -> None
     np.random.seed(spec.seed)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(spec.seed)
-    with own_exits(reporter), in_trial(dict(spec.config), goal.metric) as trial:
+    with own_exits(reporter), in_trial(dict(spec.config), goal.metric, mode=goal.mode) as trial:
         if inspect.isclass(function):
             return run_class(function, dict(spec.config))
-        output = function(dict(spec.config)) if takes_config(function) else function()
+        try:
+            output = function(dict(spec.config)) if takes_config(function) else function()
+        except Ended as ended:
+            output = ended.value
         if not (takes_config(function) or trial.reached):
             raise ValueError(NOT_REACHED)
         if trial.at_end:
             trial.at_end()
-        for metrics in output if inspect.isgenerator(output) else [output]:
-            if metrics is not None:
-                tune.report(metrics_of(metrics, function))
+        if inspect.isgenerator(output):
+            for metrics in output:
+                if metrics is not None:
+                    tune.report(metrics_of(metrics, function))
+        elif output is not None:
+            tune.report({**metrics_of(output, function), FINAL: True})
 
 
 def metrics_of(output: Any, function: Any) -> dict[str, Any]:
