@@ -27,21 +27,32 @@ Config = Mapping[str, Any]
 @contextlib.contextmanager
 def into_argparse(config: Config, reached: Callable[[], None]) -> Iterator[None]:
     """Makes the parameters the defaults of every parser's options and arguments of the same name."""
-    original = argparse.ArgumentParser.parse_known_args
+    original, refuse = argparse.ArgumentParser.parse_known_args, argparse.ArgumentParser.error
 
-    def parse(parser: argparse.ArgumentParser, *arguments: Any, **options: Any) -> Any:
+    def parse(parser: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
+        given = sys.argv[1:] if args is None else list(args)
         for action in parser._actions:
-            if action.dest in config:
-                action.default, action.required = config[action.dest], False
+            flags = (flag.lstrip("-").replace("-", "_") for flag in action.option_strings)
+            name = next((name for name in (action.dest, *flags) if name in config), None)
+            if name is not None and isinstance(action, argparse._SubParsersAction):
+                given = given or [str(config[name])]  # the name of a subcommand can only be given
+                reached()
+            elif name is not None:
+                action.default, action.required = config[name], False
                 action.nargs = action.nargs if action.option_strings else "?"
                 reached()
-        return original(parser, *arguments, **options)
+        return original(parser, given, namespace)
 
+    def error(parser: argparse.ArgumentParser, message: str) -> Any:
+        raise ValueError(f"the script's command line: {message}; give such options as constants in params")
+
+    argparse.ArgumentParser.error = error  # type: ignore[method-assign,assignment]
     argparse.ArgumentParser.parse_known_args = parse  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
         argparse.ArgumentParser.parse_known_args = original  # type: ignore[method-assign]
+        argparse.ArgumentParser.error = refuse  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager
@@ -92,11 +103,12 @@ SUFFIXES = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "tomllib"
 def loaders_of(source: str) -> dict[str, str]:
     """The modules of LOADERS that a script imports; OmegaConf and Hydra load by yaml."""
     words = {"yaml": r"yaml|omegaconf|hydra", "json": "json", "tomllib": "tomllib"}
-    return {
-        name: each
-        for name, each in LOADERS.items()
-        if re.search(rf"import ({words[name]})|from ({words[name]})", source)
-    }
+    return {name: each for name, each in LOADERS.items() if imports(source, words[name])}
+
+
+def imports(source: str, modules: str) -> bool:
+    """Whether a script imports one of the modules of a pattern such as `yaml|omegaconf`."""
+    return re.search(rf"(?m)^\s*(import|from)\b.*\b({modules})\b", source) is not None
 
 
 def replaced(loaded: Any, config: Config) -> Any:
@@ -113,9 +125,29 @@ def replaced(loaded: Any, config: Config) -> Any:
     return loaded
 
 
+# Package with a Trainer -> the module that reports for it. Names, because these modules import this room.
+TRAINERS = {
+    "pytorch_lightning": "tuner.integrations.lightning",
+    "lightning": "tuner.integrations.lightning",
+    "transformers": "tuner.integrations.transformers",
+}
+
+
+def trainers_in(source: str) -> list[str]:
+    """The modules with an `automatic` for the Trainers that a script uses; imports the Trainers' packages."""
+    found = []
+    for package, module in TRAINERS.items():
+        uses = imports(source, package) and re.search(r"\bTrainer\(", source)
+        if uses and module not in found:
+            importlib.import_module(package)  # the integration is written for the one that is imported
+            found.append(module)
+    return found
+
+
 def keys_beside(folder: Path, source: str) -> dict[str, str]:
     """Key -> `conf/config.yaml`, for the config files beside a script that imports what loads them."""
-    known, keys = loaders_of(source), {}
+    known = loaders_of(source)
+    keys: dict[str, str] = {}
     files = sorted(file for suffix in SUFFIXES for depth in ("*", "*/*") for file in folder.glob(depth + suffix))
     for file in files[:MOST_FILES]:
         if SUFFIXES[file.suffix] in known and file.is_file() and file.stat().st_size <= MOST_BYTES:
@@ -201,6 +233,10 @@ class Replacing(SourceFileLoader):
         super().exec_module(module)
 
 
+# Functions that get a field's default: of dataclasses, pydantic and typer.
+FIELDS = ("field", "Field", "Option", "Argument")
+
+
 class Constants(ast.NodeTransformer):
     """Replaces constants by the parameters whose names they get: `lr = 1`, `f(lr=1)`, `def f(lr=1)`, `{"lr": 1}`.
 
@@ -212,6 +248,11 @@ class Constants(ast.NodeTransformer):
         self.lines: dict[str, set[int]] = {}
 
     def _value(self, name: object, value: ast.expr | None) -> Any:
+        if name in self.names and isinstance(value, ast.Call) and _called(value) in FIELDS:
+            for each in value.keywords:
+                each.value = self._value(name, each.value) if each.arg == "default" else each.value
+            value.args[:1] = [self._value(name, each) for each in value.args[:1]]
+            return value
         if name not in self.names or value is None or not all(isinstance(each, CONSTANT) for each in ast.walk(value)):
             return value
         self.lines.setdefault(str(name), set()).add(value.lineno)
@@ -256,8 +297,9 @@ def options_of(source: str) -> dict[str, str]:
 
     `Script` does not replace constants that have the name of an option.
     """
-    options = re.findall(r"""["'](--?[A-Za-z][\w-]*)["']|add_argument\(\s*["'](\w+)["']""", source)
+    options = re.findall(r"""["'](--?[A-Za-z][\w-]*)(?:/--?[\w-]+)?["']|add_argument\(\s*["'](\w+)["']""", source)
     words = {flag.strip("-").replace("-", "_"): flag for flag, _ in options if flag}
+    words |= {name: f"{name} of its command line" for name in re.findall(r"""\bdest\s*=\s*["'](\w+)["']""", source)}
     return words | {name: f"{name} of its command line" for _, name in options if name}
 
 
@@ -266,6 +308,11 @@ def _variable(target: ast.expr) -> object:
     return getattr(target, "id", getattr(target, "attr", None))
 
 
+def _called(node: ast.Call) -> str:
+    """The last name of a call: `field` of `dataclasses.field(...)`."""
+    return str(getattr(node.func, "id", getattr(node.func, "attr", "")))
+
+
 def declares(node: ast.Call) -> bool:
     """Whether a call is that of `script` or of W&B's `sweep`, which declare the parameters."""
-    return getattr(node.func, "id", getattr(node.func, "attr", "")) in ("script", "sweep")
+    return _called(node) in ("script", "sweep")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib
 import os
 import re
 import sys
@@ -187,10 +188,10 @@ class Script:
         left = set(names) - words.keys()
         for text in reach.beside(Path(self.path)).values():  # imported or not: a package beside may parse the options
             words |= {name: option for name, option in options_of(text).items() if name in left}
-        for file, visitor in self._constants(names).items():
+        for place, visitor in self._constants(names).items():
             for name, lines in visitor.lines.items():
                 what = "constant in line" if len(lines) == 1 else "constants in lines"
-                of = "" if str(file) == self.path else f" of {file.name}"
+                of = "" if str(place) == self.path else f" of {place.name}"
                 words.setdefault(name, f"in place of the {what} {', '.join(map(str, sorted(lines)))}{of}")
         for name, file in reach.keys_beside(Path(self.path).parent, self.source).items():
             words.setdefault(name, f"{name} of {file}")
@@ -228,8 +229,12 @@ class Script:
             beside = {file.stem: names for file, names in replaced.items()}
             stack.enter_context(reach.fresh_modules(path.parent, config, beside))
             stack.enter_context(reach.into_files(config, path.parent, reach.loaders_of(self.source)))
-            if re.search(r"(?m)^\s*(import|from) click\b", self.source):
+            if reach.imports(self.source, "click"):
                 stack.enter_context(reach.into_click(config))
+            words = ("report(", "TunerCallback", "tuner.integrations")
+            if not any(word in text for text in self.sources().values() for word in words):
+                for name in reach.trainers_in(self.source):
+                    stack.enter_context(importlib.import_module(name).automatic())
             exec(compile(ast.fix_missing_locations(tree), self.path, "exec", dont_inherit=True), module.__dict__)
 
 

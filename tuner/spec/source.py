@@ -108,7 +108,7 @@ def returned_tuple(function: Any) -> str:
 
 def never_reports(path: str, texts: Mapping[Any, str], metric: str) -> None:
     """Raises RequestError if no text calls a function that reports, or hands the trial to a library that does."""
-    words = ("report", "TunerCallback", "tuner.integrations", "wandb", "TuneReport")
+    words = ("report", "Trainer(", "TunerCallback", "tuner.integrations", "wandb", "TuneReport")
     if not any(word in text for text in texts.values() for word in words):
         raise RequestError(
             f'{path} never reports a metric: write tune.report({{"{metric}": value}}) where an epoch has its value'
