@@ -86,7 +86,8 @@ def test_the_plan_says_where_each_parameter_reaches_the_script(tmp_path, search_
         "depth": "in place of the constants in lines 6, 7",
         "name": "in place of the constant in line 14",
     }
-    planned = search_here(str(written(tmp_path, OPTIONS, "options.py")), "--dry-run")
+    reporting = OPTIONS + "    tune.report({'loss': 1.0})\n"
+    planned = search_here(str(written(tmp_path, reporting, "options.py")), "--dry-run")
     assert (
         "lr: --lr; batch_size: --batch-size; data: data of its command line; fast: --fast; must: --must\n"
         in planned.out

@@ -21,7 +21,8 @@ from tuner.drive.resumed_experiment import ResumedExperiment, load_locked, load_
 from tuner.drive.trust import refuse_cluster
 from tuner.errors import InterruptedEarly, RequestError, leave, nearest, say
 from tuner.spec.experiment import BEST_RULE, Experiment, Table, option
-from tuner.spec.spaces import find_space, list_spaces, mentions_torch
+from tuner.spec.reach import options_of
+from tuner.spec.spaces import file_of, find_space, list_spaces, mentions_torch
 
 if TYPE_CHECKING:
     from tuner.drive.session import Request
@@ -87,7 +88,7 @@ def parse(argv: list[str], default: Experiment) -> Command:
         # tyro prints the error as the first paragraph in a box, drawn in ASCII if the terminal has no other characters.
         lines = [line.strip(" │|╭╮╰╯─+-") for line in stderr.getvalue().splitlines()[1:]]
         text = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, lines)))
-        raise RequestError(f"{in_words(text)} (see --help)") from None
+        raise RequestError(of_the_script(text, argv) or f"{in_words(text)} (see --help)") from None
     finally:
         shown.show()
     given = command.experiment
@@ -133,6 +134,20 @@ def in_words(text: str) -> str:
     if not match:
         return text
     return f"{match[1]} {match[3]}: must be a {'whole ' if match[2].endswith('int') else ''}number"
+
+
+def of_the_script(text: str, argv: list[str]) -> str:
+    """What to do about an unknown option that the script of `--space` has; empty for any other error."""
+    match = re.match(r"Unrecognized options: (--?)([^\s,=]+)", text)
+    path = next((value for flag, value in itertools.pairwise(argv) if flag == "--space"), "")
+    file = file_of(path) if match and path else None
+    name = match[2].replace("-", "_") if match else ""
+    if not match or file is None or name not in options_of(file.read_text(encoding="utf-8", errors="replace")):
+        return ""
+    return (
+        f"{match[1]}{match[2]} is an option of {file.name}, not of this command: give it as a constant, "
+        f'script({{"{name}": ..., ...}})'
+    )
 
 
 def print_spaces() -> int:

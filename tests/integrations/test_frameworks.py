@@ -180,6 +180,63 @@ def test_the_loggers_of_a_hugging_face_trainer_are_off(trial, monkeypatch, quiet
     assert {"WandbCallback", "ProgressCallback"} & names == (set() if quiet else {"WandbCallback", "ProgressCallback"})
 
 
+SCRIPTS = {
+    "lightning": """
+import lightning as L
+import torch
+
+class Line(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(4, 1)
+    def training_step(self, batch, number):
+        loss = self.net(batch).square().mean()
+        self.log("loss", loss, on_step=False, on_epoch=True)
+        return loss
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+L.seed_everything(0)
+loader = torch.utils.data.DataLoader(torch.randn(64, 4), 16, shuffle=True)
+trainer = L.Trainer(max_epochs=3, accelerator="cpu", logger=False, enable_checkpointing=False)
+trainer.fit(Line(), loader)
+""",
+    "transformers": """
+import torch
+from transformers import BertConfig, BertForSequenceClassification, HfArgumentParser, Trainer, TrainingArguments
+
+(arguments,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+size = dict(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+torch.manual_seed(0)
+examples = [{"input_ids": torch.randint(0, 50, (8,)), "labels": number % 2} for number in range(32)]
+Trainer(model=BertForSequenceClassification(BertConfig(**size)), args=arguments, train_dataset=examples).train()
+""",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("lightning", marks=skip_without("lightning")),
+        pytest.param("transformers", marks=skip_without("transformers", "accelerate")),
+    ],
+)
+def test_a_script_with_a_trainer_reports_and_resumes_without_a_callback(name, trial, tmp_path):
+    from tuner.spec.script import Script, in_trial
+
+    path = tmp_path / "main.py"
+    path.write_text(SCRIPTS[name])
+    config = {"lr": 0.02, "learning_rate": 0.02, "output_dir": "out", "num_train_epochs": 3, "use_cpu": True}
+
+    def train(config):
+        with in_trial(config, "loss"):
+            Script(str(path), path.read_text())(config)
+
+    whole, saved = trial.run(train, config)
+    assert len(whole) == 3 and len({report["loss"] for report in whole}) == 3
+    assert trial.run(train, config, saved[0])[0] == whole[1:]
+
+
 BATCH = "per_device_train_batch_size"
 
 

@@ -150,7 +150,7 @@ def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, re
         mutable=tuple(space.mutable),
         constants=space.constants,
     )
-    goal = trials.Goal(spec, experiment.metric, experiment.mode)
+    goal = trials.Goal(spec, experiment.metric, experiment.mode, wandb=experiment.wandb != "disabled")
     probe.by_value(loaded_space)
     if space.train is not None:
         function = partial(trials.train_function, function=space.train, goal=goal)

@@ -24,7 +24,7 @@ from tuner.errors import RequestError, nearest
 from tuner.record.events import plain
 from tuner.record.journal import Ledger
 from tuner.record.records import finite
-from tuner.record.report_keys import RAY_KEYS, USAGE
+from tuner.record.report_keys import FINAL, RAY_KEYS, USAGE
 from tuner.spec.experiment import Experiment
 
 CONTINUE: str = TrialScheduler.CONTINUE
@@ -33,7 +33,7 @@ PAUSE: str = TrialScheduler.PAUSE
 NOOP: str = TrialScheduler.NOOP
 ACTIONS = {CONTINUE: "continue", STOP: "stop", PAUSE: "pause", NOOP: "pause"}
 EPOCH = "training_iteration"
-NOT_METRICS = RAY_KEYS | {"improved"}  # `tuner.drive.trial` adds `improved` to reports
+NOT_METRICS = RAY_KEYS | {"improved", FINAL}  # `tuner.drive.trial` adds these two to reports
 
 
 @dataclass
@@ -143,7 +143,8 @@ class JournalingScheduler(TrialScheduler):
         metrics = {name: plain(value) for name, value in result.items() if _is_metric(name)}
         saved = result.get("checkpoint_dir_name")
         where = {"checkpoint": f"ray/{trial_id}/{saved}"} if saved else {}
-        self._journal.write("report", trial_id, epoch=epoch, metrics=metrics, **where)
+        final = {"final": True} if result.get(FINAL) is True else {}
+        self._journal.write("report", trial_id, epoch=epoch, metrics=metrics, **where, **final)
         if epoch <= self._judged.get(trial_id, 0):
             return CONTINUE  # the trial repeats this epoch after an earlier checkpoint; its decision was already made
         if self._experiment.scheduler != "pbt":  # pbt sets trials back to earlier epochs and decides there again
@@ -158,7 +159,7 @@ class JournalingScheduler(TrialScheduler):
             # The scheduler gets no NaN or infinite value: recorded as the worst value, it would distort the percentile.
             reason = f"{self.metric} is {value} at epoch {epoch}: the training diverged"
             return self._decide(trial_id, epoch, value, STOP, reason, Comparison(), "pruned")
-        reason = self._completes(metrics, epoch)
+        reason = self._completes(metrics, epoch) or ("its function returned" if final else "")
         if reason:
             return self._decide(trial_id, epoch, value, STOP, reason, Comparison(), "completed")
         result[self.metric] = value

@@ -22,6 +22,7 @@ from tuner.drive.stage import Source, Stage
 from tuner.engine.stage import set_last_result, set_status
 from tuner.record.events import Event
 from tuner.record.journal import Ledger
+from tuner.record.report_keys import FINAL
 from tuner.spec.experiment import Experiment
 
 logger = logging.getLogger(__name__)
@@ -108,6 +109,8 @@ class Replay:
         set_status(trial, Trial.RUNNING)
         self._checkpoints.add(trial, event)
         result = {**event["metrics"], "training_iteration": event["epoch"], "trial_id": trial.trial_id}
+        if event.get("final") is True:
+            result[FINAL] = True
         if "checkpoint" in event:
             result["checkpoint_dir_name"] = Path(event["checkpoint"]).name
         recorded = self._actions[number]

@@ -7,7 +7,9 @@ import errno
 import gc
 import inspect
 import math
+import os
 import random
+import re
 import sys
 import tempfile
 import time
@@ -22,13 +24,13 @@ import numpy as np
 from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
-from tuner.engine.reports import begin_reports, own_exits
+from tuner.engine.reports import CHILD, begin_reports, own_exits
 from tuner.engine.trainable import run_class
 from tuner.record.checkpoints import STATE
 from tuner.record.records import sign_of
-from tuner.record.report_keys import WAITS
+from tuner.record.report_keys import FINAL, WAITS
 from tuner.spec.parameters import merged
-from tuner.spec.script import in_trial
+from tuner.spec.script import Ended, Script, in_trial
 from tuner.spec.space import takes_config
 from tuner.spec.spaces import place_of
 from tuner.training.task import Task
@@ -43,11 +45,13 @@ class Goal:
     Args:
         spec: the training options and the search's seed, without a setting. `spec_of` sets the trial's config and seed.
         metric, mode: the metric to optimize, and "min" or "max".
+        wandb: False if no function may log to W&B by itself (`--wandb disabled`).
     """
 
     spec: TrialSpec
     metric: str
     mode: str
+    wandb: bool = True
 
     def spec_of(self, config: dict[str, Any]) -> TrialSpec:
         """Returns the `TrialSpec` of the trial in this process: its config, with constants, its seed and options."""
@@ -146,6 +150,23 @@ NOT_REACHED = (
 )
 
 
+@contextlib.contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Sets environment variables in a `with` block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+STARTS = re.compile(r"\b(spawn|Process|Popen|elastic_launch|start_processes)\(")  # calls that start processes
+
+
 def train_function(config: dict[str, Any], *, function: Any, goal: Goal) -> None:
     """Runs a function or class that was written for Ray Tune; a function may report, yield or return its metrics."""
     spec = goal.spec_of(config)
@@ -155,17 +176,27 @@ def train_function(config: dict[str, Any], *, function: Any, goal: Goal) -> None
     np.random.seed(spec.seed)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(spec.seed)
-    with own_exits(reporter), in_trial(dict(spec.config), goal.metric) as trial:
+    with own_exits(reporter), in_trial(dict(spec.config), goal.metric, mode=goal.mode) as trial:
+        if not goal.wandb:
+            trial.stack.enter_context(environment(WANDB_MODE="disabled"))
         if inspect.isclass(function):
             return run_class(function, dict(spec.config))
-        output = function(dict(spec.config)) if takes_config(function) else function()
+        try:
+            output = function(dict(spec.config)) if takes_config(function) else function()
+        except Ended as ended:
+            output = ended.value
         if not (takes_config(function) or trial.reached):
             raise ValueError(NOT_REACHED)
         if trial.at_end:
             trial.at_end()
-        for metrics in output if inspect.isgenerator(output) else [output]:
-            if metrics is not None:
-                tune.report(metrics_of(metrics, function))
+        if inspect.isgenerator(output):
+            for metrics in output:
+                if metrics is not None:
+                    tune.report(metrics_of(metrics, function))
+        elif output is not None:
+            tune.report({**metrics_of(output, function), FINAL: True})
+        if isinstance(function, Script) and not reporter.num_reports and STARTS.search(function.source):
+            raise ValueError(f"the script's own process has reported nothing; {CHILD}")
 
 
 def metrics_of(output: Any, function: Any) -> dict[str, Any]:

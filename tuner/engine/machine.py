@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 
 def num_cpus() -> int:
@@ -25,6 +26,13 @@ def num_gpus() -> int:
 
 
 def local_cluster() -> dict[str, float]:
-    """Returns the CPUs and GPUs of this machine that this process may use, as Ray's resources; Ray need not run."""
+    """Returns the CPUs and GPUs that a search on this machine may use, as Ray's resources; Ray need not run.
+
+    If the program that calls tuner has started Ray, these are the ones that it has given to `ray.init`.
+    """
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        here = ray.cluster_resources()
+        return {name: float(here.get(name, 0)) for name in ("CPU", "GPU")}
     # The smaller count applies: Ray's respects a container's CPU quota, the affinity mask taskset and batch systems.
     return {"CPU": float(min(num_cpus(), len(os.sched_getaffinity(0)))), "GPU": float(num_gpus())}

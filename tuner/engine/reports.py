@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,9 @@ from tuner.engine.output import Bounded, flushed
 from tuner.record.report_keys import WAITS
 from tuner.training.usage import Usage
 
+# What to do about a report of a process that the trial has started; it cannot reach the search.
+CHILD = "send the metric to the script's first process, as by a multiprocessing.Queue, and report it there"
+
 
 class Reporter:
     """Replaces the session's `report`: converts one-element tensors to numbers and adds CPU, GPU and memory usage.
@@ -28,8 +32,15 @@ class Reporter:
     def __init__(self, report: Callable[..., None], metric: str) -> None:
         self._report, self._usage, self._metric = report, Usage(), metric
         self.stopped_by_ray = False
+        self.num_reports = 0
+        self._pid = os.getpid()
 
     def __call__(self, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError(f"tune.report was called in another process than the trial's; {CHILD}")
+        if in_sanity_check():
+            return
+        self.num_reports += 1
         # Two kinds of report are no epoch and get no usage: RESULT_DUPLICATE, which Ray sends through this method when
         # the trial's function returns, and WAITS, which says that a checkpoint cannot be saved.
         if RESULT_DUPLICATE not in metrics and WAITS not in metrics:
@@ -52,6 +63,16 @@ def begin_reports(metric: str = DEFAULT_METRIC) -> Reporter:
         if isinstance(stream, Tee):  # Ray's, one per trial; writes to the worker's log and to the trial's file
             stream.write, stream.flush = Bounded(stream.write), flushed(stream.flush)
     return reporter
+
+
+def in_sanity_check() -> bool:
+    """Whether the caller's code runs in the sanity check of a Lightning Trainer, whose numbers are of no epoch."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "_run_sanity_check":
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from tuner.record.report_keys import RAY_KEYS
 
 
 class StillTrainingError(Exception):
-    """The function of the worker's previous trial still runs, so the worker cannot start another trial."""
+    """The worker cannot start another trial: the previous one's function still runs, or its process group is there."""
 
 
 def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[str, float]]) -> type:
@@ -32,6 +33,9 @@ def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[s
         def reset_config(self, new_config: dict[str, Any]) -> bool:
             if not super().reset_config(new_config):
                 raise StillTrainingError("the function of this worker's previous trial has not ended")
+            distributed = sys.modules.get("torch.distributed")
+            if distributed and distributed.is_available() and distributed.is_initialized():
+                raise StillTrainingError("the process group of this worker's previous trial still exists")
             return True
 
     made: type = tune.with_resources(TrialFunction, tune.PlacementGroupFactory(bundles))

@@ -8,10 +8,12 @@ trainer.fit(model, data, ckpt_path=TunerCallback.checkpoint())
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,17 +24,19 @@ from tuner.integrations import current_trial
 
 # Both packages have the same classes, but a Trainer accepts only callbacks of its own package.
 if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules and not TYPE_CHECKING:
+    from pytorch_lightning import Trainer
     from pytorch_lightning.callbacks import Checkpoint, ModelCheckpoint
     from pytorch_lightning.loggers.logger import DummyLogger
 else:
+    from lightning.pytorch import Trainer
     from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
     from lightning.pytorch.loggers.logger import DummyLogger
 
 FILE = "lightning.ckpt"
 # The module that makes the logger of a Trainer without `logger=`, and the loggers that it chooses from.
-CHOOSER = importlib.import_module(
-    f"{Checkpoint.__module__.partition('.callbacks')[0]}.trainer.connectors.logger_connector.logger_connector"
-)
+CONNECTORS = f"{Checkpoint.__module__.partition('.callbacks')[0]}.trainer.connectors"
+CHOOSER = importlib.import_module(f"{CONNECTORS}.logger_connector.logger_connector")
+CALLBACKS = importlib.import_module(f"{CONNECTORS}.callback_connector")._CallbackConnector
 LOGGERS = {name: getattr(CHOOSER, name) for name in ("TensorBoardLogger", "CSVLogger")}
 
 
@@ -47,7 +51,7 @@ class TunerCallback(Checkpoint):
 
     In a trial, the progress bar and the Trainer's loggers are off, and no default `ModelCheckpoint` saves files. The
     files of a `ModelCheckpoint` without `dirpath` go to a folder that is deleted after the trial. Outside a search the
-    callback does nothing. Only process 0 reports. With this callback, Lightning refuses `enable_checkpointing=False`.
+    callback does nothing. Only process 0 reports. `enable_checkpointing=False` does not turn this callback off.
 
     Args:
         quiet: False keeps the progress bar and the loggers.
@@ -148,6 +152,39 @@ class TunerCallback(Checkpoint):
         if trainer.is_global_zero:
             _check_plain(path)
             current_trial.report(self._metrics, path.parent)
+
+
+@contextlib.contextmanager
+def automatic() -> Iterator[None]:
+    """Gives each Trainer in a `with` block a `TunerCallback`, and each fit the checkpoint to resume from."""
+    made, fitted = Trainer.__init__, Trainer.fit
+
+    def make(self: Any, *arguments: Any, **options: Any) -> None:
+        callbacks = options.get("callbacks") or []
+        callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
+        made(self, *arguments, **{**options, "callbacks": [*callbacks, TunerCallback()]})
+
+    def fit(self: Any, *arguments: Any, **options: Any) -> None:
+        checkpoint = TunerCallback.checkpoint()
+        fitted(self, *arguments, **({**options, "ckpt_path": checkpoint} if checkpoint else options))
+
+    Trainer.__init__, Trainer.fit = make, fit
+    try:
+        yield
+    finally:
+        Trainer.__init__, Trainer.fit = made, fitted
+
+
+_configured = CALLBACKS._configure_checkpoint_callbacks
+
+
+def _configure(connector: Any, enable_checkpointing: bool) -> None:
+    """Lightning's own, which refuses a checkpoint callback beside `enable_checkpointing=False`; it allows this one."""
+    ours = any(isinstance(callback, TunerCallback) for callback in connector.trainer.callbacks)
+    _configured(connector, enable_checkpointing or ours)
+
+
+CALLBACKS._configure_checkpoint_callbacks = _configure
 
 
 def _check_plain(path: Path) -> None:

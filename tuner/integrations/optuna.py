@@ -1,4 +1,9 @@
-"""Runs an Optuna objective unchanged: `Space(params=..., train=with_trial(objective))`."""
+"""Optuna as a trial sees it: an objective, or a whole script that creates a study, runs unchanged.
+
+`Space(params=..., train=with_trial(objective))` calls an objective. In a script that calls `tuner.script`, write
+`from tuner.integrations import optuna` instead of `import optuna`. Its `create_study` and `load_study` then return a
+study of one trial, which ends the script after its objective. Outside of a search, each name does what Optuna's does.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,16 @@ import copyreg
 import functools
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution
 from ray import tune
 from ray.tune.result import DEFAULT_METRIC
+
+from tuner.errors import RequestError
+from tuner.spec.script import Ended, importing, running
+from tuner.spec.source import returned_tuple
 
 Config = dict[str, Any]
 
@@ -24,43 +34,166 @@ def _by_name(module: Any) -> tuple[Callable[[str], Any], tuple[str]]:
 copyreg.pickle(type(optuna.integration), _by_name)
 
 
+def __getattr__(name: str) -> Any:
+    return getattr(optuna, name)
+
+
 def with_trial(objective: Callable[[Any], Any]) -> Callable[[Config], Any]:
     """Returns a `train` function that calls `objective(trial)`; `trial.suggest_...` returns the config's values.
 
     `trial.report` sends a report, and the search's scheduler decides whether the trial continues. The numbers that the
     objective reports and returns are the search's metric, whatever its name is. A returned number that equals the last
     reported one is not reported again.
+
+    Raises:
+        RequestError: the objective returns several values.
     """
+    if place := returned_tuple(objective):
+        raise RequestError(
+            f"the objective returns several values ({place}), but a search has one metric: give one of them, as "
+            f"with_trial(lambda trial: objective(trial)[0])"
+        )
     return functools.partial(_train, objective)
 
 
 def _train(objective: Callable[[Any], Any], config: Config) -> Any:
-    trial = ReportingTrial(_Suggested(_flat(config)), int(tune.get_context().get_trial_id()))
     try:
-        value = objective(trial)
-    except optuna.TrialPruned:
-        return None
-    return None if value == trial.reported else value
+        _study(config).optimize(objective)
+    except Ended as ended:
+        return ended.value
 
 
-class ReportingTrial(optuna.trial.FixedTrial):
-    """Optuna's trial with given parameters; it reports to the search, and ignores the step of a report."""
+def create_study(**options: Any) -> Any:
+    """Creates a study; in a trial, one of this trial alone, which ignores storage, sampler and pruner."""
+    if trial := running():
+        return _study(trial.config, options.get("study_name"))
+    if importing():
+        raise ValueError(
+            "optuna.create_study was called before the file declared its space; put tuner.script({...}), with the "
+            "parameters, above it"
+        )
+    return optuna.create_study(**options)
 
-    reported: float | None = None
+
+def load_study(**options: Any) -> Any:
+    """Loads a study; in a trial, it is a new one of this trial alone."""
+    return create_study(**options) if running() else optuna.load_study(**options)
+
+
+def _study(config: Config, name: str | None = None) -> StudyOfTrial:
+    """A study in memory, whose only trial has the config's parameters."""
+    trial = running()
+    if trial:
+        trial.reached = True
+    direction = optuna.study.StudyDirection.MAXIMIZE if trial and trial.mode == "max" else None
+    storage = optuna.storages.InMemoryStorage()
+    study_id = storage.create_new_study([direction or optuna.study.StudyDirection.MINIMIZE], name)
+    # The search's scheduler prunes; Optuna's pruner would compare the trial with no other.
+    pruner = optuna.pruners.NopPruner()
+    return StudyOfTrial(storage.get_study_name_from_id(study_id), storage, GivenSampler(_flat(config)), pruner)
+
+
+class StudyOfTrial(optuna.Study):
+    """The study that a script sees in a trial: it has only this trial, whose parameters the search has chosen.
+
+    `optimize` runs the objective once and ends the script; so does `tell`. What follows in the script is about the
+    results of many trials, which only the search has. `optimize` does not call its callbacks.
+    """
+
+    def optimize(self, func: Callable[[Any], Any], *arguments: Any, **options: Any) -> NoReturn:
+        """Runs the objective in this trial and ends the script."""
+        trial = self.ask()
+        try:
+            value = trial.left_of(func(trial))
+        except optuna.TrialPruned:
+            trial.send()
+            value = None
+        raise Ended(value)
+
+    def ask(self, fixed_distributions: Mapping[str, Any] | None = None) -> ReportingTrial:
+        """Returns this trial."""
+        asked = super().ask(dict(fixed_distributions or {}))
+        return ReportingTrial(self, asked._trial_id)
+
+    def tell(self, trial: Any, values: Any = None, state: Any = None, **options: Any) -> NoReturn:
+        """Reports the trial's value and ends the script."""
+        raise Ended(trial.left_of(values))
+
+    def enqueue_trial(self, *arguments: Any, **options: Any) -> None:
+        """Does nothing: `points=` of the space has the settings to run first."""
+
+
+class GivenSampler(optuna.samplers.BaseSampler):
+    """Proposes the values of a config; raises ValueError for a parameter that it lacks."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, BaseDistribution]:
+        return {}
+
+    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+        return {}
+
+    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: BaseDistribution) -> Any:
+        """The config's value of the parameter."""
+        if param_name not in self._config:
+            raise ValueError(
+                f"the trial is asked for {param_name!r}, which is not in the space's params; they have "
+                f"{', '.join(self._config)}"
+            )
+        value = self._config[param_name]
+        if isinstance(param_distribution, CategoricalDistribution) and value not in param_distribution.choices:
+            raise ValueError(
+                f"{param_name}={value!r} is none of the objective's choices {param_distribution.choices}; give the "
+                f"same ones in params"
+            )
+        return value
+
+
+class ReportingTrial(optuna.trial.Trial):
+    """Optuna's trial with the search's parameters; it reports to the search, and ignores the step of a report.
+
+    The latest number waits until `should_prune`, the next report or the end: a number that the objective also returns
+    is its last report, at which the scheduler does not prune it.
+    """
+
+    _waiting: float | None = None
+    _sent: float | None = None
+
+    @property
+    def number(self) -> int:
+        """The number of the search's trial."""
+        return int(tune.get_context().get_trial_id())
+
+    @property
+    def system_attrs(self) -> dict[str, Any]:
+        """Optuna's own attributes of the trial, which Optuna 5 no longer gives."""
+        return dict(self.storage.get_trial(self._trial_id).system_attrs)
 
     def report(self, value: float, step: int) -> None:
-        self.reported = value
-        tune.report({DEFAULT_METRIC: value})
+        """Reports a number to the search."""
+        self.send()
+        super().report(value, step)
+        self._waiting = float(value)
 
+    def should_prune(self) -> bool:
+        """Sends the latest report; if the search's scheduler prunes the trial, the trial ends here."""
+        self.send()
+        return False
 
-class _Suggested(dict[str, Any]):
-    """The parameters of a trial; asking for one that the space does not have raises an error that says so."""
+    def send(self) -> None:
+        """Sends the report that waits, if one does."""
+        if self._waiting is not None:
+            self._sent, self._waiting = self._waiting, None
+            tune.report({DEFAULT_METRIC: self._sent})
 
-    def __contains__(self, name: object) -> bool:
-        if not super().__contains__(name):
-            known = ", ".join(self)
-            raise ValueError(f"the trial is asked for {name!r}, which is not in the space's params; they have {known}")
-        return True
+    def left_of(self, value: Any) -> Any:
+        """The last value to report for an objective that has returned this one; None if it was the last report."""
+        if self._waiting is not None and (value is None or value == self._waiting):
+            return self._waiting
+        self.send()
+        return None if value == self._sent else value
 
 
 def _flat(config: Mapping[str, Any]) -> Config:

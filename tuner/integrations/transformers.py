@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,30 @@ class TunerCallback(TrainerCallback):
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
         """Ends the reports: a later `trainer.evaluate` is no epoch."""
         self._training = False
+
+
+@contextlib.contextmanager
+def automatic() -> Iterator[None]:
+    """Gives each Trainer in a `with` block a `TunerCallback`, and each training the checkpoint to resume from."""
+    trainer: Any = trainer_module.Trainer
+    made, trained = trainer.__init__, trainer.train
+
+    def make(self: Any, *arguments: Any, **options: Any) -> None:
+        callbacks = [*(options.get("callbacks") or []), TunerCallback()]
+        made(self, *arguments, **{**options, "callbacks": callbacks})
+
+    def train(self: Any, *arguments: Any, **options: Any) -> Any:
+        return trained(self, TunerCallback.checkpoint(), *arguments[1:], **_without_resume(options))
+
+    trainer.__init__, trainer.train = make, train
+    try:
+        yield
+    finally:
+        trainer.__init__, trainer.train = made, trained
+
+
+def _without_resume(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name != "resume_from_checkpoint"}
 
 
 def _options_by(args: TrainingArguments, optimizer: Any) -> list[dict[str, Any]]:

@@ -1,15 +1,16 @@
 """Makes a space of a script that trains by itself: each trial runs the whole file with its own parameters.
 
-A parameter reaches the script in one of four ways: as the value of the argparse option of the same name, in place of
-constants that the script gives to a variable, argument or key of the same name, in the dictionary that `script`
-returns, or in `wandb.config` of `tuner.integrations.wandb`.
+A parameter reaches the script in one of five ways: as the value of the option of the same name (argparse, click), in
+place of constants that the script or a module beside it gives to a variable, argument or key of the same name, in place
+of such a key of a config file, in the dictionary that `script` returns, or from an object of `tuner.integrations.wandb`
+or `tuner.integrations.optuna`. `tuner.spec.reach` does the first three.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import contextlib
+import importlib
 import os
 import re
 import sys
@@ -20,14 +21,23 @@ from types import ModuleType
 from typing import Any
 
 from tuner.errors import nearest
+from tuner.spec import reach, source
+from tuner.spec.reach import CONFIG, Constants, declares, options_of
 from tuner.spec.space import Space
-
-CONFIG = "__tuner_config__"  # the name of the trial's parameters in the globals of its script
-MOST_SIBLINGS = 200  # at most so many files beside the script are searched for a parameter's option
-CONSTANT = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.List, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
 
 _importing: list[Path] = []  # space files being imported now; `search` refuses to start inside such an import
 _trial: list[Trial] = []  # the trial that this process runs, if it runs one
+
+
+class Ended(BaseException):
+    """Raised to end a trial's script where only the results of many trials would follow.
+
+    `value` is what the script's function has returned: the metric, or None if there is nothing left to report.
+    """
+
+    def __init__(self, value: Any = None) -> None:
+        super().__init__("the trial has ended")
+        self.value = value
 
 
 @dataclass
@@ -36,7 +46,7 @@ class Trial:
 
     Attributes:
         config: its parameters.
-        metric: the metric that the search optimizes.
+        metric, mode: the metric that the search optimizes, and "min" or "max".
         reached: whether the script got parameters from `script`, argparse or `wandb.init`; constants do not count.
         reported: whether `tuner.integrations.wandb` has reported the metric.
         pid: the trial's process; `wandb.log` does nothing in processes that the script starts.
@@ -46,11 +56,16 @@ class Trial:
 
     config: dict[str, Any]
     metric: str
+    mode: str = "min"
     reached: bool = False
     reported: bool = False
     pid: int = field(default_factory=os.getpid)
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     at_end: Callable[[], None] | None = None
+
+    def reach(self) -> None:
+        """Notes that the script got parameters."""
+        self.reached = True
 
 
 class Declared(BaseException):
@@ -87,17 +102,21 @@ def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space
 
     Raises:
         ValueError: a parameter or field is wrong, or a parameter would reach nothing: it names no option or constant of
-            the script and no option in a file beside it, and the script does not read the parameters otherwise.
+            the script or of a file beside it, and the script does not read the parameters otherwise.
+        RequestError: the script calls something in a way that would fail in each trial (see `tuner.spec.source`).
     """
-    source = path.read_text(encoding="utf-8")
-    train = Script(str(path), source)
-    space = Space(params=params, train=train, **options)
-    unread = set() if _reads_config(source) else space.params.keys() - train.targets(space.params).keys()
-    if unread and (unread := unread.difference(*map(_options_of, _siblings(path)))):
+    text = path.read_text(encoding="utf-8")
+    train = Script(str(path), text)
+    source.check_reports(text, path)
+    source.check_options(text, path, params)
+    space = Space(params=params, train=train, **(source.of_study(text, path) | options))
+    unread = set() if _reads_config(text) else space.params.keys() - train.targets(space.params).keys()
+    if unread:
         name = min(unread)
-        words = set(re.findall(r"[A-Za-z_]\w*", _text_without_declaration(source).replace("-", "_")))
+        words = set(re.findall(r"[A-Za-z_]\w*", _text_without_declaration(text).replace("-", "_")))
+        near = nearest(name, words - {name}) or nearest(name, {word.lower() for word in words} - {name})
         raise ValueError(
-            f"parameter {name!r} would reach nothing in {path.name}{nearest(name, words - {name})}; name an option "
+            f"parameter {name!r} would reach nothing in {path.name}{near}; name an option "
             f"of the script, or a variable to which it gives a constant, or use what script() returns"
         )
     return space
@@ -125,12 +144,12 @@ def imported(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def in_trial(config: dict[str, Any], metric: str, path: str = "") -> Iterator[Trial]:
+def in_trial(config: dict[str, Any], metric: str, path: str = "", mode: str = "min") -> Iterator[Trial]:
     """Gives a trial's parameters to the code in a `with` block: through `script`, W&B's config and argparse."""
-    trial = Trial(config, metric)
+    trial = Trial(config, metric, mode)
     _trial.append(trial)
     try:
-        with trial.stack, _arguments(Path(path)), _parsed(trial):
+        with trial.stack, _arguments(Path(path)), reach.into_argparse(config, trial.reach):
             yield trial
     finally:
         _trial.remove(trial)
@@ -145,26 +164,6 @@ def _arguments(path: Path) -> Iterator[None]:
         sys.argv = before
 
 
-@contextlib.contextmanager
-def _parsed(trial: Trial) -> Iterator[None]:
-    """Makes the trial's parameters the defaults of every parser's options and arguments of the same name."""
-    original = argparse.ArgumentParser.parse_known_args
-
-    def parse(parser: argparse.ArgumentParser, *arguments: Any, **options: Any) -> Any:
-        for action in parser._actions:
-            if action.dest in trial.config:
-                action.default, action.required = trial.config[action.dest], False
-                action.nargs = action.nargs if action.option_strings else "?"
-                trial.reached = True
-        return original(parser, *arguments, **options)
-
-    argparse.ArgumentParser.parse_known_args = parse  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        argparse.ArgumentParser.parse_known_args = original  # type: ignore[method-assign]
-
-
 @dataclass(frozen=True)
 class Script:
     """The function of a script's trials: runs the file as Python would, as `__main__`, with the trial's parameters.
@@ -175,104 +174,68 @@ class Script:
     path: str
     source: str
 
+    def sources(self) -> dict[Path, str]:
+        """The text of the script and of the modules beside it that it imports, by their files."""
+        path = Path(self.path)
+        return {path: self.source, **reach.imported_by(self.source, reach.beside(path))}
+
     def targets(self, names: Iterable[str]) -> dict[str, str]:
         """What each parameter sets, in words: `{"lr": "--lr", "momentum": "in place of the constant in line 4"}`.
 
-        Parameters that set neither an option nor a constant are left out.
+        Parameters that set nothing are left out.
         """
-        options = _options_of(self.source)
-        constants = _Constants(set(names) - set(options))
-        constants.visit(ast.parse(self.source))
-        words = {}
-        for name in names:
-            lines = sorted(constants.lines.get(name, ()))
-            if name in options:
-                words[name] = options[name]
-            elif lines:
+        words = dict(options_of(self.source))
+        left = set(names) - words.keys()
+        for text in reach.beside(Path(self.path)).values():  # imported or not: a package beside may parse the options
+            words |= {name: option for name, option in options_of(text).items() if name in left}
+        for place, visitor in self._constants(names).items():
+            for name, lines in visitor.lines.items():
                 what = "constant in line" if len(lines) == 1 else "constants in lines"
-                words[name] = f"in place of the {what} {', '.join(map(str, lines))}"
-        return words
+                of = "" if str(place) == self.path else f" of {place.name}"
+                words.setdefault(name, f"in place of the {what} {', '.join(map(str, sorted(lines)))}{of}")
+        for name, file in reach.keys_beside(Path(self.path).parent, self.source).items():
+            words.setdefault(name, f"{name} of {file}")
+        return {name: words[name] for name in names if name in words}
+
+    def _constants(self, names: Iterable[str]) -> dict[Path, Constants]:
+        """The constants that parameters replace in the script, and those without a place there in modules beside it.
+
+        An option of a parameter's name takes precedence over constants.
+        """
+        found: dict[Path, Constants] = {}
+        sources, script = self.sources(), Path(self.path)
+        left = set(names) - set(options_of(self.source))
+        for file, text in sources.items():
+            names_here = left if file == script else left.difference(*map(options_of, sources.values()))
+            found[file] = Constants(names_here)
+            with contextlib.suppress(SyntaxError):
+                found[file].visit(ast.parse(text))
+            if file == script:
+                left = left - found[file].lines.keys()
+        return found
 
     def __call__(self, config: dict[str, Any]) -> None:
         """Runs the script in a trial."""
-        tree = _Constants(set(config) - set(_options_of(self.source))).visit(ast.parse(self.source, self.path))
+        path = Path(self.path)
+        replaced = {file: set(each.lines) for file, each in self._constants(config).items() if each.lines}
+        tree = Constants(replaced.pop(path, set())).visit(ast.parse(self.source, self.path))
         module = ModuleType("__main__")
         module.__dict__.update({"__file__": self.path, CONFIG: config})
-        before, folder = sys.modules["__main__"], str(Path(self.path).parent)
+        before = sys.modules["__main__"]
         sys.modules["__main__"] = module  # classes of the script are pickled by their names in __main__
-        sys.path.insert(0, folder)
         sys.argv[0] = self.path
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(sys.modules.__setitem__, "__main__", before)
+            beside = {file.stem: names for file, names in replaced.items()}
+            stack.enter_context(reach.fresh_modules(path.parent, config, beside))
+            stack.enter_context(reach.into_files(config, path.parent, reach.loaders_of(self.source)))
+            if reach.imports(self.source, "click"):
+                stack.enter_context(reach.into_click(config))
+            words = ("report(", "TunerCallback", "tuner.integrations")
+            if not any(word in text for text in self.sources().values() for word in words):
+                for name in reach.trainers_in(self.source):
+                    stack.enter_context(importlib.import_module(name).automatic())
             exec(compile(ast.fix_missing_locations(tree), self.path, "exec", dont_inherit=True), module.__dict__)
-        finally:
-            sys.modules["__main__"] = before
-            with contextlib.suppress(ValueError):
-                sys.path.remove(folder)
-
-
-class _Constants(ast.NodeTransformer):
-    """Replaces constants by the parameters whose names they get: `lr = 1`, `f(lr=1)`, `def f(lr=1)`, `{"lr": 1}`.
-
-    `lines` has the line numbers of the replaced constants by name.
-    """
-
-    def __init__(self, names: set[str]) -> None:
-        self.names = names
-        self.lines: dict[str, set[int]] = {}
-
-    def _value(self, name: object, value: ast.expr | None) -> Any:
-        if name not in self.names or value is None or not all(isinstance(each, CONSTANT) for each in ast.walk(value)):
-            return value
-        self.lines.setdefault(str(name), set()).add(value.lineno)
-        read = ast.Subscript(ast.Name(CONFIG, ast.Load()), ast.Constant(name), ast.Load())
-        return ast.copy_location(read, value)
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        return node if _declares(node) else self.generic_visit(node)
-
-    def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        for target in node.targets if len(node.targets) == 1 else ():
-            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                pairs = zip(target.elts, node.value.elts, strict=False)
-                node.value.elts[: len(target.elts)] = [self._value(_variable(each), value) for each, value in pairs]
-            else:
-                node.value = self._value(_variable(target), node.value)
-        return self.generic_visit(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        node.value = self._value(_variable(node.target), node.value)
-        return self.generic_visit(node)
-
-    def visit_keyword(self, node: ast.keyword) -> ast.AST:
-        node.value = self._value(node.arg, node.value)
-        return self.generic_visit(node)
-
-    def visit_arguments(self, node: ast.arguments) -> ast.AST:
-        named = [*node.posonlyargs, *node.args]
-        late = named[len(named) - len(node.defaults) :]
-        node.defaults = [self._value(a.arg, value) for a, value in zip(late, node.defaults, strict=True)]
-        node.kw_defaults = [self._value(a.arg, v) for a, v in zip(node.kwonlyargs, node.kw_defaults, strict=True)]
-        return self.generic_visit(node)
-
-    def visit_Dict(self, node: ast.Dict) -> ast.AST:
-        names = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
-        node.values = [self._value(name, value) for name, value in zip(names, node.values, strict=True)]
-        return self.generic_visit(node)
-
-
-def _options_of(source: str) -> dict[str, str]:
-    """Parameter name -> option (`lr` -> `--lr`), for each string of a script that looks like an option.
-
-    `Script` does not replace constants that have the name of an option.
-    """
-    options = re.findall(r"""["'](--?[A-Za-z][\w-]*)["']|add_argument\(\s*["'](\w+)["']""", source)
-    words = {flag.strip("-").replace("-", "_"): flag for flag, _ in options if flag}
-    return words | {name: f"{name} of its command line" for _, name in options if name}
-
-
-def _variable(target: ast.expr) -> object:
-    """The name to which a statement assigns: `lr` of `lr = 1` and of `args.lr = 1`."""
-    return getattr(target, "id", getattr(target, "attr", None))
 
 
 def _reads_config(source: str) -> bool:
@@ -282,26 +245,16 @@ def _reads_config(source: str) -> bool:
     """
     tree = ast.parse(source)
     alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _declares(node))
-    return "wandb" in source or "HfArgumentParser" in source or any(id(node) not in alone for node in calls)
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and declares(node))
+    elsewhere = ("wandb", "suggest_", "HfArgumentParser")
+    return any(word in source for word in elsewhere) or any(id(node) not in alone for node in calls)
 
 
 def _text_without_declaration(source: str) -> str:
     """The script without its parameter declarations, to check that the rest mentions each parameter."""
     lines = source.split("\n")
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and _declares(node):
+        if isinstance(node, ast.Call) and declares(node):
             for number in range(node.lineno - 1, node.end_lineno or node.lineno):
                 lines[number] = ""
     return "\n".join(lines)
-
-
-def _declares(node: ast.Call) -> bool:
-    """Whether a call is that of `script` or of W&B's `sweep`, which declare the parameters."""
-    return getattr(node.func, "id", getattr(node.func, "attr", "")) in ("script", "sweep")
-
-
-def _siblings(path: Path) -> Iterator[str]:
-    for number, file in enumerate(path.parent.glob("*.py")):
-        if number < MOST_SIBLINGS and file != path:
-            yield file.read_text(encoding="utf-8", errors="replace")

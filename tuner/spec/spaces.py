@@ -251,6 +251,8 @@ def _where(error: BaseException, path: Path | None = None) -> str:
         return f"does not parse: {error.msg}{place}"
     if isinstance(error, ValueError) and "null bytes" in str(error):  # Python before 3.11.4 raises it
         return f"does not parse: {error}"
+    if isinstance(error, RequestError):  # a declaration that tuner refuses: the text says where
+        return str(error)
     return f"does not import: {with_line(with_place(error), path)}{_advice(error)}"
 
 

@@ -18,6 +18,7 @@ from tuner.drive.preflight import settings
 from tuner.drive.preflight.examples import check_lengths
 from tuner.drive.preflight.guards import no_network, silence, warn_of
 from tuner.drive.preflight.limits import Failed, Late, Tries
+from tuner.drive.preflight.reporting import check_text
 from tuner.drive.preflight.sending import check_parts
 from tuner.drive.preflight.settings import shown
 from tuner.drive.preflight.trying import check_losses, try_setting
@@ -42,6 +43,7 @@ def check(request: Request) -> None:
     space, tries = request.loaded_space.space, Tries()
     try:
         check_parts(request)
+        check_text(space.train, request.experiment.metric)
         if space.task is not None and request.splits is not None:
             check_task(request, space.task, request.splits, tries)
     except Failed as failed:

@@ -1,0 +1,23 @@
+"""Checks the text of a function or script whose trials report by themselves."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+from tuner.spec.reach import python_files
+from tuner.spec.script import Script
+from tuner.spec.source import check_reports, never_reports
+
+
+def check_text(train: Any, metric: str) -> None:
+    """Raises RequestError if a script never reports, or if a script's or function's file reports in a wrong way."""
+    if isinstance(train, Script):
+        never_reports(train.path, {**train.sources(), **python_files(Path(train.path).parent)}, metric)
+        return
+    while hasattr(train, "func"):  # functools.partial
+        train = train.func
+    file = inspect.getsourcefile(train) if inspect.isfunction(train) else None
+    if file and Path(file).is_file():
+        check_reports(Path(file).read_text(encoding="utf-8", errors="replace"), file)
