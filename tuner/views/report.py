@@ -16,7 +16,7 @@ from tuner.record.files import write_atomically
 from tuner.record.records import finite
 from tuner.record.results import ExperimentRecord
 from tuner.views.alternatives import alternative_rows
-from tuner.views.audit_record import CONFIDENCE, result_of
+from tuner.views.audit_record import result_of
 from tuner.views.contour import contour_of, draw_contour, varied
 from tuner.views.figures import Figure, all_figures
 from tuner.views.labels import escaped, setting
@@ -122,10 +122,8 @@ def _summary(record: ExperimentRecord) -> list[str]:
         audit = None
         lines.append(escaped(str(error)))
     if audit and audit.done:
-        share = f"{100 * audit.low:.0f} to {100 * audit.high:.0f} %"
         lines.append(
-            f"Trained to the end, {audit.beat} of {audit.done} pruned trials beat the best trial. Estimated share of "
-            f"false prunes among all {audit.pruned} pruned trials: {share} ({100 * CONFIDENCE:.0f} % confidence)."
+            f"Trained to the end, {audit.beat} of {audit.done} pruned trials beat the best trial. {audit.estimate}"
         )
     shown = [f"<p>{line}</p>" for line in lines]
     return shown + [f'<p class="notice">{escaped(notice)}</p>' for notice in notices(record)]

@@ -70,6 +70,7 @@ export interface AuditedTrial {
 export interface AuditResult {
   winner: string; winner_value: number; metric: string; pruned: number; asked: number; seed: number; done: number;
   beat: number; low: number; high: number; matching: number; stale: boolean; trials: AuditedTrial[];
+  estimate: string;
 }
 
 export interface AuditAnswer { result: AuditResult | null; command: string }

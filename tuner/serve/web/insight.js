@@ -171,10 +171,8 @@ function audit() {
 
 /** @param {import("./api.js").AuditResult} result */
 function audited(result) {
-  const [low, high] = [result.low, result.high].map((share) => `${Math.round(100 * share)} %`);
   return `Trained to the end, ${result.beat} of ${result.done} pruned trials beat the best trial, ${result.winner} ` +
-    `(${result.metric} ${number(result.winner_value)}). Estimated share of false prunes among all ${result.pruned} ` +
-    `pruned trials: ${low} to ${high} (95 % confidence).` +
+    `(${result.metric} ${number(result.winner_value)}). ${result.estimate}` +
     (result.done < result.asked ? ` ${result.asked - result.done} trials of the sample are not trained yet.` : "");
 }
 
