@@ -20,6 +20,7 @@ MOST_TIME = 1e11  # unix seconds: the year 5138
 MOST_ID = 200  # maximum length of a trial's id, in characters
 MOST_INTEGER = 2**63  # larger integers are refused in a decision, and ignored as a metric's value
 BEGINNINGS = ("experiment_started", "experiment_resumed")  # the first event of a session
+BUDGET = "the time budget of"  # beginning of the reason of a search that its time budget ended
 STATES = ("finished", "interrupted", "failed")  # states of a search that has ended
 SEAL = b', "crc": "%08x"}'
 SEAL_BYTES = len(SEAL % 0)
@@ -155,6 +156,10 @@ def _is_state(value: Any) -> bool:
     return isinstance(value, str) and value in STATES
 
 
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def _is_count(value: Any) -> bool:
     return _is_integer(value) and value >= 0
 
@@ -188,4 +193,7 @@ _FITS: dict[str, _Fields] = {  # kind of event -> its fields and their checks
     "experiment_finished": (("state", _is_state),),
 }  # fmt: skip
 _OF_A_TRIAL = frozenset(_FITS) - {"experiment_finished"}
-_OPTIONAL: _Fields = (("band", _is_place), ("config", _is_dict), ("checkpoint", _is_checkpoint), ("reason", _is_text))
+_OPTIONAL: _Fields = (
+    ("band", _is_place), ("config", _is_dict), ("checkpoint", _is_checkpoint), ("reason", _is_text),
+    ("refused", _is_flag),
+)  # fmt: skip

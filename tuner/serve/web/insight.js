@@ -162,8 +162,8 @@ function audit() {
     at("audit").hidden = !result;
     set(at("audit-command"), command);
     at("audit-line").hidden = !command;
-    set(at("audit-status"), result ? audited(result) : command ? "No audit yet. An audit trains a sample of pruned trials " +
-      "to the end and counts how many of them beat the best trial." : "Only a search over a task can be audited.");
+    set(at("audit-status"), result ? audited(result) : "No audit yet. An audit trains a sample of pruned trials " +
+      "to the end and counts how many of them beat the best trial.");
     if (result) fill(at("audited", HTMLTableElement), AUDITED, result.trials);
   };
   ask("audit", "audit", draw);
@@ -231,7 +231,7 @@ export function drawInsight(loaded) {
   prepareWhatIf(loaded.summary);
   prepareContour(loaded);
   section("whatif").hidden = !loaded.figures.curves;
-  section("audit").hidden = !loaded.summary.counts.pruned || !loaded.summary.best;
+  section("audit").hidden = !loaded.summary.audit;
   for (const { id, show } of SECTIONS) {
     if (!section(id).open || section(id).hidden) continue;
     const last = requests.get(id);

@@ -8,6 +8,7 @@ import { drawInsight, showTrial } from "./insight.js";
 import { drawInto } from "./look.js";
 import { get } from "./service.js";
 import { DECISIONS, EXPERIMENTS, RUNGS, TRIALS, fill, filtered, rules, state } from "./tables.js";
+import { drawVerdict, unsaid } from "./verdict.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
 
@@ -45,13 +46,15 @@ async function showList() {
 function draw(loaded, figures) {
   const { summary, rungs, decisions } = loaded;
   set(at("name"), summary.name);
+  drawVerdict(loaded);
   set(at("summary"), summarised(summary));
   const { best, metric } = summary;
   const winner = best && `trial ${best.trial}, epoch ${best.epoch}: ${parameters(best.config)}`;
   set(at("best"), best ? `Best ${metric} ${number(best.value)}: ${winner}` : "");
   showControl(summary);
-  set(at("notice"), summary.notice);
-  at("notice").hidden = !summary.notice;
+  const notice = unsaid(loaded);
+  set(at("notice"), notice);
+  at("notice").hidden = !notice;
   set(at("nothing"), best ? "" : nothing(loaded));
   at("nothing").hidden = Boolean(best);
   set(at("resume"), summary.resume);
