@@ -77,11 +77,9 @@ def notes_on_brackets(e: Experiment, concurrent: int) -> list[str]:
     first, *sizes = bracket_sizes(e)
     if e.scheduler != "hyperband" or not sizes or concurrent >= max(sizes):
         return []
-    if concurrent < first:
-        return [
-            f"NOTE: hyperband will prune no trial: its first bracket of {trials(first)}, which prunes none, is never "
-            f"full with {trials(concurrent)} at once. {ADVICE.format(first=first)}"
-        ]
+    if concurrent <= first:
+        at_once = f"{trials(concurrent)} at once stay in its first bracket, which has room for {first} and prunes none"
+        return [f"NOTE: hyperband will prune no trial: {at_once}. {ADVICE.format(more=first + 1)}"]
     return [
         f"NOTE: hyperband compares the trials of a bracket that run at once; {trials(concurrent)} at once and brackets "
         f"of {', '.join(map(str, sizes))} stop few trials or none. Use asha, or more trials at once (--cpus-per-trial)"

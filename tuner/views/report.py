@@ -123,9 +123,9 @@ def _verdict(record: ExperimentRecord) -> str:
     """Returns the same box as the page's `verdict.js`."""
     verdict = verdict_of(record)
     tone = {"refused": " bad", "failed": " bad", "finished": ""}.get(verdict.outcome, " open")
-    close = "".join(f" {escaped(call.trial)}" for call in verdict.close_calls)
+    close = {CLOSE_CALLS: "".join(f" {escaped(call.trial)}" for call in verdict.close_calls)}
     known = [
-        f'<dt>{point.term}</dt><dd class="{point.tone}">{escaped(point.text)}{close if point.term == CLOSE_CALLS else ""}'
+        f'<dt>{point.term}</dt><dd class="{point.tone}">{escaped(point.text)}{close.get(point.term, "")}'
         for point in verdict.points
     ]
     steps = [

@@ -56,7 +56,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Point:
-    """One thing that is known about a search: its name, one or two sentences, and a CSS class (failed, notice or "")."""
+    """One thing that is known about a search: its name, one or two sentences, and a CSS class for it."""
 
     term: str
     text: str
@@ -203,25 +203,26 @@ def _long(seconds: float) -> str:
 
 
 def _warning(record: ExperimentRecord) -> str:
-    """Says why HyperBand pruned nothing, if its first bracket was never full; empty otherwise.
+    """Says why HyperBand pruned nothing, if only its first bracket began; empty otherwise.
 
-    The first bracket prunes none of its trials, and HyperBand opens the next one only when as many trials run at once
-    as the first has room for. Trials of every later bracket wait at a rung, so a search without rungs had no later one.
+    The first bracket prunes none of its trials. HyperBand opens the next one for a trial that starts while the first is
+    full: more trials must run at once than it has room for. Trials of every later bracket wait at a rung, so a search
+    without rungs had no later bracket.
     """
     e, counts = record.experiment, record.standing.counts
     first = band_of(e.max_epochs, e.reduction_factor)[0].size if e.scheduler == "hyperband" else 0
     if not first or record.standing.rungs or counts.get("completed", 0) < max(1, min(first, len(record.trials) - 1)):
         return ""
     if len(record.trials) <= first:
-        return f"hyperband compares nothing in its first bracket, which has room for all {trials(len(record.trials))}."
+        return f"hyperband pruned nothing: its first bracket prunes none and has room for {trials(first)}."
     return (
-        f"hyperband could not prune: its first bracket of {trials(first)}, which prunes none, was never full, because "
-        f"fewer trials ran at once. {ADVICE.format(first=first)}"
+        f"hyperband pruned nothing: all trials were in its first bracket, which prunes none and has room for {first}, "
+        f"because no more ran at once. {ADVICE.format(more=first + 1)}"
     )
 
 
 ADVICE = (
-    "Choose --scheduler asha, or let {first} or more trials run at once (lower --cpus-per-trial or --gpus-per-trial, "
+    "Choose --scheduler asha, or let {more} or more trials run at once (lower --cpus-per-trial or --gpus-per-trial, "
     "raise --max-concurrent-trials)."
 )
 
