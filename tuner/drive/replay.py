@@ -143,8 +143,8 @@ class Replay:
 
     def _on_decision(self, number: int, event: Event) -> None:
         trial = self._stage.trials[event["trial"]]
-        if event["action"] == "stop" and trial.status == Trial.PAUSED:
-            self._look_around()  # the scheduler stopped it while it was paused, without a report
+        if trial.status == Trial.PAUSED and event["action"] in ("stop", "continue"):
+            self._look_around()  # the scheduler stopped or promoted it while it was paused, without a report
 
     def _look_around(self) -> None:
         """Asks the scheduler what to run, as Ray does at each step; BOHB's scheduler may halve a bracket then."""

@@ -255,7 +255,7 @@ class _RungTally:
         Args:
             reached: the trial's last epoch.
         """
-        # No decision is recorded when a paused trial continues. A report after the pause shows that it has continued.
+        # Older versions record no decision when a paused trial continues; its next report shows that it has.
         waits = decision.action == "pause" and reached <= decision.epoch
         value = finite(decision.value)
         now = ("wait" if waits else decision.action, None if value is None else sign * value)

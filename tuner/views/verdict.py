@@ -167,7 +167,7 @@ def _pruned(record: ExperimentRecord) -> str:
     standing, scheduler = record.standing, record.experiment.scheduler
     number = standing.counts.get("pruned", 0)
     judged = min(number, sum(rung.stopped for rung in standing.rungs))
-    if record.facts.get("foreign"):
+    if record.facts.get("foreign") or record.refused:
         return ""
     if not number:
         return f"0 of {trials(len(record.trials))}." if record.trials else ""
