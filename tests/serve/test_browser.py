@@ -2,72 +2,15 @@
 
 import json
 import re
-import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
+from browsing import add_trial, expect, rows, write_experiment
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium"),
-]
+pytestmark = pytest.mark.browser
 LONG = 60_000  # ms: two busy cores start Ray in 10 to 30 s
-sync_api.expect.set_options(timeout=30_000)  # a state is waited for as long as a busy machine may need, never a time
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(chromium):
-    """A page of a session of its own; an error of its scripts fails the test."""
-    context = chromium.new_context(viewport={"width": 1200, "height": 900})
-    page = context.new_page()
-    errors = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    yield page
-    context.close()
-    assert not errors, errors
-
-
-def write_experiment(results, name="demo"):
-    """Six trials of four epochs whose settings hold markup; gives the journal."""
-    from tuner.record.journal import Journal
-    from tuner.record.saved_experiment import save_experiment
-    from tuner.spec.experiment import Experiment
-
-    folder = results / name
-    folder.mkdir()
-    options = {"space": "quadratic", "num_samples": 9, "max_epochs": 4, "name": name, "results": str(results)}
-    save_experiment(Experiment(**options), folder, {"created": 1000.0, "space": {"params": {}}, "data": {}})
-    journal = Journal(folder / "journal.jsonl")
-    journal.write("experiment_started", name=name)
-    for trial in range(6):
-        add_trial(journal, trial)
-    return journal
-
-
-def add_trial(journal, trial):
-    config = {"x": trial / 10, "act": "<script>document.title='owned'</script><img src=x onerror=alert(1)>"}
-    journal.write("trial_started", f"{trial:05}", config=config, resources={"CPU": 1}, node="n")
-    for epoch in range(1, 5):
-        journal.write("report", f"{trial:05}", epoch=epoch, metrics={"loss": 5.0 + trial - epoch})
-    decision = {"rung": 1, "bracket": 0, "cutoff": 4.5, "recorded": trial, "value": 4.0 + trial}
-    journal.write("decision", f"{trial:05}", epoch=1, action="continue", reason=f"arrived as {trial}", **decision)
-    journal.write("trial_ended", f"{trial:05}", status="completed", reason="trained its 4 epochs")
-
-
-def rows(page, table):
-    return page.locator(f"#{table} tbody tr")
 
 
 def x_range(page):
@@ -87,17 +30,17 @@ def place(page, epoch, value):
 def test_curves_hover_filter_and_a_zoom_that_updates_keep(page, real):
     journal = write_experiment(real.results)
     page.goto(f"{real.url}#demo")
-    sync_api.expect(rows(page, "trials")).to_have_count(6)
+    expect(rows(page, "trials")).to_have_count(6)
     page.wait_for_function("document.getElementById('curves').data?.length > 0")
     page.mouse.move(*place(page, 3, 2.0))  # trial 0 reports 2.0 at epoch 3
-    sync_api.expect(page.locator("#curves .hoverlayer .hovertext").first).to_contain_text("x 0")
+    expect(page.locator("#curves .hoverlayer .hovertext").first).to_contain_text("x 0")
     page.fill("#trial-filter", "00003")
-    sync_api.expect(rows(page, "trials")).to_have_count(1)
+    expect(rows(page, "trials")).to_have_count(1)
     page.evaluate("Plotly.relayout('curves', {'xaxis.range': [1.5, 2.5]})")
     page.evaluate("window.scrollTo(0, 300)")
     add_trial(journal, 6)
     journal.close()
-    sync_api.expect(page.locator("#trial-count")).to_have_text("1 of 7")
+    expect(page.locator("#trial-count")).to_have_text("1 of 7")
     assert x_range(page) == [1.5, 2.5] and page.evaluate("window.scrollY") == 300
     assert page.input_value("#trial-filter") == "00003"
 
@@ -105,14 +48,14 @@ def test_curves_hover_filter_and_a_zoom_that_updates_keep(page, real):
 def test_a_report_costs_one_request_for_what_changed_and_is_on_the_screen(page, real):
     journal = write_experiment(real.results)
     page.goto(f"{real.url}#demo")
-    sync_api.expect(page.locator("#live")).to_have_text("live")
+    expect(page.locator("#live")).to_have_text("live")
     page.wait_for_function("document.getElementById('timeline').data?.length > 0")
     page.wait_for_timeout(500)  # the page notices which figures are on the screen
     asked = []
     page.on("request", lambda request: asked.append(request.url))
     add_trial(journal, 6)
     journal.close()
-    sync_api.expect(page.locator("#trial-count")).to_have_text("7 of 7")
+    expect(page.locator("#trial-count")).to_have_text("7 of 7")
     page.wait_for_timeout(2500)  # a request that follows would be another one for the same lines
     assert len(asked) in (1, 2)  # two if the stream looked at the journal while the test wrote it
     for url in asked:
@@ -132,71 +75,71 @@ def test_other_rules_are_tried_on_the_recorded_curves(page, real):
     write_experiment(real.results).close()
     page.goto(f"{real.url}#demo")
     page.click("#whatif-section > summary")
-    sync_api.expect(page.locator("#whatif-status")).to_contain_text("5 trials pruned")  # all behind the first
-    sync_api.expect(rows(page, "fates")).to_have_count(5)
+    expect(page.locator("#whatif-status")).to_contain_text("5 trials pruned")  # all behind the first
+    expect(rows(page, "fates")).to_have_count(5)
     page.fill("#if-grace", "4")
     page.press("#if-grace", "Tab")
-    sync_api.expect(page.locator("#whatif-status")).to_contain_text("0 trials pruned")
-    sync_api.expect(page.locator("#whatif-count")).to_have_text("No trial ends differently.")
+    expect(page.locator("#whatif-status")).to_contain_text("0 trials pruned")
+    expect(page.locator("#whatif-count")).to_have_text("No trial ends differently.")
     page.fill("#if-grace", "9")
     page.press("#if-grace", "Tab")
-    sync_api.expect(page.locator("#whatif-status")).to_contain_text("grace")
-    sync_api.expect(page.locator("#whatif")).to_be_hidden()
+    expect(page.locator("#whatif-status")).to_contain_text("grace")
+    expect(page.locator("#whatif")).to_be_hidden()
 
 
 def test_one_trial_opens_has_an_address_and_closes_by_escape(page, real):
     write_experiment(real.results).close()
     page.goto(f"{real.url}#demo")
     page.click("#trials >> text=00003")
-    sync_api.expect(page.locator("#trial-name")).to_have_text("Trial 00003: completed")
+    expect(page.locator("#trial-name")).to_have_text("Trial 00003: completed")
     assert page.url == f"{real.url}#demo/00003"
-    sync_api.expect(rows(page, "trial-decisions")).to_have_count(1)
+    expect(rows(page, "trial-decisions")).to_have_count(1)
     page.wait_for_function("document.getElementById('trial-figure').data?.length > 0")
-    sync_api.expect(page.locator("#trial-retrain")).to_contain_text("--trial 00003")
+    expect(page.locator("#trial-retrain")).to_contain_text("--trial 00003")
     page.reload()
-    sync_api.expect(page.locator("#trial-name")).to_have_text("Trial 00003: completed")
+    expect(page.locator("#trial-name")).to_have_text("Trial 00003: completed")
     page.keyboard.press("Escape")
-    sync_api.expect(page.locator("#trial")).to_be_hidden()
+    expect(page.locator("#trial")).to_be_hidden()
     page.wait_for_url(f"{real.url}#demo")
 
 
 def test_rows_are_sorted_by_the_keyboard_alone(page, real):
     write_experiment(real.results).close()
     page.goto(f"{real.url}#demo")
-    sync_api.expect(rows(page, "trials")).to_have_count(6)
+    expect(rows(page, "trials")).to_have_count(6)
     page.focus("#trial-filter")
     for _ in range(2):
         page.keyboard.press("Tab")  # the table, which scrolls, then its first head
     for order, first in (("ascending", "00000"), ("descending", "00005"), (None, "00000")):
         page.keyboard.press("Enter")
-        sync_api.expect(rows(page, "trials").first.locator("td").first).to_have_text(first)
+        expect(rows(page, "trials").first.locator("td").first).to_have_text(first)
         assert page.get_attribute("#trials th", "aria-sort") == order
 
 
 def test_markup_in_a_setting_is_text(page, real):
     write_experiment(real.results).close()
     page.goto(f"{real.url}#demo")
-    sync_api.expect(rows(page, "trials").first).to_contain_text("<script>document.title='owned'</script><img src=x")
+    expect(rows(page, "trials").first).to_contain_text("<script>document.title='owned'</script><img src=x")
     assert page.title() == "demo: tuner" and page.locator("main img, main script").count() == 0
 
 
 def test_signing_in_shows_what_acts_and_leaves_no_secret_in_the_address(page, real):
     page.goto(real.url)
-    sync_api.expect(page.locator("#signin")).to_be_visible()
-    sync_api.expect(page.locator("#start")).to_be_hidden()
+    expect(page.locator("#signin")).to_be_visible()
+    expect(page.locator("#start")).to_be_hidden()
     page.click("#signin")
     page.fill("input[name=token]", "not the token at all")
     page.click("button")
-    sync_api.expect(page.get_by_role("alert")).to_have_text("That is not the token.")
+    expect(page.get_by_role("alert")).to_have_text("That is not the token.")
     page.goto(real.link)
     page.wait_for_url(real.url)
-    sync_api.expect(page.locator("#start")).to_be_visible()
-    sync_api.expect(page.locator("#signin")).to_be_hidden()
+    expect(page.locator("#start")).to_be_visible()
+    expect(page.locator("#signin")).to_be_hidden()
     assert page.evaluate("document.cookie") == ""  # no script reads the session
     page.click("#signout")
-    sync_api.expect(page.locator("#signin")).to_be_visible()
+    expect(page.locator("#signin")).to_be_visible()
     for gone in ("#start", "#signout"):
-        sync_api.expect(page.locator(gone)).to_be_hidden()
+        expect(page.locator(gone)).to_be_hidden()
 
 
 class Elsewhere(BaseHTTPRequestHandler):
@@ -256,25 +199,25 @@ def test_a_search_is_started_watched_stopped_and_resumed(page, real):
     page.fill("#start-name", "mine")
     page.fill("#start-num_samples", "0")
     page.click("#start-form button")
-    sync_api.expect(page.locator("#start-status")).to_contain_text("--num-samples 0: must be 1 or more", timeout=LONG)
+    expect(page.locator("#start-status")).to_contain_text("--num-samples 0: must be 1 or more", timeout=LONG)
     page.fill("#start-num_samples", "30")
     page.click("#start-form button")
     page.wait_for_url(f"{real.url}#mine", timeout=LONG)
-    sync_api.expect(page.locator("#summary")).to_contain_text(re.compile("queued|starting"))
-    sync_api.expect(page.locator("#best")).to_contain_text("Best loss", timeout=2 * LONG)
+    expect(page.locator("#summary")).to_contain_text(re.compile("queued|starting"))
+    expect(page.locator("#best")).to_contain_text("Best loss", timeout=2 * LONG)
     before = page.text_content("#summary")
-    sync_api.expect(page.locator("#summary")).not_to_have_text(before, timeout=LONG)  # live: no reload
+    expect(page.locator("#summary")).not_to_have_text(before, timeout=LONG)  # live: no reload
     page.click("#stop")
-    sync_api.expect(page.locator("#extend")).to_be_visible(timeout=2 * LONG)
-    sync_api.expect(page.locator("#summary")).to_contain_text("· interrupted ·")
+    expect(page.locator("#extend")).to_be_visible(timeout=2 * LONG)
+    expect(page.locator("#summary")).to_contain_text("· interrupted ·")
     last = json.loads((real.results / "mine" / "journal.jsonl").read_text().splitlines()[-1])
     assert (last["event"], last["state"]) == ("experiment_finished", "interrupted")
     page.fill("#more-samples", "31")
     page.click("#extend button")
-    sync_api.expect(page.locator("#summary")).to_contain_text("of 31 trials", timeout=LONG)
-    sync_api.expect(page.locator("#summary")).to_contain_text("· running ·", timeout=LONG)
+    expect(page.locator("#summary")).to_contain_text("of 31 trials", timeout=LONG)
+    expect(page.locator("#summary")).to_contain_text("· running ·", timeout=LONG)
     page.click("#stop")
-    sync_api.expect(page.locator("#extend")).to_be_visible(timeout=2 * LONG)
+    expect(page.locator("#extend")).to_be_visible(timeout=2 * LONG)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -287,7 +230,7 @@ def test_a_phone_reads_and_starts(page, real, scheme):
     page.click("#start > summary")
     for where, table, count in (("", "experiments", 1), ("#demo", "trials", 6)):
         page.goto(real.url + where)
-        sync_api.expect(rows(page, table)).to_have_count(count)
+        expect(rows(page, table)).to_have_count(count)
         if where:
             page.wait_for_function("document.getElementById('timeline').data?.length > 0")  # drawn last
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
