@@ -129,7 +129,7 @@ def _verdict(record: ExperimentRecord) -> str:
         for point in verdict.points
     ]
     steps = [
-        f'<dt>{"" if number else "next"}</dt><dd class="next">{step.text} '
+        f'{"" if number else "<dt>next</dt>"}<dd class="next">{step.text} '
         f"{f'<code>{escaped(step.command)}</code>' if step.command else ''}"
         for number, step in enumerate(verdict.steps)
     ]

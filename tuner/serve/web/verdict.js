@@ -22,7 +22,7 @@ export function drawVerdict({ summary, verdict }) {
   at("verdict-points").replaceChildren(...points(summary.name, verdict).flatMap(([term, className, ...parts]) => {
     const described = Object.assign(document.createElement("dd"), { className });
     described.append(...parts);
-    return [Object.assign(document.createElement("dt"), { textContent: term }), described];
+    return term ? [Object.assign(document.createElement("dt"), { textContent: term }), described] : [described];
   }));
 }
 
