@@ -264,7 +264,7 @@ def test_a_damaged_journal_is_copied_and_cut_when_it_is_opened(tmp_path):
     lines = path.read_bytes().splitlines(keepends=True)
     lines[2] = lines[2].replace(b"0.5", b"0.6")
     path.write_bytes(b"".join(lines))
-    assert "line 3 (its checksum does not agree)" == scan(path).damage
+    assert "line 3 (the line does not match its checksum)" == scan(path).damage
     with pytest.raises(RequestError, match="line 3"):
         read(path)
     Journal(path).close()
@@ -301,10 +301,10 @@ def test_a_line_without_a_checksum_in_a_journal_with_checksums_is_damaged(tmp_pa
     path = tmp_path / "j"
     write_some(path)
     path.write_bytes(path.read_bytes() + b'{"time": 1, "event": "experiment_started"}\n')
-    assert scan(path).damage == "line 6 (its checksum is missing)"
+    assert scan(path).damage == "line 6 (the line has no checksum)"
     followed = follow(path, once=True)
     assert len([next(followed) for _ in range(5)]) == 5
-    with pytest.raises(RequestError, match=r"damaged at line 6 \(its checksum is missing\); --resume goes on from"):
+    with pytest.raises(RequestError, match=r"damaged at line 6 \(the line has no checksum\); --resume goes on from"):
         next(followed)
 
 
@@ -436,9 +436,9 @@ def test_whoever_reads_refuses_an_endless_last_line(tmp_path, monkeypatch):
     line = sealed(json.dumps({"time": 1.0, "event": "experiment_started"}).encode())
     path.write_bytes(line + b"x" * 200)
     monkeypatch.setattr(files, "MOST_BYTES", 100)
-    assert scan(path).damage == "line 2 (longer than 100 bytes)"
+    assert scan(path).damage == "line 2 (the line is longer than 100 bytes)"
     for reader in (read, lambda path: Reading(path).read_on()):
-        with pytest.raises(RequestError, match="damaged at line 2 .longer than 100 bytes"):
+        with pytest.raises(RequestError, match="damaged at line 2 .the line is longer than 100 bytes"):
             reader(path)
 
 

@@ -1,7 +1,7 @@
 """A hyperparameter-search service on Ray Tune for PyTorch.
 
-Importing any module of this package first sets the environment variables of Ray. Ray reads some of them when it is
-imported, so this file should run before that. If Ray was imported first, `tuner.engine.imported_late` corrects Ray.
+Importing any module of this package first sets Ray's environment variables. Ray reads some of them when it is
+imported, so import tuner before Ray. If Ray was imported first, `tuner.engine.imported_late` corrects Ray.
 """
 
 import importlib
@@ -10,29 +10,29 @@ import sys
 from typing import TYPE_CHECKING
 
 ENVIRONMENT = dict(
-    RAY_AIR_NEW_OUTPUT="0",  # Ray's new console silently ignores CLIReporter
-    RAY_ENABLE_UV_RUN_RUNTIME_ENV="0",  # under `uv run` Ray would build an environment per session: 60 s
-    RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="1",  # else a trial that asked for no GPU trains on GPU 0
-    RAY_CHDIR_TO_TRIAL_DIR="0",  # else relative paths in a user's function would change
-    TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1",  # only JSON: CSV and TensorBoard double the driver's cost of a report
-    TUNE_DISABLE_SIGINT_HANDLER="1",  # `engine.signals` handles SIGINT, and SIGTERM too
+    RAY_AIR_NEW_OUTPUT="0",  # else Ray prints by its new console, which silently ignores CLIReporter
+    RAY_ENABLE_UV_RUN_RUNTIME_ENV="0",  # else Ray, under `uv run`, builds an environment at each start: 60 s
+    RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="1",  # else a trial that requests no GPU trains on GPU 0
+    RAY_CHDIR_TO_TRIAL_DIR="0",  # else relative paths in a user's function start in the trial's folder
+    TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1",  # else Ray also writes CSV and TensorBoard, which doubles a report's cost
+    TUNE_DISABLE_SIGINT_HANDLER="1",  # `engine.signals` handles SIGINT and SIGTERM instead of Ray
     TUNE_DISABLE_STRICT_METRIC_CHECKING="1",  # else one report without the metric ends the whole experiment
-    TUNE_PRINT_ALL_TRIAL_ERRORS="0",  # they are in the journal, trials.csv and the end's summary
-    TUNE_GLOBAL_CHECKPOINT_S="inf",  # a snapshot costs more with each trial; the journal is the experiment's state
+    TUNE_PRINT_ALL_TRIAL_ERRORS="0",  # else Ray prints errors that the journal and the final summary have
+    TUNE_GLOBAL_CHECKPOINT_S="inf",  # no periodic snapshots: their cost grows with the trials; the journal suffices
     TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S="0",
     RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS="0",
 )
 os.environ.update(ENVIRONMENT)
-# Workers inherit this variable. They would compile torch again at each start, which makes starts 2.5 times slower.
+# Workers inherit this variable. With it, each start would compile torch's modules again and take 2.5 times as long.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False  # the same for the imports of this process
+sys.dont_write_bytecode = False  # this process, too, saves the modules that it compiles
 
 if "ray" in sys.modules:
     from tuner.engine import imported_late
 
     imported_late.correct()
 
-# What `from tuner import ...` gives, and where it is defined. A module is imported when a name is first used, so that
+# Name in `from tuner import ...` -> the module that defines it. The module is imported at the first use, so that
 # commands stay fast and a script's `import tuner` imports neither ray nor torch.
 EXPORTS = {
     **dict.fromkeys(("search", "load", "load_best"), "tuner.drive.api"),
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        if name == "tune":  # so that a script needs one line for `from tuner import script, tune`
+        if name == "tune":  # Ray Tune, so that `from tuner import script, tune` works
             return importlib.import_module("ray.tune")
         if name not in EXPORTS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,8 @@
 """Checks whether a search pruned trials that would have won: trains a random sample of the pruned trials to the end.
 
-`python -m tuner.audit NAME --trials 5` resumes each of 5 trials from its last existing checkpoint, or from the start,
-without Ray. If it repeats an epoch of the search, it compares the search's metric. The result is written to audit.json
-and shown on the dashboard. If an audit is interrupted, the same command continues it.
+`python -m tuner.audit NAME --trials 5` resumes each of 5 pruned trials from its last undamaged checkpoint, or from the
+start, without Ray. It compares the metric of each repeated epoch with the search's. The dashboard shows the result,
+which is in audit.json. If an audit is interrupted, the same command continues it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tuner.record.saved_experiment import FILE as EXPERIMENT
 from tuner.train import state_of, training_of, trial_config
 from tuner.views.audit_record import FILE, AuditedTrial, AuditResult, prunable, read_audit, result_of
 
-STATES = "audit"  # folder for the states of trials that the audit is still training; removed once empty
+STATES = "audit"  # subfolder with the states of trials that the audit still trains; removed once empty
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command line: 0 done, 2 the request is wrong, 130 interrupted."""
+    """Runs the command line; returns 0 if done, 2 for a wrong request, 130 if interrupted."""
     parser = Parser(prog="python -m tuner.audit", description=__doc__)
     parser.add_argument("name", help="the experiment's folder under --results")
     parser.add_argument("--trials", type=int, default=5, help="number of pruned trials to train (default: 5)")
@@ -64,8 +64,8 @@ def audit(record: ExperimentRecord, num_trials: int, seed: int) -> AuditResult:
     """Trains the sampled trials that audit.json lacks, and writes audit.json after each trial.
 
     Raises:
-        RequestError: the search still runs, pruned nothing or has no best trial; the space needs Ray; or an audit with
-            another seed exists.
+        RequestError: the search still runs, pruned no trial or has no best trial; the space is a function for Ray Tune;
+            audit.json has another seed; or the saved state of a trial is damaged.
     """
     winner, pruned = record.best(), prunable(record)
     if record.state == "running":
@@ -88,19 +88,22 @@ def audit(record: ExperimentRecord, num_trials: int, seed: int) -> AuditResult:
         saved["trials"] = [done[name] for name in sample if name in done]
         write_atomically(folder / FILE, json.dumps(saved, indent=2) + "\n")
     result = result_of(record)
-    assert result is not None  # written just now, with a winner
+    assert result is not None  # audit.json is written, and the search has a best trial
     return result
 
 
 def drawn_trials(trials: list[str], count: int, seed: int) -> list[str]:
-    """Draws `count` trials (or all), each once; a larger count with the same seed draws the same trials and more."""
+    """Draws `count` trials, or all if there are fewer; with the same seed, a larger count only adds trials."""
     drawn = sorted(trials)
     random.Random(seed).shuffle(drawn)
     return drawn[:count]
 
 
 def trained(record: ExperimentRecord, trial: TrialRecord) -> AuditedTrial:
-    """Trains a pruned trial to the last epoch; returns its best value and the first difference from the search."""
+    """Trains a pruned trial to the last epoch.
+
+    Returns its best value, and a text with the first repeated epoch whose metric differs from the search's.
+    """
     experiment, began = record.experiment, time.monotonic()
     sign = sign_of(experiment.mode)
     values = {r.epoch: r.metrics.get(experiment.metric) for r in trial.reports}
@@ -119,14 +122,14 @@ def trained(record: ExperimentRecord, trial: TrialRecord) -> AuditedTrial:
         epochs=max(values),
         best=None if best_epoch is None else sign * best,
         best_epoch=best_epoch,
-        beats=False,  # `result_of` compares it with the search's winner, because a resume may change the winner
+        beats=False,  # `result_of` sets it, because a resume may change the best trial to compare with
         differs=differs,
         seconds=round(time.monotonic() - began, 3),
     )
 
 
 def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[int, float]]:
-    """Trains the rest of a trial; yields each epoch and its value, first those of an interrupted audit."""
+    """Trains the rest of a trial; yields each epoch and its metric, first those of an interrupted audit."""
     import torch
 
     folder, experiment = record.experiment.folder, record.experiment
@@ -156,7 +159,7 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
 
 
 def lines(result: AuditResult) -> list[str]:
-    """The result of an audit as lines to print."""
+    """Returns the result of an audit as lines to print."""
     each = [
         f"trial {t.trial}: stopped at epoch {t.stopped}; its best {result.metric} is {t.best}, at epoch {t.best_epoch}"
         f"{', better than the best trial' if t.beats else ''}{f' (NOTE: {t.differs})' if t.differs else ''}"

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 logger = logging.getLogger(__name__)
-# Texts of out-of-memory errors: from torch on CUDA and CUDA itself, from cuBLAS's workspace, from the CPU's allocator.
+# Parts of the texts of out-of-memory errors: of torch on CUDA and CUDA itself, of cuBLAS, of the CPU's allocator.
 OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "DefaultCPUAllocator")
 
 
@@ -33,7 +33,7 @@ class RequestError(Exception):
 
 
 class InterruptedEarly(KeyboardInterrupt):
-    """An interrupt before a new search has a folder, so that there is nothing to resume."""
+    """The user interrupted a new search before it had a folder, so there is nothing to resume."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def in_words(message: str) -> str:
-    """An error of argparse in this project's words: what was given, what is allowed, what to do."""
+    """Rewords an error of argparse: what was given, what is allowed, what to do; other errors stay as they are."""
     if match := re.match(r"argument (--\S+): invalid (int|float) value: '(.*)'", message):
         return f"{match[1]} {match[3]}: must be a {'whole ' if match[2] == 'int' else ''}number"
     if match := re.match(r"argument (--\S+): invalid choice: '(.*)' \(choose from (.*)\)", message):
@@ -70,7 +70,7 @@ def printable(text: str) -> str:
 
 @contextmanager
 def blamed(folder: str) -> Iterator[None]:
-    """Turns any exception but RequestError into a RequestError that names the folder whose files are read.
+    """Turns any exception but RequestError into a RequestError that names the folder or file that is read.
 
     The code that reads a file checks it; this catches the errors that no check foresaw. It logs the traceback at DEBUG.
     """
@@ -84,7 +84,7 @@ def blamed(folder: str) -> Iterator[None]:
 
 
 def refused(error: Exception) -> str:
-    """The error in one printable line; for an OSError the file and the reason."""
+    """Returns an error in one printable line; for an OSError the file and the reason."""
     if isinstance(error, OSError):
         return str(RequestError(f"{error.filename or 'a file'}: {error.strerror or error}; nothing was written"))
     return str(RequestError(str(error)))
@@ -94,17 +94,18 @@ def say(*lines: str) -> None:
     """Prints lines, with unprintable characters escaped: an experiment's names and errors may contain any text."""
     try:
         print("\n".join(map(printable, lines)), flush=True)
-    except BrokenPipeError:  # the reader, such as `head`, has what it wanted
+    except BrokenPipeError:  # the reader of the pipe, such as `head`, has closed it
         sys.stdout = open(os.devnull, "w")
 
 
 def leave(code: int) -> NoReturn:
     """Ends the process without Python's clean-up; the caller must have closed what it opened.
 
-    The clean-up takes 1.9 s after torch and Ray, and 19 s if records take 1.2 GB. It also waits for threads.
+    The clean-up takes 1.9 s after torch and Ray, and 19 s if experiments' records take 1.2 GB of memory. It also waits
+    for threads.
     """
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # the reader of the pipe is gone
+        with contextlib.suppress(OSError, ValueError):  # the stream is a pipe that its reader has closed
             stream.flush()
     os._exit(code)
 
@@ -116,12 +117,12 @@ class PrintableFormatter(logging.Formatter):
         return "\n".join(map(printable, super().format(record).split("\n")))
 
 
-if logging.lastResort:  # it prints the warnings, because tuner's commands configure no logging
+if logging.lastResort:  # the handler that prints warnings: tuner's commands configure no other
     logging.lastResort.setFormatter(PrintableFormatter())
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` with the nearest known name; empty if none is near."""
+    """Returns `; did you mean 'x'?` with the nearest known name; empty if none is near."""
     names = list(known)
     short = [name for name in names if given in _shortened(name) or name in _shortened(given)]
     close = difflib.get_close_matches(given, names, n=1) or short
@@ -129,6 +130,6 @@ def nearest(given: str, known: Iterable[str]) -> str:
 
 
 def _shortened(name: str) -> set[str]:
-    """The usual short forms of a name: `lr` of `learning_rate`, `acc` of `accuracy`."""
+    """Returns the usual short forms of a name: `lr` of `learning_rate`, `acc` of `accuracy`."""
     initials = "".join(word[:1] for word in name.split("_"))
     return {initials if "_" in name else name, *(name[:end] for end in range(3, len(name)))}

@@ -24,10 +24,10 @@ from tuner.training.nvml import Device, devices
 logger = logging.getLogger(__name__)
 
 WATCH_S = 2.0
-LOOK_S = 20.0  # maximum seconds to read changed journals; one of 10,000 trials with ten reports each takes 1 s
-MOST_BYTES = 512 << 20  # maximum size of a journal; a larger one is skipped
+LOOK_S = 20.0  # maximum seconds to read changed journals; 10,000 trials with ten reports each take 1 s
+MOST_BYTES = 512 << 20  # maximum bytes of a journal; a larger one is skipped
 MOST_RUNNING = 10_000  # maximum number of running trials per experiment; one with more is skipped
-MOST_NODE = 100  # characters of a node's name; longer names are cut
+MOST_NODE = 100  # maximum characters of a node's name; longer names are cut
 MEMINFO = Path("/proc/meminfo")
 
 
@@ -73,7 +73,7 @@ def main(argv: list[str]) -> int:
 def lines(gpus: list[Device], trials: list[Running]) -> list[str]:
     """Returns the lines of two tables: the GPUs with the trials on them, and the running trials.
 
-    Without an NVIDIA GPU, two lines replace the first table: that there is none, and this machine's CPUs and memory.
+    Without an NVIDIA GPU, two lines replace the first table: one says so, the other has this machine's CPUs and memory.
     Without a running trial, one line replaces the second table.
     """
     if not gpus:
@@ -91,7 +91,7 @@ def lines(gpus: list[Device], trials: list[Running]) -> list[str]:
 
 
 def device_row(device: Device, trials: list[Running]) -> tuple[str, ...]:
-    """The row of one GPU, with the trials whose processes run on it according to NVML."""
+    """Returns a GPU's row, with the trials, and the number of other processes, that run on it according to NVML."""
     memory = "-"
     if device.memory_used_bytes is not None and device.memory_total_bytes:
         memory = f"{device.memory_used_bytes / 2**30:.1f} of {device.memory_total_bytes / 2**30:.1f} GiB"
@@ -110,12 +110,12 @@ def device_row(device: Device, trials: list[Running]) -> tuple[str, ...]:
 
 
 def known(value: float | None, form: str, unit: str = "") -> str:
-    """Formats a figure with its unit; `-` if it is unknown."""
+    """Formats a figure with its unit; returns `-` if the figure is None."""
     return "-" if value is None else f"{value:{form}}{unit}"
 
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Formats rows as aligned columns under their names."""
+    """Returns rows as lines of aligned columns under the names in `head`."""
     cells = [head, *rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
@@ -141,7 +141,7 @@ class Look:
     def running(self, results: Path) -> list[Running]:
         """The running trials of all experiments; logs a warning for an experiment that cannot be read.
 
-        It reads the most recently changed journals first. After LOOK_S seconds it skips the changed ones that are left.
+        It reads the most recently changed journals first. After LOOK_S seconds it skips changed ones that are unread.
         """
         until = time.monotonic() + LOOK_S
         trials: list[Running] = []
@@ -162,7 +162,7 @@ def running_in(results: Path) -> list[Running]:
 
 
 def _journals(results: Path) -> list[tuple[Path, tuple[int, int, int]]]:
-    """Every journal with its size, modification time and inode number, which together show a change."""
+    """Returns each journal with its size, modification time and inode number, which together show a change."""
     journals = []
     for path in results.glob("*/journal.jsonl"):
         with contextlib.suppress(OSError):
@@ -172,7 +172,7 @@ def _journals(results: Path) -> list[tuple[Path, tuple[int, int, int]]]:
 
 
 def _events_until(path: Path, until: float) -> Iterator[Event]:
-    """Yields a journal's events; raises a RequestError if the journal is too large, or after the time `until`."""
+    """Yields a journal's events; raises a RequestError if it is too large, or when time.monotonic() exceeds `until`."""
     if path.lstat().st_size > MOST_BYTES:
         raise RequestError(f"{path} has more than {MOST_BYTES:,} bytes")
     for event in follow(path, once=True):
@@ -182,7 +182,7 @@ def _events_until(path: Path, until: float) -> Iterator[Event]:
 
 
 def running_of(experiment: str, events: Iterable[Event]) -> list[Running]:
-    """The trials that run on a worker now, according to the journal: none that is paused, has failed or has ended."""
+    """Returns the trials that run on a worker, according to the events: none that is paused, failed or has ended."""
     running: dict[str, Running] = {}
     for event in events:
         kind, trial = event["event"], event.get("trial", "")
@@ -205,14 +205,14 @@ def running_of(experiment: str, events: Iterable[Event]) -> list[Running]:
 
 
 def alive(trial: Running) -> bool:
-    """Whether the trial's process exists (a killed search journals no end); True if that is unknown here."""
+    """Whether the trial's process exists (a killed search journals no end); True for another or unknown node."""
     if trial.pid is None or trial.node not in own_addresses():
         return True
     return Path(f"/proc/{trial.pid}").exists()
 
 
 def own_addresses() -> set[str]:
-    """The addresses by which Ray may know this machine."""
+    """Returns the addresses by which Ray may know this machine."""
     try:
         return {"127.0.0.1", *socket.gethostbyname_ex(socket.gethostname())[2]}
     except OSError:

@@ -1,4 +1,4 @@
-"""Writes an experiment's report.html again; a search writes it at its end.
+"""Writes the report.html of an experiment again; a search writes this file when it ends.
 
 `python -m tuner.report NAME [--results DIR]`
 """
@@ -14,7 +14,7 @@ from tuner.views.report import write_report
 
 
 def main(argv: list[str]) -> int:
-    """Runs the command line: 0 done, 2 the request is wrong."""
+    """Runs the command line; returns 0 if done, 2 for a wrong request."""
     parser = Parser(prog="python -m tuner.report", description=__doc__)
     parser.add_argument("name", help="the experiment's folder under --results")
     parser.add_argument("--results", default="results", help="folder of the experiments (default: results)")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 EXIT_CODES = "0 done, 1 no finite metric, every trial failed or the search gave up, 2 wrong request, 130 interrupted"
 INTERRUPTED = "interrupted; if a search had started, --resume latest continues it"
-NO_HINT = tyro.conf.arg(help_behavior_hint="")  # hides "(default: False)" and "(default: '')" in --help
+NO_HINT = tyro.conf.arg(help_behavior_hint="")  # hides the default of an option in --help
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +39,13 @@ class Command:
     resume: Annotated[str, NO_HINT] = ""
     """Resume the experiment with this name in --results, or `latest`. A larger --num-samples extends it."""
     list: Annotated[bool, NO_HINT] = False
-    """List all spaces in search_spaces/ with their first line."""
+    """List all spaces in search_spaces/, each with the first line of its docstring."""
     dry_run: Annotated[bool, NO_HINT] = False
     """Print the plan of the search, check the space, and exit; downloads nothing."""
     no_preflight: Annotated[bool, NO_HINT] = False
     """Do not try the space on one batch before a new search starts."""
     trust: Annotated[bool, NO_HINT] = False
-    """With --resume: run the folder's code even if it has changed or the folder belongs to another user."""
+    """With --resume: run the folder's code and accept its links and cluster, even if changed or another user's."""
     table: Table = "fit"
     """How to print the table of trials: as wide as the terminal, with all columns, or not at all."""
 
@@ -66,9 +66,10 @@ def main(argv: list[str]) -> int:
 
 
 def parse(argv: list[str], default: Experiment) -> Command:
-    """Parses the command line over the defaults; turns the errors of tyro into a RequestError of one line."""
+    """Parses the command line; `default` gives the other options. Raises tyro's error as a one-line RequestError."""
     stderr, shown = io.StringIO(), cast(TextIO, WithoutEmptyDefaults(sys.stdout))
-    # tyro takes a default of nested tuples for a structure, so values of repeatable options are appended below.
+    # tyro takes a default of nested tuples for a structure. So it gets none for the repeatable options --point and
+    # --stop; the code below puts their defaults before the given values.
     try:
         with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(shown):
             command = tyro.cli(
@@ -82,7 +83,7 @@ def parse(argv: list[str], default: Experiment) -> Command:
     except SystemExit as ended:
         if not ended.code:
             raise
-        # tyro draws a box (in ASCII if the terminal has no other characters); its first paragraph is the error.
+        # tyro prints the error as the first paragraph in a box, drawn in ASCII if the terminal has no other characters.
         lines = [line.strip(" │|╭╮╰╯─+-") for line in stderr.getvalue().splitlines()[1:]]
         text = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, lines)))
         raise RequestError(f"{in_words(text)} (see --help)") from None
@@ -98,17 +99,17 @@ class WithoutEmptyDefaults:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Writes the text; what a closed pipe, such as that of `head`, no longer takes is dropped."""
+        """Writes the text; drops it if the stream is a pipe that its reader, such as `head`, has closed."""
         with contextlib.suppress(BrokenPipeError):
             return self._stream.write(re.sub(r"\(default: (''|False)\)", lambda match: " " * len(match[0]), text))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)  # tyro asks for the encoding, and whether it is a terminal
+        return getattr(self._stream, name)  # tyro asks for the stream's encoding and `isatty`
 
 
 def in_words(text: str) -> str:
-    """An error of tyro in this project's words: what was given, what is allowed; an unknown one as it is."""
+    """Rewords an error of tyro: what was given, what is allowed; returns an unknown error as it is."""
     known = [option(field.name) for each in (Experiment, Command) for field in dataclasses.fields(each)]
     if match := re.match(r"invalid choice '(.*)' for argument '(--\S+)'. Expected one of \((.*)\)", text):
         choices = re.findall(r"'([^']*)'", match[3])
@@ -127,7 +128,7 @@ def in_words(text: str) -> str:
 
 
 def print_spaces() -> int:
-    """Runs `--list`: prints every space with its first line."""
+    """Runs `--list`: prints each space in search_spaces/ with the first line of its docstring."""
     spaces = list_spaces()
     width = max(map(len, spaces), default=0)
     for name, line in spaces.items():
@@ -144,12 +145,12 @@ def run(argv: list[str], command: Command) -> int:
             stack.enter_context(signals_to(give_up))
             return run_within(stack, argv, command)
     except KeyboardInterrupt:
-        end_family()  # else processes of a Ray that was still starting would stay
+        end_family()  # else the processes of a Ray that was still starting would stay
         raise
 
 
 def run_within(stack: contextlib.ExitStack, argv: list[str], command: Command) -> int:
-    """Does the work of `run`; enters everything that must be ended afterwards into `stack`."""
+    """Does the work of `run`; enters into `stack` the contexts that `run` must end afterwards."""
     loaded = resumed_experiment(command)
     experiment = parse(argv, loaded.experiment).experiment if loaded else command.experiment
     space = loaded.space if loaded and not command.experiment.space else experiment.space
@@ -158,7 +159,7 @@ def run_within(stack: contextlib.ExitStack, argv: list[str], command: Command) -
 
     if loaded and not command.dry_run:
         stack.enter_context(only_driver(loaded.experiment.folder))
-        # Loaded again, because another driver may have extended it before this one got the lock.
+        # The experiment is loaded again: another driver may have extended it before this one got the lock.
         loaded = resumed_experiment(command)
     if loaded:
         say(*loaded.code)
@@ -166,7 +167,7 @@ def run_within(stack: contextlib.ExitStack, argv: list[str], command: Command) -
     def requested() -> Request:
         return replace(request_of(argv, command, loaded), table=command.table)
 
-    checked = not (loaded or command.no_preflight)  # a search that is resumed was checked at its start
+    checked = not (loaded or command.no_preflight)  # only a new search is tried on a batch
     if command.dry_run:
         running.print_plan(requested, checked)
         return 0
@@ -187,7 +188,7 @@ def resumed_experiment(command: Command) -> ResumedExperiment | None:
 
 
 def request_of(argv: list[str], command: Command, loaded: ResumedExperiment | None, here: bool = True) -> Request:
-    """Checks the command line, whose options take precedence over the space's defaults or the resumed experiment.
+    """Checks the command line, whose options take precedence over those of the space or of the resumed experiment.
 
     Args:
         loaded: the experiment to resume; None for a new search.

@@ -1,4 +1,4 @@
-"""The names that a space file imports: Space, and Task, which defines what the trials of a space train."""
+"""Names for a file that defines a space: Space; Task, which says what a trial trains; Config, a setting's type."""
 
 from tuner.spec.space import Space
 from tuner.training.task import Config, Task

@@ -3,8 +3,8 @@
 `python -m tuner.train results/NAME/best/config.json` trains the best setting, and
 `python -m tuner.train results/NAME --trial 00007` that of any trial.
 
-It prints the metrics of each epoch. On the same CPU they equal those of the search to the last digit. If the data has a
-test part, it also prints the test metrics of the setting's best epoch in the search.
+The command prints the metrics of each epoch. On the same CPU they equal those of the search to the last digit. If the
+data has a test part, it also prints the test metrics after the epoch that was the setting's best in the search.
 """
 
 from __future__ import annotations
@@ -68,7 +68,11 @@ def requested(argv: list[str]) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
 
 
 def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
-    """The content of best/config.json if this trial were the best; RequestError if the trial or space is unknown."""
+    """Returns what best/config.json would be if this trial were the best.
+
+    Raises:
+        RequestError: the experiment has no such trial, or its space is unknown.
+    """
     known = {trial.id: trial for trial in record.trials}
     if trial_id not in known:
         ids = f"{record.trials[0].id}..{record.trials[-1].id}" if record.trials else "none"
@@ -84,7 +88,7 @@ def trial_config(record: ExperimentRecord, trial_id: str) -> dict[str, Any]:
 
 
 def retrain(config: dict[str, Any]) -> None:
-    """Trains the setting for all its epochs; prints the metrics of each epoch, and of the test part if there is one."""
+    """Trains the setting for all epochs; prints each epoch's metrics, and the test metrics if there is a test part."""
     test = None
     with training_of(config) as (training, splits):
         say(f"{config['space']}: {setting(config['config'])}")
@@ -101,7 +105,7 @@ def retrain(config: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def training_of(config: dict[str, Any], state: bytes | None = None) -> Iterator[tuple[Training | Group, Splits]]:
-    """Builds the training of a setting as in its trial, with the same number of processes; also returns its data.
+    """Yields the training of a setting, built as in its trial with the same number of processes, and its data.
 
     Args:
         config: the content of best/config.json.
@@ -129,7 +133,7 @@ def training_of(config: dict[str, Any], state: bytes | None = None) -> Iterator[
 
 @contextlib.contextmanager
 def in_workers(config: dict[str, Any], state: bytes | None) -> Iterator[Group]:
-    """Starts as many processes as the trial had, and builds its training in them."""
+    """Starts as many processes as the trial had, and yields the training that they do together."""
     from tuner.training.launch import Processes
 
     spec = spec_of(config)
@@ -140,7 +144,7 @@ def in_workers(config: dict[str, Any], state: bytes | None) -> Iterator[Group]:
 
 
 def tested(config: dict[str, Any], training: Training | Group, splits: Splits) -> dict[str, float]:
-    """The test metrics, computed in one process as in the search; several processes would sum in another order."""
+    """Returns the test metrics, from one process as in the search; several would sum in another order."""
     import torch
 
     from tuner.training.loop import Training
@@ -153,7 +157,7 @@ def tested(config: dict[str, Any], training: Training | Group, splits: Splits) -
 
 
 def state_of(training: Training | Group, **others: Any) -> bytes:
-    """The content of a checkpoint from which `training_of` can resume, with `others` beside the state."""
+    """Returns the content of a checkpoint from which `training_of` can resume; `others` are further entries of it."""
     import torch
 
     from tuner.training.loop import Training
@@ -166,7 +170,7 @@ def state_of(training: Training | Group, **others: Any) -> bytes:
 
 
 def material(config: dict[str, Any]) -> tuple[Task, Splits]:
-    """The task and its data, split as in the search."""
+    """Returns the task and its data, split as in the search."""
     from tuner.training.sources import splits_of
 
     task = find_space(config["space"]).space.task
@@ -175,7 +179,7 @@ def material(config: dict[str, Any]) -> tuple[Task, Splits]:
 
 
 def built(spec: TrialSpec, task: Task, splits: Splits) -> Training:
-    """Sets torch's number of threads in this process to that of the spec, and builds the process's training."""
+    """Builds a training in this process, and sets torch's number of threads to that of `spec`."""
     import torch
 
     from tuner.training.loop import Training

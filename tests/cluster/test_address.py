@@ -102,13 +102,13 @@ def test_a_search_runs_on_a_cluster(run, tmp_path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"RAY_AUTH_TOKEN_PATH": "HOME/other"}, "the cluster refuses this token (RAY_AUTH_MODE is token)"),
-        ({"RAY_AUTH_MODE": "disabled"}, "the cluster refuses this token (RAY_AUTH_MODE is disabled)"),
-        ({"RAY_AUTH_TOKEN_PATH": "HOME/gone"}, "no token is here; copy what `ray get-auth-token` prints"),
+        ({"RAY_AUTH_TOKEN_PATH": "HOME/other"}, "the cluster requires its own token (here RAY_AUTH_MODE is token)"),
+        ({"RAY_AUTH_MODE": "disabled"}, "the cluster requires its own token (here RAY_AUTH_MODE is disabled)"),
+        ({"RAY_AUTH_TOKEN_PATH": "HOME/gone"}, "this machine has no token; copy what `ray get-auth-token` prints"),
         ({"RAY_AUTH_TOKEN_PATH": None}, "head to ~/.ray/auth_token"),
         (
             {"RAY_AUTH_TOKEN_PATH": None, "RAY_AUTH_MODE": None},
-            "the cluster refuses this token (RAY_AUTH_MODE is unset)",
+            "the cluster requires its own token (here RAY_AUTH_MODE is unset)",
         ),
     ],
 )
@@ -141,7 +141,7 @@ def test_rays_client_is_refused_with_what_works(run):
     ("theirs", "message"),
     [
         ({"ray_version": "2.9.0"}, "the cluster runs Ray 2.9.0 on Python"),
-        ({"python_version": "3.9.1"}, "on Python 3.9.1, this is Ray"),
+        ({"python_version": "3.9.1"}, "on Python 3.9.1, but this process runs Ray"),
     ],
 )
 def test_another_version_is_refused(run, env, cluster, theirs, message):

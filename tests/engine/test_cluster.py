@@ -9,7 +9,7 @@ from tuner.errors import RequestError
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("ray://127.0.0.1:10001", "run it there: ray job submit"),
+        ("ray://127.0.0.1:10001", "start the search on a node: ray job submit"),
         ("127.0.0.1:1", "nothing answers there"),
         ("nowhere", "must be auto or host:port"),
     ],

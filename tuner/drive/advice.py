@@ -9,7 +9,7 @@ from typing import Any
 from tuner.errors import nearest
 from tuner.training.data import Splits
 
-# The arguments with which a trial calls the functions of a task; the loss and the metrics get outputs and targets.
+# Function of a space -> the arguments that tuner calls it with. Others (the loss, the metrics) get outputs and targets.
 ARGUMENTS = {
     **dict.fromkeys(("model", "train"), "config"),
     **dict.fromkeys(("prepare", "augment"), "inputs"),
@@ -18,7 +18,7 @@ ARGUMENTS = {
     "data": "data_dir",
 }
 NEGATIVE = "class numbers start at 0: renumber them; to ignore -1, give loss=nn.CrossEntropyLoss(ignore_index=-1)"
-# Words of an error's text -> what to do; the first entry whose words all occur counts.
+# Words of an error's text -> what the user should do. The first entry whose words are all in the text counts.
 KNOWN = {
     ("out of bounds", "Target -"): NEGATIVE,
     ("out of bounds", "Target"): (
@@ -70,16 +70,16 @@ KNOWN = {
 
 
 def arguments_of(name: str) -> str:
-    """The arguments of a function that is named as in errors, such as `metrics['acc']` or `model(config)`."""
+    """Returns the arguments of a function, which is named as in errors: `metrics['acc']` or `model(config)`."""
     return ARGUMENTS.get(name.partition("(")[0], "outputs, targets")
 
 
 def advice_on(error: BaseException, config: Mapping[str, Any], name: str = "", last_batch: str = "") -> str:
-    """What to do about an error that users often make; empty for others.
+    """Says what to do about an error that users often make; empty for other errors.
 
     Args:
-        name: the function that raised it, as errors name it.
-        last_batch: what to do about a batch of one example; empty for an error outside of a model's forward pass.
+        name: the name of the function that raised the error, as for `arguments_of`.
+        last_batch: the advice on a batch of one example; empty if the error is not from a model's forward pass.
     """
     text = str(error)
     if config and isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
@@ -108,13 +108,13 @@ def advice_on(error: BaseException, config: Mapping[str, Any], name: str = "", l
 
 
 def counted(splits: Splits) -> str:
-    """The number of training examples, and of those held out."""
+    """Says how many training examples there are, and how many examples are for validation."""
     num, held_out = len(splits.train), len(splits.validation or ())
     return f"{num} training examples ({held_out} of {num + held_out} are for validation)"
 
 
 def batch_of_one(splits: Splits, size: int) -> str:
-    """What to do about a batch of one example, which batch norm cannot train on."""
+    """Says what to do about a batch of one example, which batch norm cannot train on."""
     num = len(splits.train)
     other = next((each for each in range(size + 1, num) if num % each != 1), num)
     return (
@@ -137,7 +137,7 @@ def is_number(text: str) -> bool:
 
 
 def described(value: Any) -> str:
-    """A tensor or array as its shape and dtype, any other value as its type."""
+    """Describes a tensor or array by its shape and dtype, and any other value by its type."""
     shape = getattr(value, "shape", None)
     if isinstance(value, type):
         return f"the class {value.__name__}"

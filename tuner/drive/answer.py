@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A spreadsheet takes a text that starts with one of these for a formula. `'` is here because it also marks such a text.
+# A spreadsheet takes a text that starts with one of these for a formula; trials.csv marks such a text with a leading
+# `'`. A text's own leading `'` is marked too, so that a reader can remove one from each text.
 FORMULAS = tuple("=+-@\t\r\n'＝＋－＠")
 
 
@@ -54,7 +55,7 @@ def conclude(
     """Writes trials.csv and `best/`. Once the search has ended, tests the best model of a Task.
 
     `best/` needs a trial with a finite metric. `experiment.BEST_RULE` says which trial is best. If an extended search
-    still has the same best epoch, it keeps its test figures.
+    still has the same best trial and epoch, it keeps its test figures.
 
     Args:
         ended: whether the search has ended. The test part is not used before: a resumed search may find a better trial,
@@ -92,7 +93,7 @@ def config_of(
     """The content of best/config.json: everything needed to train this setting again.
 
     Args:
-        epoch: the epoch whose model is the answer.
+        epoch: the epoch whose model is in `best/`.
     """
     experiment = record.experiment
     return {
@@ -131,7 +132,7 @@ def spec_of(config: dict[str, Any]) -> TrialSpec:
 
 
 def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report] | None:
-    """The best trial and its best report, or None; ignores reports whose checkpoint is damaged."""
+    """Returns the best trial and its best report, or None; ignores reports whose checkpoint is damaged."""
     while (winner := record.best()) is not None:
         trial, report = winner
         path = within(record.experiment.folder, report.checkpoint) if report.checkpoint else None
@@ -145,7 +146,7 @@ def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report] | None:
 
 
 def tested_before(best: Path, config: dict[str, Any]) -> dict[str, float] | None:
-    """The test figures in `best/` if it has the same model, so that the test part is used only once; else None."""
+    """Returns the test figures in `best/` if it has this config's model (the test part is used once); else None."""
     try:
         test: dict[str, float] | None = json_in(best, METRICS)["test"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -163,22 +164,22 @@ def is_same(best: Path, config: dict[str, Any]) -> bool:
 
 
 def keep_checkpoint(record: ExperimentRecord, report: Report, best: Path, config: dict[str, Any], ended: bool) -> None:
-    """Copies a function's best checkpoint, which may be large, to `best/checkpoint` when the search has ended."""
+    """Copies a function's best checkpoint to `best/checkpoint` once the search has ended; removes an outdated copy."""
     if (best / CHECKPOINT).is_dir() and is_same(best, config):
         return
     source = within(record.experiment.folder, report.checkpoint) if report.checkpoint else None
     if ended and source and source.is_dir():
         copy_checkpoint(source, best)
     else:
-        shutil.rmtree(best / CHECKPOINT, ignore_errors=True)  # an earlier winner's does not fit config.json
+        shutil.rmtree(best / CHECKPOINT, ignore_errors=True)  # it is of an earlier best trial
 
 
 def loading_of(loaded_space: LoadedSpace, splits: Splits | None) -> dict[str, Any]:
-    """What `load_best` needs beside the setting: the data's constants, and the script that defined the space."""
+    """What `load_best` needs beside the setting: the data's constants, and the script, if one defines the space."""
     needed: dict[str, Any] = {}
     if is_live(loaded_space.name) and loaded_space.path:
         needed["space_file"] = str(loaded_space.path)
-    with contextlib.suppress(TypeError, ValueError):  # constants that JSON cannot hold are read from the data again
+    with contextlib.suppress(TypeError, ValueError):  # `load_best` reads constants that JSON cannot hold from the data
         if splits is not None:
             needed["data_constants"] = json.loads(json.dumps(dict(splits.constants), allow_nan=False))
     return needed
@@ -198,14 +199,14 @@ def save_model(checkpoint: Path, model_path: Path) -> dict[str, Any]:
 def evaluate(
     loaded_space: LoadedSpace, config: dict[str, Any], state: dict[str, Any], splits: Splits
 ) -> dict[str, float]:
-    """Evaluates a training's state on the test part."""
+    """Returns the metrics of a training's state on the test part, computed on the CPU."""
     import torch
 
     from tuner.training.loop import Training
 
-    assert loaded_space.space.task is not None and splits.test is not None  # splits come from a task
-    # One process with the threads of all the trial's CPUs, as in `tuner.train`: another number of threads sums in
-    # another order, and the last digits would differ.
+    assert loaded_space.space.task is not None and splits.test is not None  # only a task has splits
+    # One process evaluates, with as many threads as the trial has CPUs, as in `tuner.train`. Another number of threads
+    # would sum in another order and change the last digits.
     spec = replace(spec_of(config), strategy="single", num_workers=1, gpus=0)
     torch.set_num_threads(spec.num_threads)
     training = Training.of(loaded_space.space.task, splits, spec)
@@ -215,7 +216,7 @@ def evaluate(
 
 
 def trials_csv(record: ExperimentRecord) -> str:
-    """Returns a CSV with one row per trial: status, epochs, reason, parameters, best and last metrics.
+    """Returns trials.csv, with one row per trial: status, epochs, reason, error, parameters, best and last metrics.
 
     A spreadsheet would run a text that looks like a formula. So a text that starts with a character of `FORMULAS`, also
     in the header, gets a `'` in front. A program that reads the file must remove one leading `'` from each text.

@@ -74,7 +74,7 @@ def assemble(
     )
     searcher, num_settings = build_searcher(experiment, loaded_space.space, first_num_samples(history))
     scheduler = build_scheduler(experiment, loaded_space.space)
-    pbt = experiment.scheduler == "pbt"  # its whole population may run at once, and it may copy any checkpoint
+    pbt = experiment.scheduler == "pbt"  # pbt's whole population may run at once, and pbt may copy any checkpoint
     ledger = Ledger(journal)
     judge = JournalingScheduler(
         scheduler,
@@ -104,8 +104,8 @@ def assemble(
         replayed=replayed,
     )
     retries = Retries(experiment.max_failures, history)
-    # On a cluster (it may grow) or with pbt, only `Proposals` limits the number of pending trials. Otherwise Ray limits
-    # it, too: to one more than the trials that may run at once.
+    # On a cluster (it may grow) or with pbt, only `Proposals` limits the number of pending trials. Otherwise Ray, too,
+    # limits it: to one more than the number of trials that may run at once.
     all_may_wait = pbt or experiment.address
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(num_settings if all_may_wait else resources.concurrent + 1)
     loggers = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
@@ -135,7 +135,7 @@ def assemble(
 
 
 def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, resources: Resources) -> Any:
-    """The space's task or function as a trainable that Ray Tune can run, with the resources of one trial."""
+    """Returns the space's task or function as a trainable that Ray Tune can run, with the resources of one trial."""
     space = loaded_space.space
     spec = TrialSpec(
         config={},
@@ -163,7 +163,7 @@ def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, re
 
 
 def left_s(experiment: Experiment, history: list[Event]) -> float | None:
-    """The seconds that earlier sessions have left of the time budget; None = no limit."""
+    """Returns the seconds of the time budget that earlier sessions have not used; None = no limit."""
     if experiment.time_budget_s is None:
         return None
     used = since = 0.0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 CONFIG, METRICS, MODEL, CHECKPOINT, README = "config.json", "metrics.json", "model.pt", "checkpoint", "README.md"
-# Field of best/config.json -> the option with the same meaning; Experiment checks its value.
+# Field of best/config.json -> the field of Experiment with the same meaning, which checks the value.
 OPTIONS = {name: name for name in ("space", "max_epochs", "seed", "precision", "on_oom", "strategy", "data_dir")}
 OPTIONS |= {"cpus": "cpus_per_trial", "gpus": "gpus_per_trial", "workers": "workers_per_trial"}
 
@@ -83,7 +83,9 @@ def load_best(
         )
     task = (space_of(space) if space is not None else _recorded(best, config, trust)).space.task
     if task is None:
-        raise RequestError(f"{best} has the weights of a Space(task=...), but space= is a Space(train=...)")
+        raise RequestError(
+            f"{best} has the weights of a Space(task=...), but the space is a Space(train=...); give that of the search"
+        )
     setting = {**_data_constants(config, task), **config["config"]}
     return BestModel(_weighted(task, setting, best), partial(_prepared, task.prepare), setting, metrics)
 
@@ -96,7 +98,7 @@ def load_config(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise RequestError(f"{path}: no such file; {wanted}")
     try:
-        whole = path.resolve()  # a link is allowed here, because the user has named the file
+        whole = path.resolve()  # the file may be a link, because the user has named it
         config = dict(json_in(whole.parent, whole.name))
         missing = {"space", "config", "trial", "epoch", "max_epochs", "seed", "cpus", "gpus"} - set(config)
     except (OSError, ValueError, TypeError) as error:
@@ -106,9 +108,9 @@ def load_config(path: Path) -> dict[str, Any]:
     try:
         Experiment(**{field: config[name] for name, field in OPTIONS.items() if name in config})
         if not isinstance(config["config"], dict) or not isinstance(config["space"], str):
-            raise ValueError("`config` must be an object, and `space` a text")
+            raise ValueError("the field `config` must be an object, and the field `space` a text")
         if type(config["epoch"]) is not int or not str(config["trial"]).isdecimal():
-            raise ValueError("`epoch` must be an integer, and `trial` a number")
+            raise ValueError("the field `epoch` must be an integer, and the field `trial` a number")
     except (RequestError, ValueError) as error:
         raise RequestError(f"{path}: {error}; {wanted}") from None
     return config
@@ -151,7 +153,7 @@ def _metrics(best: Path) -> dict[str, Any]:
 
 
 def _recorded(best: Path, config: dict[str, Any], trust: bool) -> LoadedSpace:
-    """The space that best/config.json names, if its code may run (`tuner.drive.trust`)."""
+    """Loads the space that best/config.json names, if its code may run (`tuner.drive.trust`)."""
     name, sha256 = config["space"], config.get("space_sha256")
     if is_live(name):
         attribute = name.partition(":")[2]
@@ -168,7 +170,7 @@ def _recorded(best: Path, config: dict[str, Any], trust: bool) -> LoadedSpace:
 
 
 def _data_constants(config: dict[str, Any], task: Task) -> dict[str, Any]:
-    """The data's constants; read from the data if JSON cannot hold them, or if an older version wrote the folder."""
+    """Returns the data's constants; reads the data if config.json lacks them (not JSON values, or an older version)."""
     saved = config.get("data_constants")
     if isinstance(saved, dict):
         return saved
@@ -178,7 +180,7 @@ def _data_constants(config: dict[str, Any], task: Task) -> dict[str, Any]:
 
 
 def _weighted(task: Task, setting: dict[str, Any], best: Path) -> Any:
-    """Builds the model and loads its weights; torch's random stream on the CPU stays as it is."""
+    """Builds the model and loads its weights; does not advance torch's random stream on the CPU."""
     import torch
 
     if why := damage_in(best, MODEL):

@@ -41,7 +41,7 @@ class JournalCallback(Callback):
     def _place(self, trial: Trial) -> tuple[str, int | None]:
         """The node and process id of a trial's worker."""
         actor = trial.temporary_state.ray_actor
-        if actor not in self._places:  # cached, because the address needs a call to the worker
+        if actor not in self._places:  # cached, because asking for the address takes a call to the worker
             node = trial.get_ray_actor_ip() or ""
             self._places[actor] = node, trial.temporary_state.location.pid
         return self._places[actor]
@@ -54,8 +54,8 @@ class JournalCallback(Callback):
 
     def _failed(self, trial: Trial) -> Failure:
         failure = self._retries.last[trial.trial_id]
-        # The epoch after which a retried trial continues; 0 if it saved no checkpoint and starts again. Reports that it
-        # repeats are not journaled again.
+        # `from_epoch` is the epoch after which a retried trial continues; 0 if it has no checkpoint and starts again.
+        # The journal does not get the reports that the trial repeats.
         going_on = {"from_epoch": failure.from_epoch} if failure.will_retry else {}
         self._journal.write(
             "trial_failed",

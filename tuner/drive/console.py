@@ -1,4 +1,4 @@
-"""The lines that a search prints: the plan for `--dry-run`, a heading when it starts, and the answer when it ends."""
+"""Writes the texts that a search prints: the plan for `--dry-run`, a heading at its start, the answer at its end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def plan(request: Request) -> list[str]:
-    """The plan of a search, which `--dry-run` prints."""
+    """Returns the lines of a search's plan, which `--dry-run` prints."""
     e, space, resources = request.experiment, request.loaded_space.space, request.resources
     lines = [f"space       {e.space}: {', '.join(f'{n} {domain(d)}' for n, d in domains.leaves(space.searched))}"]
     if space.constants:
@@ -52,17 +52,17 @@ def plan(request: Request) -> list[str]:
 
 
 def script_places(space: Space) -> list[str]:
-    """One line that says where parameters reach the script, if the space is one."""
+    """Returns one line that says by what way each parameter reaches the script; none if the space is no script."""
     targets = space.train.targets(space.params) if isinstance(space.train, Script) else {}
     return ["; ".join(f"{name}: {target}" for name, target in targets.items())] if targets else []
 
 
-MOST_WAYS = 5  # failures that are listed at the end; trials that failed alike count as one
+MOST_WAYS = 5  # most kinds of failure that the end of a search lists; trials that failed alike are of one kind
 DP = "--strategy dp copies the model to each GPU for each batch; --strategy ddp with one worker per GPU is faster"
 
 
 def notes_on_strategy(e: Experiment, resources: Resources | None) -> list[str]:
-    """Notes for the user about the chosen strategy."""
+    """Notes that ddp is faster than the chosen dp, or that a trial has one device for all stages of its model."""
     gpus = resources.gpus if resources else None
     if e.strategy == "dp":
         alone = "; with one device, as here, it equals --strategy single" if gpus is not None and gpus < 2 else ""
@@ -87,7 +87,7 @@ def notes_on_brackets(e: Experiment, concurrent: int) -> list[str]:
 
 
 def heading(request: Request) -> list[str]:
-    """The lines that a search prints at its start."""
+    """Returns the lines that a search prints at its start."""
     e = request.experiment
     r = request.resources
     resources = f"; {per_trial(r)}, {trials(r.concurrent)} at once" if r else ""
@@ -111,9 +111,9 @@ def heading(request: Request) -> list[str]:
 
 
 def resumed_line(request: Request) -> str:
-    """How many trials of a resumed search continue, are done, and are still to come."""
+    """Says how many trials of a resumed search continue, are done, and are still to come."""
     e = request.experiment
-    before = e.max_epochs  # journals of older versions do not record it
+    before = e.max_epochs  # journals of older versions do not record max_epochs
     states: dict[str, str] = {}
     code, kinds = "", dict[str, str]()
     for event in request.history:
@@ -126,7 +126,7 @@ def resumed_line(request: Request) -> str:
         elif event["event"] == "trial_ended":
             states[event["trial"]] = event["status"]
     unfinished = {"open", "interrupted", *(["completed"] if e.max_epochs > before else [])}
-    changed = code not in ("", request.loaded_space.sha256)  # then trials that failed by the code are tried again
+    changed = code not in ("", request.loaded_space.sha256)  # if so, trials that failed by the code continue
     again = sum(state == "failed" and kinds.get(trial) == "user" for trial, state in states.items()) if changed else 0
     going_on = again + sum(state in unfinished for state in states.values())
     remaining = max(0, num_settings(e, request.loaded_space.space) - len(states))
@@ -135,12 +135,12 @@ def resumed_line(request: Request) -> str:
 
 
 def place(e: Experiment) -> str:
-    """The location of the experiment's folder."""
+    """Returns where the experiment's folder is; for an object store, also where its working copy is."""
     return f"{e.results.rstrip('/')}/{e.name}, working copy {e.folder}" if is_uri(e.results) else str(e.folder)
 
 
 def ending(done: Done) -> list[str]:
-    """The lines that a search prints at its end: the answer, or why there is none, and the next commands."""
+    """Returns the lines that a search prints at its end: the answer, or why there is none, and the next commands."""
     e, lines = done.request.experiment, [""]
     lines += failures(done.record.trials, e.folder)
     lines += growing(done.record.trials)
@@ -179,14 +179,14 @@ def ending(done: Done) -> list[str]:
         options = [f"resume={e.name!r}"] + ([] if e.results == "results" else [f"results={e.results!r}"])
         options += [f"num_samples={e.num_samples * 2}"] if finished else []
         return [*lines, f"{goes_on} from Python: tuner.search(space, {', '.join(options)})"]
-    if done.outcome.state == "failed" and is_path(e.space):  # --resume refuses changed code without --space
+    if done.outcome.state == "failed" and is_path(e.space):  # without --space, --resume refuses code that has changed
         results += f" --space {shlex.quote(e.space)}"
     more = f" --num-samples {e.num_samples * 2}" if finished else ""
     return [*lines, f"{goes_on} python -m tuner.run --resume {e.name}{results}{more}"]
 
 
 def failures(trials: Sequence[TrialRecord], folder: Path) -> list[str]:
-    """A line for each of the newest MOST_WAYS ways in which trials failed: how many, where, why, a traceback's file."""
+    """Returns a line for each of the newest MOST_WAYS kinds of failure: number of trials, epochs, error, traceback."""
     ways: dict[str, list[TrialRecord]] = {}
     for trial in sorted(trials, key=lambda trial: trial.changed_at, reverse=True):
         if trial.status == "failed":
@@ -207,7 +207,7 @@ def _failure(alike: Sequence[TrialRecord], folder: Path) -> str:
 
 
 def growing(trials: Iterable[TrialRecord]) -> list[str]:
-    """A line for each kind of memory that kept growing: in how many trials, and by how much in the worst trial."""
+    """Returns a line per kind of memory that kept growing: in how many trials, and by how much in the worst trial."""
     lines = []
     for name, memory in GROWTH.items():
         grown = [
@@ -226,7 +226,7 @@ def growing(trials: Iterable[TrialRecord]) -> list[str]:
 
 
 def settings(request: Request) -> str:
-    """The number of settings, and how they are proposed."""
+    """Says how many settings the search tries, and how they are proposed."""
     e, space = request.experiment, request.loaded_space.space
     points = f"; the first {len(e.point)} from the given points" if e.point else ""
     return _proposed(request, e, space) + points
@@ -246,7 +246,7 @@ def _proposed(request: Request, e: Experiment, space: Space) -> str:
 
 
 def schedule(e: Experiment) -> str:
-    """The scheduler and the epochs at which it compares trials."""
+    """Says which scheduler compares trials, when it does so, and which trials it stops."""
     if e.scheduler == "asha":
         rungs = [rung for rung in e.rungs() if rung < e.max_epochs]
         if not rungs:
@@ -267,12 +267,12 @@ def schedule(e: Experiment) -> str:
 
 
 def bracket_sizes(e: Experiment) -> list[int]:
-    """The number of trials in each bracket of a band of HyperBand; the first bracket compares none of them."""
+    """Returns the number of trials in each bracket of a HyperBand band; the trials of the first are never compared."""
     return [shape.size for shape in band_of(e.max_epochs, e.reduction_factor)]
 
 
 def domain(declared: Any) -> str:
-    """`{4, 8, 16}`, `loguniform(0.0001, 0.1)`"""
+    """Formats the domain of a parameter: `{4, 8, 16}`, `loguniform(0.0001, 0.1)`."""
     if values := parameters.branches(declared):
         return "{" + " | ".join(map(_branch, values)) + "}"
     described = domains.describe(declared)
@@ -291,12 +291,12 @@ def _branch(value: Any) -> str:
 
 
 def per_trial(resources: Resources) -> str:
-    """Describes a trial's resources: `1 CPU, 0.5 GPU per trial`, `2 CPU per trial in 2 workers` (2 CPU in total)."""
+    """Describes a trial's resources: `1 CPU, 0.5 GPU per trial`, `2 CPU per trial in 2 workers` (2 CPU for both)."""
     gpus = f", {resources.gpus:g} GPU" if resources.gpus else ""
     workers = f" in {resources.workers} workers" if resources.workers > 1 else ""
     return f"{resources.cpus:g} CPU{gpus} per trial{workers}"
 
 
 def banner(notice: str) -> str:
-    """Puts a notice between `!!!`, so that nobody overlooks it."""
+    """Puts a notice between `!!!`, so that users do not overlook it."""
     return f"!!! {notice} !!!"

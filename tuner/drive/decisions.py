@@ -1,4 +1,4 @@
-"""Journals and checks every report, asks Ray's scheduler about the valid ones, and journals decisions with reasons.
+"""Journals each report, asks Ray's scheduler unless the report ends its trial, and journals decisions with reasons.
 
 Ray's schedulers do not say why they stop a trial. ASHA never stops a trial whose metric is NaN, because `nan < cutoff`
 is false. And in Ray, one report without the metric ends the whole experiment.
@@ -33,7 +33,7 @@ PAUSE: str = TrialScheduler.PAUSE
 NOOP: str = TrialScheduler.NOOP
 ACTIONS = {CONTINUE: "continue", STOP: "stop", PAUSE: "pause", NOOP: "pause"}
 EPOCH = "training_iteration"
-NOT_METRICS = RAY_KEYS | {"improved"}  # `tuner.drive.trial` adds this one
+NOT_METRICS = RAY_KEYS | {"improved"}  # `tuner.drive.trial` adds `improved` to reports
 
 
 @dataclass
@@ -45,17 +45,17 @@ class Verdict:
 
 
 class Unfinished:
-    """Ray's controller as the inner scheduler sees it: with only the trials that have not ended.
+    """A view of Ray's controller that shows the inner scheduler only the trials that have not ended.
 
-    Ray's schedulers look for a trial to run by going through all trials at every event; that takes 0.5 ms
-    with 10,000 trials.
+    At every event, Ray's schedulers go through all trials of the controller to find one to run. With 10,000 trials
+    that takes 0.5 ms.
     """
 
     def __init__(self, controller: Any, trials: dict[str, Trial]) -> None:
         self._controller, self._trials = controller, trials
 
     def get_trials(self) -> list[Trial]:
-        """Returns the trials that have not ended, in the order in which they were added or put back."""
+        """Returns the trials that have not ended, in the order in which Ray last added them."""
         return [trial for trial in self._trials.values() if not trial.is_finished()]
 
     get_live_trials = get_trials
@@ -69,7 +69,7 @@ class JournalingScheduler(TrialScheduler):
 
     Args:
         concurrent: returns how many trials may run at once; paused trials wait until fewer run. None = Ray's limit.
-        metric_option: how error texts name the option or the argument that chose the metric.
+        metric_option: the name of the option or argument that chose the metric, for error texts.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class JournalingScheduler(TrialScheduler):
         self._mutable, self._metric_option = mutable, metric_option or f"--metric {experiment.metric}"
         self._explain = Explainer(inner, experiment.metric, experiment.mode)
         self._judged_any = resumed
-        self._judged: dict[str, int] = {}  # trial -> the last epoch that was judged; empty with pbt
-        self._times_asked: Counter[tuple[int, int]] = Counter()  # (trial, epoch) -> number of judgements; only with pbt
-        self._waiting: set[str] = set()  # trials that should pause and have not reported since
+        self._judged: dict[str, int] = {}  # trial -> the last epoch with a decision; empty with pbt
+        self._times_asked: Counter[tuple[int, int]] = Counter()  # (trial, epoch) -> number of decisions; only with pbt
+        self._waiting: set[str] = set()  # trials with a decision to pause that have not reported since
         self._concurrent = concurrent
-        self._known: set[str] = set()  # unfinished trials of the inner scheduler, those of a replay too
-        self._queue: dict[str, Trial] = {}  # unfinished trials that Ray has, in the order of their addition
+        self._known: set[str] = set()  # unfinished trials that the inner scheduler has, also from the replay
+        self._queue: dict[str, Trial] = {}  # unfinished trials that Ray has, in the order in which it added them
         self._first: list[Trial] = []
         self._limits = experiment.limits
         self.max_epochs = experiment.max_epochs
@@ -108,20 +108,20 @@ class JournalingScheduler(TrialScheduler):
         return False
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        return True  # `build_scheduler` has set them
+        return True  # `build_scheduler` has given the inner scheduler the metric and the mode
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Gives a trial to the inner scheduler, unless it has it from the replay or from before a retry."""
         if not isinstance(tune_controller, BareStage):
             self._queue.pop(trial.trial_id, None)
-            self._queue[trial.trial_id] = trial  # at its end, where Ray puts it too
+            self._queue[trial.trial_id] = trial  # at the queue's end, where Ray puts a retried trial
         if trial.trial_id not in self._known and not trial.is_finished():
             self._known.add(trial.trial_id)
             with seeded(self._experiment.seed, 4, int(trial.trial_id)):
                 self._inner.on_trial_add(tune_controller, trial)
 
     def first(self, trials: list[Trial]) -> None:
-        """Runs these trials before all others: those that ran when the search stopped."""
+        """Makes Ray run these trials before all others; they ran when the resumed search stopped."""
         self._first = trials
 
     def _forget(self, trial: Trial) -> None:
@@ -146,17 +146,17 @@ class JournalingScheduler(TrialScheduler):
         where = {"checkpoint": f"ray/{trial_id}/{saved}"} if saved else {}
         self._journal.write("report", trial_id, epoch=epoch, metrics=metrics, **where)
         if epoch <= self._judged.get(trial_id, 0):
-            return CONTINUE  # the trial repeats epochs from an earlier checkpoint: their decisions were already made
-        if self._experiment.scheduler != "pbt":  # pbt itself sets trials back to earlier epochs
+            return CONTINUE  # the trial repeats this epoch after an earlier checkpoint; its decision was already made
+        if self._experiment.scheduler != "pbt":  # pbt sets trials back to earlier epochs and decides there again
             self._judged[trial_id] = epoch
         value = metrics.get(self.metric)
         refused = self._refuse(trial_id, epoch, value, metrics)
         if refused:
             return self._decide(trial_id, epoch, value, STOP, refused, Comparison(), "failed")
         self._judged_any = True
-        assert isinstance(value, (int, float))  # checked by `_refuse`
+        assert isinstance(value, (int, float))  # `_refuse` has checked this
         if finite(value) is None:
-            # The value is not recorded at any rung: as the worst value it would distort the rung's percentile.
+            # The scheduler gets no NaN or infinite value: recorded as the worst value, it would distort the percentile.
             reason = f"{self.metric} is {value} at epoch {epoch}: the training diverged"
             return self._decide(trial_id, epoch, value, STOP, reason, Comparison(), "pruned")
         reason = self._completes(metrics, epoch)
@@ -166,7 +166,7 @@ class JournalingScheduler(TrialScheduler):
         return self._ask(tune_controller, trial, result, value)
 
     def _completes(self, metrics: dict[str, Any], epoch: int) -> str:
-        """Why the report is the trial's last one, if the scheduler need not decide; else an empty text."""
+        """Says why the trial ends at this report without asking the scheduler; empty if the scheduler decides."""
         for name, limit in self._limits.items():
             value = metrics.get(name, epoch if name == EPOCH else None)
             least = name != self.metric or self._experiment.mode == "max"
@@ -175,15 +175,15 @@ class JournalingScheduler(TrialScheduler):
         return f"trained its {self.max_epochs} epochs" if epoch >= self.max_epochs else ""
 
     def _ask(self, tune_controller: Any, trial: Trial, result: dict[str, Any], value: float) -> str:
-        """Asks the inner scheduler for a decision; journals it unless the trial continues uncompared and unchanged."""
+        """Asks the inner scheduler for a decision; journals a comparison, a stop, a pause and changed parameters."""
         trial_id, epoch, before = trial.trial_id, result["training_iteration"], dict(trial.config)
-        # Read before the scheduler decides: afterwards the rung also contains this trial.
+        # The comparison is read before the scheduler decides: afterwards the rung also contains this trial's value.
         compared = self._explain.before(trial, result)
         with self._seeded(int(trial_id), epoch):
             action: str = self._inner.on_trial_result(self._seen(tune_controller), trial, result)
         compared = self._explain.after(trial, compared)
         changed = {k: (before[k], v) for k, v in trial.config.items() if k in self._mutable and v != before[k]}
-        # In a report without a checkpoint, Ray sets the name to None.
+        # In a report without a checkpoint, Ray sets `checkpoint_dir_name` to None.
         if action == PAUSE and not trial.checkpoint and result.get("checkpoint_dir_name") is None:
             reason = f"--scheduler {self._experiment.scheduler} pauses trials, and this one saves no checkpoint"
             what_to_do = "report checkpoints, or use asha, median or fifo"
@@ -204,11 +204,11 @@ class JournalingScheduler(TrialScheduler):
             self._journal_decision(trial.trial_id, last["training_iteration"], value, CONTINUE, reason, compared)
 
     def _seeded(self, trial: int, epoch: int) -> AbstractContextManager[None]:
-        """Seeds the draws of one decision; only population-based training draws when it gets a report."""
+        """Seeds the random draws of one decision; only population-based training draws when it gets a report."""
         if self._experiment.scheduler != "pbt":
             return nullcontext()
-        # A trial that is put back to an earlier epoch is judged there again. With the same draws it would change in
-        # the same way, train to the same loss, and be put back for ever.
+        # pbt decides again about a trial that it sets back to an earlier epoch. With the same draws the trial would
+        # change in the same way, train to the same loss, and be set back for ever.
         again = self._times_asked[trial, epoch]
         self._times_asked[trial, epoch] += 1
         return seeded(self._experiment.seed, 5, trial, epoch, *([again] if again else []))
@@ -216,7 +216,8 @@ class JournalingScheduler(TrialScheduler):
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         self._forget(trial)
         if trial.trial_id in self._waiting and trial.is_saving:
-            # The trial was about to pause: Ray had not marked it as paused, and so did not call on_trial_remove.
+            # The scheduler stopped a trial that was about to pause. Ray had not marked it as paused, and so did not
+            # call on_trial_remove.
             self._removed(trial)
         value = plain(result.get(self.metric))
         if finite(value) is not None:
@@ -232,7 +233,7 @@ class JournalingScheduler(TrialScheduler):
         self._promote()
 
     def _removed(self, trial: Trial) -> None:
-        """Journals a paused trial's stop, for which the scheduler returns no decision: it makes Ray stop the trial."""
+        """Journals that the scheduler stops a paused trial: it returns no decision, but makes Ray stop the trial."""
         last = trial.last_result or {}
         if trial.trial_id not in self.verdicts and not self._halt.reason and "training_iteration" in last:
             value = plain(last.get(self.metric))
@@ -249,7 +250,7 @@ class JournalingScheduler(TrialScheduler):
         self._promote()
         if chosen is None or chosen.status != Trial.PAUSED or self._concurrent is None:
             return chosen
-        # Ray would resume as many paused trials as there are CPUs for.
+        # Without this limit, Ray would resume as many paused trials as there are CPUs for.
         busy = sum(trial.status in (Trial.PENDING, Trial.RUNNING) for trial in self._queue.values())
         return chosen if busy < self._concurrent() else None
 
@@ -257,10 +258,10 @@ class JournalingScheduler(TrialScheduler):
         return str(self._inner.debug_string())
 
     def _refuse(self, trial_id: str, epoch: int, value: Any, metrics: dict[str, Any]) -> str:
-        """Why the report cannot be compared; empty if it can.
+        """Says why the report cannot be compared, so that its trial fails; empty if it can.
 
-        Until a report of a new search was judged, a report without a usable metric refuses the whole search: the
-        searched metric must be a number, and the metrics of --stop must be there.
+        The searched metric must be a number. Before the first usable report of a new search, a report must also have
+        the metrics of --stop, and an unusable one stops the whole search.
         """
         missing = [name for name in self._limits if name not in metrics and name != EPOCH]
         if isinstance(value, (int, float)) and not isinstance(value, bool) and (self._judged_any or not missing):

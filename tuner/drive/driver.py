@@ -1,6 +1,6 @@
 """Starts Ray and runs a search on it; only this file calls `ray.init` and `Tuner.fit`.
 
-At its top it imports neither Ray Tune nor torch, which take a second, so that Ray starts while they load.
+At module level it imports neither Ray Tune nor torch, which take a second to load: Ray starts at the same time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tuner.spec.spaces import LoadedSpace
 if TYPE_CHECKING:
     from tuner.drive.assembly import Assembly
 
-# Variables of `tuner/__init__.py` that workers read. They are sent to other nodes, which do not inherit them.
+# Variables of `tuner/__init__.py` that workers read. Ray sets them on a cluster's nodes, which do not inherit them.
 SENT = ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_CHDIR_TO_TRIAL_DIR")
 UNANSWERED = "Ray keeps files and sockets in RAY_TMPDIR, TMPDIR or /tmp; set RAY_TMPDIR to a short writable path"
 
@@ -45,14 +45,14 @@ def search(assembly: Assembly, journal: Journal) -> Outcome:
     """Runs an assembled search to its end; Ray must be running.
 
     Raises:
-        RequestError: a report lacks a metric, or a checkpoint that the scheduler needs; trials have then trained.
+        RequestError: the search stopped because a report lacked a metric, or a checkpoint that the scheduler needs.
     """
     halt = assembly.halt
     with signals_to(halt.interrupt), assembly.controller:
         try:
             assembly.tuner.fit()
         except ValueError:
-            if not journal.lost:  # else the folder is gone, and Ray cannot read its last snapshot
+            if not journal.lost:  # the folder may be gone, so that Ray cannot read its last snapshot
                 raise
     state = "failed" if halt.error else "interrupted" if halt.interrupted else "failed" if halt.gave_up else "finished"
     journal.write("experiment_finished", state=state, reason=halt.reason, refused=halt.error is not None)
@@ -65,8 +65,8 @@ def search(assembly: Assembly, journal: Journal) -> Outcome:
 def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
     """Starts Ray on this machine, with workers for the experiment's trials; ends it afterwards.
 
-    It uses a Ray that the program has started, and leaves it running. The command line starts Ray before it loads the
-    space. If the space sets more workers per trial, Ray starts the additional ones later, with the trials.
+    If the calling program has already started Ray, it uses that Ray and leaves it running. The command line starts Ray
+    before it loads the space. If the space sets more workers per trial, Ray starts these with the trials.
 
     Args:
         imports: modules that this process and the workers import while Ray starts.
@@ -75,7 +75,7 @@ def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
         RequestError: a trial does not fit on this machine, or Ray does not start.
     """
     quiet()
-    if ray.is_initialized():  # the program that calls tuner has started Ray, and ends it
+    if ray.is_initialized():  # the program that calls tuner has started Ray, and will end it
         yield
         return
     here = local_cluster()
@@ -94,7 +94,7 @@ def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
                         log_to_driver=False,
                         **ahead.private_options(folder, num_processes, imports),
                     )
-            except Exception as error:  # Ray raises a plain Exception if its processes start too slowly
+            except Exception as error:  # if its processes start too slowly, Ray raises Exception
                 raise RequestError(f"Ray does not start ({error}); {UNANSWERED}") from error
             stack.callback(ray.shutdown)
             ahead.start_ahead(num_processes)
@@ -113,7 +113,9 @@ def ray_at(experiment: Experiment, loaded_space: LoadedSpace) -> Iterator[None]:
     try:
         ray.init(experiment.address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=runtime_env)
     except (OSError, ValueError, RuntimeError) as error:
-        raise RequestError(f"--address {experiment.address}: no Ray cluster answers there ({error})") from error
+        raise RequestError(
+            f"--address {experiment.address}: no Ray cluster answers there ({error}); start one, or correct the address"
+        ) from error
     try:
         probe.check_nodes(experiment, loaded_space)
         yield
@@ -122,7 +124,7 @@ def ray_at(experiment: Experiment, loaded_space: LoadedSpace) -> Iterator[None]:
 
 
 def nodes() -> list[dict[str, float]]:
-    """The resources of each node of the cluster, and of each node that its autoscaler may add."""
+    """Returns the resources of each node of the cluster, and of each node that its autoscaler may add."""
     return [*present()[0], *launchable()]
 
 

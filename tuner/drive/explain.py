@@ -1,4 +1,4 @@
-"""Explains a scheduler's decisions, by reading the state of Ray's schedulers.
+"""Explains the decisions of Ray's schedulers by reading their state.
 
 Sources: ASHA, Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, in Ray's stopping
 variant; the median rule of Golovin et al., "Google Vizier", KDD 2017; HyperBand, Li et al., JMLR 2018; BOHB, Falkner
@@ -24,13 +24,13 @@ class Comparison:
     """What a scheduler compared a report with.
 
     Attributes:
-        rung: the epoch of the comparison; None if nothing is compared at this report.
-        bracket: the bracket's number; with HyperBand and BOHB, its number within the band.
-        band: the band's number, for HyperBand and BOHB.
-        cutoff: the value that the trial had to reach, with the metric's own sign; None if nothing was compared yet.
+        rung: the epoch of the comparison; None if nothing is compared at this report, and with pbt.
+        bracket: the bracket's number: 0 for ASHA; the number within the band for HyperBand and BOHB; else None.
+        band: the band's number for HyperBand and BOHB; else None.
+        cutoff: the value that the trial had to reach, with the metric's own sign; None if no value is known yet.
         recorded: the number of other trials that have a value at the rung.
-        kept: for a halving of HyperBand, how many trials of the bracket continue; 0 otherwise.
-        value: the compared value, if it is not the metric of this report but, for example, the trial's best.
+        kept: for a halving of HyperBand or BOHB, how many trials of the bracket continue; 0 otherwise.
+        value: for the median rule, the trial's best value, which is compared; None if the report's value is compared.
     """
 
     rung: float | None = None
@@ -50,7 +50,7 @@ class Explainer:
         self._sign = -float(sign_of(mode))
 
     def before(self, trial: Trial, result: dict[str, Any]) -> Comparison:
-        """What the scheduler will compare the report with; `rung` is None if it will compare nothing."""
+        """Returns what the scheduler will compare the report with; the caller must ask before the scheduler decides."""
         scheduler, epoch, value = self._scheduler, result["training_iteration"], result[self._metric]
         if isinstance(scheduler, AshaScheduler):
             return self._asha(scheduler, trial.trial_id, epoch)
@@ -61,12 +61,12 @@ class Explainer:
         return Comparison()
 
     def after(self, trial: Trial, before: Comparison) -> Comparison:
-        """Returns `before`, or the halving that this decision caused: HyperBand knows a cutoff only at a halving."""
+        """Returns `before`, or the comparison at a halving that the decision caused: it has HyperBand's cutoff."""
         halving = self._halving(trial)
         return before if halving is None or halving.rung != before.rung else halving
 
     def removed(self, trial: Trial) -> Comparison:
-        """For a paused trial that the scheduler stops: the rung where it waited, and the cutoff if it missed one."""
+        """Returns the rung at which the scheduler stops a paused trial, and the cutoff if the trial missed one."""
         if not isinstance(self._scheduler, HyperBand):
             return Comparison()
         halving = self._scheduler.bracket_of(trial).last_halving
@@ -85,7 +85,7 @@ class Explainer:
         return Comparison(bracket.rung, number, band, recorded=bracket.num_at_rung(trial))
 
     def _halving(self, trial: Trial) -> Comparison | None:
-        """What the last halving of the trial's bracket compared the trial with; None without one."""
+        """Returns what the last halving of the trial's bracket compared the trial with; None if it compared nothing."""
         if not isinstance(self._scheduler, HyperBand):
             return None
         bracket = self._scheduler.bracket_of(trial)
@@ -97,10 +97,10 @@ class Explainer:
         return Comparison(halving.rung, number, band, halving.cutoff, len(halving.values) - 1, kept=kept)
 
     def reason(self, action: str, value: Any, compared: Comparison, changed: dict[str, tuple[Any, Any]]) -> str:
-        """The reason of a decision in words.
+        """Says in words why a decision was made.
 
         Args:
-            changed: the parameters that population-based training has changed: name -> (old value, new value).
+            changed: the parameters that population-based training changed: name -> (old value, new value).
         """
         if changed:
             steps = ", ".join(f"{name} {short(old)} -> {short(new)}" for name, (old, new) in changed.items())
@@ -120,7 +120,7 @@ class Explainer:
         return f"{what} {value:.6g} is {better} {cutoff}"
 
     def _of_bracket(self, action: str, value: str, compared: Comparison, at: str) -> str:
-        """The reason of a decision at a halving, in which a bracket keeps a fixed number of trials."""
+        """Says why a trial continues or stops at a halving, in which a bracket keeps a fixed number of trials."""
         if not compared.recorded:
             return f"{value} is the only one of its bracket{at}"
         best = f"the best {compared.kept} of the {trials(compared.recorded + 1)} of its bracket{at}"

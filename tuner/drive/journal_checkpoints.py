@@ -1,4 +1,4 @@
-"""Registers the checkpoints that a journal names with Ray again, if they are undamaged."""
+"""Registers with Ray, for a resumed search, the undamaged checkpoints that its journal names."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ logger = logging.getLogger(__name__)
 
 
 class JournalCheckpoints:
-    """The checkpoints that the journal names, and which of them trials can continue from."""
+    """Collects the checkpoints that the journal names, and registers with Ray those that trials can continue from."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._folder, self._sign = experiment.folder, sign_of(experiment.mode)
         self._metric = experiment.metric
-        self._at_once = experiment.scheduler == "pbt"  # pbt copies checkpoints between trials during the replay
+        self._at_once = experiment.scheduler == "pbt"  # pbt copies checkpoints between trials during a replay
         self._best: dict[str, tuple[float, int]] = {}
         self._named: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
-        self._last: dict[str, tuple[Path, int]] = {}  # trial -> the path and epoch of its last checkpoint
+        self._last: dict[str, tuple[Path, int]] = {}  # trial -> path and epoch of the last checkpoint in the journal
 
     def add(self, trial: Trial, report: Event) -> None:
         """Notes the path and the metrics of the checkpoint that a journaled report names, for `register`.
@@ -39,7 +39,7 @@ class JournalCheckpoints:
         value = report["metrics"].get(self._metric)
         value = self._sign * value if isinstance(value, (int, float)) else math.nan
         best, at = self._best.get(trial.trial_id, (math.inf, 0))
-        improved = value < best or (value == best and report["epoch"] == at)  # the epoch was repeated
+        improved = value < best or (value == best and report["epoch"] == at)  # the trial repeated its best epoch
         if improved:
             self._best[trial.trial_id] = value, report["epoch"]
         if "checkpoint" not in report:
@@ -59,10 +59,10 @@ class JournalCheckpoints:
             self.register(trial)
 
     def register(self, trial: Trial) -> None:
-        """Registers the trial's existing, undamaged checkpoints with Ray; the last one becomes its latest."""
+        """Registers the trial's existing, undamaged checkpoints with Ray; the trial continues from the last of them."""
         for path, metrics in self._named.pop(trial.trial_id, ()):
             if not path.exists():
-                continue  # of a Task, Ray keeps only the best and the latest
+                continue  # Ray has deleted it: of a Task it keeps the best and the latest, except with pbt
             why = damage(path)
             if why:
                 logger.warning("trial %s: its checkpoint %s is damaged: %s", trial.trial_id, path, why)

@@ -1,4 +1,4 @@
-"""Runs `tuner.drive.wandb_mirror` in a separate process while a search runs."""
+"""Runs `tuner.drive.wandb_mirror`, which copies the journal to W&B, in a separate process while a search runs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 from tuner.drive.cell import in_notebook
 from tuner.spec.experiment import Experiment
 
-WAIT_S = 20.0  # the longest wait, after a search, until W&B has written or uploaded the last runs
-PROMPT_S = 1.5  # the longest wait if a user waits at a terminal or notebook; W&B then continues in the background
-HURRY_S = 5.0  # the longest wait if a user has interrupted the search, which then should end within 15 s
+WAIT_S = 20.0  # the longest wait after a search for W&B to write or upload the last runs
+PROMPT_S = 1.5  # the longest wait at a terminal or in a notebook; W&B then continues in the background
+HURRY_S = 5.0  # the longest wait after an interrupt: the search should then end within 15 s
 
 
 def wandb_mode(choice: str) -> str:
@@ -56,7 +56,7 @@ def mirrored(experiment: Experiment, mode: str) -> Iterator[Waiting]:
     folder = experiment.folder
     command = [sys.executable, "-m", "tuner.drive.wandb_mirror", str(folder), "--mode", mode]
     with open(folder / "wandb.log", "ab") as log:
-        # In a new session, so that Ctrl-C in the terminal does not reach it: it must still copy the last events.
+        # The process is in a session of its own, so that Ctrl-C does not reach it: it must still copy the last events.
         process = subprocess.Popen(
             [*command, "--attached"],
             stdin=subprocess.PIPE,
@@ -67,13 +67,13 @@ def mirrored(experiment: Experiment, mode: str) -> Iterator[Waiting]:
     try:
         yield waiting
     except KeyboardInterrupt:
-        process.kill()  # before or after the search, or its journal cannot be written
+        process.kill()  # an interrupt before or after the search, or of one whose journal cannot be written
         process.wait()
         raise
     finally:
         if process.returncode is None:
             assert process.stdin is not None
-            process.stdin.close()  # ends the process also if the journal has no last event
+            process.stdin.close()  # so that the process ends even if the journal lacks its last event
             later = shlex.join(["python", *command[1:], "--all"])
             awaited = (sys.stdout.isatty() or in_notebook()) and not waiting.hurry
             wait_s = PROMPT_S if awaited else HURRY_S if waiting.hurry else WAIT_S
@@ -81,7 +81,7 @@ def mirrored(experiment: Experiment, mode: str) -> Iterator[Waiting]:
 
 
 def wait_for(process: subprocess.Popen[bytes], wait_s: float, later: str, log: Path, *, leave: bool = False) -> None:
-    """Waits for the W&B process; after `wait_s`, kills it or leaves it running. Prints what went wrong, if anything."""
+    """Waits for the W&B process; after `wait_s`, kills it or, with `leave`, lets it run. Prints a note if it failed."""
     try:
         if process.wait(wait_s) != 0:
             print(f"NOTE: W&B's process failed; see {log}; {later}", flush=True)

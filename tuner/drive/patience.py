@@ -10,17 +10,18 @@ from collections.abc import Iterator
 from tuner.errors import printable
 from tuner.spec.spaces import place_of_frame
 
-# Seconds until the first line, and the longest wait between two lines. Each line comes after 3 times the last's time.
+# Seconds until the first line, and the longest wait between two lines. Before that, each line comes at 3 times the
+# time of the line before: after 10, 30, 90 s.
 FIRST_S, MOST_S = 10.0, 300.0
 
 
 @contextlib.contextmanager
 def patience(doing: str, hint: str = "") -> Iterator[None]:
-    """Prints a line with the user's current file and line after FIRST_S in the context, then ever more rarely.
+    """Prints, after FIRST_S in the context and then ever more rarely, which line of the user's code runs.
 
     Args:
         doing: what takes long, such as `reading the data`.
-        hint: what the user may do.
+        hint: what the user may do; the end of the printed line.
     """
     done, stream, thread = threading.Event(), sys.stderr, threading.get_ident()
 

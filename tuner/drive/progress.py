@@ -1,4 +1,4 @@
-"""Prints Ray's table of a running search with a progress line, redrawn in place in a terminal."""
+"""Prints Ray's table of a running search and a progress line; redraws them in a terminal or notebook."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tuner.spec.experiment import Experiment, Table
 from tuner.views.labels import decimal, flat, formatted
 
 logger = logging.getLogger(__name__)
-MOST_ROWS = 100  # up to this many trials, the last table has all; trials.csv always has all
-MOST_CELL = 20  # most characters of a cell
+MOST_ROWS = 100  # the last table has all trials if they are at most this many; trials.csv always has all
+MOST_CELL = 20  # most characters of a cell; a longer text is cut
 NUM_RAYS = 3  # number of columns that Ray puts first: the trial's name, Ray's status, and the worker's address
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def never_fatal(method: F) -> F:
-    """Makes a method log its exceptions: an exception in a reporter would end Ray's whole experiment."""
+    """Makes a method log its exceptions: in Ray, an exception in a reporter would end the whole search."""
 
     @functools.wraps(method)
     def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -46,14 +46,14 @@ def never_fatal(method: F) -> F:
 
 
 class ProgressTable(CLIReporter):
-    """Prints Ray's table and a progress line, redrawn in place in a terminal.
+    """Prints Ray's table and a progress line; redraws them in a terminal or notebook.
 
-    In a pipe or a file it prints a line per trial that ends, one per minute at most, and the table at the end.
+    Into a pipe or file it prints a line per trial that ends, a progress line once a minute at most, and the last table.
 
     Args:
-        tracker: the state of the search; the table gets the ends of trials from it.
+        tracker: the state of the search; it also calls the table when a trial ends.
         left: returns the seconds of the time budget that remain; None = no budget.
-        waiting: gets the numbers of pending and running trials; returns a line that says what the pending wait for.
+        waiting: gets the numbers of pending and running trials; returns what pending trials wait for, in a line.
         table: how to print the table: as wide as the terminal, with all columns, or not at all.
     """
 
@@ -74,7 +74,7 @@ class ProgressTable(CLIReporter):
         names = [name for name, _ in parameters.leaves(params)]
         others = [name for name in ("loss", "accuracy") if name != experiment.metric]
         shown = ["trial", "status", "epoch", experiment.metric, *names, *others]
-        # Ray reads "a/b" as nested, so a column's key is its number; its header is the name.
+        # Ray takes a key "a/b" for a nested metric. So the key of a column is its number, and its header is the name.
         super().__init__(
             metric_columns={str(number): cell(name) for number, name in enumerate(shown)},
             max_progress_rows=20,
@@ -97,7 +97,7 @@ class ProgressTable(CLIReporter):
         return True
 
     def should_report(self, trials: list[Trial], done: bool = False) -> bool:
-        """Whether the table is due: at the end, and each time after a pause."""
+        """Whether a report is due: at the end, and `_pause_s` seconds after the last one."""
         due = time.monotonic() - self._reported > self._pause_s
         if due:
             self._reported = time.monotonic()
@@ -125,11 +125,11 @@ class ProgressTable(CLIReporter):
             print(up + "\n".join(block), flush=True)
         else:
             print("\n".join([*table, printable(line)]), flush=True)
-        # The table reads every trial, so it may take at most 1/20 of the driver's time.
+        # The time for a report grows with the number of trials, so reports may take at most 1/20 of the driver's time.
         self._pause_s = max(self._shortest_pause_s, 20 * (time.monotonic() - begun))
 
     def _rendered(self, trials: list[Trial], done: bool) -> list[str]:
-        """The lines of Ray's table without its own first columns."""
+        """Returns the lines of Ray's table without the NUM_RAYS columns that Ray adds."""
         rows = [Row(trial.status, trial.trial_id, self, trial) for trial in trials]
         with contextlib.redirect_stdout(io.StringIO()) as text:
             super().report(rows, done and len(rows) <= MOST_ROWS)
@@ -147,7 +147,7 @@ class ProgressTable(CLIReporter):
         return {str(number): value for number, value in enumerate(row)}
 
     def _statuses(self, trials: Sequence[Trial]) -> Iterator[str]:
-        """The status of each trial, in tuner's words."""
+        """Yields the status of each trial in tuner's words, such as pruned instead of Ray's TERMINATED."""
         for trial in trials:
             known = self._tracker.trials.get(trial.trial_id)
             if trial.is_finished():
@@ -157,13 +157,13 @@ class ProgressTable(CLIReporter):
 
     @never_fatal
     def _say_end(self, trial_id: str) -> None:
-        """Prints how a trial ended, where the table cannot be redrawn."""
+        """Prints how a trial ended; used in a pipe or file, where the table cannot be redrawn."""
         print(printable(end_line(trial_id, self._tracker, self._experiment.metric)), flush=True)
 
 
 @dataclass
 class Row:
-    """A trial as Ray's table reads it: all columns are metrics, so that they have this project's order."""
+    """Stands in for a Trial in Ray's table: gives all columns as metrics, so that their order is tuner's own."""
 
     status: str
     trial_id: str
@@ -180,7 +180,7 @@ class Row:
 
 
 def cell(value: Any) -> Any:
-    """A value as a table shows it: a float with five digits, an integer as it is, anything else as a short text."""
+    """Returns a value as a table shows it: a float with five significant digits, an integer, None or a short text."""
     text = printable(formatted(value))
     if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
         return value if value is None or isinstance(value, int) else float(text)
@@ -193,12 +193,12 @@ def without_columns(table: Sequence[str], numbers: Sequence[int]) -> list[str]:
     for number in sorted(set(numbers) & set(range(len(bounds) - 1)), reverse=True):
         left, right = bounds[number : number + 2]
         table = [line[:left] + line[right:] if line.startswith(("|", "+")) else line for line in table]
-    # The middle border starts with "|" and has "+" between columns.
+    # In this format, the border below the header starts with "|" and has "+" between columns.
     return ["|" + line[1:] if line.startswith("+-") and index == 2 else line for index, line in enumerate(table)]
 
 
 def bounds_of(table: Sequence[str]) -> list[int]:
-    """The positions of the vertical lines of a table in tabulate's psql format."""
+    """Returns the positions of the vertical lines of a table in tabulate's psql format."""
     border = next((line for line in table if line.startswith("+-")), "")
     return [place for place, character in enumerate(border) if character == "+"]
 
@@ -214,7 +214,7 @@ def fitted(table: list[str], width: int) -> list[str]:
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """Breaks a progress line at its ` | `, so that each part is seen."""
+    """Breaks a progress line that is wider than `width` at its ` | `, so that each part is seen."""
     lines = [""]
     for part in line.split(" | "):
         joined = f"{lines[-1]} | {part}" if lines[-1] else part
@@ -230,7 +230,7 @@ def progress_line(
     left_s: float | None,
     is_over: bool = False,
 ) -> str:
-    """`4/10 done: 3 pruned, 1 completed; 2 running | best loss 1.23 (trial 00003) | 1 m 20 s, about 2 m left`
+    """Returns the line `4/10 done: 4 pruned; 2 running | best loss 1.23 (trial 00003) | 1 m 20 s, about 2 m 0 s left`.
 
     The best value and the counts are those of all sessions; the time is that of this session.
     """
@@ -250,7 +250,7 @@ def progress_line(
 
 
 def end_line(trial_id: str, tracker: Tracker, metric: str) -> str:
-    """`trial 00003 pruned after epoch 2, loss 0.5123`; for a failed trial the error."""
+    """Says how a trial ended: `trial 00003 pruned after epoch 2, loss 0.5123`; for a failed trial, with the error."""
     trial = tracker.trials[trial_id]
     if trial.status == "failed":
         return f"trial {trial_id} failed in epoch {trial.epoch + 1}: {trial.reason}"
@@ -259,7 +259,7 @@ def end_line(trial_id: str, tracker: Tracker, metric: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`45 s`, `3 m 5 s`, `2 h 10 m`"""
+    """Formats a number of seconds: `45 s`, `3 m 5 s`, `2 h 10 m`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

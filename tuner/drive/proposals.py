@@ -24,9 +24,8 @@ from tuner.record.journal import Ledger
 from tuner.record.records import sign_of
 from tuner.spec.experiment import Experiment
 
-# Every report of a Task has `improved`: its epoch if its value is the trial's best so far, else 0. So the checkpoint
-# with the highest `improved` is the best one. A later report with an equal value does not replace it. Ray always keeps
-# the latest checkpoint, too.
+# Every report of a Task has `improved`: the report's epoch if its metric is the trial's best so far, else 0. So the
+# checkpoint with the highest `improved` is the best one, the earlier one of equals. Ray always keeps the latest, too.
 KEEP_BEST_AND_LATEST = CheckpointConfig(
     num_to_keep=1, checkpoint_score_attribute="improved", checkpoint_score_order="max"
 )
@@ -36,7 +35,7 @@ class Proposals(SearchAlgorithm):
     """Asks the searcher for settings and gives Ray one trial for each setting.
 
     Args:
-        num_settings: how many settings of the searcher to try.
+        num_settings: how many settings to get from the searcher.
         concurrent: returns how many trials may run at once; paused trials do not count.
         replayed: returns the trials of a resumed search; called once, when Ray has set the trials' folder.
     """
@@ -58,15 +57,15 @@ class Proposals(SearchAlgorithm):
         self._alive: dict[str, Trial] = {}
         self._num_proposed = 0
         self._exhausted = False
-        self._completed: set[str] = set()  # trials whose end was reported to the searcher
+        self._completed: set[str] = set()  # trials whose end the searcher knows
         self._replayed = replayed
         self._recorded: list[Trial] = []
         self._worst = sign_of(experiment.mode) * math.inf
 
-    # The interface of Ray's SearchAlgorithm.
+    # The methods below are the interface of Ray's SearchAlgorithm.
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: Any, **spec: Any) -> bool:
-        return True  # the searcher was built with these values
+        return True  # the searcher was built with the metric, the mode and the space
 
     def add_configurations(self, experiments: Any) -> None:
         (self._ray_experiment,) = [experiments] if isinstance(experiments, RayExperiment) else experiments
@@ -102,17 +101,17 @@ class Proposals(SearchAlgorithm):
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         if trial_id in self._completed or self._experiment.searcher in ("random", "grid"):
-            return  # random and grid ignore reports; seeding Python and numpy would take 0.06 ms per report
+            return  # `random` and `grid` ignore reports; seeding Python and numpy would take 0.06 ms per report
         with seeded(self._experiment.seed, 2, int(trial_id), result["training_iteration"]):
             self.searcher.on_trial_result(trial_id, self._finite(result))
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         self._alive.pop(trial_id, None)
         if trial_id in self._completed:
-            return  # a resume continued the ended trial; the searcher already has its first end
+            return  # the trial continued after its end, which the searcher already has
         self._completed.add(trial_id)
-        # For a failed trial, the searcher gets the worst value (infinity). An error or a NaN would draw TPE to the
-        # failing region: 9 of 10 later settings lay there, with infinity 1 of 7 (measured with hyperopt 0.3).
+        # For a failed trial, the searcher gets the worst value (infinity as a loss). After an error or a NaN, TPE
+        # proposed 9 of 10 later settings in the failing region; after infinity, 1 of 7 (measured with hyperopt 0.3).
         result = {"training_iteration": 0, self._experiment.metric: self._worst} if error or not result else result
         with seeded(self._experiment.seed, 3, int(trial_id)):
             self.searcher.on_trial_complete(trial_id, self._finite(result))
@@ -126,7 +125,7 @@ class Proposals(SearchAlgorithm):
         self._exhausted = True
         self._recorded.clear()
 
-    # Ray's snapshots do not contain this object: the journal has its state.
+    # The methods below keep this object out of Ray's snapshots: the journal has its state.
 
     def has_checkpoint(self, dirpath: str) -> bool:
         return False
@@ -159,10 +158,10 @@ class Proposals(SearchAlgorithm):
         return {**result, self._experiment.metric: value if known else self._worst}
 
     def again(self, trial_id: str, recorded: dict[str, Any]) -> Trial:
-        """The trial of the searcher's next setting; raises a RequestError if that differs from the recorded setting."""
+        """Makes the trial of the searcher's next setting; raises a RequestError if the recorded setting is another."""
         setting = self._suggest(trial_id)
         self._same(trial_id, setting, recorded)
-        assert setting is not None  # checked by `_same`
+        assert setting is not None  # `_same` has checked this
         return self._trial(trial_id, setting)
 
     def _same(self, trial_id: str, setting: dict[str, Any] | None, recorded: dict[str, Any]) -> None:
@@ -177,9 +176,9 @@ class Proposals(SearchAlgorithm):
         return new_trial(self._ray_experiment, trial_id, setting, self._keep, self._log_files(trial_id))
 
     def _log_files(self, trial_id: str) -> tuple[str | None, str | None]:
-        """The absolute paths of a trial's output files; Ray would put relative ones into its temporary folder."""
+        """Returns absolute paths of a trial's output files; Ray would put relative ones into its temporary folder."""
         if self._experiment.address:
-            return None, None  # another node may not see the folder; Ray keeps the worker's logs on the node
+            return None, None  # a node of a cluster may not see the folder; Ray keeps the logs there
         folder = (self._experiment.folder / "ray" / trial_id).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         return str(folder / "stdout"), str(folder / "stderr")

@@ -3,8 +3,8 @@
 Searchers and schedulers are deterministic: their state depends only on the seed and the order of calls. So the same
 replay restores ASHA's rungs, the brackets and paused trials of HyperBand and BOHB, the settings that pbt has changed,
 and TPE's observations. The scheduler gets the `Trial` objects that Ray will get afterwards, and a stand-in for Ray's
-controller that keeps their status. A crash may have cut off a decision on the last report, or the end of a trial that
-was to stop. The replay makes up for that, and appends it to the journal.
+controller that keeps their status. A crash may have cut off the decision on the last report, or the end of a trial
+that was to stop. The replay then makes the decision or ends the trial, and appends the event to the journal.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 
 class Replay:
-    """Replays a history once; `run` returns the trials to give to Ray, in the order in which Ray had them.
+    """Replays a history once; `run` returns the trials that Ray gets, in the order in which Ray had them before.
 
     Args:
         history: the journal's events so far.
-        sha256: the digest of the space's file now.
+        sha256: the digest of the space's file in this session.
     """
 
     def __init__(
@@ -46,19 +46,19 @@ class Replay:
     ) -> None:
         self._source, self._judge, self._ledger, self._experiment = source, judge, ledger, experiment
         self._history, self._sha256 = history, sha256
-        self._code = ""  # the digest of the space's file in the session that is replayed; empty in old journals
+        self._code = ""  # the digest of the space's file in the replayed session; empty in old journals
         self._stage = Stage(source, judge, ledger)
         self._checkpoints = JournalCheckpoints(experiment)
-        self._stopped: set[str] = set()  # trials with a decision to stop that have not ended yet
-        self._failed: dict[str, str] = {}  # trials that ended by an exception or a lost worker -> kind of failure
+        self._stopped: set[str] = set()  # trials with a decision to stop whose end is not replayed yet
+        self._failed: dict[str, str] = {}  # trials that failed and were not retried -> kind of failure
         self._completed: dict[str, int] = {}  # trials that ended as completed -> their last epoch
-        self._extended: set[str] = set()  # ended trials that continue and have no worker yet
-        self._started: dict[str, None] = {}  # trials with a worker, in the order in which they got it
+        self._extended: set[str] = set()  # ended trials that a resume continues and that have no worker yet
+        self._started: dict[str, None] = {}  # trials that have a worker, in the order in which they got it
         self._actions = recorded_actions(history)
         self._last_start = {e["trial"]: n for n, e in enumerate(history) if e["event"] == "trial_started"}
 
     def run(self) -> list[Trial]:
-        """Returns every trial of the history: ended, paused, or pending; Ray knows its undamaged checkpoints."""
+        """Returns all trials of the history (ended, paused, pending); registers the checkpoints of unfinished ones."""
         last = max((n for n, event in enumerate(self._history) if event["event"] == "report"), default=-1)
         self._ledger.mute()
         for number, event in enumerate(self._history):
@@ -86,7 +86,7 @@ class Replay:
         self._code = event.get("space_sha256", "")
 
     def _on_experiment_resumed(self, number: int, event: Event) -> None:
-        self._settle()  # a resumed session first settles the trials without journaling that
+        self._settle()  # as the resumed session did, before its first event of a trial
         self._extend(event.get("max_epochs", self._judge.max_epochs), number)
         self._try_again(event.get("space_sha256", ""))
 
@@ -115,11 +115,11 @@ class Replay:
         if action != TrialScheduler.STOP:
             self._source.on_trial_result(trial.trial_id, result)
         set_last_result(trial, {**result, "config": trial.config})
-        # The recorded action takes precedence: whether a trial paused depended on which other trials ran at the time.
+        # The recorded action takes precedence over the scheduler's: a pause depended on which other trials ran.
         self._act(trial, ACTIONS[action] if recorded is None else recorded)
 
     def _judged(self, trial: Trial, result: dict[str, Any], recorded: str | None) -> str:
-        """The scheduler's decision, with the other trials in the state that leads to the recorded decision."""
+        """Returns the scheduler's decision, made with the other trials in the status that leads to the recorded one."""
         if recorded != "pause" or self._experiment.scheduler != "bohb":
             return self._judge.on_trial_result(self._stage, trial, result)
         # HyperBandForBOHB halves a bracket only when Ray has marked all other trials as paused, which happens some time
@@ -144,10 +144,10 @@ class Replay:
     def _on_decision(self, number: int, event: Event) -> None:
         trial = self._stage.trials[event["trial"]]
         if trial.status == Trial.PAUSED and event["action"] in ("stop", "continue"):
-            self._look_around()  # the scheduler stopped or promoted it while it was paused, without a report
+            self._look_around()  # the scheduler stopped or promoted this paused trial without a report of it
 
     def _look_around(self) -> None:
-        """Asks the scheduler what to run, as Ray does at each step; BOHB's scheduler may halve a bracket then."""
+        """Asks the scheduler which trial to run, as Ray does at each step; BOHB's may halve a bracket then."""
         self._judge.choose_trial_to_run(self._stage)
 
     def _on_trial_failed(self, number: int, event: Event) -> None:
@@ -155,7 +155,7 @@ class Replay:
         if not event["will_retry"]:
             self._failed[trial.trial_id] = event.get("kind", "")
             return
-        # Neither Ray's scheduler nor the searcher learns of a retry. Ray moves the trial to the end of its trials.
+        # Neither Ray's scheduler nor the searcher learns of a retry. Ray moves the trial to the end of its list.
         set_status(trial, Trial.PENDING)
         self._stage.trials[trial.trial_id] = self._stage.trials.pop(trial.trial_id)
 
@@ -168,7 +168,7 @@ class Replay:
         self._started.pop(trial.trial_id, None)
         self._stopped.discard(trial.trial_id)
         if trial.is_finished() or trial.trial_id in self._extended:
-            return  # the scheduler has already ended it during this replay
+            return  # this replay has already ended the trial, and may have continued it
         if trial.trial_id in self._failed:
             self._judge.on_trial_error(self._stage, trial)
             self._source.on_trial_complete(trial.trial_id, error=True)
@@ -184,7 +184,7 @@ class Replay:
         self._stage.stop_trial(trial)
 
     def _settle(self) -> None:
-        """Ends the trials with a decision to stop, and makes the running trials pending."""
+        """Ends the trials with a decision to stop, and makes the other running trials pending."""
         for trial in self._stage.get_trials():
             if trial.trial_id in self._stopped:
                 self._started.pop(trial.trial_id, None)
@@ -194,7 +194,7 @@ class Replay:
         self._stopped.clear()
 
     def _extend(self, max_epochs: int, number: int) -> None:
-        """Continues the trials that trained all epochs and saved a checkpoint, if event `number` raised --max-epochs.
+        """Continues the trials that trained all epochs and saved a checkpoint, if event `number` raised max_epochs.
 
         The scheduler gets these trials again. The searcher does not: it already has their value.
         """
@@ -227,7 +227,7 @@ class Replay:
 
 
 def recorded_actions(history: list[Event]) -> dict[int, str | None]:
-    """Index of a report -> its recorded action; None for the last report if a crash may have cut off its decision."""
+    """Maps the index of a report to its action; None for the last report if a crash may have cut off its decision."""
     actions: dict[int, str | None] = {}
     open_reports: dict[str, int] = {}
     for number, event in enumerate(history):

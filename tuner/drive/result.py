@@ -22,14 +22,15 @@ from tuner.views.tables import counts, trial_rows
 if TYPE_CHECKING:
     from ray import tune
 
-MOST_SHOWN = 10  # trials in a notebook's view
+MOST_SHOWN = 10  # most trials in a notebook's view of a search
 
 
 @dataclass(frozen=True)
 class BestTrial:
-    """The best trial so far: its config, its metrics at its best `epoch`, and its `test` metrics; None if not tested.
+    """The best trial so far: its config, its metrics at its best `epoch`, and its `test` metrics (None if not tested).
 
-    `checkpoint` is what a `Space(train=...)` saved then, as Ray's Checkpoint; None for a Task and before the end.
+    `checkpoint` is the Ray Checkpoint that a `Space(train=...)` saved at that epoch. It is None for a Task, and until
+    the search has ended.
     """
 
     trial: str
@@ -37,7 +38,7 @@ class BestTrial:
     config: dict[str, Any]
     metrics: dict[str, Any]
     test: dict[str, Any] | None = None
-    _best: Path | None = field(default=None, repr=False)  # the folder best/, if it has this trial and epoch
+    _best: Path | None = field(default=None, repr=False)  # the folder best/; None if best/ has another trial or epoch
 
     @property
     def checkpoint(self) -> tune.Checkpoint | None:
@@ -51,7 +52,7 @@ class BestTrial:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A search as its folder had it; `refreshed()` reads the folder again.
+    """A search as it was when its folder was read; `refreshed()` reads the folder again.
 
     Attributes:
         folder: the experiment's folder.
@@ -88,19 +89,19 @@ class SearchResult:
 
     @property
     def errors(self) -> list[str]:
-        """What the failed trials raised last, in the order of the trials; empty if none failed."""
+        """The last error of each failed trial, in the order of the trials; empty if none failed."""
         return [trial.errors[-1] for trial in self._record.trials if trial.status == "failed" and trial.errors]
 
     @cached_property
     def figures(self) -> dict[str, Any]:
-        """Name -> Plotly figure: those of `curves`, `history`, `parallel`, `slices`, `usage`, `timeline` with data."""
+        """Name -> Plotly figure: `curves`, `history`, `parallel`, `slices`, `usage`, `timeline`, if they have data."""
         from tuner.views.figures import all_figures
 
         plotly: Any = importlib.import_module("plotly.graph_objects")
         return {name: plotly.Figure(figure) for name, figure in all_figures(self._record).items()}
 
     def refreshed(self) -> SearchResult:
-        """The same search as its folder has it now."""
+        """Reads the search's folder again."""
         return load(self.folder)
 
     def __repr__(self) -> str:
@@ -138,7 +139,7 @@ class SearchResult:
 
 
 def load(folder: str | PathLike[str]) -> SearchResult:
-    """Reads the folder of an experiment, also of one that is still running; writes nothing and runs no code of it.
+    """Reads the folder of an experiment, which may still run; writes nothing and runs no code of the folder.
 
     Raises:
         RequestError: the folder has no experiment, or it is damaged.
@@ -150,10 +151,10 @@ def load(folder: str | PathLike[str]) -> SearchResult:
 
 
 def _test_of(best: Path, trial: str, epoch: int) -> dict[str, Any] | None:
-    """The test metrics of best/metrics.json, which may be empty; None if it has not those of this trial and epoch."""
+    """Returns the test metrics in `best/`, empty if it was not tested; None if `best/` has another trial or epoch."""
     try:
         config, metrics = json_in(best, CONFIG), json_in(best, METRICS)
         same = (config["trial"], config["epoch"]) == (trial, epoch)
         return dict(metrics["test"] or {}) if same else None
     except (OSError, ValueError, KeyError, TypeError, RequestError):
-        return None  # there is no readable answer yet
+        return None  # best/ does not exist yet, or cannot be read

@@ -1,4 +1,4 @@
-"""Loads the experiment that `--resume` names from its folder."""
+"""Loads, from its folder, the experiment that `--resume` names."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tuner.spec.spaces import LoadedSpace
 
 @dataclass(frozen=True)
 class ResumedExperiment:
-    """A loaded experiment.
+    """An experiment that was loaded in order to resume it.
 
     Attributes:
         facts: what experiment.json has beside the options.
-        space: the name that loads its space from here (`tuner.drive.trust`).
+        space: the name by which `find_space` loads its space here (`tuner.drive.trust`).
         code: lines to print about the code of its space.
     """
 
@@ -32,15 +32,15 @@ class ResumedExperiment:
 def load_resumed(
     requested: Experiment, name: str, trusted: bool = False, given: LoadedSpace | None = None
 ) -> ResumedExperiment:
-    """Loads the experiment `name`, or the latest one, from `requested.results`; an object store's is downloaded.
+    """Loads the experiment `name` (the newest one for `latest`) from `requested.results`; downloads it from a store.
 
     Args:
         requested: the options of the command line.
         trusted: skip the checks of the folder's links and of the code that it names (`tuner.drive.trust`).
-        given: the space as an object of the caller's, so that no code is run for the folder.
+        given: the space as the caller's object, so that no code that the folder names is run.
 
     Raises:
-        RequestError: there is no such experiment, it is damaged, or the folder has links or code that is refused.
+        RequestError: there is no such experiment, it is damaged, or its links or its code are refused.
     """
     results = local_root(requested.results)
     if is_uri(requested.results):
@@ -49,7 +49,7 @@ def load_resumed(
         name = names[-1] if name == LATEST and names else name
         if name in names:
             store.bring(name, results / name)
-    elif name == LATEST and not (results / LATEST).is_dir():  # unless an older version gave an experiment that name
+    elif name == LATEST and not (results / LATEST).is_dir():  # an older version may have made one with this name
         name = latest_experiment(results)
     folder = results / name
     experiment, facts = load_experiment(folder)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def print_plan(requested: Callable[[], Request], checked: bool) -> None:
-    """Prints the plan of a search; `requested` and `checked` as in `run_session`."""
+    """Prints the plan of the search that `requested` returns; if `checked`, also checks the space."""
     from tuner.drive import console, preflight
 
     request = requested()
@@ -40,7 +40,7 @@ def run_session(
     """Starts Ray, checks the request, runs the search and prints the answer.
 
     Args:
-        stack: gets everything that must be ended afterwards, such as Ray.
+        stack: gets the context of everything that the caller must end afterwards, such as Ray.
         experiment: the options that Ray's start depends on.
         imports: modules that this process and the workers import while Ray starts.
         requested: returns the checked request; called after Ray has started on this machine.
@@ -79,5 +79,5 @@ def search_and_print(request: Request) -> Done:
     with mirrored(request.experiment, request.wandb_mode) as mirror:
         done = session.conduct(request, journal)
         mirror.hurry = done.exit_code == 130
-        say(*console.ending(done))  # printed here, because W&B and Ray take some time to end
+        say(*console.ending(done))  # printed before W&B and Ray end, which takes some time
     return done

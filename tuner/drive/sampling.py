@@ -42,7 +42,7 @@ def seeded(*key: int) -> Iterator[None]:
 
 
 def first_settings(experiment: Experiment, space: Space) -> list[Setting]:
-    """The settings of `points`, flattened, as a searcher gets them; the values that a point leaves open are random.
+    """Returns the settings of the --point options, flattened and encoded; parameters that a point lacks are random.
 
     Raises:
         RequestError: a point names an unknown parameter, or a value that its parameter cannot have.
@@ -59,20 +59,21 @@ def first_settings(experiment: Experiment, space: Space) -> list[Setting]:
 
 
 def first_configs(experiment: Experiment, space: Space) -> list[Setting]:
-    """The settings of `points` as a searcher proposes them: configs without constants."""
+    """Returns the settings of the --point options as a searcher proposes them: configs without constants."""
     return [parameters.decode(space.searched, nested(flat)) for flat in first_settings(experiment, space)]
 
 
 def _drawn(params: Mapping[str, Any], *key: int) -> list[Setting]:
-    """A random setting for each point of the params' `tune.grid_search`; a single one without any."""
+    """Draws a random setting for each point of the params' `tune.grid_search`; a single one if they have none."""
     with seeded(*key):
         return [spec["config"] for _, spec in generate_variants({"config": params})]
 
 
 class RandomSearcher(Searcher):
-    """Proposes given points, then random settings. Setting i depends only on (seed, i), so a search can be extended.
+    """Proposes the given points, then random settings. Setting i depends only on (seed, i): a search can be extended.
 
-    If the space has `tune.grid_search`, each sample is one pass over the grid; as in Ray, each grid point draws anew.
+    If the space has `tune.grid_search`, each sample is one pass over the grid. As in Ray, each grid point of a pass has
+    its own random values of the other parameters.
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
@@ -89,16 +90,16 @@ class RandomSearcher(Searcher):
         if number < len(self._first):
             return self._first[number]
         sample, point = divmod(number, self._per_sample)
-        # Drawn from all params, as `tune.sample_from` may read a constant.
+        # Drawn from all params, constants included, because a `tune.sample_from` may read a constant.
         drawn = _drawn(self._space.declared, self._seed, sample)[point]
         return parameters.searched_in(self._space.declared, drawn)
 
     def on_trial_complete(self, trial_id: str, result: Setting | None = None, error: bool = False) -> None:
-        """Nothing to learn."""
+        """Does nothing: this searcher does not use results."""
 
 
 class GridSearcher(Searcher):
-    """Proposes the settings of the space's grid (`domains.grid_values`), each once, in a random order.
+    """Proposes the given points, then each setting of the space's grid (`domains.grid_values`) in a random order.
 
     In the declared order, the first `num_samples` settings would often share the values of the first parameters.
     """
@@ -122,14 +123,15 @@ class GridSearcher(Searcher):
         return grid_point(self._space.searched, self._order[number - len(self._first)])
 
     def on_trial_complete(self, trial_id: str, result: Setting | None = None, error: bool = False) -> None:
-        """Nothing to learn."""
+        """Does nothing: this searcher does not use results."""
 
 
 class RefineSearcher(Searcher):
-    """Proposes random settings for the first half of the samples, then neighbours of the best setting.
+    """Proposes the given points and random settings for the first half, then neighbours of the best setting.
 
-    The second half begins when every trial of the first half has ended. Neighbours (`domains.neighbours`) that differ
-    in one parameter come before those that differ in two. After all neighbours at one step come those at two steps.
+    In between, it waits until every trial of the first half has ended. Neighbours (`domains.neighbours`) that differ in
+    one parameter come before those that differ in two, and neighbours one step away before those two steps away.
+    When all neighbours have been tried, the settings are random again.
     """
 
     def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
@@ -140,14 +142,14 @@ class RefineSearcher(Searcher):
         self._first = first_settings(experiment, space)
         self._proposed = 0
         self._sign = sign_of(experiment.mode)
-        self._tried: dict[str, Setting] = {}  # trial -> its flattened setting
+        self._tried: dict[str, Setting] = {}  # trial -> its flattened, encoded setting
         self._best: dict[str, float] = {}  # trial -> its best value so far, with a sign such that smaller is better
         self._running: set[str] = set()
         self._neighbours: Iterator[Setting] | None = None
 
     def suggest(self, trial_id: str) -> Setting | None:
         if self._proposed >= self.num_random and self._neighbours is None and self._running:
-            return None  # random trials (the first half) still run; the neighbours need their results
+            return None  # trials of the first half still run; the choice of neighbours needs their results
         flat = self._tried[trial_id] = self._next()
         self._proposed += 1
         self._running.add(trial_id)
@@ -164,7 +166,7 @@ class RefineSearcher(Searcher):
                 self._neighbours = self._around_best()
             neighbour = next(self._neighbours, None)
             if neighbour is not None:
-                return neighbour  # else every neighbour has been tried
+                return neighbour  # otherwise, all neighbours have been tried
         return dict(domains.leaves(_drawn(self._space.encoded, self._seed, self._proposed)[0]))
 
     def _around_best(self) -> Iterator[Setting]:
@@ -172,8 +174,8 @@ class RefineSearcher(Searcher):
             logger.warning("refine: no trial of the first half has a finite metric; the second half is random too")
             return
         centre = self._tried[min(self._best, key=self._best.__getitem__)]
-        # A config has only the chosen branches of a setting. Configs are compared, because two settings that differ
-        # only in a branch that is not chosen train the same.
+        # A setting has values for all branches of nested choices, a config only those of the chosen branches. Two
+        # settings with the same config train the same, so configs are compared.
         seen = [self._config(flat) for flat in self._tried.values()]
         order = random.Random(self._seed)
         for radius in range(1, 11):
@@ -203,19 +205,19 @@ class RefineSearcher(Searcher):
 
 
 def num_random(num_samples: int) -> int:
-    """How many settings of a `refine` search are random; the other settings are neighbours of the best one."""
+    """Returns how many settings `refine` proposes before it proposes neighbours of the best one."""
     return math.ceil(num_samples / 2)
 
 
 def extendable_sample(size: int, num: int, seed: int) -> Iterator[int]:
     """Yields all of `range(size)` in random order; the first `num` are `random.Random(seed).sample(range(size), num)`.
 
-    `sample` alone would draw others for a larger `num`: it has two methods, and chooses by `num`. This continues with
-    the method that it has chosen. No list of a grid's points is built unless the sample needs one.
+    `sample` itself has two methods and chooses one by `num`, so a larger `num` may give other values. This function
+    draws the values after the first `num` by the same method. It lists `range(size)` only if the method does.
     """
     stream = random.Random(seed)
-    most = 21 + (4 ** math.ceil(math.log(num * 3, 4)) if num > 5 else 0)  # CPython's `Random.sample`
-    if size <= most:
+    most = 21 + (4 ** math.ceil(math.log(num * 3, 4)) if num > 5 else 0)  # as in CPython's `Random.sample`
+    if size <= most:  # the method that lists the range
         pool = list(range(size))
         for left in range(size, 0, -1):
             place = stream.randrange(left)
@@ -231,7 +233,7 @@ def extendable_sample(size: int, num: int, seed: int) -> Iterator[int]:
 
 
 def grid_size(params: Any) -> int:
-    """The number of settings in the whole grid of searched parameters."""
+    """Returns the number of settings in the whole grid of searched parameters."""
     return math.prod(_num_values(value) for value in params.values())
 
 
@@ -244,7 +246,7 @@ def _num_values(value: Any) -> int:
 
 
 def grid_point(params: Mapping[str, Any], index: int) -> Setting:
-    """The setting of this index, 0 to `grid_size` - 1; the last parameter changes first."""
+    """Returns the setting with this index, 0 to `grid_size` - 1; the last parameter varies fastest."""
     config = {}
     for name, value in reversed(list(params.items())):
         index, at = divmod(index, _num_values(value))

@@ -59,16 +59,17 @@ def _pbt(experiment: Experiment, space: Space) -> TrialScheduler:
     return PopulationBasedTraining(
         perturbation_interval=experiment.perturbation_interval or experiment.grace_period,
         hyperparam_mutations={name: _mutation(domain) for name, domain in space.mutations.items()},
-        log_config=False,  # the journal has it; a replay would write every line of Ray's file again
+        log_config=False,  # the journal has the changes; a replay would write Ray's file of changes again
         **BY_EPOCH,
     )
 
 
 def _mutation(domain: Any) -> Any:
-    # From a list, PBT takes a random or an adjacent value. A value of a tune.choice it may multiply by 0.8 or 1.2.
+    # PBT gets the values of a choice as a list, from which it takes a random or an adjacent value. A value of a
+    # tune.choice itself it may multiply by 0.8 or 1.2.
     kind = domains.kind(domain)
     if kind == "sample_from":
-        return domain.sample  # PBT takes a function, but no tune.sample_from
+        return domain.sample  # PBT takes a function, but not Ray's object for tune.sample_from
     return domains.values_of(domain) if kind in ("choice", "grid_search") else domain
 
 

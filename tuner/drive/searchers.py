@@ -15,7 +15,7 @@ from tuner.spec import domains, parameters
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
 
-Points = list[dict[str, Any]]  # flattened settings to try first
+Points = list[dict[str, Any]]  # settings to try first, flattened and encoded
 
 
 def build_searcher(experiment: Experiment, space: Space, first_num_samples: int | None = None) -> tuple[Searcher, int]:
@@ -36,8 +36,8 @@ def build_searcher(experiment: Experiment, space: Space, first_num_samples: int 
     first = first_settings(experiment, space)
     if experiment.searcher == "hyperopt":
         first = [_indexed(point, space) for point in first]
-    # By default the libraries try 20 and 10 random settings before they use their model: all settings of a search with
-    # 10 samples would be random.
+    # By default HyperOpt tries 20 and Optuna 10 random settings before it uses its model: in a search with 10 samples,
+    # all settings would be random.
     num_random = max(3, min(10, first_num_samples // 3))
     model_based = MODEL_BASED[experiment.searcher](experiment.seed, num_random, first)
     model_based.set_search_properties(experiment.metric, experiment.mode, space.encoded)
@@ -45,7 +45,7 @@ def build_searcher(experiment: Experiment, space: Space, first_num_samples: int 
 
 
 def first_num_samples(history: list[Event]) -> int | None:
-    """--num-samples of the search's first session; None for a new search, or if the journal does not say."""
+    """Returns --num-samples of the search's first session; None for a new search, or if the journal lacks it."""
     begun = next((event for event in history if event["event"] == "experiment_started"), {})
     number = begun.get("num_samples")
     return number if type(number) is int and number > 0 else None
@@ -96,11 +96,11 @@ class Decoding(Searcher):
         self._inner.on_trial_complete(trial_id, result, error)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)  # HyperBandForBOHB tells its searcher of pauses
+        return getattr(self._inner, name)  # HyperBandForBOHB calls on_pause and on_unpause of TuneBOHB
 
 
 def _indexed(point: dict[str, Any], space: Space) -> dict[str, Any]:
-    """Replaces values of nested choices by their indices, which HyperOpt takes; Ray's adapter converts the others."""
+    """Replaces a point's values of nested choices by indices, as HyperOpt needs; Ray's adapter does so for others."""
     choices = {n: domains.values_of(d) for n, d in domains.leaves(space.encoded) if "/" in n and domains.is_choice(d)}
     return {name: choices[name].index(value) if name in choices else value for name, value in point.items()}
 
@@ -143,7 +143,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "grid": ("sample_from", "normal"),
     "refine": ("sample_from", "grid_search"),
     "hyperopt": ("sample_from", "grid_search"),
-    # For these quantised domains, Ray's adapters silently ignore the steps, or raise an error during the search.
+    # With the quantised domains below, Ray's adapters silently ignore the steps or raise an error during the search.
     "optuna": ("sample_from", "grid_search", "normal", "quantised loguniform", "quantised lograndint"),
     "bohb": ("sample_from", "grid_search", "normal", *(f"quantised {kind}" for kind in STEPPED)),
 }

@@ -47,13 +47,13 @@ RETURNS = "the function returns Splits(train=Arrays(inputs, targets))"
 
 @dataclass(frozen=True)
 class Request:
-    """A checked request. Its data, the resources of a cluster and the preflight are checked later."""
+    """A checked request to run a search. Its data, a cluster's resources and the preflight are checked later."""
 
     experiment: Experiment
     loaded_space: LoadedSpace
     facts: dict[str, Any]
     history: list[Event]
-    resources: Resources | None  # None if they depend on a cluster that is not connected yet
+    resources: Resources | None  # None if they depend on a cluster that the driver has not joined
     wandb_mode: str
     splits: Splits | None = None
     table: Table = "fit"
@@ -87,7 +87,7 @@ def defaults_of(loaded_space: LoadedSpace) -> Experiment:
         grace_period=min(space.grace_period, space.max_epochs),
         reduction_factor=space.reduction_factor,
         metric=space.metric,
-        mode=cast(Any, space.mode),  # checked by Experiment
+        mode=cast(Any, space.mode),  # Experiment checks the value
         strategy=cast(Any, space.strategy),
         workers_per_trial=space.workers_per_trial,
         point=tuple(words(point) for point in space.points),
@@ -96,7 +96,11 @@ def defaults_of(loaded_space: LoadedSpace) -> Experiment:
 
 
 def begin(experiment: Experiment, loaded_space: LoadedSpace, argv: list[str], here: bool = True) -> Request:
-    """Checks the request for a new search; `here` as in `checked_request`. Raises RequestError if it cannot be done."""
+    """Checks the request for a new search; raises a RequestError if it cannot be done.
+
+    Args:
+        here: whether the search runs from this machine; without --address, a trial must then fit on it.
+    """
     name = experiment.name or f"{loaded_space.label}-{time.strftime('%Y%m%d-%H%M%S')}"
     if name == LATEST:
         raise RequestError(f"--name {name}: --resume {name} means the newest experiment; give another name")
@@ -118,11 +122,11 @@ def resume(
     """Checks the request to resume or extend a search.
 
     Args:
-        loaded_space: the space that the caller has; None = import the one that the experiment names.
-        here: as in `checked_request`.
+        loaded_space: the space that the caller has; None = import the space that the experiment names.
+        here: whether the search runs from this machine; without --address, a trial must then fit on it.
 
     Raises:
-        RequestError: with these options or this space it would be another search, or it cannot be done.
+        RequestError: the options or the space would make it another search, or the request cannot be done.
     """
     changed = earlier.experiment.differences(wanted)
     refused = {name: pair for name, pair in changed.items() if name not in EXTENDABLE}
@@ -153,7 +157,7 @@ def resume(
 
 
 def check_more_epochs(earlier: Experiment, wanted: Experiment) -> None:
-    """Raises a RequestError if the number of epochs of a search cannot change as requested."""
+    """Raises a RequestError if the --max-epochs of a resumed search cannot change as requested."""
     options = f"--resume {wanted.name}: --max-epochs {wanted.max_epochs}"
     if wanted.max_epochs < earlier.max_epochs:
         raise RequestError(
@@ -209,7 +213,7 @@ def checked_request(
 
 
 def unknown_metric(experiment: Experiment, reported: set[str]) -> str:
-    """What to do about a metric that a task does not report."""
+    """Says what to do about a --metric that the task does not report."""
     name = experiment.metric
     hint = nearest(name, reported) or f"; give one of these, or add it to the Task: metrics={{{name!r}: ...}}"
     more = " (with mode max if larger is better)" if experiment.mode == "min" and "loss" not in name else ""
@@ -282,7 +286,7 @@ def load_data(request: Request) -> Request:
 def misses_folder(error: BaseException) -> bool:
     """Guesses whether a data function failed because it got None for its folder."""
     nothing = "NoneType" in str(error) and isinstance(error, (TypeError, AttributeError))
-    return nothing or "None/" in str(error)  # f"{data_dir}/train.csv"
+    return nothing or "None/" in str(error)  # as in "None/train.csv", from f"{data_dir}/train.csv"
 
 
 def make_folder(request: Request) -> None:
@@ -321,7 +325,7 @@ def conduct(request: Request, journal: Journal) -> Done:
     """Runs the search and writes its answer.
 
     Raises:
-        RequestError: no node fits a trial, a report or the journal contradicts the request, or writing fails.
+        RequestError: a trial fits on no node, a report or the journal contradicts the request, or writing fails.
         KeyboardInterrupt: the search was stopped while its folder was missing or the disk was full.
     """
     resources = request.resources or resources_of(request.experiment, driver.nodes())
@@ -334,7 +338,7 @@ def conduct(request: Request, journal: Journal) -> Done:
     finally:
         journal.close()
     if journal.lost:
-        raise KeyboardInterrupt  # the answer cannot be written either; the journal ends where it was
+        raise KeyboardInterrupt  # the journal could not be written before the interrupt, so neither can the answer
     record = load(folder)
     answer = None
     try:

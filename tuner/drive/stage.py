@@ -1,4 +1,4 @@
-"""A stand-in for Ray's controller, which lets a replay call schedulers without workers."""
+"""A stand-in for Ray's controller, with which a replay can call schedulers without workers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tuner.record.journal import Ledger
 
 
 class Source(Protocol):
-    """What the replay of a journal needs of `Proposals`, which implements it."""
+    """The methods of `Proposals` that the replay of a journal calls."""
 
     searcher: Any
 
     def again(self, trial_id: str, recorded: dict[str, Any]) -> Trial:
-        """The trial of the searcher's next setting, which must equal the recorded one."""
+        """Makes the trial of the searcher's next setting, which must equal the recorded setting."""
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Passes a report that did not end its trial to the searcher."""
@@ -27,7 +27,7 @@ class Source(Protocol):
 
 
 class Stage(BareStage):
-    """Has the methods of Ray's controller that schedulers call; its trials have a status but no worker."""
+    """Has the methods of Ray's controller that schedulers call. Its trials have a status but no worker."""
 
     def __init__(self, source: Source, judge: JournalingScheduler, ledger: Ledger) -> None:
         super().__init__(source)

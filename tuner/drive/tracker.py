@@ -12,12 +12,12 @@ from tuner.record.records import finite, sign_of
 from tuner.spec.experiment import Experiment
 
 DONE = ("pruned", "completed", "failed")
-ALIKE = 3  # the search stops if this many trials fail alike before any completes
+ALIKE = 3  # the search stops if this many trials, the session's first to fail, fail alike, and none succeeds
 
 
 @dataclass
 class Tracked:
-    """What is known about one trial: status in the journal, highest epoch, last value of the metric, last failure."""
+    """One trial's status in the journal, reason of its end, highest epoch, last metric (if finite) and last failure."""
 
     status: str = "suggested"
     reason: str = ""
@@ -37,7 +37,7 @@ class Tracker:
 
     def __init__(self, experiment: Experiment, history: Iterable[Event] = ()) -> None:
         self._metric, self._sign = experiment.metric, sign_of(experiment.mode)
-        self._best: dict[bool, tuple[float, str]] = {}  # with a checkpoint or without -> best value, as a loss; trial
+        self._best: dict[bool, tuple[float, str]] = {}  # report has a checkpoint? -> best value (as a loss), trial
         self._hopeful = False
         self.trials: dict[str, Tracked] = {}
         self.on_end: Callable[[str], None] = lambda trial_id: None
@@ -50,7 +50,7 @@ class Tracker:
         self.began, self.num_ended, self._failed = time.monotonic(), 0, list[str]()
 
     def hear(self, event: Event) -> None:
-        """Takes the next event."""
+        """Updates the state by the next event of the search."""
         kind, trial_id = event["event"], event.get("trial")
         if kind in BEGINNINGS:
             self._begin()
@@ -78,15 +78,15 @@ class Tracker:
             self._best[saved] = self._sign * value, trial_id
 
     def best(self) -> tuple[float, str] | None:
-        """Returns the best finite value of all sessions and its trial, by the rule of the answer; None without one."""
+        """Returns the best finite value of all sessions and its trial, by `BEST_RULE`; None if no value is finite."""
         best = self._best.get(True) or self._best.get(False)
         return (self._sign * best[0], best[1]) if best else None
 
     def hopeless(self) -> str:
-        """Why the search should stop: this session's first ALIKE failures are alike; empty if it should continue.
+        """Says why the search should stop: this session's first ALIKE failures are alike; empty if it should continue.
 
         The failures must be those of the user's code. No trial may have completed, or trained the epoch in which they
-        failed. A trial that was pruned before that epoch proves nothing.
+        failed. A trial that was pruned before that epoch does not show that the code works.
         """
         first = self._failed
         if self._hopeful or len(first) != ALIKE:

@@ -38,7 +38,7 @@ from tuner.training.usage import hold_to_share
 
 @dataclass(frozen=True)
 class Goal:
-    """What all trials of a search have in common.
+    """What all trials of a search share.
 
     Args:
         spec: the training options and the search's seed, without a setting. `spec_of` sets the trial's config and seed.
@@ -50,7 +50,7 @@ class Goal:
     mode: str
 
     def spec_of(self, config: dict[str, Any]) -> TrialSpec:
-        """Returns the `TrialSpec` of the trial that runs in this process: its config, seed and training options."""
+        """Returns the `TrialSpec` of the trial in this process: its config, with constants, its seed and options."""
         seed = trial_seed(self.spec.seed, tune.get_context().get_trial_id())
         return replace(self.spec, config=merged(self.spec.constants, config), seed=seed)
 
@@ -75,13 +75,13 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -
     def save(best: float, path: Path) -> None:
         write_state({"training": training.state_dict(), "best": best}, path)
 
-    # When Ray stops a trial, `tune.report` raises a SystemExit; the loader must end, too.
+    # When Ray stops a trial, `tune.report` raises a SystemExit. The processes that load examples must then end, too.
     with contextlib.closing(training):
         run_epochs(training, save, best, goal)
 
 
 def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], goal: Goal) -> None:
-    """Does the same as `train_task` in worker processes; this process waits for them and reports.
+    """Trains one setting of a Task as `train_task` does, but in worker processes; this process waits and reports.
 
     Args:
         shared: a Ray reference to (task, splits), in a tuple so that Ray passes the reference, not the object.
@@ -169,10 +169,10 @@ def train_function(config: dict[str, Any], *, function: Any, goal: Goal) -> None
 
 
 def metrics_of(output: Any, function: Any) -> dict[str, Any]:
-    """The metrics that a function has returned or yielded; a number is the search's metric."""
+    """Returns as a dict the metrics that a function has returned or yielded; a number is the search's metric."""
     if isinstance(output, dict):
         return output
-    if isinstance(output, Number) or getattr(output, "numel", int)() == 1:  # a tensor
+    if isinstance(output, Number) or getattr(output, "numel", int)() == 1:  # a number or a one-element tensor
         return {DEFAULT_METRIC: output}
     raise ValueError(
         f"the function{place_of(function)} returns a {type(output).__name__}: return one number, the metric, or a dict "
@@ -183,19 +183,19 @@ def metrics_of(output: Any, function: Any) -> dict[str, Any]:
 def start_clean(num_threads: int, gpus: float) -> None:
     """Prepares a worker for a trial: frees earlier trials' memory, sets torch's threads, limits GPU memory.
 
-    The worker's CUDA context is intact: Ray ends a worker after a trial that raised an exception, also if the trial is
-    retried (`not exception and self._maybe_cache_trial_actor` in `TuneController._schedule_trial_stop`).
+    The worker's CUDA context is intact: after a trial that raised an exception, Ray ends its worker, also if the trial
+    is retried (`not exception and self._maybe_cache_trial_actor` in `TuneController._schedule_trial_stop`).
     """
     gc.collect()
     if not gc.get_freeze_count():
         gc.freeze()  # Python's garbage collector then skips the imported modules, which saves 0.1 s per trial
     torch = sys.modules.get("torch")
-    if torch is not None:  # a function that does not use torch need not wait for its import
+    if torch is not None:  # not imported here, because a function may not use torch
         torch.set_num_threads(num_threads)
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
     if gpus:
-        hold_to_share(gpus)  # before the model is built
+        hold_to_share(gpus)  # the limit must be set before the model takes GPU memory
 
 
 def report_of(report: dict[str, Any], save: Callable[[Path], None] | None) -> None:
@@ -209,7 +209,7 @@ def patiently(action: Callable[..., None], *args: Any, **options: Any) -> None:
 
     Ray delivers a report only after it has copied the checkpoint, so a failed report can be sent again. Before each
     retry the driver gets the reason; it prints the reason and can stop the trial. The wait counts towards
-    `--trial-timeout`. Any other error is raised.
+    `--trial-timeout`. Other errors are raised.
     """
     while True:
         try:
@@ -217,7 +217,7 @@ def patiently(action: Callable[..., None], *args: Any, **options: Any) -> None:
         except (OSError, RuntimeError) as error:
             if not storage_trouble(error):
                 raise
-            with contextlib.suppress(OSError):  # its log may lie on the same disk
+            with contextlib.suppress(OSError):  # stderr may be a file on the same disk
                 print(f"cannot save a checkpoint ({error}); trying again", file=sys.stderr, flush=True)
             tune.report({WAITS: f"a checkpoint cannot be saved ({error})"})
             time.sleep(1)
@@ -231,7 +231,7 @@ def storage_trouble(error: OSError | RuntimeError) -> bool:
 
 
 def write_state(state: dict[str, Any], path: Path) -> None:
-    """Writes a training's state to a file; if the disk fails, raises its OSError."""
+    """Writes a training's state to a file; raises an OSError if the disk does not take it."""
     import torch
 
     try:
@@ -247,7 +247,7 @@ def write_state(state: dict[str, Any], path: Path) -> None:
 
 @contextlib.contextmanager
 def checkpointed() -> Iterator[Path | None]:
-    """Yields the file with the state from which the trial resumes; None if the trial starts at epoch 0."""
+    """Yields the path of the state from which the trial resumes; None if the trial starts at epoch 0."""
     checkpoint = tune.get_checkpoint()
     if checkpoint is None:
         yield None

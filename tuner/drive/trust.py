@@ -3,12 +3,11 @@
 A folder is only data, which may come from anywhere. But `tuner.run --resume`, `tuner.train` and `tuner.audit` run the
 space that the folder names. Therefore:
 
-* They print the file that they will run.
+* These commands print the file whose code they will run.
 * A folder of another user is refused. A folder of root is not refused, because root can change this program anyway.
 * If only the folder says, by a path, where the space is, the space is refused in two cases. Its file differs (by
   sha256) from the one that the search ran, or it lies in the folder of results, so one archive may contain both.
-* A relative path that does not exist here stands for the file that experiment.json records: its absolute path then.
-  The rule above holds for that file too.
+* If that path is relative and no file is there, the absolute path in experiment.json is used, by the same rule.
 * A changed space in `search_spaces/`, in an installed module, or named again by `--space`, is the user's own edit: it
   runs, and a line says that it has changed. A module in the working folder counts as a path.
 * A folder with links that may lead out of it is refused before it is written to (`refuse_links`).
@@ -48,11 +47,11 @@ def code_of(
 ) -> tuple[str, list[str]]:
     """Returns the name that loads the folder's space from here, and lines to print about the file that it runs.
 
-    The name is `space`, or the path that experiment.json records. There are no lines if the file is unknown.
+    The name is `space`, or the absolute path that experiment.json records. There are no lines if no file is found.
 
     Args:
         folder: the experiment's folder or its `best/`.
-        files: the file in `folder` that names the space, then its copy, if it can have one.
+        files: names of the file in `folder` that names the space, and of its copy if it has one.
         sha256: the digest of the space's file when the search ran, as the folder records it.
         named_now: whether the user has named the same space by `--space`.
 
@@ -86,7 +85,7 @@ def code_of(
 
 
 def _where_it_was(space: str, named_by: Path, trusted: bool) -> str:
-    """The same space by the absolute path that experiment.json records; raises a RequestError if that is gone too."""
+    """Returns the space by the absolute path that experiment.json records; raises a RequestError if it is no file."""
     file, attribute = split_path(space)
     path = _recorded_path(space, named_by.parent)
     if not os.path.isfile(path):
@@ -102,7 +101,7 @@ def _where_it_was(space: str, named_by: Path, trusted: bool) -> str:
 
 
 def _recorded_path(space: str, experiment: Path) -> str:
-    """The absolute path of the space's .py file that the folder of an experiment records; empty if it has none."""
+    """Returns the absolute path of the space's .py file that an experiment's folder records; empty if it has none."""
     try:
         saved, facts = load_experiment(experiment)
         path = facts["space"]["path"]
@@ -113,9 +112,9 @@ def _recorded_path(space: str, experiment: Path) -> str:
 
 
 def no_code_below(folder: Path) -> Path:
-    """The folder below which code is not run for an experiment's folder, or its `best/`: the one with all results.
+    """Returns the folder below which no code is run for an experiment's folder or its `best/`: that of all results.
 
-    Whoever works in or below that folder (`--results .`) has code there: then it is the experiment's folder.
+    If the working folder is in that folder (`--results .`), the user has code there. Then it is the experiment's own.
     """
     experiment = _experiment_of(folder)
     results = experiment.parent
@@ -123,13 +122,13 @@ def no_code_below(folder: Path) -> Path:
 
 
 def _experiment_of(folder: Path) -> Path:
-    """The experiment's folder, for that folder or its `best/`."""
+    """Returns the experiment's folder; `folder` is that folder or its `best/`."""
     whole = folder.resolve()
     return whole.parent if whole.name == "best" else whole
 
 
 def _packages(space: str, path: Path) -> list[Path]:
-    """The `__init__.py` files of the packages around a module, which run before it."""
+    """Returns the `__init__.py` files of the packages around a module, which Python runs before the module."""
     depth = 0 if is_path(space) else space.partition(":")[0].count(".")
     inits = [folder / "__init__.py" for folder in list(path.parents)[:depth]]
     return [init for init in reversed(inits) if init.is_file()]
@@ -164,7 +163,7 @@ def refuse_links(folder: Path) -> None:
 
 
 def refuse_cluster(folder: Path, address: str) -> None:
-    """Refuses a folder's `address` that is a host and port; callers skip this if the user gave it or --trust."""
+    """Refuses a cluster by host and port that a folder names; callers skip this if the user gave it or --trust."""
     if address not in ("", "auto"):
         raise RequestError(f"{folder} names the cluster {address}; join it by --address {address}, or give {OPTION}")
 

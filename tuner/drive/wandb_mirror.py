@@ -1,7 +1,7 @@
 """Copies an experiment's journal to Weights & Biases while it grows: one W&B run per trial, grouped by experiment.
 
-The search starts this as a separate process and does not wait for it while trials run, so a slow or unreachable W&B
-does not slow the search. A user can also run it later: `python -m tuner.drive.wandb_mirror results/NAME --mode online`.
+The search runs this module in a separate process and does not wait for it while trials run, so a slow W&B does not
+slow the search. A user can also run it later: `python -m tuner.drive.wandb_mirror results/NAME --mode online`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tuner.spec.experiment import Experiment
 
 
 class Mirror:
-    """Turns journal events into W&B calls; calls only `wandb.init` itself, so a test can pass a stand-in."""
+    """Turns journal events into W&B calls. Of the module `wandb` it needs only `init`, so tests can pass a stand-in."""
 
     def __init__(self, wandb: Any, experiment: Experiment, folder: Path, mode: str) -> None:
         self._wandb, self._experiment, self._folder, self._mode = wandb, experiment, folder, mode
@@ -56,7 +56,7 @@ class Mirror:
             run.finish()
 
     def _run(self, trial: str) -> Any:
-        # Created at the first report, not when the trial starts: a trial without a report needs no run until it ends.
+        # A run is created at the trial's first report, failure or end; before that, W&B has nothing to show.
         if trial not in self._runs:
             self._runs[trial] = self._wandb.init(
                 id=f"{self._experiment.name}-{trial}",
@@ -73,10 +73,10 @@ class Mirror:
 
 
 class Late:
-    """Imports W&B at the first run: before that, the trials' workers need the CPUs for their own imports."""
+    """Imports `wandb` for the first W&B run: before that, the trials' workers need the CPUs for their own imports."""
 
     def init(self, **options: Any) -> Any:
-        """Calls `wandb.init`."""
+        """Calls `wandb.init`, and first imports `wandb` if necessary."""
         return self._wandb.init(**options)
 
     @functools.cached_property
@@ -88,23 +88,23 @@ class Late:
 
 
 def main(argv: list[str]) -> int:
-    """Follows the journal until the search ends; returns the exit code."""
+    """Runs the command line: copies the journal until the search ends; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tuner.drive.wandb_mirror", description=__doc__)
     parser.add_argument("folder", type=Path, help="the experiment's folder")
     parser.add_argument("--mode", choices=("online", "offline"), required=True)
     parser.add_argument("--all", action="store_true", help="also copy the trials of earlier sessions")
     parser.add_argument("--attached", action="store_true", help="end at the latest when the standard input closes")
     args = parser.parse_args(argv)
-    os.nice(10)  # the trials take precedence on the CPUs
-    # To stop a job, Ray sends SIGTERM to all its processes. This process must still copy the last events; the search
-    # itself ends it.
+    os.nice(10)  # this process yields the CPUs to the trials
+    # To stop a job, Ray sends SIGTERM to all processes of the job. This one must still copy the last events; the search
+    # ends it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.environ.setdefault("WANDB_SILENT", "true")
     folder = args.folder
     try:
         experiment, _ = load_experiment(folder)
-        if not os.access(folder, os.W_OK):  # W&B would silently write to a temporary folder
-            raise RequestError(f"{folder}: cannot be written to, but W&B writes files there; make a copy and use that")
+        if not os.access(folder, os.W_OK):  # W&B would silently use a temporary folder
+            raise RequestError(f"{folder}: cannot be written to, but W&B writes files there; give a copy of the folder")
         if (folder / "wandb").is_symlink():
             raise RequestError(f"{folder / 'wandb'} is a link, so W&B would write outside the folder; remove it")
         events = read(folder / "journal.jsonl")
@@ -124,7 +124,7 @@ def main(argv: list[str]) -> int:
                 mirror.handle(event)
     except Exception as error:
         if args.attached or not type(error).__module__.startswith("wandb"):
-            raise  # the search's process keeps the traceback in wandb.log
+            raise  # a search that started this process has its stderr in wandb.log
         print(f"tuner: error: {RequestError(f'--mode online: {error} Or give --mode offline.')}", file=sys.stderr)
         return 2
     finally:

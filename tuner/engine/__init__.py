@@ -15,19 +15,19 @@ row says otherwise, processes are counted in a search of 16 short ASHA trials, t
 | `Analysis._fetch_trial_dataframes` | reports are not read again at the end | 0 ms per trial | 2 ms |
 | `Analysis._load_trials` | pickles in the folder are not executed | 0 executed | 1 |
 | `Bracket.cutoff` | computing ASHA's cutoff from 10,000 recorded trials | 0.8 us | 2,016 us |
-| `HyperBandBracket.successive_halving` | right cutoffs of HyperBand after a tie or a failure | all | some |
+| `HyperBandBracket.successive_halving` | journaled cutoffs are right after a tie or a failure | all | some |
 | `HyperBandBracket.cleanup_full` | two trials reach a bracket's last rung at once | the search ends | it hangs |
 | `HyperBand.on_trial_remove` | a trial fails, all others wait at the last rung | the search ends | it hangs |
-| `HyperBand._process_bracket` | the same at a rung in between | the bracket is halved | it hangs |
-| `HyperBand._create_bracket` | makes the brackets that the first two rows describe | | |
+| `HyperBand._process_bracket` | a trial fails, all others wait at an earlier rung | the bracket is halved | it hangs |
+| `HyperBand._create_bracket` | makes each bracket a `HyperBandBracket` | needed by its two rows | |
 | `SearchTrial.handle_error` | a trial fails while the disk is full | the search continues | it ends |
-| `SearchTrial.should_recover` | `Retries` decides whether a trial is retried | as in the first row | |
-| `TrialFunction.reset_config` | the last function of a worker still runs | the next trial moves | it is lost |
+| `SearchTrial.should_recover` | `Retries` decides whether a trial is retried | see `_process_trial_failure` | |
+| `TrialFunction.reset_config` | a worker's last function still runs | the next trial changes workers | it is lost |
 | `KnownResult.resolve` | a resume replays the saves of population-based training | no worker | it fails |
 
 | replaced part | effect | with | without |
 | --- | --- | --- | --- |
-| `_actor_cache` (`IdleWorkers`) | number of processes that train 12 `refine` trials, two at a time | 2 | 3 |
+| `_actor_cache` (`IdleWorkers`) | processes that train 12 trials of the searcher `refine`, two at a time | 2 | 3 |
 | `_class_cache` (`ActorClasses`) | trials use the processes started in advance | 5 processes | 7 |
 | `_actor_force_cleanup_timeout` | time to exit after Ctrl-C in a long epoch | 5 s | 10 s |
 | `_actor_manager._actor_task_failed` | the memory monitor kills a worker | its trial fails | the search ends |
@@ -41,8 +41,8 @@ row says otherwise, processes are counted in a search of 16 short ASHA trials, t
 Three things use only Ray's public interfaces:
 
 * `Watch`, a callback, handles trials that stop reporting and nodes that drain.
-* The scheduler in `tuner.drive.decisions` keeps the queue of unfinished trials.
+* `JournalingScheduler` in `tuner.drive.decisions` keeps the queue of unfinished trials.
 * `TUNE_GLOBAL_CHECKPOINT_S` turns off Ray's snapshots during the search.
 
-`is_finished` is Ray's own method: it costs 0.8 us per event with 10,000 trials.
+The controller's `is_finished` is not overridden: it costs 0.8 us per event with 10,000 trials.
 """

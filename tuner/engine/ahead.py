@@ -1,9 +1,9 @@
 """Starts imports in the driver and in new worker processes before the first trial needs them.
 
 Ray's default of one process per CPU is too many for few trials at once, because each imports torch. It is too few for
-ddp, where each trial has one more process that waits beside its workers. Ray also ends idle
-processes as soon as a trial's placement group has taken all CPUs, and then starts the workers' processes anew. Those
-imports take 5 s for two processes on two cores.
+ddp, where each trial has one more process, which directs the workers. By default Ray also ends idle processes as soon
+as a trial's placement group has taken all CPUs. It would then start new ones for the workers, whose imports take 5 s
+for two processes on two cores.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ KEEP_S = 600
 
 
 def private_options(folder: str, num_processes: int, imports: Sequence[str]) -> dict[str, Any]:
-    """Returns options for `ray.init` that prepare `start_ahead`; Ray itself then starts workers only when needed.
+    """Returns options for `ray.init` with which only `start_ahead` starts workers before a trial needs them.
 
     Args:
         folder: where Ray puts its sockets and logs.
-        num_processes: processes that `start_ahead` will request; Ray drops its requests beyond this number.
+        num_processes: number of processes that `start_ahead` will request; Ray drops requests beyond this number.
         imports: modules that each worker process imports when it starts.
     """
     config = {
@@ -59,22 +59,22 @@ def importing(modules: Sequence[str]) -> Iterator[None]:
     with ThreadPoolExecutor(1, "imports") as pool:
         pool.submit(load)
         yield
-    load()  # returns at once if the thread succeeded; otherwise imports again, and raises the error here
+    load()  # costs nothing after a success; if an import failed, repeats it, so that its error is raised here
 
 
 def start_ahead(num_processes: int) -> None:
-    """Makes this machine's Ray start that many worker processes, without waiting for them.
+    """Makes this machine's Ray start `num_processes` worker processes, without waiting for them.
 
-    Ray has no Python function for this, so this calls the raylet (ray 2.60, NodeManagerService.PrestartWorkers). If
-    that fails, it logs a warning, and Ray starts the workers with the trials.
+    Ray has no Python function for this, so this calls the raylet (ray 2.60, NodeManagerService.PrestartWorkers). If the
+    call fails, this logs a warning, and Ray starts workers when trials need them.
     """
     context, (node,) = ray.get_runtime_context(), ray.nodes()
-    request = PrestartWorkersRequest(  # its default language, 0, is Python
+    request = PrestartWorkersRequest(  # `language` keeps its default, 0 = Python
         job_id=bytes.fromhex(context.get_job_id()),
         num_workers=num_processes,
         keep_alive_duration_secs=KEEP_S,
     )
-    request.runtime_env_info.serialized_runtime_env = "{}"  # what actors without a runtime environment have
+    request.runtime_env_info.serialized_runtime_env = "{}"  # as for actors that declare no runtime environment
     raylet = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
     try:
         with init_grpc_channel(raylet, options=[("grpc.enable_http_proxy", 0)]) as channel:

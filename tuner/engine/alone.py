@@ -49,7 +49,7 @@ def session_folder() -> Iterator[str]:
     Ray makes its own folders, such as /tmp/ray/session_*, writable for all users of the machine. The private folder
     around them keeps other users out.
     """
-    base = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")  # the order in which Ray looks
+    base = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")  # in the order in which Ray chooses
     if not base.exists():
         base.mkdir(parents=True)
     folder = tempfile.mkdtemp(prefix="tuner", dir=base)
@@ -63,9 +63,9 @@ def session_folder() -> Iterator[str]:
 def on_loopback() -> Iterator[None]:
     """Makes `ray.init` start a node on 127.0.0.1, so that all of Ray's processes listen there.
 
-    Inside the `with` block Ray's constant ENABLE_RAY_CLUSTER is False. While it is True, Ray listens on all interfaces,
-    even if `_node_ip_address` is set. Ray reads the environment variable for the constant at import, before the
-    command's options are known.
+    It also creates the token (`keep_token_private`). Inside the `with` block Ray's constant ENABLE_RAY_CLUSTER is
+    False. While it is True, Ray listens on all interfaces, even if `_node_ip_address` is set. Ray reads the environment
+    variable for the constant at import, before the command's options are known.
     """
     keep_token_private()
     before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
@@ -78,8 +78,8 @@ def on_loopback() -> Iterator[None]:
 def keep_token_private() -> None:
     """Creates Ray's authentication token so that only this user can read it; Ray itself applies only the umask.
 
-    It creates none if the environment names a token or turns tokens off. An existing token is kept. If it is this
-    user's and everybody can read it, as after an earlier Ray, its mode becomes 0600.
+    It creates none if the environment names a token or turns tokens off. An existing token is kept. If its file belongs
+    to this user and everybody can read it, the file's mode becomes 0600.
     """
     path = Path.home() / ".ray" / "auth_token"  # the path that Ray documents
     try:
@@ -87,7 +87,7 @@ def keep_token_private() -> None:
     except FileNotFoundError:
         pass
     except OSError:
-        return  # a link or another user's file, which must not be changed
+        return  # a link, or a file that this user cannot read: it must not be changed
     else:
         with open(existing, "rb"):
             status = os.fstat(existing)
@@ -102,4 +102,4 @@ def keep_token_private() -> None:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_hex(32))
     except FileExistsError:
-        return  # another search that starts now has created it
+        return  # another search has created the token in the meantime

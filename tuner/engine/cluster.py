@@ -36,8 +36,8 @@ def check_head(address: str) -> None:
     """
     if address.startswith("ray://"):
         raise RequestError(
-            f"--address {address}: a search runs inside the cluster, not through Ray's client, which cannot carry "
-            f"Tune's callbacks; run it there: {SUBMIT}"
+            f"--address {address}: a search runs inside the cluster; Ray's client (ray://) does not support Ray Tune's "
+            f"callbacks; start the search on a node: {SUBMIT}"
         )
     head = _listening(address)
     with _backend_silenced():
@@ -45,12 +45,12 @@ def check_head(address: str) -> None:
     theirs, ours = (cluster["ray_version"], cluster["python_version"]), (ray.__version__, platform.python_version())
     if theirs != ours:
         raise RequestError(
-            f"--address {address}: the cluster runs Ray {theirs[0]} on Python {theirs[1]}, this is Ray {ours[0]} on "
-            f"Python {ours[1]}; install the same here, or start the search with the cluster's own: {SUBMIT}"
+            f"--address {address}: the cluster runs Ray {theirs[0]} on Python {theirs[1]}, but this process runs Ray "
+            f"{ours[0]} on Python {ours[1]}; install the cluster's versions here, or start the search there: {SUBMIT}"
         )
     if not any(node.state == node.ALIVE and _is_here(node.node_manager_address) for node in nodes):
         raise RequestError(
-            f"--address {address}: this machine is no node of that cluster; start the search on one: {SUBMIT}"
+            f"--address {address}: this machine is no node of that cluster; start the search on a node: {SUBMIT}"
         )
 
 
@@ -58,7 +58,7 @@ def _listening(address: str) -> str:
     """Returns the head's `host:port`; raises RequestError if the address is wrong or nothing listens there."""
     try:
         head: str = canonicalize_bootstrap_address_or_die(address)
-    except ConnectionError as error:  # no cluster runs on this machine, or more than one
+    except ConnectionError as error:  # Ray finds no cluster on this machine, or more than one
         raise RequestError(f"--address {address}: {' '.join(str(error).split())}") from None
     except (ValueError, OSError):
         raise RequestError(f"--address {address}: must be auto or host:port") from None
@@ -66,7 +66,9 @@ def _listening(address: str) -> str:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except (OSError, ValueError) as error:
-        raise RequestError(f"--address {address}: nothing answers there ({error}); start it with `ray start`") from None
+        raise RequestError(
+            f"--address {address}: nothing answers there ({error}); start a cluster with `ray start --head`"
+        ) from None
     return head
 
 
@@ -74,36 +76,37 @@ def _asked(address: str, head: str) -> tuple[dict[str, Any], list[Any]]:
     """Queries the cluster's head; returns the cluster's metadata (its Ray and Python versions) and its nodes.
 
     Raises:
-        RequestError: the tokens of this machine and the cluster do not match, or what listens there is no Ray head.
+        RequestError: this machine's token is missing or does not suit the cluster, or what listens is no Ray head.
     """
-    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # hides "is enabled", logged too early
+    # Ray would warn that the cluster has token authentication enabled, before it has asked the cluster.
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
     maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     try:
-        ensure_token_if_auth_enabled(create_token_if_missing=False)  # raises if there is none; GcsClient would exit
+        ensure_token_if_auth_enabled(create_token_if_missing=False)  # raises without a token; GcsClient would exit
     except AuthenticationError:
         path = os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")
         raise RequestError(
-            f"--address {address}: RAY_AUTH_MODE=token, and no token is here; copy what `ray get-auth-token` prints on "
-            f"the cluster's head to {path}"
+            f"--address {address}: RAY_AUTH_MODE=token, but this machine has no token; copy what `ray get-auth-token` "
+            f"prints on the cluster's head to {path}"
         ) from None
     if os.environ.get("RAY_AUTH_MODE", "").lower() == "token" and _asks_for_no_token(head):
         raise RequestError(
-            f"--address {address}: the cluster asks for no token, and a driver that has one refuses the answers of its "
-            f"trials, which have none; set RAY_AUTH_MODE=disabled, or start the cluster with RAY_AUTH_MODE=token"
+            f"--address {address}: the cluster asks for no token, but this driver has one and would refuse its trials' "
+            f"answers, which have none; set RAY_AUTH_MODE=disabled, or start the cluster with RAY_AUTH_MODE=token"
         )
     try:
         client = GcsClient(address=head)
         return get_cluster_metadata(client), list(client.get_all_node_info(timeout=10).values())
     except AuthenticationError:
         raise RequestError(
-            f"--address {address}: the cluster refuses this token (RAY_AUTH_MODE is "
+            f"--address {address}: the cluster requires its own token (here RAY_AUTH_MODE is "
             f"{os.environ.get('RAY_AUTH_MODE', 'unset')}); copy what `ray get-auth-token` prints on its head to "
             f"~/.ray/auth_token here, and set RAY_AUTH_MODE=token"
         ) from None
     except (RayError, RuntimeError) as error:
         raise RequestError(
             f"--address {address}: what listens there is no Ray head ({' '.join(str(error).split())[:100]}); give the "
-            f"port of `ray start --head`, 6379 unless chosen otherwise"
+            f"port of `ray start --head`, 6379 by default"
         ) from None
 
 

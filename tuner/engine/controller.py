@@ -28,7 +28,7 @@ from tuner.engine.warm import ActorClasses, IdleWorkers
 from tuner.engine.watch import TrialTimeoutError, Watch, epoch_of, saved_epoch
 from tuner.record.report_keys import WAITS
 
-STOP_S = 5  # seconds for a worker to end its epoch when the search ends; Ray then kills it (Ray's default: 10)
+STOP_S = 5  # at the end of a search, seconds that a worker has to end its epoch; Ray then kills it (Ray's default: 10)
 
 
 class Controller(TuneController):
@@ -38,11 +38,11 @@ class Controller(TuneController):
         nodes: gives the maximum number of idle workers, and the drained nodes.
         on_this_machine: whether workers inherit the driver's environment.
         retries: decides whether a failed trial is retried.
-        watch: calls `fail` and `move`.
-        waiting: called with the reason why a trial cannot continue for now.
+        watch: calls this controller's `fail` and `move`.
+        waiting: called with the reason when a trial waits because it cannot save a checkpoint.
     """
 
-    # Class attributes, set by `installed` on a subclass: Ray's snapshot would write instance attributes as JSON.
+    # `installed` sets these class attributes on a subclass: Ray's snapshot would write instance attributes as JSON.
     nodes: Nodes
     on_this_machine: bool
     retries: Retries
@@ -56,16 +56,16 @@ class Controller(TuneController):
         if self.on_this_machine:
             self._class_cache = ActorClasses()
         self._actor_force_cleanup_timeout = STOP_S
-        self._judged_until: dict[str, int] = {}  # retried trial -> its last reported epoch
+        self._judged_until: dict[str, int] = {}  # id of a retried trial -> its last epoch before the retry
         theirs = self._actor_manager._actor_task_failed
-        # Ray's actor manager ends the whole search for an error that is neither an actor's nor a task's. The error of
-        # a worker that the node's memory monitor has killed is such an error.
+        # Ray's actor manager would end the whole search for an error that is neither an actor's nor a task's. One such
+        # error is that of a worker that the node's memory monitor has killed. So this converts these errors.
         self._actor_manager._actor_task_failed = lambda tracked_actor_task, exception: theirs(
             tracked_actor_task, as_a_worker_or_task_error(exception)
         )
 
     def _process_trial_failure(self, trial: SearchTrial, exception: Exception) -> None:
-        """Retries the trial if `retries` allows it.
+        """Retries the failed trial if `retries` allows it; otherwise the trial ends with the error.
 
         `retries` has one count for each kind of failure, whereas Ray has one count for all kinds.
         """
@@ -83,22 +83,22 @@ class Controller(TuneController):
             return
         failure = self.retries.judge(trial.trial_id, exception, saved_epoch(trial))
         if lost or failure.kind == "cuda" or isinstance(exception, TrialTimeoutError):
-            self._kill_worker(trial)  # a request to end would wait for its task, or hang while CUDA shuts down
+            self._kill_worker(trial)  # a worker asked to end would first finish its task, or hang while CUDA shuts down
         if failure.will_retry:
             until = max(self._judged_until.get(trial.trial_id, 0), epoch_of(trial))
             self._judged_until[trial.trial_id] = until
         trial.will_retry = failure.will_retry
         super()._process_trial_failure(trial, exception)
         if trial.is_finished():
-            self.get_live_trials().discard(trial)  # Ray does not, and loops over this set at each event
+            self.get_live_trials().discard(trial)  # Ray keeps failed trials in this set and loops over it at each event
 
     fail = _process_trial_failure
 
     def _had_been_judged(self, trial: SearchTrial) -> bool:
-        """Registers the checkpoint of a report whose worker died before Ray had registered it.
+        """Registers a report's checkpoint if the worker died after the report, but before Ray registered it.
 
-        The checkpoint is whole, because `tune.report` copies it before it reports. If the scheduler stopped or paused
-        the trial at that report, this does so and returns True: the trial needs no worker and no retry.
+        The checkpoint is complete, because `tune.report` copies it before it reports. If the scheduler decided at that
+        report to stop or pause the trial, this stops or pauses it and returns True: the trial needs no retry.
         """
         decision = self._cached_trial_decisions.pop(trial.trial_id, None)
         name = (trial.last_result or {}).get(CHECKPOINT_DIR_NAME)
@@ -115,7 +115,7 @@ class Controller(TuneController):
         return decision in (TrialScheduler.STOP, TrialScheduler.PAUSE)
 
     def _kill_worker(self, trial: Trial) -> None:
-        """Kills a trial's worker, if any, at once; Ray then calls none of the callbacks for an actor that ends."""
+        """Kills a trial's worker, if any, at once, without the callbacks that Ray calls when an actor ends."""
         actor = self._trial_to_actor.get(trial)
         if actor is None:
             return
@@ -128,19 +128,19 @@ class Controller(TuneController):
     def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
         """Gives the trial an idle worker, unless the trial's own worker is already starting.
 
-        Ray would end the starting one in the middle of its imports, and take the idle one. Trials that are
-        pruned at the first rung are often shorter than a start. One worker would then run all of them, while Ray
-        starts and ends other processes.
+        Ray would end the starting worker in the middle of its imports, and take the idle one. Trials that are pruned at
+        the first rung are often shorter than a worker's start. One worker would then run all trials, while Ray starts
+        and ends other processes.
         """
         own = self._trial_to_actor.get(trial)
         starts = own is not None and trial not in self._resetting_trials and self._actor_manager.is_actor_started(own)
-        if starts:  # Ray counts an actor as started when it has its resources
+        if starts:  # for Ray, an actor is started once it has its resources, though it may still import
             return False
         return bool(super()._maybe_reuse_cached_actor(trial))
 
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> str | None:
-        """Drops WAITS and the epochs that a retry repeats: scheduler, searcher and journal do not get them."""
-        if WAITS in result:  # this is no report, so the trial's silence continues
+        """Keeps repeated epochs, and WAITS (no room for a checkpoint), from scheduler, searcher and journal."""
+        if WAITS in result:  # this counts as no report: the trial's timeout is not restarted
             self.waiting(result[WAITS])
             self.watch.waits(trial, result[WAITS])
             self._queue_decision(trial, TrialScheduler.CONTINUE)
@@ -166,7 +166,7 @@ class Controller(TuneController):
     def _nodes_of_worker(self, worker: Any) -> set[str]:
         alive = self._actor_manager._live_actors_to_ray_actors_resources
         if worker not in alive:
-            return set()  # it died, and Ray has not reported that yet
+            return set()  # the worker died, and Ray has not reported that yet
         _, acquired = alive[worker]
         return control.nodes_of_group(acquired.placement_group)
 
@@ -181,7 +181,7 @@ class Analysis(ExperimentAnalysis):
         return {}
 
     def _load_trials(self) -> list[Trial]:
-        """Returns no trials; in a session without trials Ray would unpickle a snapshot that anybody may have made."""
+        """Returns no trials; if a session has none, Ray would unpickle a snapshot in the folder, made by anybody."""
         return []
 
 

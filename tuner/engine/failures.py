@@ -8,7 +8,7 @@ from typing import Any
 from tuner.errors import OUT_OF_MEMORY
 from tuner.spec.spaces import place_in
 
-# Text in an error after which the process may be unable to use CUDA -> its usual cause. The first match counts.
+# Text in an error -> the error's usual cause. After it, the process may be unable to use CUDA. The first match counts.
 CUDA = {
     "device-side assert triggered": "a label or an index out of range: labels go from 0 to the model's outputs - 1",
     "illegal memory access": "an index out of range or a tensor of a wrong shape in a custom kernel",
@@ -48,14 +48,14 @@ def recognised(error: Any) -> tuple[str, str]:
     if isinstance(error, MemoryError) or "OutOfMemoryError" in type(error).__name__:
         return "oom", ""
     if isinstance(error, Exception) and not isinstance(error, RuntimeError):
-        return "user", ""  # torch raises RuntimeErrors; a ValueError that mentions CUDA is from the user's code
+        return "user", ""  # CUDA's errors are RuntimeErrors; a ValueError that mentions CUDA is from the user's code
     if any(mark in text for mark in OUT_OF_MEMORY):
         return "oom", ""
     return next((("cuda", usual) for mark, usual in CUDA.items() if mark in text), ("user", ""))
 
 
 def likeness(error: str) -> str:
-    """Returns what equal failures share: the exception's type and place, or else the text with 0 for each number."""
+    """Returns the same text for similar failures: the exception's type and place, or the text with its numbers as 0."""
     placed = re.match(r"(\w+): .*?(\(/[^()]+, line \d+\))", error)
     return " ".join(placed.groups()) if placed else re.sub(r"\d+", "0", error)
 
@@ -81,6 +81,6 @@ def as_a_worker_or_task_error(error: Exception) -> Exception:
     elif isinstance(error, RayError) and not isinstance(error, (RayActorError, RayTaskError, RaySystemError)):
         known = RayActorError(error_msg=str(error))
     elif not isinstance(error, (RayActorError, RayTaskError)):
-        # The driver cannot unpickle a report, because it lacks the class of a reported object.
+        # For example, the driver cannot unpickle a report, because it lacks the class of a reported object.
         known = RayTaskError("train", f"{type(error).__name__}: {error}", error)
     return known

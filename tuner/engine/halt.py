@@ -13,11 +13,11 @@ from ray.tune import Stopper
 from tuner.errors import RequestError
 from tuner.record.events import BUDGET
 
-TELL_S = 60.0  # least seconds between two printed reasons
+TELL_S = 60.0  # minimum seconds between two lines on standard error that say why the search waits
 
 
 class Halt(Stopper):
-    """Stops every trial as soon as it has a reason; Ray calls `stop_all` at each step of its loop.
+    """Ends the search as soon as it has a reason to; Ray calls `stop_all` at each step of its loop.
 
     Args:
         budget: the time budget as the user wrote it ("30m").
@@ -42,7 +42,7 @@ class Halt(Stopper):
         self.reason, self.interrupted = self.reason or reason, True
 
     def give_up(self, reason: str) -> None:
-        """Stops the search because its trials fail; the user can correct the code and resume the experiment."""
+        """Stops the search because its first failures are alike; after a correction, `--resume` continues it."""
         self.reason, self.gave_up = self.reason or reason, True
 
     def left_s(self) -> float | None:
@@ -50,7 +50,7 @@ class Halt(Stopper):
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def blocked(self, error: OSError, path: Path) -> bool:
-        """Waits a second after the disk failed to take a write; returns whether to retry the write.
+        """Waits a second after a write to the disk failed; returns whether to retry it (False after a signal).
 
         The disk may be full, read-only or gone. Meanwhile the search stands still, and trials wait for the answers to
         their reports.
@@ -60,7 +60,7 @@ class Halt(Stopper):
         return not self.interrupted
 
     def waiting(self, why: str) -> None:
-        """Prints, at most once a minute, why the search cannot continue."""
+        """Prints, at most once a minute, why the search or a trial cannot write to the disk and waits."""
         now = time.monotonic()
         if now - self._printed_at > TELL_S:
             self._printed_at = now

@@ -11,8 +11,8 @@ logger = logging.getLogger(__name__)
 
 
 def correct() -> None:
-    """Corrects a constant that Ray read at import; warns in one line if this process has already started Ray."""
-    # Under `uv run` Ray would build an environment per session, which takes 60 s.
+    """Corrects a constant that Ray set at its import; warns in one line if this process has already started Ray."""
+    # While this constant is True, Ray builds an environment per session under `uv run`, which takes 60 s.
     ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
     if ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.SCRIPT_MODE:
         logger.warning(

@@ -26,5 +26,5 @@ def num_gpus() -> int:
 
 def local_cluster() -> dict[str, float]:
     """Returns the CPUs and GPUs of this machine that this process may use, as Ray's resources; Ray need not run."""
-    # Ray's count respects a container's CPU quota. The affinity mask respects taskset and batch systems.
+    # The smaller count applies: Ray's respects a container's CPU quota, the affinity mask taskset and batch systems.
     return {"CPU": float(min(num_cpus(), len(os.sched_getaffinity(0)))), "GPU": float(num_gpus())}

@@ -14,15 +14,15 @@ from tuner.engine import control
 from tuner.engine.shares import Want, agreed
 from tuner.spec.resources import Resources
 
-LOOK_S = 2.0  # least seconds between two queries of the cluster, each six calls to its head or more
-UNBOUNDED = 1000  # most nodes counted of one node type, also if an autoscaler may start them without limit
+LOOK_S = 2.0  # minimum seconds between two queries of the cluster; a query is six or more calls to its head
+UNBOUNDED = 1000  # maximum nodes counted of one type, even if the autoscaler may start any number
 
 
 class Nodes:
-    """Tells how many trials of one search the cluster can run; without a cluster, how many fitted at the start.
+    """Says how many trials of one search the cluster can run; without `follow`, always the number at the start.
 
     Args:
-        resources: one trial's resources; its `concurrent` is the number of trials at the start.
+        resources: one trial's resources; its `concurrent` is how many trials may run at once at the start.
         most: the requested number of concurrent trials; 0 = as many as fit.
         follow: whether to follow nodes that join and leave (`--address`).
         priority: this search's priority among the searches that share the cluster.
@@ -35,12 +35,12 @@ class Nodes:
         self._present: list[dict[str, float]] = []
         self._leaving: frozenset[str] = frozenset()
         self._part: int | None = None
-        # How many trials this search could run at once if the nodes had room. This is the first value; `watch.py` then
-        # sets the number of trials that are unfinished or still to be proposed.
+        # How many trials this search could run at once if the nodes had room. This is the first value; `Watch` later
+        # sets it to the number of trials that are unfinished or still to be proposed.
         self.wanted = self._most or resources.concurrent
 
     def concurrent(self) -> int:
-        """Returns how many trials may run or start at once: at least 1, at most this search's share of the cluster.
+        """Returns how many trials may run or start at once: 1 or more, on a cluster at most this search's share.
 
         On a cluster, a requested number applies even if fewer trials fit. The trials without a node make the autoscaler
         add nodes, and an autoscaler need not publish its limit.
@@ -52,7 +52,7 @@ class Nodes:
         return most if self._part is None else min(most, self._part)
 
     def too_many(self, num_workers: int) -> bool:
-        """Whether this many trials' workers exceed this search's share of the cluster; False if it runs alone."""
+        """Whether `num_workers` trial processes exceed this search's share of the cluster; False if alone."""
         self._look()
         return self._part is not None and num_workers > self._part
 
@@ -90,7 +90,7 @@ class Nodes:
 
 
 def present() -> tuple[list[dict[str, float]], frozenset[str]]:
-    """Returns the resources (name -> amount) of each living node that is not drained, and the ids of drained nodes."""
+    """Returns the resources (name -> amount) of each living node that is not being drained, and drained nodes' ids."""
     drained = control.draining_nodes()
     alive = [node for node in ray.nodes() if node["Alive"]]
     return [node["Resources"] for node in alive if node["NodeID"] not in drained], drained
@@ -99,15 +99,15 @@ def present() -> tuple[list[dict[str, float]], frozenset[str]]:
 def launchable() -> list[dict[str, float]]:
     """Returns the resources of the worker nodes that the autoscaler may start; empty if that is unknown.
 
-    An autoscaler may publish this in Ray's control service. `ray up` writes it to a file on the head node; it is read
-    if the driver runs there.
+    An autoscaler may publish this in Ray's control service. `ray up` writes it to a file on the head node, which this
+    reads if the driver runs there.
     """
     groups = control.launchable_groups()
     return _each(groups) if groups else launchable_here()
 
 
 def launchable_here() -> list[dict[str, float]]:
-    """Returns what `launchable` does, from the file that `ray up` wrote on this machine; empty without that file."""
+    """Returns the resources of the nodes that `ray up` may start, from its file on this machine; empty without it."""
     file = Path("~/ray_bootstrap_config.yaml").expanduser()
     if not file.is_file():
         return []

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-MOST_BYTES = 10 * 1024 * 1024  # per stream, each time a trial starts: 100,000 lines of 100 characters
+MOST_BYTES = 10 * 1024 * 1024  # limit per output stream and start of a trial: 100,000 lines of 100 characters
 
 
 class Bounded:

@@ -1,7 +1,7 @@
 """Sends the search's code to a cluster's nodes and checks each node before the first trial.
 
 Each node gets the driver's copies of the packages `tuner` and `search_spaces`, and of the space's own package, if any.
-The check asks: does the space load there, is the results folder the driver's, and can it be written to?
+The check asks: does the space load on the node, is the results folder shared with the driver, and is it writable?
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import MAIN, LoadedSpace
 
-# Seconds for all nodes to answer. A node's first worker fetches the code and imports Ray and the space: 3 to 10 s.
+# Seconds in which all nodes must answer. A node's first worker fetches the code and imports Ray and the space: up to 10
+# s.
 PATIENCE_S = 60.0
 
 
@@ -34,7 +35,7 @@ def runtime_env_of(loaded_space: LoadedSpace) -> dict[str, Any]:
     import tuner
 
     modules = {"tuner": tuner, "search_spaces": search_spaces}
-    if not _is_file(loaded_space) and loaded_space.module != MAIN:  # cloudpickle sends the functions of __main__ whole
+    if not _is_file(loaded_space) and loaded_space.module != MAIN:  # a file's and __main__'s functions are sent whole
         own = loaded_space.module.partition(".")[0]
         modules[own] = sys.modules[own]
     # Paths instead of modules: Ray deep-copies this runtime environment together with a job's own, and modules cannot
@@ -73,7 +74,7 @@ def check_nodes(experiment: Experiment, loaded_space: LoadedSpace) -> None:
 
 
 def visit(code: bytes, mark: str) -> str:
-    """Runs on a node: returns what is wrong there and what to do, or an empty text."""
+    """Checks the node on which it runs; returns what is wrong there and what to do, or an empty text."""
     try:
         cloudpickle.loads(code)
     except Exception as error:

@@ -31,7 +31,7 @@ class Reporter:
 
     def __call__(self, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         # Two kinds of report are no epoch and get no usage: RESULT_DUPLICATE, which Ray sends through this method when
-        # the trial's function returns, and WAITS.
+        # the trial's function returns, and WAITS, which says that a checkpoint cannot be saved.
         if RESULT_DUPLICATE not in metrics and WAITS not in metrics:
             # The trial's metrics take precedence over this process's usage: a ddp trial reports its workers' usage.
             named = {self._metric if name == DEFAULT_METRIC else name: value for name, value in metrics.items()}
@@ -45,18 +45,18 @@ class Reporter:
 
 def begin_reports(metric: str = DEFAULT_METRIC) -> Reporter:
     """Installs a `Reporter` in this worker's session for a new trial, and limits the trial's output."""
-    logging.getLogger("ray.train._internal.storage").setLevel(logging.WARNING)  # else two lines per checkpoint
+    logging.getLogger("ray.train._internal.storage").setLevel(logging.WARNING)  # else Ray logs twice per checkpoint
     session = get_session()
     session.report = reporter = Reporter(type(session).report.__get__(session), metric)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, Tee):  # Ray's, new for each trial; it writes to the worker's log and to the trial's file
+        if isinstance(stream, Tee):  # Ray's, one per trial; writes to the worker's log and to the trial's file
             stream.write, stream.flush = Bounded(stream.write), flushed(stream.flush)
     return reporter
 
 
 @contextmanager
 def own_exits(reporter: Reporter) -> Iterator[None]:
-    """Makes `sys.exit` in a trial's function end the trial as a return does; a code other than 0 or None fails it.
+    """Makes `sys.exit` in a trial's function end the trial as a return does; a code except 0 and None fails the trial.
 
     A SystemExit that Ray raises inside `report`, in order to stop the function, passes through.
     """
@@ -67,12 +67,12 @@ def own_exits(reporter: Reporter) -> Iterator[None]:
             raise
         if error.code not in (None, 0):
             raise RuntimeError(
-                f"the function called sys.exit({error.code!r}); return, or raise what is wrong"
+                f"the trial's function called sys.exit({error.code!r}): return, or raise an exception that says why"
             ) from None
 
 
 def as_number(name: str, value: Any) -> Any:
-    """Converts a one-element tensor or numpy scalar to a number, keeps the rest; other tensors raise ValueError."""
+    """Converts a one-element tensor or numpy scalar to a number; other tensors raise ValueError, the rest is kept."""
     torch = sys.modules.get("torch")
     if isinstance(value, np.generic):
         return value.item()

@@ -46,7 +46,7 @@ class Retries:
         self.last: dict[str, Failure] = {}
 
     def judge(self, trial_id: str, error: object, from_epoch: int) -> Failure:
-        """Returns the failure with its kind and `will_retry`, and counts the retry, if any; `last` keeps the failure.
+        """Returns a failure with its kind and `will_retry`, and stores it in `last`; counts the retry, if there is one.
 
         Args:
             error: the exception that Ray caught.

@@ -70,14 +70,14 @@ class HyperBandBracket(hyperband._Bracket):
         return int(self._cumul_r)
 
     def num_at_rung(self, trial: Trial) -> int:
-        """Returns how many other live trials of the bracket have reached its next rung."""
+        """Returns how many live trials of the bracket, besides `trial`, have reached its next rung."""
         results = [result for other, result in self._live_trials.items() if other is not trial]
         return sum(self._get_result_time(result) >= self._cumul_r for result in results)
 
     def cleanup_full(self, tune_controller: Any) -> None:
-        """Stops the trials that wait at the bracket's last rung.
+        """Stops the trials that wait at the bracket's last rung, or still save their checkpoint there.
 
-        Ray does not stop a trial that is still saving its checkpoint. It would then stay paused for ever.
+        Ray does not stop a trial that still saves its checkpoint: that trial would stay paused for ever.
         """
         for trial in self.current_trials():
             if trial.status == Trial.PAUSED or trial.is_saving:
@@ -106,21 +106,22 @@ class HyperBand(HyperBandScheduler):
 
     def _create_bracket(self, s: int) -> HyperBandBracket:
         bracket = super()._create_bracket(s)
-        bracket.__class__ = HyperBandBracket  # constructing one would need six of Ray's private attributes
+        bracket.__class__ = HyperBandBracket  # a new object would need six of Ray's private attributes
         return cast(HyperBandBracket, bracket)
 
     def _process_bracket(self, tune_controller: Any, bracket: HyperBandBracket) -> str:
         """Halves or ends a bracket as Ray does, if all its live trials have reached its next rung.
 
-        Ray sets `is_being_processed` at the first halving and never resets it. While it is set, Ray does not halve the
-        bracket when a trial ends. If the last trial before a later rung failed, the others would stay paused for ever.
+        This resets `is_being_processed`, which Ray sets at the first halving and never resets. While it is set, Ray
+        does not halve the bracket when a trial ends. If the last trial before a later rung failed, the other trials
+        would stay paused for ever.
         """
         action: str = super()._process_bracket(tune_controller, bracket)
         bracket.is_being_processed = False
         return action
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """Removes a trial that has ended; if all others of its bracket wait at the last rung, stops them.
+        """Removes a trial that has ended; if all other trials of its bracket wait at the last rung, stops them.
 
         Ray does not stop them here; they would stay paused for ever.
         """

@@ -42,9 +42,10 @@ def agreed(mine: Want) -> int | None:
 def division(wants: Mapping[str, Want]) -> dict[str, int]:
     """Returns how many trials each search may run, at least 1.
 
-    It hands out one trial at a time, to a search without a trial if there is one. Then a search with a higher priority
-    takes all that it can use first. Of equal ones, the search with the smallest part of the cluster comes first. What
-    one search cannot use goes to the others (max-min fairness, Bertsekas and Gallager, Data Networks, 6.5.2).
+    It hands out one trial at a time, first to searches without a trial. Then the search with the highest priority takes
+    all that it can use. Among equal priorities, the next trial goes to the search whose part of the cluster is
+    smallest. Other searches get what a search cannot use (max-min fairness, Bertsekas and Gallager, Data Networks,
+    6.5.2).
     """
 
     def turn(name: str) -> tuple[bool, int, float, str]:

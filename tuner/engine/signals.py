@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import ray  # brings psutil, and makes it importable
+import ray  # must be first: makes Ray's copy of psutil importable
 
 # isort: split
 import psutil
 
 HANDLED = (signal.SIGINT, signal.SIGTERM)
-LATE_S = 14.0  # seconds from the first signal until a process that still runs is killed, to end within 15 s
+LATE_S = 14.0  # seconds after the first signal at which a process that still runs is killed, to end within 15 s
 
 
 @contextmanager
@@ -26,12 +26,12 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
 
     The `with` blocks may be nested: a signal inside the inner block calls the inner `first`. After the first signal,
     the next one kills the process at once, until the outermost block ends. The process is also killed if that block has
-    not ended after `LATE_S`. Inside `in_a_program`, the next signal raises KeyboardInterrupt instead, and nothing kills
-    the process. A SIGTERM to the whole process group (`timeout`, systemd) ends Ray's processes too, and Ray's
-    driver would then wait a minute for them (ray 2.60).
+    not ended `LATE_S` seconds after the first signal. A SIGTERM to the whole process group (`timeout`, systemd) needs
+    this: it ends Ray's processes too, and Ray's driver would wait a minute for them (ray 2.60). Inside `in_a_program`,
+    the next signal raises KeyboardInterrupt instead, and nothing kills the process.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # Python can set signal handlers only in the main thread
+        yield  # changes nothing: Python can set signal handlers only in the main thread
         return
 
     def take(number: int, frame: Any) -> None:
@@ -74,9 +74,9 @@ def in_a_program() -> Iterator[None]:
         hosts.pop()
 
 
-hosts: list[set[psutil.Process]] = []  # the children that each `in_a_program` found; empty in a command
-SIGNALLED, LEFT = b"s", b"l"  # sent to the deadline: a signal arrived; the outermost block ended
-deadlines: list[int] = []  # the pipe's end that `_deadline` returned for the outermost block; empty outside of blocks
+hosts: list[set[psutil.Process]] = []  # for each open `in_a_program`: the children at its start; empty in a command
+SIGNALLED, LEFT = b"s", b"l"  # bytes sent to `_deadline`'s thread: a signal arrived; the outermost block ended
+deadlines: list[int] = []  # the pipe that `_deadline` returned to the outermost block, or /dev/null; else empty
 
 
 def _deadline() -> int:
@@ -101,12 +101,12 @@ def _deadline() -> int:
 
 
 def give_up(reason: str) -> None:
-    """Raises KeyboardInterrupt, so that `finally` blocks run, at a first signal before or after the search."""
+    """Handles a first signal before or after the search: raises KeyboardInterrupt, so that `finally` blocks run."""
     raise KeyboardInterrupt(reason)
 
 
 def stop_waiting(number: int, frame: Any) -> None:
-    """Handles the second signal in a user's program: raises KeyboardInterrupt, so that a clean end is not awaited."""
+    """Handles the second signal in a user's program: raises KeyboardInterrupt instead of waiting for a clean end."""
     raise KeyboardInterrupt
 
 
@@ -120,7 +120,7 @@ def end_now(number: int, frame: Any) -> None:
 
 
 def end_late() -> None:
-    """Prints a message and kills a search that did not end in time; reports are journaled as they arrive."""
+    """Prints a message and kills a search that did not end in time; the journal has each report that arrived."""
     message = f"tuner: not ended {LATE_S:.0f} s after the signal, so killed now; --resume continues it"
     print(message, file=sys.stderr, flush=True)
     end_now(signal.SIGTERM, None)
@@ -144,4 +144,4 @@ def _unless_ended(action: Callable[[], None]) -> None:
     try:
         action()
     except psutil.NoSuchProcess:
-        pass  # it has just ended
+        pass  # the process has just ended

@@ -1,4 +1,4 @@
-"""Replaces Ray's controller while a scheduler is replayed; `tuner.drive.stage` adds `stop_trial`."""
+"""Replaces Ray's controller while a journal is replayed; `tuner.drive.stage` adds `stop_trial`."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class BareStage:
 
 
 def set_status(trial: Trial, status: str) -> None:
-    """Sets the status of a trial that Ray's controller does not know yet."""
+    """Sets a trial's status in a replay, before Ray's controller gets the trial."""
     trial.status = status
 
 
 def set_last_result(trial: Trial, result: dict[str, Any]) -> None:
-    """Sets the last report of a trial that Ray's controller does not know yet."""
+    """Sets a trial's last report in a replay, before Ray's controller gets the trial."""
     trial.run_metadata.last_result = result

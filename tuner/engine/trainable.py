@@ -1,4 +1,4 @@
-"""Turns a trial's function into the class that Ray runs in a worker; inside it runs a user's class."""
+"""Turns a trial's function into the class that Ray runs in a worker; runs a user's class in such a function."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[s
     class TrialFunction(base):
         def reset_config(self, new_config: dict[str, Any]) -> bool:
             if not super().reset_config(new_config):
-                raise StillTrainingError("the last trial's function has not ended")
+                raise StillTrainingError("the function of this worker's previous trial has not ended")
             return True
 
     made: type = tune.with_resources(TrialFunction, tune.PlacementGroupFactory(bundles))
@@ -41,10 +41,10 @@ def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[s
 def run_class(trainable: type[tune.Trainable], config: dict[str, Any]) -> None:
     """Runs a class Trainable: reports each step's result, with a checkpoint if the class can save one.
 
-    If `save_checkpoint` returns a dict, `torch.load` must read it with `weights_only`: a resume must not run code of a
-    file. Any other returned value is ignored, and the files in the folder are the checkpoint.
+    If `save_checkpoint` returns a dict, `torch.load` must be able to read it with `weights_only`: a resume must not run
+    code from a file. Any other returned value is ignored, and the files in the folder are the checkpoint.
     """
-    # Without the session's storage a Trainable makes a folder in the user's home for each trial.
+    # Without `storage`, a Trainable makes a folder in the user's home for each trial.
     instance = trainable(config=config, storage=get_session().storage)
     try:
         _restore(instance)
@@ -75,7 +75,7 @@ def _report(metrics: dict[str, Any], instance: Any) -> None:
     with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
         try:
             data = instance.save_checkpoint(folder)
-        except NotImplementedError:  # the class saves nothing
+        except NotImplementedError:  # the class does not define `save_checkpoint`
             tune.report(metrics)
             return
         data = data if isinstance(data, dict) else None

@@ -51,7 +51,7 @@ def new_trial(
         trial_dirname_creator=_id_of,
         log_to_file=log_files,
     )
-    # A resumed trial's folder exists already; without this, Ray would create a new folder with another name.
+    # A resumed trial's folder exists already; without this line, Ray would create a new folder with another name.
     trial.relative_logdir = trial.storage.trial_dir_name = trial_id
     return trial
 

@@ -1,4 +1,4 @@
-"""Keeps worker processes for later trials: which of them wait, and how new ones start."""
+"""Keeps idle worker processes for later trials, and starts new workers in processes that the raylet prepared."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class ActorClasses:
 class IdleWorkers:
     """Keeps idle workers for the next trials, at most as many as trials may run at once; replaces Ray's object cache.
 
-    Ray keeps an idle worker only if a trial already waits for it, and otherwise at most one. Two trials that end
-    together then cost a new process each time, which takes 2 to 4 s of imports. All trials of a search need the same
-    resources, so the keys are ignored.
+    Ray keeps idle workers only for trials that already wait for one; if none waits, it keeps one worker. Two trials
+    that end together then cost a new process each time, which takes 2 to 4 s of imports. All trials of a search need
+    the same resources, so the keys are ignored.
 
     Args:
         num_running: returns the number of running trials.
@@ -51,7 +51,7 @@ class IdleWorkers:
 
     @property
     def total_max_objects(self) -> int:
-        """The most idle workers to keep. If it is 0 and no trial is left, Ray ends all idle workers."""
+        """Maximum number of idle workers. If it is 0 and no trial is left, Ray ends all idle workers."""
         return self._nodes.concurrent()
 
     def increase_max(self, key: Any, by: int = 1) -> None:

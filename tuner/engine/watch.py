@@ -1,4 +1,4 @@
-"""Watches running trials through Ray's public callbacks: trials that stop reporting, drained nodes, other searches."""
+"""Watches running trials through Ray's public callbacks: fails silent ones, moves those that must leave a node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ray.tune.result import TRAINING_ITERATION
 
 from tuner.engine.nodes import Nodes
 
-LOOK_S = 0.5  # least seconds between two checks for trials that do not report
+LOOK_S = 0.5  # minimum seconds between two checks for trials that do not report
 
 
 class TrialTimeoutError(Exception):
@@ -46,7 +46,7 @@ class Watch(Callback):
         self._nodes, self._timeout_s = nodes, trial_timeout_s
         self._heard: dict[Trial, float] = {}  # started trial -> when it last started, reported or was saved
         self._waits_for: dict[Trial, str] = {}  # trial -> why it cannot save its checkpoint
-        self._saved: set[Trial] = set()  # started or saved since the last step: moving them now loses nothing
+        self._saved: set[Trial] = set()  # started or saved since the last step: moving these now loses nothing
         self._looked = 0.0
 
     def num_running(self) -> int:
@@ -79,7 +79,7 @@ class Watch(Callback):
         self._saved.add(trial)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Moves trials that must leave their node, updates the search's request, and fails trials that timed out."""
+        """Moves trials that must leave their node, updates `Nodes.wanted`, and fails trials that timed out."""
         saved, self._saved = self._saved, set()
         for trial in saved:
             if trial.status == Trial.RUNNING and self._has_to_move(trial):
@@ -104,7 +104,8 @@ class Watch(Callback):
         return list(self._heard)
 
     def _has_to_move(self, trial: Trial) -> bool:
-        """Whether the trial must leave its worker and loses no epoch: its last report, if any, has a checkpoint."""
+        """Whether the trial must leave its worker, and would lose no epoch: its last report, if any, is
+        checkpointed."""
         surplus = self._nodes.too_many(self.num_running())
         if not (surplus or self._nodes.leaving) or epoch_of(trial) != saved_epoch(trial):
             return False

@@ -2,7 +2,7 @@
 
 The trial's actor has no resources of its own: it directs its workers epoch by epoch, and reports. Ray reserves the
 workers' resources together with the trial. So no worker starts before all of them fit, and Ray Tune counts their
-resources. The trial's actor owns the workers, so they end whenever it ends.
+resources. The trial's actor owns the workers, so they end when the actor ends.
 
 A `TorchTrainer` inside a trial would reserve a second placement group, which Ray Tune does not count. It takes 14 s to
 its first report, and keeps that placement group when the trial is pruned (ray 2.60).
@@ -32,7 +32,7 @@ class WorkerActor:
         return str(ray.util.get_node_ip_address())
 
     def begin(self, shared: Any, *arguments: Any) -> int:
-        """Calls `Member.begin` with task and splits from the object store; processes on one node share its arrays."""
+        """Calls `Member.begin` with task and splits from the object store, whose arrays a node's processes share."""
         task, splits = shared
         return self.member.begin(task, splits, *arguments)
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from tuner.errors import RequestError
 from tuner.record.files import open_in
 
-# Maximum number of folders and entries that one `SavedCheckpoints` lists, 5 us each. A trial has few checkpoints, and
-# the best trials are looked up first.
+# Maximum number of folders and entries that one `SavedCheckpoints` lists; each takes 5 us. A trial has few
+# checkpoints, and callers look up those of the best trials first.
 MOST_LOOKS = 20_000
-STATE = "state.pt"  # the only file in a Task's checkpoint; torch.save writes a zip with a CRC-32 per record
+STATE = "state.pt"  # has a checkpoint's state; torch.save writes it as a zip with a CRC-32 per record
 
 
 class SavedCheckpoints:
@@ -23,7 +23,7 @@ class SavedCheckpoints:
 
     Each folder of checkpoints is listed at most once. Every folder and every entry counts towards MOST_LOOKS; a
     checkpoint that was not listed by then counts as missing. The limit is needed because a journal may name a million
-    checkpoints, and the dashboard's list may repeat the lookup after each new line.
+    checkpoints, and the dashboard may look them up again after each new line of the journal.
     """
 
     def __init__(self, experiment: Path) -> None:
@@ -57,14 +57,14 @@ def within(experiment: Path, name: str) -> Path:
     """
     path = experiment / str(name)
     if not path.resolve().is_relative_to((experiment / "ray").resolve()):
-        raise RequestError(f"{experiment}/journal.jsonl names {name!r} as a checkpoint, which lies elsewhere")
+        raise RequestError(f"{experiment}/journal.jsonl names {name!r} as a checkpoint, which is not in its folder ray")
     return path
 
 
 def damage(folder: Path) -> str:
     """Returns what is wrong with a checkpoint; an empty text if it is whole or missing.
 
-    It reads only a Task's state.pt, which takes 1 s per GB.
+    An empty folder is damaged. Of other checkpoints it reads only state.pt, if there is one; that takes 1 s per GB.
     """
     try:
         return damage_in(folder, STATE) if any(folder.iterdir()) else "it is empty"
@@ -80,12 +80,12 @@ def damage_in(folder: Path, name: str) -> str:
         with open_in(folder, name) as file, zipfile.ZipFile(file) as archive:
             records = archive.infolist()
             size = os.fstat(file.fileno()).st_size
-            # torch.save compresses nothing. A compressed record could unpack to a million times its size.
+            # Compressed records are refused: torch.save writes none, and one could unpack to a million times its size.
             if any(r.compress_type for r in records) or sum(r.file_size for r in records) > size:
                 return "its records are longer than the file"
             bad = archive.testzip()
         return f"its record {bad} is not what was written" if bad else ""
     except FileNotFoundError:
-        return ""  # a space with its own training function writes files of its own
+        return ""  # a space with its own training function may write other files than this one
     except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, ValueError, EOFError) as error:
         return str(error) or type(error).__name__

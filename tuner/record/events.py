@@ -16,10 +16,10 @@ from tuner.record.files import MOST_BYTES, MOST_NUMBER, parsed
 from tuner.spec.experiment import MOST_EPOCHS
 
 Event = dict[str, Any]
-MOST_TIME = 1e11  # unix seconds: the year 5138
+MOST_TIME = 1e11  # latest time of an event that is accepted, in unix seconds: the year 5138
 MOST_ID = 200  # maximum length of a trial's id, in characters
-MOST_INTEGER = 2**63  # larger integers are refused in a decision, and ignored as a metric's value
-BEGINNINGS = ("experiment_started", "experiment_resumed")  # the first event of a session
+MOST_INTEGER = 2**63  # an integer of this size or more makes a decision's line invalid; as a metric it is ignored
+BEGINNINGS = ("experiment_started", "experiment_resumed")  # a session begins with one of these events
 BUDGET = "the time budget of"  # beginning of the reason of a search that its time budget ended
 STATES = ("finished", "interrupted", "failed")  # states of a search that has ended
 SEAL = b', "crc": "%08x"}'
@@ -49,16 +49,16 @@ def event_of(line: bytes, is_sealed: bool) -> Event:
         is_sealed: whether the line must have a CRC. If a journal's first line has one, all its lines must.
     """
     if len(line) > MOST_BYTES:
-        raise ValueError(f"longer than {MOST_BYTES:,} bytes")
+        raise ValueError(f"the line is longer than {MOST_BYTES:,} bytes")
     if has_seal(line):
         seal, line = line[-SEAL_BYTES:], line[:-SEAL_BYTES] + b"}"
         if seal != SEAL % zlib.crc32(line):
-            raise ValueError("its checksum does not agree")
+            raise ValueError("the line does not match its checksum")
     elif is_sealed:
-        raise ValueError("its checksum is missing")
+        raise ValueError("the line has no checksum")
     event: Event = parsed(line)
     if not isinstance(event, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("the line is no JSON object")
     if b'nan"' in line or b'inf"' in line:
         _replace_words(event, ("value", "cutoff"))
         if event["event"] == "report" and isinstance(event["metrics"], dict):
@@ -68,9 +68,10 @@ def event_of(line: bytes, is_sealed: bool) -> Event:
 
 
 def plain(value: Any) -> Any:
-    """Converts a value to JSON's types: numpy and torch scalars to Python numbers, arrays and unknown types to a text.
+    """Converts a value to JSON's types; types that JSON lacks become a text.
 
-    An integer beyond +-MOST_NUMBER becomes infinite, because readers refuse it.
+    A numpy or torch scalar, or an array of one element, becomes a Python number; a larger array becomes a text. An
+    integer beyond +-MOST_NUMBER becomes infinite, because readers refuse it.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -90,7 +91,7 @@ def plain(value: Any) -> Any:
 
 
 def strict(value: Any) -> Any:
-    """Converts non-finite floats to strings, since JSON has none."""
+    """Converts the non-finite floats in a value to strings, since JSON has none."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -107,7 +108,7 @@ def is_trial_id(value: Any) -> bool:
 
 
 def is_inside(path: Any) -> bool:
-    """Whether the value is a relative path below 1,000 characters without `.` and `..`; does not check links."""
+    """Whether the value is a relative path of less than 1,000 characters without parts `.` and `..`; ignores links."""
     return (
         isinstance(path, str)
         and 0 < len(path) < 1000
@@ -181,7 +182,7 @@ def _is_checkpoint(value: Any) -> bool:
 
 
 _Fields = tuple[tuple[str, Callable[[Any], bool]], ...]
-_FITS: dict[str, _Fields] = {  # kind of event -> its fields and their checks
+_FITS: dict[str, _Fields] = {  # kind of event -> its required fields, each with the check of its value
     "report": (("epoch", _is_epoch), ("metrics", _is_dict)),
     "decision": (
         ("epoch", _is_epoch), ("rung", _is_place), ("bracket", _is_place), ("value", _is_number),

@@ -18,14 +18,15 @@ from typing import Any, BinaryIO
 
 from pydantic_core import from_json
 
-# Default limit for a file that is read whole (experiment.json has 5 kB), and limit for a journal's line (200 bytes).
+# Maximum bytes of a journal's line (200 are usual); default maximum of a file that is read whole, such as
+# experiment.json (5 kB).
 MOST_BYTES = 16 << 20
-CHUNK_BYTES = 1 << 20  # bytes per read: 6,000 lines; other threads and deadlines wait 40 ms for them
-SWELL = 8  # a file's values may take this many times its maximum size in memory; a journal takes 4 to 6, `[],` 43
-MOST_DEPTH = 320  # levels of nesting; code that recurses into a value meets Python's limit of 1,000 frames at 450
-MOST_NUMBER = 10**300  # limit of integers: one above 1.8e308 is no float, and metrics are compared as floats
+CHUNK_BYTES = 1 << 20  # bytes per read: 6,000 lines of a journal; parsing them delays threads and deadlines by 40 ms
+SWELL = 8  # a file's values may take this many times its maximum size in memory; a journal's take 4 to 6, `[],` 43
+MOST_DEPTH = 320  # maximum levels of nesting in JSON; code that recurses meets Python's limit of 1,000 frames at 450
+MOST_NUMBER = 10**300  # maximum absolute value of an integer: metrics are compared as floats, and these end at 1.8e308
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY  # O_PATH also opens folders without read permission
-_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY  # without O_NONBLOCK, opening a pipe waits
+_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY  # O_NONBLOCK: opening a pipe waits for no writer
 _LONG_NUMBER = re.compile(rb"\d{300}")
 _shared: set[Path] = set()  # folders in which other users may rename files
 
@@ -46,7 +47,8 @@ def open_in(folder: Path, name: str) -> BinaryIO:
     the folder no link is followed, so a name from an untrusted journal cannot lead to a file elsewhere.
 
     Raises:
-        OSError: the file is missing, unreadable, a link, or not regular; or its name has `..` or begins with `/`.
+        OSError: the file is missing, unreadable, a link, or not regular; or its name is empty, has `..` or begins
+            with `/`.
         ValueError: the name contains a zero byte.
     """
     *folders, last = PurePosixPath(name).parts or ("",)
@@ -63,7 +65,7 @@ def open_in(folder: Path, name: str) -> BinaryIO:
             place = inner
         file = os.open(last, _FILE, dir_fd=place)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # ELOOP for a link, ENXIO for a socket
             raise _not_regular(folder / name) from None
         raise OSError(error.errno, error.strerror, str(folder / name)) from None
     finally:
@@ -92,7 +94,7 @@ def bytes_in(folder: Path, name: str, most: int = MOST_BYTES) -> bytes:
     with open_in(folder, name) as file:
         content = file.read(most + 1)
     if len(content) > most:
-        raise ValueError(f"longer than {most:,} bytes")
+        raise ValueError(f"the file is longer than {most:,} bytes")
     return content
 
 
@@ -105,7 +107,7 @@ def json_in(folder: Path, name: str) -> Any:
 
 
 def weight(text: bytes) -> int:
-    """Estimates the bytes of memory of a JSON text's values: the text's length, 64 per value and 200 per dict."""
+    """Estimates the memory of a JSON text's values, in bytes: the text's length, 64 per value and 200 per dict."""
     return len(text) + 64 * (text.count(b",") + text.count(b"[")) + 200 * text.count(b"{")
 
 
@@ -113,8 +115,8 @@ def parsed(text: bytes) -> Any:
     """Parses JSON from an untrusted file; NaN and Infinity become floats.
 
     pydantic's parser takes 1 us per line of a journal, the standard library's 5 us. The standard library's is the
-    fallback, because pydantic's refuses 202 levels of nesting and halves of surrogate pairs, which file names may
-    contain.
+    fallback, because pydantic's refuses 202 or more levels of nesting and halves of surrogate pairs, which file
+    names may contain.
 
     Raises:
         ValueError: the text is not JSON, is nested more than MOST_DEPTH levels, or has an integer above MOST_NUMBER.
@@ -134,7 +136,7 @@ def parsed(text: bytes) -> Any:
 
 
 def _check(value: Any) -> None:
-    """Raises ValueError beyond MOST_DEPTH or MOST_NUMBER; walks level by level instead of recursing."""
+    """Raises ValueError if a value exceeds MOST_DEPTH or MOST_NUMBER; walks it level by level instead of recursing."""
     level, depth = [value], 0
     while level:
         if depth > MOST_DEPTH:
@@ -146,7 +148,7 @@ def _check(value: Any) -> None:
             elif isinstance(each, list):
                 inner += each
             elif type(each) is int and abs(each) > MOST_NUMBER:
-                raise ValueError("an integer of more than 300 digits")
+                raise ValueError("its JSON has an integer of more than 300 digits")
         level, depth = inner, depth + 1
 
 
@@ -169,7 +171,7 @@ def lines_of(file: BinaryIO) -> Iterator[list[bytes]]:
         parts.append(rest)
         length += len(rest)
         if length > MOST_BYTES:
-            raise ValueError(f"longer than {MOST_BYTES:,} bytes")
+            raise ValueError(f"the line is longer than {MOST_BYTES:,} bytes")
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -184,7 +186,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
     At any time `path` has the old content or the new content, never a part. The new file is in the same folder. It is
     synced before it is renamed to `path`. The folder is synced too, because otherwise a power failure could undo the
-    rename. If the block or the rename fails, `path` keeps the old content. Links at both names are replaced.
+    rename. If the block or the rename fails, `path` keeps the old content. If either file is a link, the
+    link itself is replaced.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -202,7 +205,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Waits until the names in `folder` are on the disk."""
+    """Syncs a folder: waits until the names of its files are on the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

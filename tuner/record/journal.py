@@ -19,7 +19,7 @@ from tuner.record.events import Event, line_of
 from tuner.record.files import MOST_BYTES, open_in, replacing
 from tuner.record.reading import scan
 
-LONG = 10_000  # characters; if a report is too long for a line, notes replace metrics of this length or more
+LONG = 10_000  # if a report is too long for a line, a note replaces each metric of this many characters or more
 
 
 class Journal:
@@ -59,7 +59,7 @@ class Journal:
             self.listener({**line, **fields})
         # The order of keys is fixed: `tail -f` shows time, event and trial first.
         text = line_of({**line, **fields})
-        if len(text) > MOST_BYTES:  # readers refuse longer lines
+        if len(text) > MOST_BYTES:  # readers refuse such a line
             text = line_of({**line, **_shortened(event, trial, fields, len(text))})
         while not self.lost:
             try:
@@ -77,12 +77,12 @@ class Journal:
         if (here.st_dev, here.st_ino) != (there.st_dev, there.st_ino):
             raise FileNotFoundError(errno.ENOENT, "another file lies there now", str(self._path))
         if self._file.write(line) != len(line):
-            self._file.truncate(self._size)  # a full disk took only part of the line
+            self._file.truncate(self._size)  # a full disk took only part of the line; this removes it
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         self._size += len(line)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # Ray pickles its Tuner with all callbacks, but tuner never reads that file
+        return {}  # Ray pickles its Tuner with all that it refers to, but tuner never reads that file
 
     def close(self) -> None:
         """Syncs the journal to disk and closes it."""
@@ -101,11 +101,15 @@ def _appended(path: Path) -> io.FileIO:
 
 
 def _shortened(event: str, trial: str | None, fields: dict[str, Any], size: int) -> dict[str, Any]:
-    """Returns a report's fields with notes for long metrics; RequestError for other events (a resume needs all)."""
+    """Returns a report's fields with notes in place of its long metrics.
+
+    Raises:
+        RequestError: the event is no report; a resume needs all other events whole.
+    """
     if event != "report":
         raise RequestError(
-            f"trial {trial}: {event} takes {size:,} bytes in the journal, at most {MOST_BYTES:,}; give large values a "
-            f"name in the space's params, and look them up in its code"
+            f"trial {trial}: {event} takes {size:,} bytes in the journal, at most {MOST_BYTES:,}; in the space's "
+            f"params, name each large value by a short text, and let the training code look up the value by that text"
         )
     kept = {name: value if len(str(value)) < LONG else f"left out: {type(value).__name__} of {len(str(value)):,} "
             f"characters" for name, value in fields["metrics"].items()}  # fmt: skip
@@ -128,7 +132,7 @@ class Ledger:
         self._muted = True
 
     def unmute(self, recorded: list[Event]) -> None:
-        """Writes events again, except one repetition of each event in `recorded`.
+        """Ends `mute`: writes events again, but skips the first repetition of each event in `recorded`.
 
         Args:
             recorded: the journal's events from its last report on.

@@ -14,9 +14,9 @@ from filelock import FileLock, Timeout
 from tuner.errors import RequestError
 from tuner.record.files import bytes_in, open_in, write_atomically
 
-LOCK, HOLDER = ".lock", ".driver"  # two files, because FileLock empties the file that it locks
+LOCK, HOLDER = ".lock", ".driver"  # the lock, and the driver's name: two files, as FileLock empties its file
 MOST_HOLDER = 1000  # maximum size of HOLDER in bytes; a larger file is ignored
-LOOK_S = 0.5  # seconds to wait for the lock, because `driver_of` takes it for a moment too
+LOOK_S = 0.5  # seconds that a driver waits for the lock, because `driver_of` takes it for a moment too
 
 
 @contextmanager
@@ -34,12 +34,12 @@ def only_driver(folder: Path) -> Iterator[None]:
         lock.acquire(timeout=LOOK_S, poll_interval=LOOK_S / 10)
     except Timeout:
         raise RequestError(
-            f"{folder}: {_holder(folder)} is running this experiment; wait for its end, or stop it with Ctrl-C there"
+            f"{folder}: {_holder(folder)} is running this experiment; wait until it ends, or press Ctrl-C where it runs"
         ) from None
     except OSError as error:
         raise _unwritable(folder, error) from None
     try:
-        # This replaces the file instead of opening it, because it may be a link to a file that must not change.
+        # HOLDER is replaced, not opened, because it may be a link to a file that must not change.
         try:
             write_atomically(folder / HOLDER, f"process {os.getpid()} on {socket.gethostname()}\n")
         except OSError as error:
@@ -61,21 +61,21 @@ def driver_of(folder: Path) -> str:
     """
     try:
         with open_in(folder, LOCK) as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: a reader must not look like a driver
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: readers do not look like drivers
             return ""
     except FileNotFoundError:
         return ""
     except BlockingIOError:
         return _holder(folder)
     except OSError as error:
-        raise RequestError(f"{folder / LOCK} cannot be read ({error.strerror}); remove it if nothing runs") from None
+        raise RequestError(f"{folder / LOCK} cannot be read ({error.strerror}); remove it if no search runs") from None
 
 
 def abandoned(folder: Path) -> bool:
     """Whether the experiment's last driver ran on this host and has ended; False if that is unknown."""
     try:
         return _holder(folder).endswith(f" on {socket.gethostname()}") and not driver_of(folder)
-    except RequestError:  # for example another user's folder
+    except RequestError:  # for example, the lock belongs to another user
         return False
 
 

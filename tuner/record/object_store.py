@@ -26,10 +26,11 @@ from tuner.record.files import replacing
 
 logger = logging.getLogger(__name__)
 LEAST_PAUSE_S = 1.0  # minimum seconds between two checks for changed files
-LAST_TRIES_S = 30.0  # how long failed uploads are retried when a search ends
+LAST_TRIES_S = 30.0  # how many seconds failed uploads are retried when a search ends
 JOURNAL = "journal.jsonl"
-OF_THIS_MACHINE = (".lock", ".driver")  # not uploaded: they lock the experiment on this machine
-PART_BYTES = 10 << 20  # bytes per read and write; pyarrow sends files to S3 in parts of this size
+OF_THIS_MACHINE = (".lock", ".driver")  # files that are not uploaded: they lock the experiment on this machine
+# Bytes per read and write; pyarrow sends files to S3 in parts of this size.
+PART_BYTES = 10 << 20
 # Maximum number of parts of a file that pyarrow holds in memory and sends at once. Without a limit, a file of 500 MB
 # takes 900 MB of memory. pyarrow's own `copy_files` has no limit either: it takes 450 MB.
 MOST_PARTS = 8
@@ -73,7 +74,7 @@ class ObjectStore:
         return [PurePosixPath(journal.path).parent.name for journal in sorted(there, key=lambda info: info.mtime_ns)]
 
     def bring(self, name: str, folder: Path) -> None:
-        """Downloads an experiment into `folder`, unless the journal there begins with the store's.
+        """Downloads an experiment into `folder`, unless the folder's journal begins with the store's journal.
 
         Raises:
             RequestError: the folder and the store each have events that the other lacks, or the store fails or names
@@ -85,27 +86,27 @@ class ObjectStore:
                 return
             if not remote.startswith(local):
                 raise RequestError(
-                    f"--resume {name}: {self.uri} and the working copy {folder} went different ways: a search was "
-                    f"resumed elsewhere before the last one here was uploaded; remove {folder} to go on from the store"
+                    f"--resume {name}: {self.uri} and the working copy {folder} went different ways: the search was "
+                    f"resumed elsewhere before this copy was uploaded; to continue from the store, remove {folder}"
                 )
             self._download(name, folder)
         except OSError as error:
             raise RequestError(f"--results {self.uri}: cannot be read ({_first_line(error)})") from None
 
     def _download(self, name: str, folder: Path) -> None:
-        """Downloads all files, the journal last: without it, the next `bring` repeats an interrupted download."""
+        """Downloads all files, the journal last, so that the next `bring` repeats an interrupted download."""
         entries = [each for each in self._entries(self.path(name), recursive=True) if each.type.name == "File"]
         names = [str(PurePosixPath(each.path).relative_to(self.path(name))) for each in entries]
         for relative in sorted(names, key=_journal_last):
             if not is_inside(relative):
-                raise RequestError(f"--results {self.uri}: {name} has a file {relative!r}, which lies elsewhere")
+                raise RequestError(f"--results {self.uri}: {name} has a file {relative!r} outside its folder")
             target = folder / relative
             target.parent.mkdir(parents=True, exist_ok=True)
             with self.filesystem.open_input_stream(self.path(name, relative)) as stream, replacing(target) as file:
                 shutil.copyfileobj(stream, file, PART_BYTES)
 
     def read(self, name: str, relative: str) -> bytes:
-        """Returns the content of an experiment's file; empty if the file does not exist."""
+        """Returns the content of an experiment's file in the store; empty if the file does not exist."""
         try:
             with self.filesystem.open_input_stream(self.path(name, relative)) as stream:
                 return bytes(stream.read())
@@ -113,11 +114,11 @@ class ObjectStore:
             return b""
 
     def upload(self, name: str, relative: str, content: BinaryIO) -> None:
-        """Writes a file of the experiment. In an object store, readers see the old content until the new is whole."""
+        """Writes a file to the store. In an object store, readers see its old content until the new one is whole."""
         self._write(self.path(name, relative), content)
 
     def remove(self, name: str, relative: str) -> None:
-        """Removes a file of the experiment if it exists."""
+        """Removes a file of the experiment from the store if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.filesystem.delete_file(self.path(name, relative))
 
@@ -131,7 +132,7 @@ class ObjectStore:
             for number, part in enumerate(iter(lambda: content.read(PART_BYTES), b""), 1):
                 stream.write(part)
                 if number % MOST_PARTS == 0:
-                    stream.flush()  # waits until the store has all parts so far
+                    stream.flush()  # frees memory: waits until the store has all parts so far
 
     def _entries(self, path: str, *, recursive: bool) -> list[Any]:
         from pyarrow.fs import FileSelector
@@ -150,10 +151,11 @@ class UploadTarget(Protocol):
 
 
 class Uploader:
-    """Uploads an experiment's changed files from a thread while the `with` block runs.
+    """Uploads an experiment's changed files from a thread while the `with` block runs, and a last time at its end.
 
-    Each check calls `stat` for every file. Files are uploaded whole, so the pause between uploads grows with the time
-    that an upload takes. If the store fails, the upload is retried, and the search continues in its working copy.
+    Each check calls `stat` for every file. Files are uploaded whole, so the pause after a check with its uploads is
+    ten times as long as they took, at least LEAST_PAUSE_S. If the store fails, the next check retries the upload, and
+    the search continues in its working copy.
     """
 
     def __init__(self, store: UploadTarget, name: str, folder: Path) -> None:
@@ -191,7 +193,7 @@ class Uploader:
             pause = max(LEAST_PAUSE_S, 10 * (time.monotonic() - started))
 
     def pushed(self) -> bool:
-        """Uploads changed files and removes files deleted since their upload; returns whether all of that succeeded."""
+        """Uploads changed files, removes deleted ones from the store, and returns whether all of that succeeded."""
         try:
             there = files_of(self._folder)
             for relative, mark in there.items():
@@ -217,9 +219,9 @@ class Uploader:
 
 
 def files_of(folder: Path) -> dict[str, tuple[int, int]]:
-    """Returns the files below the folder that are uploaded, with size in bytes and modification time in ns.
+    """Returns the files below the folder that are to be uploaded, with size in bytes and modification time in ns.
 
-    OF_THIS_MACHINE is left out. The journal is last, so that the checkpoints which it names are uploaded before it.
+    Files of OF_THIS_MACHINE are left out. The journal is last, so that checkpoints that it names are uploaded first.
     """
     marks: dict[str, tuple[int, int]] = {}
     for relative in sorted((path.relative_to(folder).as_posix() for path in folder.rglob("*")), key=_journal_last):

@@ -26,17 +26,19 @@ from tuner.record.records import Report, TrialRecord, finite
 from tuner.record.report_keys import RAY_KEYS
 from tuner.spec.experiment import MOST_EPOCHS, Experiment
 
-MOST_ENTRIES = 20_000  # entries, about one per trial; listing the folder takes four file lookups for each
-MOST_SNAPSHOT, MOST_RESULTS, MOST_OF_ALL = 64 << 20, 64 << 20, 256 << 20  # bytes of one or all files; a result has 1 kB
+# Maximum number of entries of a Ray folder, about one per trial; listing it takes four file lookups for each.
+MOST_ENTRIES = 20_000
+# Maximum bytes of a snapshot, of one of a trial's files, and of all files together; one result has 1 kB.
+MOST_SNAPSHOT, MOST_RESULTS, MOST_OF_ALL = 64 << 20, 64 << 20, 256 << 20
 OF_A_TRIAL = ("params.json", "result.json", "progress.csv", "error.txt")
 STATUS = {"TERMINATED": "completed", "ERROR": "failed", "RUNNING": "interrupted", "PAUSED": "interrupted"}
 RAY_COLUMNS = RAY_KEYS | {"warmup_time"}  # older versions of Ray also wrote warmup_time
-UP = ("acc", "reward", "score", "auc", "f1", "precision", "recall", "r2")  # parts of a metric's name: larger is better
+UP = ("acc", "reward", "score", "auc", "f1", "precision", "recall", "r2")  # parts of the names of metrics to maximize
 DOWN = ("loss", "error", "rmse", "mse", "mae", "perplexity")
 
 
 def is_ray_folder(folder: Path) -> bool:
-    """Whether Ray Tune wrote the folder as an experiment's; raises OSError if the folder cannot be read."""
+    """Whether the folder is an experiment that Ray Tune wrote; raises OSError if the folder cannot be read."""
     if is_file_in(folder, "tuner.pkl"):
         return True
     with os.scandir(folder) as entries:
@@ -48,7 +50,7 @@ def _is_state_file(name: str) -> bool:
 
 
 def ray_files_in(folder: Path) -> list[Path]:
-    """Lists the files that `read_ray` may read, without a trial's links; raises RequestError for too many entries."""
+    """Lists the files that `read_ray` may read, but no links of trials; raises RequestError for too many entries."""
     paths = []
     with os.scandir(folder) as entries:
         for number, entry in enumerate(entries):
@@ -71,10 +73,11 @@ def _mode(path: Path) -> int:
 def read_ray(folder: Path, hold: Hold = unbounded) -> tuple[Experiment, dict[str, Any], tuple[TrialRecord, ...], str]:
     """Returns the experiment, its facts, trials and state; raises RequestError if files are too large or damaged.
 
-    A damaged snapshot (experiment_state-*.json) is ignored. The metric and mode are guesses by name (`guessed`).
+    A damaged or huge snapshot (experiment_state-*.json) is ignored. Metric and mode are guesses by name (`guessed`).
 
     Args:
-        hold: called before a file is parsed, with the estimated bytes of the snapshot, or of all trials' values so far.
+        hold: called before a file is parsed, with estimated bytes of memory: those of the snapshot's values, or those
+            of all trials' values read so far.
     """
     files = ray_files_in(folder)
     if sum(path.lstat().st_size for path in files) > MOST_OF_ALL:
@@ -113,7 +116,10 @@ def read_ray(folder: Path, hold: Hold = unbounded) -> tuple[Experiment, dict[str
 
 
 def guessed(trials: Iterable[TrialRecord]) -> tuple[str, str]:
-    """Guesses metric and mode: the most frequent name with a word of DOWN (min), else of UP (max), else any (min)."""
+    """Guesses metric and mode from the metrics' names in the trials' last reports.
+
+    It returns the most frequent name with a word of DOWN (min), else of UP (max), else the first name (min).
+    """
     names = Counter(
         name
         for trial in trials
@@ -139,7 +145,7 @@ def _states(folder: Path, paths: Iterable[Path], hold: Hold) -> dict[str, str]:
         trials = [parsed(row[0].encode()) if isinstance(row[0], str) else row[0] for row in rows]
         return {str(trial["trial_id"]): str(trial["status"]) for trial in trials}
     except (OSError, ValueError, KeyError, TypeError, IndexError):
-        return {}  # a damaged snapshot; the trials' own files still have their reports
+        return {}  # the snapshot is damaged; the trials' own files still have their reports
 
 
 def _trial(place: Path, names: set[str], states: dict[str, str], read: _Reader) -> TrialRecord:
@@ -174,7 +180,7 @@ def _report(epoch: int, row: dict[str, Any]) -> Report:
 
 
 def _epoch(value: Any) -> int | None:
-    """Converts a value to a number of epochs; None unless it is 0..MOST_EPOCHS. In progress.csv it is a float."""
+    """Converts a value to a number of epochs; None unless it is 0..MOST_EPOCHS. Values of progress.csv are floats."""
     number = finite(value)
     return int(number) if number is not None and 0 <= number <= MOST_EPOCHS else None
 
@@ -185,7 +191,7 @@ def _seconds(value: Any) -> float:
 
 
 def _ordered(trials: list[TrialRecord]) -> list[TrialRecord]:
-    """Sorts trials by start time and numbers all reports by arrival; Ray stores times in whole seconds."""
+    """Sorts trials by start time and numbers all reports by time, those of the same second by trial and epoch."""
     trials = sorted(trials, key=lambda trial: trial.spans or ((math.inf, 0.0),))
     arrived = sorted((r.time, i, r.epoch) for i, trial in enumerate(trials) for r in trial.reports)
     order = {(i, epoch): number for number, (_, i, epoch) in enumerate(arrived, 1)}
@@ -202,7 +208,7 @@ class _Reader:
         self._weight, self._hold = 0, hold
 
     def __call__(self, place: Path, name: str, of: Callable[[bytes], Any]) -> Any:
-        """Reads and parses one file; raises RequestError if it is damaged or unreadable, or memory is exceeded."""
+        """Reads and parses one file; raises RequestError if it is damaged, unreadable or too large."""
         try:
             content = bytes_in(place.parent, f"{place.name}/{name}", MOST_RESULTS)
             self._weight += weight(content)
@@ -237,7 +243,7 @@ def _results(content: bytes) -> list[dict[str, Any]]:
 
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError("must be a JSON object, the result of one report")
+        raise ValueError("each line must be a JSON object, the result of one report")
     return value
 
 

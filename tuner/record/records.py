@@ -50,7 +50,7 @@ class Report(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The scheduler's decision after a report, and its reason; `value` and `cutoff` have the metric's unit and sign.
+    """The scheduler's decision after a report, and its reason; `value` and `cutoff` are not negated for mode max.
 
     HyperBand and BOHB have several brackets in each `band`. Other schedulers have no bands, and journals of older
     versions do not record them.
@@ -89,7 +89,7 @@ class TrialRecord:
     errors: tuple[str, ...] = ()
     resources: dict[str, Any] = field(default_factory=dict)
     node: str = ""
-    seconds: float = 0.0  # on a worker: sum over runs, each from its start to its last report, failure or end
+    seconds: float = 0.0  # on workers: the sum of the trial's runs, each from start to last report, failure or end
     order: int = 0
     changed_at: int = 0
     spans: tuple[tuple[float, float], ...] = ()
@@ -121,7 +121,7 @@ def sign_of(mode: str) -> int:
 
 
 def finite(value: Any) -> float | None:
-    """Returns the value if it is a finite number, else None: not for booleans and integers beyond +-2**63."""
+    """Returns the value if it is a finite number, else None. Booleans and integers beyond +-2**63 also give None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return (
@@ -149,7 +149,7 @@ class Folding:
         self._count = 0
 
     def add(self, event: Event) -> None:
-        """Adds the next event."""
+        """Adds the journal's next event."""
         self._count += 1
         trial = event.get("trial")
         if trial is None:
@@ -224,4 +224,4 @@ class _Building:
 
 
 _TIMED = frozenset({"report", "trial_ended", "trial_failed"})
-_decided = itemgetter(*Decision._fields[:-1])  # `band` may be missing
+_decided = itemgetter(*Decision._fields[:-1])  # without `band`, which an event may lack

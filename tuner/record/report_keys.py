@@ -1,4 +1,4 @@
-"""Names the keys of a report that are no metric of the training: Ray's, and those of resource usage and speed."""
+"""Names the keys of a report that are not training metrics: Ray's keys, and those for resource usage and speed."""
 
 from __future__ import annotations
 

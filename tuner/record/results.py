@@ -56,9 +56,10 @@ class ExperimentRecord:
 
     @property
     def retrainable(self) -> bool:
-        """Whether `tuner.train` and `tuner.audit` can train its settings: those of a task in a file or module.
+        """Whether `tuner.train` and `tuner.audit` can train the search's settings.
 
-        Only a search over a task records its data. The space of a script or notebook exists only there.
+        The space must have a task; only then experiment.json records `data`. It must lie in a file or module, because
+        the space of a script or notebook can only be used in that program.
         """
         space = self.experiment.space
         return bool(space) and not is_live(space) and "data" in self.facts
@@ -71,7 +72,11 @@ class ExperimentRecord:
 
 
 def load(folder: Path) -> ExperimentRecord:
-    """Reads an experiment's folder, also one of plain Ray Tune; raises RequestError if it is neither or unreadable."""
+    """Reads an experiment's folder, also one of plain Ray Tune.
+
+    Raises:
+        RequestError: the folder has no experiment, is damaged, or cannot be read.
+    """
     if not folder.is_dir():
         raise RequestError(no_experiment(folder))
     return Following(folder).load()
@@ -133,7 +138,7 @@ class Following:
         try:
             return ExperimentRecord(*read_ray(self.folder, self._hold_ray_folder))
         except RequestError:
-            self._ray_folder = 0  # the values that were read are freed
+            self._ray_folder = 0  # the error frees the values that were read
             raise
 
     def _hold_ray_folder(self, weight: int) -> None:
@@ -145,6 +150,6 @@ class Following:
             size = (self.folder / FILE).lstat().st_size
         except OSError:
             size = 0
-        weight = SWELL * min(size, MOST_BYTES)  # estimated bytes of memory; `json_in` refuses a longer file
+        weight = SWELL * min(size, MOST_BYTES)  # memory of experiment.json; `json_in` refuses longer ones
         self._hold(weight + self.reading.weight)
         self._facts = weight

@@ -15,8 +15,8 @@ from tuner.record.files import is_file_in, json_in, write_atomically
 from tuner.spec.experiment import Experiment
 
 logger = logging.getLogger(__name__)
-FILE, COPY = "experiment.json", ".experiment.json.copy"  # same content; the copy is read if the first is damaged
-MOST_NAMES = 5  # how many experiments an error names
+FILE, COPY = "experiment.json", ".experiment.json.copy"  # same content; COPY is read if FILE is damaged or missing
+MOST_NAMES = 5  # maximum number of experiments that an error text names
 UNREADABLE = (OSError, ValueError, ArithmeticError, KeyError, TypeError, AttributeError, RequestError)
 
 
@@ -29,7 +29,7 @@ def save_experiment(experiment: Experiment, folder: Path, facts: dict[str, Any])
 
 
 def damaged_experiment(folder: Path, error: Exception) -> RequestError:
-    """Returns the error for an experiment.json whose facts are missing."""
+    """Returns the error for an experiment.json whose facts are missing or wrong."""
     return RequestError(f"{folder}/{FILE} is damaged ({error!r}); restore it from a copy")
 
 
@@ -52,7 +52,7 @@ def load_experiment(folder: Path) -> tuple[Experiment, dict[str, Any]]:
         saved = _read(folder, COPY)
     except UNREADABLE:
         wanted = "restore it from a copy, or start anew with --name"
-        raise RequestError(f"{path} {what}, and so is its copy {copy.name}; {wanted}") from None
+        raise RequestError(f"{path} {what}, and its copy {copy.name} cannot be read; {wanted}") from None
     logger.warning("%s", printable(f"{path} {what}; its copy {copy.name} is used"))
     return saved
 
@@ -65,8 +65,8 @@ def digest(document: dict[str, Any]) -> str:
 def _read(folder: Path, name: str) -> tuple[Experiment, dict[str, Any]]:
     document = json_in(folder, name)
     written = document.pop("sha256", None)
-    if written != digest(document) and (written or (folder / COPY).exists()):  # older versions wrote neither
-        raise ValueError("its content is not what was written")
+    if written != digest(document) and (written or (folder / COPY).exists()):  # older versions wrote no sha256, no copy
+        raise ValueError("its content does not match its sha256")
     options = document.pop("options")
     known = {field.name for field in dataclasses.fields(Experiment)}
     _check_facts(document)
@@ -77,16 +77,16 @@ def _check_facts(facts: dict[str, Any]) -> None:
     """Raises ValueError or AttributeError if `created`, `space` or `data` has a wrong type or value for the views."""
     created = facts.get("created", 0.0)
     if type(created) not in (int, float) or not 0 <= created <= 1e11:
-        raise ValueError("`created` is no time")
+        raise ValueError("`created` is not a time in unix seconds")
     space, data = facts.get("space", {}), facts.get("data") or {}
     if not isinstance(space.get("params", {}), dict) or not isinstance(space.get("constants", {}), dict):
-        raise ValueError("`space` holds no parameters")
+        raise ValueError("`params` and `constants` of `space` are not both objects")
     if not isinstance(data.get("notice") or "", str):
-        raise ValueError("`notice` is no text")
+        raise ValueError("`notice` of `data` is not a text")
 
 
 def no_experiment(folder: Path) -> str:
-    """The error text for a folder that does not exist: the nearest or the newest names beside it."""
+    """The error text for a folder without an experiment: names the most similar or else the newest ones beside it."""
     others = [path.parent.name for path in sorted(folder.parent.glob(f"*/{FILE}"), key=_changed, reverse=True)]
     close = difflib.get_close_matches(folder.name, others, n=1)
     more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
@@ -102,7 +102,7 @@ def no_experiment(folder: Path) -> str:
 def _changed(path: Path) -> float:
     try:
         return path.lstat().st_mtime
-    except OSError:  # it was deleted meanwhile
+    except OSError:  # the file was deleted meanwhile
         return 0.0
 
 

@@ -29,7 +29,7 @@ class Rank(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A scheduler's decision: its distance to the cutoff (inf without one), its trial's index, its number in it."""
+    """A decision: its distance to the cutoff (or inf), its trial's index, its number among that trial's decisions."""
 
     margin: float
     place: int
@@ -57,7 +57,7 @@ class PrunedCost(NamedTuple):
 
 
 class WorkerSpan(NamedTuple):
-    """A time span in which a trial had a worker: its start, the trial's index, and its number in the trial."""
+    """A time span on a worker: its start, the trial's index, and the span's number among the trial's spans."""
 
     start: float
     place: int
@@ -71,7 +71,7 @@ class RungSummary(NamedTuple):
         reached: number of trials that reached the rung.
         went_on, stopped, waiting: how many of them continued, were pruned, or are paused there.
         scores: their finite values in ascending order, with the sign that makes larger values better.
-        cutoff_then: the cutoff of the rung's decision with the most recorded trials.
+        cutoff_then: the latest cutoff: that of the decision with the most trials recorded at the rung.
     """
 
     rung: int
@@ -95,7 +95,7 @@ class Standing:
         ranked: the trials with a finite value, the best first.
         calls: all decisions, ordered by margin (|value - cutoff|), the smallest first.
         arrived: number of reports; an epoch that is trained again after a restart counts again.
-        any_saved: whether any report names a checkpoint.
+        any_saved: whether any report ever named a checkpoint.
         pruned_cost: what the pruned trials cost.
         failed: the indices of the failed trials, in the order in which they failed.
     """
@@ -120,7 +120,7 @@ class Standing:
         return (trial, report) if trial and report else None
 
     def best_saved(self, metric: str, mode: str, saved: Container[str]) -> tuple[TrialRecord, Report] | None:
-        """Returns the same as `best` among the reports whose checkpoint is in `saved`."""
+        """Returns the best trial and report as `best` does, but only among reports whose checkpoint is in `saved`."""
         best: tuple[Rank, Report] | None = None
         for rank in self.ranked if self.any_saved else []:
             if best and rank[:2] > best[0][:2]:

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-GRID_POINTS = 5  # a numeric range has at most this many values in a grid: W&B's and scikit-learn's examples use 3 to 6
-NEIGHBOUR_SHARE = 0.1  # distance of a neighbour, as a share of a numeric range (of a log range's logarithm)
+GRID_POINTS = 5  # a grid has at most this many values of a numeric range: W&B's and scikit-learn's examples use 3 to 6
+NEIGHBOUR_SHARE = 0.1  # a neighbour's distance, as a share of the range's width; a log range is measured in logarithms
 
 
 def leaves(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -35,7 +35,10 @@ def is_grid(value: Any) -> bool:
 
 
 def kind(domain: Any) -> str:
-    """`choice`, `uniform`, `loguniform`, `randint`, `lograndint`, `normal`, `grid_search` or `sample_from`."""
+    """Returns a domain's kind; raises ValueError if the value is no domain.
+
+    Kinds: `choice`, `uniform`, `loguniform`, `randint`, `lograndint`, `normal`, `grid_search` and `sample_from`.
+    """
     from ray.tune.search import sample
 
     if is_grid(domain):
@@ -61,14 +64,17 @@ def is_choice(value: Any) -> bool:
 
 
 def choice(values: list[Any]) -> Any:
-    """`tune.choice(values)`"""
+    """Returns `tune.choice(values)`; imports Ray only when it is called."""
     from ray import tune
 
     return tune.choice(values)
 
 
 def check_domain(domain: Any) -> None:
-    """Raises a ValueError for what is no domain, has no values, or has a reversed, empty or impossible range."""
+    """Raises ValueError if the value is no domain, or an invalid one.
+
+    A domain is invalid with no values, a reversed or empty range, or a log range that begins at 0 or below.
+    """
     name = kind(domain)
     if name in ("choice", "grid_search") and not values_of(domain):
         raise ValueError(f"tune.{name}([]) has no values; give at least one")
@@ -80,7 +86,7 @@ def check_domain(domain: Any) -> None:
 
 
 def describe(domain: Any) -> dict[str, Any]:
-    """The domain as JSON: its kind, and its values or bounds. An integer range without `q` excludes its `upper`."""
+    """Returns a domain as JSON: its kind, and its values or bounds. An integer range without `q` excludes `upper`."""
     name = kind(domain)
     if name in ("choice", "grid_search"):
         return {"kind": name, "values": [v if _is_json(v) else repr(v) for v in values_of(domain)]}
@@ -93,10 +99,10 @@ def describe(domain: Any) -> dict[str, Any]:
 def checked_value(domain: Any, value: Any, name: str) -> Any:
     """Checks a value against a domain's values or bounds, not its `q`; returns it with the type that a trial gets.
 
-    For a choice or a grid, the value may also be given as text: "8" becomes 8. `sample_from` has nothing to check.
+    For a choice or a grid, the value may also be given as text: "8" becomes 8. A `sample_from` must not be passed.
 
     Raises:
-        ValueError: the domain has no such value; the message names the parameter and what is allowed.
+        ValueError: the value is not in the domain; the message names the parameter and what is allowed.
     """
     described = kind(domain)
     if described in ("choice", "grid_search"):
@@ -122,7 +128,7 @@ def values_of(domain: Any) -> list[Any]:
 
 
 def grid_values(domain: Any) -> list[Any]:
-    """The values that a grid search tries: all values of a choice, or `GRID_POINTS` evenly spaced points of a range.
+    """The values that a grid search tries: all of a choice or grid, or `GRID_POINTS` evenly spaced points of a range.
 
     A log range is spaced in the logarithm. Both ends are points. Points that are equal after rounding count once.
 
@@ -139,14 +145,15 @@ def grid_values(domain: Any) -> list[Any]:
 
 
 def neighbours(domain: Any, value: Any, radius: int = 1) -> list[Any]:
-    """The values around `value` within the declared range, without `value` itself; those of numbers nearest first.
+    """The values around `value` in a domain, without `value` itself; numbers are sorted by distance, nearest first.
 
     In a choice of numbers the neighbours are the next smaller and larger numbers. Any other choice has no order, so
-    all its other values are neighbours. In a range they lie one step to either side. A step is `NEIGHBOUR_SHARE` of
-    the range's width, or the range's own step if that is larger. A domain without bounds has no neighbours.
+    all its other values are neighbours. In a range the neighbours lie one step to either side. A step is
+    `NEIGHBOUR_SHARE` of the range's width, or the range's own step if that is larger. A domain without bounds has no
+    neighbours.
 
     Args:
-        radius: how many steps to take to either side, among numbers.
+        radius: among numbers, how many neighbours to take on either side.
     """
     name = kind(domain)
     if name in ("choice", "grid_search"):
@@ -162,7 +169,7 @@ def neighbours(domain: Any, value: Any, radius: int = 1) -> list[Any]:
         here, share = to_unit(domain, value), _share(domain)
         steps = [here + sign * d * share for d in range(1, radius + 1) for sign in (-1, 1)]
         picked = [from_unit(domain, min(1.0, max(0.0, step))) for step in steps]
-        if all(v == value for v in picked):  # NEIGHBOUR_SHARE of the range is less than one step of it
+        if all(v == value for v in picked):  # rounding to the range's own step undid all steps
             least = getattr(domain.sampler, "q", None) or 1
             near = [value + sign * d * least for d in range(1, radius + 1) for sign in (-1, 1)]
             picked = [v for v in near if domain.lower <= v <= _top(domain)]
@@ -179,7 +186,7 @@ def from_unit(domain: Any, unit: float) -> Any:
     """The value at a position (0 to 1) of the range, rounded to the domain's `q`; an int for integer domains."""
     name = kind(domain)
     if unit in (0.0, 1.0):
-        value = domain.lower if unit == 0.0 else _top(domain)  # exact ends: exp(log(x)) is not x
+        value = domain.lower if unit == 0.0 else _top(domain)  # the ends are exact; exp(log(x)) may differ from x
     else:
         low, high = _ends(domain)
         value = low + unit * (high - low)

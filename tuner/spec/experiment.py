@@ -35,21 +35,21 @@ PAIRS: dict[str, tuple[str, ...]] = {
     "optuna": ("asha", "hyperband", "median", "fifo"),
     "bohb": ("bohb",),
 }
-# Options that --resume may change: how long the search is, where and on what it runs, and where it logs.
+# Options that --resume may change: the search's length, place, resources, limits, priority, data folder and W&B log.
 EXTENDABLE = frozenset(
     {"num_samples", "max_epochs", "time_budget", "max_concurrent_trials", "results", "address", "data_dir"}
     | {"wandb", "wandb_project", "cpus_per_trial", "gpus_per_trial"}
     | {"trial_timeout", "max_failures", "priority"}
 )
 CONSTANTS = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
-LATEST = "latest"  # --resume takes it for the newest experiment, so no new experiment may have this name
+LATEST = "latest"  # --resume latest means the newest experiment, so no new experiment may have this name
 NAMES = {  # option -> the pattern that its value must match, and what the error text asks for
     "name": (r"|[A-Za-z0-9][\w.-]{0,99}", "letters, digits, '.', '_' and '-', a letter or digit first, at most 100"),
     "metric": (r".+", "give the name of a reported metric"),
     "results": (r".+", "give a folder, or an object store such as s3://bucket/folder"),
     "wandb_project": (r"[^/\\#?%:]{1,128}", "W&B takes 1 to 128 characters, none of / \\ # ? % :"),
 }
-# Allowed ranges. Options may come from a request or a stranger's file; large values would make checking them slow.
+# Allowed ranges of options. They may come from a request or a stranger's file; large values would make checks slow.
 MOST_EPOCHS = 1_000_000
 BOUNDS = {
     "num_samples": (1, 1_000_000),
@@ -62,11 +62,11 @@ BOUNDS = {
     "seed": (0, 2**32 - 1),
     "priority": (-100, 100),
 }
-MOST_RUNGS = 100  # factor 1.1 gives 100 rungs at 12,500 epochs; each rung costs memory and time at each report
-MOST_SECONDS = 1e9  # 31 years
-MOST_CHARS = 4096  # maximum length of a text
-MOST_NUMBER = 1e6  # maximum of CPUs, GPUs, or the reduction factor
-MOST_WORDS = 1000  # maximum number of words in one --point and of --stop, and of points
+MOST_RUNGS = 100  # --reduction-factor 1.1 gives 100 rungs at 12,500 epochs; each costs memory, and time at each report
+MOST_SECONDS = 1e9  # maximum of an option that is a time, in seconds: 31 years
+MOST_CHARS = 4096  # maximum length of an option's text, in characters
+MOST_NUMBER = 1e6  # maximum of a trial's CPUs and of its GPUs, and of the reduction factor
+MOST_WORDS = 1000  # maximum number of points, of words (name=value) in one point, and of words in --stop
 KINDS = {int: "a whole number", float: "a number", str: f"a text of {MOST_CHARS} characters at most", bool: "yes or no"}
 KINDS |= {tuple: f"at most {MOST_WORDS} texts of {MOST_CHARS} characters at most"}
 BEST_RULE = (
@@ -82,7 +82,7 @@ class Experiment:
     space: str = ""
     """Space to search: a name in search_spaces/ (see --list), a path to a .py file, or package.module[:attribute]."""
     num_samples: int = 10
-    """Number of settings (trials), 1 or more; grid may have fewer, random tries each at all tune.grid_search points."""
+    """Number of settings (trials), 1 or more; grid may have fewer; random tries as many per tune.grid_search point."""
     max_epochs: int = 10
     """Maximum epochs (reports) per trial; ASHA's max_t."""
     grace_period: int = 1
@@ -102,7 +102,7 @@ class Experiment:
     cpus_per_trial: float | Literal["auto"] = "auto"
     """CPUs per trial, also its number of torch threads; auto = 1 for each of --workers-per-trial."""
     gpus_per_trial: float | Literal["auto"] = "auto"
-    """GPUs per trial, may be a fraction; auto = 1 (ddp: 1 per worker; dp, model, pipeline: up to 2), 0 without one."""
+    """GPUs per trial, or a fraction; auto = 1 (ddp: 1 per worker; dp, model, pipeline: up to 2), 0 without GPUs."""
     workers_per_trial: int = 1
     """Processes that train one trial; more than 1 only with --strategy ddp."""
     strategy: Literal["single", "dp", "ddp", "model", "pipeline"] = "single"
@@ -144,7 +144,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         for name in ("point", "stop"):
-            object.__setattr__(self, name, _tuples(getattr(self, name)))  # JSON has only lists
+            object.__setattr__(self, name, _tuples(getattr(self, name)))  # JSON has lists, but no tuples
         for field in dataclasses.fields(self):
             self._check_kind(field.name)
             self._check_choice(field.name)
@@ -170,7 +170,7 @@ class Experiment:
 
     @property
     def trial_timeout_s(self) -> float | None:
-        """The longest time in seconds that a trial may take for a report; None = no limit."""
+        """The longest time in seconds that a trial may go without a report; None = no limit."""
         return self._seconds("trial_timeout")
 
     @property
@@ -212,8 +212,8 @@ class Experiment:
         """Checks the number of rungs before any list of them is built."""
         factor = self.reduction_factor
         if not 1 < factor <= MOST_NUMBER:
-            raise RequestError(f"--reduction-factor {factor:g}: must be above 1")
-        grace = 1 if self.scheduler in ("hyperband", "bohb") else self.grace_period  # both start at 1
+            raise RequestError(f"--reduction-factor {factor:g}: must be above 1, at most {MOST_NUMBER:,.0f}")
+        grace = 1 if self.scheduler in ("hyperband", "bohb") else self.grace_period  # rungs may begin at epoch 1
         rungs = math.log(self.max_epochs / grace) / math.log(factor) + 1
         if rungs > MOST_RUNGS:
             least = (self.max_epochs / grace) ** (1 / (MOST_RUNGS - 1))
@@ -233,7 +233,10 @@ class Experiment:
             if value == "auto":
                 continue
             if not (value <= MOST_NUMBER and (value > 0 or (zero and value == 0))):
-                raise RequestError(f"{option(name)} {value:g}: must be {'0 or more' if zero else 'above 0'}, or auto")
+                raise RequestError(
+                    f"{option(name)} {value:g}: must be {'0 or more' if zero else 'above 0'}, at most "
+                    f"{MOST_NUMBER:,.0f}, or auto"
+                )
             if value > 1 and value != int(value):
                 raise RequestError(f"{option(name)} {value}: above 1 it must be a whole number; round it")
 
@@ -295,7 +298,7 @@ class Experiment:
 
 
 def literal(text: str) -> Any:
-    """The number, True, False or None that a text writes; else the text itself."""
+    """Returns the number, True, False or None that a text spells; else the text itself."""
     for read in (int, float, CONSTANTS.__getitem__):
         with contextlib.suppress(ValueError, KeyError):
             return read(text)
@@ -303,12 +306,12 @@ def literal(text: str) -> Any:
 
 
 def words(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """`{"a": {"b": 1}}` -> `("a/b=1",)`, as the options `--point` and `--stop` write it."""
+    """Writes values as the words of `--point` and `--stop`: `{"a": {"b": 1}}` -> `("a/b=1",)`."""
     return tuple(f"{name}={value}" for name, value in domains.leaves(values))
 
 
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"a/b": 1}` -> `{"a": {"b": 1}}`, the inverse of `domains.leaves`."""
+    """Nests values by their flattened names: `{"a/b": 1}` -> `{"a": {"b": 1}}`; the inverse of `domains.leaves`."""
     result: dict[str, Any] = {}
     for path, value in flat.items():
         *outer, last = path.split("/")
@@ -316,7 +319,7 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
         for name in outer:
             inside = inside.setdefault(name, {})
             if not isinstance(inside, dict):
-                raise RequestError(f"{path}: {name!r} has a value and parameters of its own; leave one of them out")
+                raise RequestError(f"{path}: {name!r} has both a value and parameters inside it; leave out one of them")
         inside[last] = value
     return result
 

@@ -16,7 +16,7 @@ from tuner.spec.spaces import LoadedSpace
 
 
 def facts_of(loaded_space: LoadedSpace, argv: list[str]) -> dict[str, Any]:
-    """The part of experiment.json that is known before the data is read: the space, versions, commit and command."""
+    """The part of experiment.json that is known before the data is read: space, versions, commit, command and time."""
     return {
         "best_rule": BEST_RULE,
         "space": space_facts(loaded_space),

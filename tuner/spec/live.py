@@ -18,7 +18,7 @@ from tuner.spec.space import Space
 from tuner.spec.spaces import MAIN, LoadedSpace, find_space
 
 SHIPPED = "search_spaces."
-MOST_FUNCTIONS = 1000  # functions and classes of one space whose source is read, in well under a second
+MOST_FUNCTIONS = 1000  # maximum number of a space's functions and classes whose source is read, in under a second
 
 
 def space_of(given: Space | str | PathLike[str] | ModuleType) -> LoadedSpace:
@@ -53,7 +53,7 @@ def main_space(attribute: str) -> LoadedSpace | None:
 def code_digest(space: Space) -> str:
     """The SHA-256 of the source texts of the space's functions and of what they use from their own module.
 
-    It is empty if a source is unknown, as that of functions typed at Python's prompt.
+    It is empty if a function's source is unknown, for example of a function typed at Python's prompt.
     """
     try:
         sources = sorted(_sources(space))
@@ -80,7 +80,7 @@ def _named(space: Space, module: ModuleType, attribute: str) -> LoadedSpace:
 
 
 def _home(space: Space) -> tuple[ModuleType, str] | None:
-    """The module (of one of its functions, or the running program) and the variable that hold this object; or None."""
+    """The module and variable that hold this space, or None; searches its functions' modules, then `__main__`."""
     for name in dict.fromkeys([*(getattr(each, "__module__", "") for each in _functions(space)), MAIN]):
         module = sys.modules.get(str(name))
         for attribute, value in list(vars(module).items()) if module else ():
@@ -90,7 +90,7 @@ def _home(space: Space) -> tuple[ModuleType, str] | None:
 
 
 def _functions(space: Space) -> list[Any]:
-    """The functions of a space: `train`, or those of its task."""
+    """The functions of a space: `train`, or those of its task, metrics included."""
     if space.task is None:
         return [space.train]
     values = [getattr(space.task, field.name) for field in fields(space.task)]
@@ -98,7 +98,7 @@ def _functions(space: Space) -> list[Any]:
 
 
 def _sources(space: Space) -> set[str]:
-    """The source texts of the space's functions, and of the functions and methods that these name in their module."""
+    """The source texts of the space's functions, and of the functions that these use from their own module."""
     seen: set[int] = set()
     sources: set[str] = set()
     todo = _functions(space)
@@ -108,7 +108,7 @@ def _sources(space: Space) -> set[str]:
             todo += [each for each in (*value.args, *value.keywords.values()) if callable(each)]
             value = value.func
         if not (isinstance(value, type) or hasattr(value, "__code__")):
-            value = getattr(value, "__func__", type(value))  # of a bound method, or the class of a callable object
+            value = getattr(value, "__func__", type(value))  # a bound method's function, or a callable object's class
         if id(value) in seen:
             continue
         seen.add(id(value))

@@ -8,8 +8,8 @@ A parameter is conditional if it is a `tune.choice` of dictionaries that declare
     ])
 
 A trial's config has only the chosen dictionary. A searcher proposes a value for each domain of every branch, beside
-the name of the chosen branch: `{"optimizer": {"chosen": "branch0", "branch0": {"momentum": 0.9}}}`. Each searcher of
-the libraries can propose that; `decode` turns it into a config.
+the name of the chosen branch: `{"optimizer": {"chosen": "branch0", "branch0": {"momentum": 0.9}}}`. The searchers
+of all libraries can propose that; `decode` turns it into a config.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def branches(value: Any) -> list[Any]:
 
 
 def searched(params: Params) -> Setting:
-    """The parameters without constants, and without dictionaries that hold only constants."""
+    """The searched parameters: drops constants, and dictionaries that hold only constants."""
     inner = {name: searched(value) if is_nested(value) else value for name, value in params.items()}
     return {name: value for name, value in inner.items() if value != {} and not is_constant(value)}
 
@@ -104,7 +104,7 @@ def _key(number: int) -> str:
 
 
 def decode(params: Params, setting: Params) -> Setting:
-    """The config of a setting that was proposed for `encode(params)`, with the constants of `params`."""
+    """Turns a setting that was proposed for `encode(params)` into a config, with the constants of `params`."""
     config: Setting = {}
     for name, value in params.items():
         if values := branches(value):
@@ -121,7 +121,7 @@ def decode(params: Params, setting: Params) -> Setting:
 def leaves(params: Params) -> Iterator[tuple[str, list[Any]]]:
     """Yields each name of a flattened config, with the domains and constants that its value may come from.
 
-    A name has several of them if several branches declare it. Constants outside of branches are left out.
+    A name has several domains or constants if several branches declare it. Constants outside of branches are left out.
     """
     found: dict[str, list[Any]] = {}
     for name, value in searched(params).items():
@@ -182,7 +182,7 @@ def place(params: Params, point: Params, path: str = "") -> Setting:
             placed |= place(value, given, f"{here}/")
         elif is_constant(value):
             if given != value:
-                raise ValueError(f"{here}={given!r}: the space fixes it to {value!r}; omit it, or give it a domain")
+                raise ValueError(f"{here}={given!r}: the space fixes it to {value!r}; omit it, or declare a domain")
         elif domains.kind(value) == "sample_from":
             raise ValueError(f"{here}={given!r}: tune.sample_from computes it; leave it out")
         else:

@@ -51,12 +51,12 @@ class Resources:
         return sum(_fit(self.bundles()[-1], node) for node in nodes)
 
     def each(self) -> str:
-        """The resources of one bundle in words: `1 CPU and 0.5 GPU`."""
+        """The resources of one bundle that is not empty, in words: `1 CPU and 0.5 GPU`."""
         return " and ".join(f"{amount:g} {name}" for name, amount in self.bundles()[-1].items())
 
 
 def bundle(cpus: float, gpus: float) -> dict[str, float]:
-    """A bundle: CPUs and GPUs that must be on one node."""
+    """A bundle of a Ray placement group: CPUs and GPUs that must be on one node."""
     return {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
 
 
@@ -65,7 +65,7 @@ def _fit(bundle: Mapping[str, float], node: Mapping[str, float]) -> int:
     fit = math.floor(node.get("CPU", 0.0) / bundle["CPU"] + 1e-9)
     if "GPU" in bundle:
         each, there = bundle["GPU"], node.get("GPU", 0.0)
-        # A fraction lies on one device: 0.4 GPU fits twice on each GPU.
+        # A fraction of a GPU must lie on one GPU: 0.4 GPU fits twice on each.
         fit = min(fit, int(there // each) if each >= 1 else int(there) * math.floor(1 / each + 1e-9))
     return fit
 
@@ -79,8 +79,8 @@ def resources_of(experiment: Experiment, nodes: Sequence[Mapping[str, float]]) -
         nodes: the resources (name -> amount) of each node that exists or that the autoscaler may add.
 
     Raises:
-        RequestError: a trial does not fit on the nodes; Ray would silently leave it pending. Not raised if
-            --max-concurrent-trials is given for a cluster, because the autoscaler may add nodes of unknown size.
+        RequestError: a trial does not fit on the nodes; Ray would silently leave it pending. With --address and
+            --max-concurrent-trials nothing is refused, because an autoscaler may add nodes of unknown size.
     """
     workers, ddp = experiment.workers_per_trial, experiment.strategy == "ddp"
     most = {name: max((float(node.get(name, 0)) for node in nodes), default=0.0) for name in ("CPU", "GPU")}

@@ -41,7 +41,7 @@ class Rule(Protocol):
         """Adds a trial that the searcher has just suggested."""
 
     def judge(self, trial: int, epoch: int, value: float) -> Judged:
-        """Decides on a report of any epoch but the last; its value is finite, and smaller is better."""
+        """Decides on a report of any epoch before max_epochs; its value is finite, and smaller is better."""
 
     def ended(self, trial: int, epoch: int, value: float | None) -> list[tuple[int, Judged]]:
         """Removes a trial that has ended; returns (trial, decision) for each paused trial that waited only for it.
@@ -65,9 +65,9 @@ class Fifo:
 
 
 class Asha(Fifo):
-    """Stops a trial at a rung if it is worse than a percentile of the trials that reached the rung before it.
+    """Stops a trial at a rung if its value is worse than a percentile of the values that earlier trials had there.
 
-    Each further bracket has its first rung later. The trial's bracket is drawn from (seed, trial), as in the search.
+    Each further bracket has its first rung later. A trial's bracket is drawn from (seed, trial), as in the search.
     """
 
     def __init__(self, rules: Experiment, brackets: int) -> None:
@@ -98,18 +98,19 @@ class Asha(Fifo):
 class Median(Fifo):
     """Stops a trial whose best value is worse than the median of the other trials' running means at the same epoch."""
 
-    LEAST = 3  # with fewer other trials, nothing is compared
+    LEAST = 3  # minimum number of other trials at an epoch; with fewer, nothing is compared
 
     def __init__(self, rules: Experiment) -> None:
         self._grace = rules.grace_period
         self._curves: dict[int, _Curve] = defaultdict(_Curve)  # trial -> its reports from the grace period on
         self._best: dict[int, float] = defaultdict(lambda: math.inf)
-        self._own: dict[int, dict[int, float]] = defaultdict(dict)  # trial -> epoch, ascending -> its running mean
-        # epoch -> the running means of the metric at that epoch, one per trial, in ascending order
+        # trial -> epochs in ascending order -> the trial's running mean at the epoch
+        self._own: dict[int, dict[int, float]] = defaultdict(dict)
+        # epoch -> the running means at that epoch, one per trial, in ascending order
         self._means: dict[int, list[float]] = defaultdict(list)
 
     def median(self, epoch: int) -> tuple[float | None, int]:
-        """The median of the running means at an epoch (None if they are fewer than LEAST), and their number."""
+        """The median of the running means at an epoch (None for fewer than LEAST), and their number."""
         means = self._means[epoch]
         half = len(means) // 2
         if len(means) < self.LEAST:
@@ -141,7 +142,7 @@ class Median(Fifo):
             own, curve = self._own[trial], self._curves[trial]
             curve.add(epoch, value)
             last = next(reversed(own), None)
-            between = range(last + 1, epoch) if last is not None else ()  # no report: keep the last mean
+            between = range(last + 1, epoch) if last is not None else ()  # epochs without a report keep the last mean
             known = own[last] if last is not None else math.nan
             for at, mean in [*((at, known) for at in between), (epoch, curve.mean(epoch))]:
                 own[at] = mean
@@ -160,7 +161,7 @@ class _Curve:
 
     def __init__(self) -> None:
         self._epochs: list[int] = []
-        self._values = array("d")  # numpy reads it without a copy: a mean of 10,000 takes 10 us, of a list 400 us
+        self._values = array("d")  # numpy reads it without a copy: a mean of 10,000 takes 10 us, a list's 400 us
         self._highest = 0
 
     def add(self, epoch: int, value: float) -> None:
@@ -169,14 +170,14 @@ class _Curve:
         self._highest = max(self._highest, epoch)
 
     def mean(self, epoch: int) -> float:
-        """The mean of all reports up to an epoch. numpy adds in pairs; a running sum would differ in the last digit."""
+        """The mean of all values up to an epoch. numpy adds in pairs; a running sum would differ in the last digit."""
         if epoch >= self._highest:
             return float(np.mean(np.frombuffer(self._values)))
         return float(np.mean([value for at, value in zip(self._epochs, self._values, strict=True) if at <= epoch]))
 
 
 class _Bracket:
-    """A bracket of HyperBand: the most trials it holds, the epoch of its next rung, and its number of halvings left."""
+    """A bracket of HyperBand: its maximum number of trials, its next rung's epoch, and its number of halvings left."""
 
     def __init__(self, size: int, rung: int, halvings: int) -> None:
         self.size, self.rung, self.halvings = size, rung, halvings
@@ -261,4 +262,4 @@ def rule_of(rules: Experiment, brackets: int) -> Rule:
         return HyperBand(rules)
     if rules.scheduler == "fifo":
         return Fifo()
-    raise ValueError(f"scheduler {rules.scheduler} cannot be replayed")
+    raise ValueError(f"scheduler {rules.scheduler} cannot be replayed; asha, median, hyperband and fifo can")

@@ -92,7 +92,7 @@ class Space:
 
     @cached_property
     def declared(self) -> dict[str, Any]:
-        """The params; a constant that pbt changes is a choice with one value."""
+        """The params, in which each constant that pbt may change is replaced by a choice with that one value."""
         starts = {name: self.params[name] for name in self.mutable if parameters.is_constant(self.params[name])}
         return {**self.params, **{name: domains.choice([value]) for name, value in starts.items()}}
 
@@ -103,12 +103,12 @@ class Space:
 
     @cached_property
     def encoded(self) -> dict[str, Any]:
-        """The searched params as a searcher gets them: conditional ones with all branches (see `parameters.encode`)."""
+        """The searched parameters as a searcher gets them, with all branches of conditional ones."""
         return parameters.encode(self.declared)
 
     @cached_property
     def constants(self) -> dict[str, Any]:
-        """The constants among the declared parameters, which every trial gets."""
+        """The constants that every trial gets, without those that pbt may change."""
         return parameters.constants(self.declared)
 
     @cached_property

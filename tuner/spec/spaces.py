@@ -24,12 +24,12 @@ from tuner.spec.space import Space
 from tuner.training.task import Task
 
 NOT_THE_USERS = ("<", str(Path(__file__).parent.parent) + os.sep, os.path.dirname(os.__file__) + os.sep)
-FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTILINE)  # of Python's tracebacks
-MOST_TRACEBACK = 100_000  # characters of a printed traceback that are read, from its end
+FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTILINE)  # a frame in a Python traceback
+MOST_TRACEBACK = 100_000  # maximum characters of a printed traceback that are read, from its end
 
-MOST_MESSAGE = 300  # characters of a user's error that a line quotes
+MOST_MESSAGE = 300  # maximum characters of a user's error that an error text quotes
 
-WITH_SWEEPS = "tuner.integrations.wandb"  # a file that imports it may declare its space as a sweep
+WITH_SWEEPS = "tuner.integrations.wandb"  # a space file that imports this module may declare its space as a W&B sweep
 MAIN = "__main__"  # a space that is defined in a script or a notebook is named `__main__:VARIABLE`
 
 
@@ -48,7 +48,7 @@ class LoadedSpace:
 
     @property
     def label(self) -> str:
-        """A short name, with which the names of its experiments begin."""
+        """The space's short name, with which the names of its experiments begin."""
         if is_live(self.name):
             script = self.path or getattr(sys.modules[MAIN], "__file__", None)
             return Path(script).stem.strip("_") if script else "notebook"
@@ -56,7 +56,7 @@ class LoadedSpace:
 
 
 def list_spaces() -> dict[str, str]:
-    """Name -> first line of the docstring, for `search_spaces/*.py` but files that begin with `_`; imports none."""
+    """Name -> first docstring line of each file in `search_spaces/`, except names that begin with `_`; imports none."""
     files = sorted(path for path in _folder().glob("*.py") if not path.name.startswith("_"))
     return {path.stem: _about(path) for path in files}
 
@@ -73,7 +73,7 @@ def split_path(name: str) -> tuple[str, str]:
 
 
 def is_live(name: str) -> bool:
-    """Whether a space was defined in a script or notebook, so that only that program can give it."""
+    """Whether a space was defined in a script or notebook, so that only that program can use it."""
     return name.partition(":")[0] == MAIN
 
 
@@ -184,7 +184,7 @@ def _about(path: Path) -> str:
         return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
     except SyntaxError as error:
         return f"(does not parse: {error.msg}, line {error.lineno})"
-    except ValueError as error:  # a null byte, in Python before 3.11.4
+    except ValueError as error:  # Python before 3.11.4 raises it for a null byte
         return f"(does not parse: {error})"
 
 
@@ -211,8 +211,8 @@ def _import_module(module_name: str, asked: str) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    # The module's name contains a digest of the path and the file: one process may load two files of one name, or of
-    # one text, and a file again after a change.
+    # The module's name contains a digest of the path and the text, so that one process can load two files of one name
+    # or of one text, and a file again after a change.
     source = path.read_bytes()
     digest = hashlib.sha256(bytes(path) + source).hexdigest()[:8]
     name = f"tuner_space_{path.stem}_{digest}"
@@ -223,14 +223,14 @@ def _import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # for the modules beside the file; a worker gets the same paths
+        sys.path.append(str(path.parent))  # to import modules beside the file; workers get these paths too
     try:
         with imported(path):
-            # Compiled here, because the loader may run a stale file of __pycache__ with other code.
+            # The text is compiled here, because the module's loader may run a stale file of __pycache__.
             code = compile(source, str(path), "exec", dont_inherit=True)
             exec(code, module.__dict__)
             if not hasattr(module, "space") and WITH_SWEEPS in map(_module_name, vars(module).values()):
-                # W&B's scripts declare their sweep under `if __name__ == "__main__":`.
+                # W&B's scripts declare their sweep under `if __name__ == "__main__":`, so such a file runs twice.
                 exec(code, {**module.__dict__, "__name__": MAIN})
     except Declared as declared:
         module.space = declared.space  # type: ignore[attr-defined]
@@ -249,7 +249,7 @@ def _where(error: BaseException, path: Path | None = None) -> str:
     if isinstance(error, SyntaxError):
         place = f" ({error.filename}, line {error.lineno})" if error.lineno else ""
         return f"does not parse: {error.msg}{place}"
-    if isinstance(error, ValueError) and "null bytes" in str(error):  # no SyntaxError before Python 3.11.4
+    if isinstance(error, ValueError) and "null bytes" in str(error):  # Python before 3.11.4 raises it
         return f"does not parse: {error}"
     return f"does not import: {with_line(with_place(error), path)}{_advice(error)}"
 
@@ -270,7 +270,7 @@ def _advice(error: BaseException) -> str:
 
 def place_of(function: object) -> str:
     """` (file, line 7)`, where the user's code defines a function; empty for other functions."""
-    while hasattr(function, "func"):  # functools.partial
+    while hasattr(function, "func"):  # unwraps functools.partial
         function = function.func
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
     if code is None or _is_foreign(code.co_filename):
@@ -279,7 +279,7 @@ def place_of(function: object) -> str:
 
 
 def line_written(path: Path | None, name: str, call: str = "") -> str:
-    """`line 7`, the last in a file that names a key of a dict or, with `call`, an argument of that call; else empty."""
+    """`line 7`: a file's last line with this name as a dict's key or, with `call`, as an argument of it; else empty."""
     lines: list[int] = []
     with contextlib.suppress(OSError, SyntaxError, ValueError):
         for node in ast.walk(ast.parse(path.read_text())) if path else ():
@@ -298,7 +298,7 @@ def with_line(text: str, path: Path | None) -> str:
 
 
 def metric_option(space: LoadedSpace, metric: str) -> str:
-    """Where a search has its metric from: `metric='loss' (my_space.py, line 7)` of the Space, or `--metric loss`."""
+    """Names the source of a search's metric: `metric='loss' (my_space.py, line 7)` of the Space, or `--metric loss`."""
     if metric != space.space.metric:
         return f"--metric {metric}"
     line = line_written(space.path, "metric", "Space")
@@ -312,13 +312,13 @@ def with_place(error: BaseException) -> str:
 
 
 def said(error: BaseException) -> str:
-    """The message of an error in one line of at most MOST_MESSAGE characters."""
+    """The message of an error in one line, cut after MOST_MESSAGE characters."""
     message = " ".join(str(error).split())
     return message if len(message) <= MOST_MESSAGE else f"{message[:MOST_MESSAGE]} ..."
 
 
 def _unexpected(error: BaseException) -> str:
-    """The text for an argument that Space, Task or a class of the data does not have; empty for other errors."""
+    """The text for a missing argument of Space or Task, or an unknown one of these or a data class; else empty."""
     missing = re.match(r"(Space|Task)\.__init__\(\) missing \d+ required [\w\s-]*arguments?: (.+)", str(error))
     if missing:
         return (
@@ -344,7 +344,7 @@ def place_in(printed: str) -> str:
 def users_place(frames: Iterable[tuple[str, object]]) -> str:
     """` (file, line 12)` of the last frame in the user's code; empty if there is none.
 
-    Frames of this package, of Python's own modules and of installed packages are left out.
+    Frames of tuner, of Python's own modules and of installed packages are left out.
     """
     theirs = [(file, line) for file, line in frames if not _is_foreign(file)]
     return f" ({theirs[-1][0]}, line {theirs[-1][1]})" if theirs else ""

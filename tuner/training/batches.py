@@ -14,7 +14,8 @@ from tuner.training.data import Arrays, Part
 from tuner.training.loader import LoadedExamples
 from tuner.training.task import Task
 
-CHUNK_VALUES = 2**20  # prepared input values per chunk, 341 CIFAR images; 6 times as many take twice the time per image
+# Prepared input values per chunk: 341 CIFAR images. A chunk of 6 times as many takes twice the time per image.
+CHUNK_VALUES = 2**20
 
 
 class Examples(Protocol):
@@ -30,7 +31,7 @@ class Examples(Protocol):
 
     @property
     def chunk_length(self) -> int:
-        """How many examples are efficient to read at once, independent of the batch size; at least 1."""
+        """How many examples are efficient to read at once, whatever the batch size; at least 1."""
 
     def batches(
         self, order: Tensor, batch_size: int, memory_format: torch.memory_format
@@ -42,13 +43,13 @@ class Examples(Protocol):
         """
 
     def close(self) -> None:
-        """Ends the loader processes of these examples, if there are any; may be called twice."""
+        """Ends the loader processes that read these examples, if there are any; may be called twice."""
 
 
 def examples_of(part: Part, task: Task, device: torch.device) -> Examples:
-    """Prepares a part for reading; raises a ValueError if it is empty, a DataError if its first item is unreadable."""
+    """Prepares a part for reading; raises ValueError if it is empty, DataError if its first example is unreadable."""
     if len(part) == 0:
-        raise ValueError("a part of the data has no examples: give it at least one")
+        raise ValueError("the training, validation or test part of the data has no examples: give it at least one")
     if isinstance(part, Arrays):
         return ArrayExamples(part, task.prepare, device)
     return LoadedExamples(part, task.prepare, device)
@@ -57,7 +58,7 @@ def examples_of(part: Part, task: Task, device: torch.device) -> Examples:
 class ArrayExamples:
     """Reads arrays in memory, many examples at once; never writes to the arrays.
 
-    On a CPU, `inputs` and `targets` are views of the arrays. Elsewhere they are copies of the stored data, which can be
+    On a CPU, `inputs` and `targets` are views of the arrays. On a GPU they are copies of the stored data, which can be
     much smaller than the prepared inputs: CIFAR-10 takes 0.15 GB as stored, and 7.5 GB as floats of 112 x 112.
     """
 
@@ -80,7 +81,7 @@ class ArrayExamples:
     def chunks(self, order: Tensor, length: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields copies of the inputs, with `prepare` applied, and of the targets.
 
-        The copies have `length` examples each, in the order of the indices; the last one may be smaller.
+        Each chunk has `length` examples, in the order of the indices; the last chunk may be smaller.
         """
         for rows in torch.split(order.to(self.inputs.device), length):
             inputs = self.inputs.index_select(0, rows)
@@ -89,7 +90,7 @@ class ArrayExamples:
     def batches(
         self, order: Tensor, batch_size: int, memory_format: torch.memory_format
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields batches as views of chunks; to gather each batch alone would add 9 us to a training step of 460 us."""
+        """Yields batches as views of chunks; copying each batch alone would add 9 us to a training step of 460 us."""
         length = max(1, self.chunk_length // batch_size) * batch_size
         for inputs, targets in self.chunks(order, length):
             inputs = inputs.contiguous(memory_format=memory_format)
@@ -100,7 +101,7 @@ class ArrayExamples:
 
 
 def read_only_view(array: np.ndarray) -> Tensor:
-    """The array as a tensor without a copy. Suppresses torch's warning about read-only arrays: nothing writes to it."""
+    """Returns an array as a tensor without a copy or torch's warning about read-only arrays: nothing writes to it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)

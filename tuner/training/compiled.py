@@ -1,4 +1,4 @@
-"""Applies `torch.compile` to a network, an option of a task."""
+"""Applies `torch.compile` to a network, as `Task.compile` requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def compiled(network: nn.Module, device: torch.device) -> nn.Module:
             raise RuntimeError(
                 "Task.compile needs a C++ compiler on a CPU: install g++, or leave out compile=True"
             ) from None
-    # A trial has few CPUs, and separate compiler processes would stay alive beside it.
+    # Compiles in this process: a trial has few CPUs, and separate compiler processes would stay alive beside it.
     torch._inductor.config.compile_threads = 1
     network_: nn.Module = torch.compile(network)  # type: ignore[assignment]
     return network_

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tuner.training.batches import Examples
 
-SMALL_CONVOLUTION = 1_500_000  # multiply-adds per batch up to which a model's largest convolution counts as small
+SMALL_CONVOLUTION = 1_500_000  # multiply-adds per batch, up to which a model's largest convolution is small
 
 
 def small_convolutions(model: nn.Module, examples: Examples, batch_size: int) -> bool:
@@ -45,7 +45,7 @@ def small_convolutions(model: nn.Module, examples: Examples, batch_size: int) ->
 
 @contextmanager
 def onednn(enabled: bool) -> Iterator[None]:
-    """Switches oneDNN off inside the context unless `enabled`; restores it afterwards for the process's next trial."""
+    """Switches oneDNN off in the `with` block unless `enabled`; restores it afterwards for the process's next trial."""
     before = bool(torch.backends.mkldnn.enabled)
     torch.backends.mkldnn.enabled = before and enabled  # type: ignore[assignment]
     try:

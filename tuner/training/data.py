@@ -1,4 +1,4 @@
-"""The data that a trial trains on: examples in memory or in files, split into training, validation and test parts."""
+"""The data that a trial trains on, in memory, files or a dataset: its training, validation and test parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class DataError(ValueError):
-    """The data is missing, damaged, changed or of an unsuitable form; the text says which data, and what to do."""
+    """The data is missing, damaged, changed, unreadable or unsuitable; the text says which data, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Files:
         paths: array of shape (N,) with paths as bytes (`os.fsencode`). All trials of a node share one array in
             memory; a list of a million strings would be copied into each trial.
         targets: array of shape (N,) or (N, ...).
-        decode: `decode(path) -> array` returns one stored input, such as uint8 of shape (3, H, W). All inputs need
-            the same shape and dtype. It runs in the trial's loader processes, and once in the trial's own. An
-            exception in it fails the trial, with an error that names the file.
+        decode: `decode(path) -> array` returns one stored input, such as uint8 of shape (3, H, W). All inputs need the
+            same shape and dtype. It runs in the trial's loader processes, and once per part in the trial's own process.
+            An exception in it fails the trial, with an error that names the file.
     """
 
     paths: np.ndarray
@@ -77,10 +77,10 @@ class Files:
 
 @dataclass(frozen=True)
 class Mapped:
-    """Examples that a map-style dataset computes each time, because they are large or random; read like `Files`.
+    """Examples that a map-style dataset computes at each read, because they are large or random; read like `Files`.
 
     Args:
-        dataset: has `__getitem__`; each item is an input and its target.
+        dataset: has `__getitem__`; each item has an input and its target.
         rows: array of shape (N,) with the indices of the examples in the dataset.
         read: turns an item into its input and target as arrays.
     """
@@ -109,7 +109,7 @@ Part = Arrays | Files | Mapped
 
 
 def read_examples(part: Files | Mapped, rows: Iterable[int]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Reads examples in this process: the inputs, all of one shape, and an array of the targets.
+    """Reads examples in this process; returns a list of the inputs, all of one shape, and an array of the targets.
 
     Raises:
         DataError: an example cannot be read, or the shape of its input or target differs from the first one's.
@@ -126,8 +126,8 @@ def read_examples(part: Files | Mapped, rows: Iterable[int]) -> tuple[list[np.nd
             here = f"{value.shape} and {np.shape(target)}"
             there = f"{inputs[0].shape} and {np.shape(targets[0])}"
             raise DataError(
-                f"{part.called(row)} beside others: its input and target have the shapes {here}, those of another "
-                f"example {there}; give all examples the same shapes (resize, crop or pad them)"
+                f"{part.called(row)} with others: its input and target have the shapes {here}, another example's have "
+                f"{there}; give all examples the same shapes (resize, crop or pad them)"
             )
         inputs.append(value)
         targets.append(target)
@@ -139,12 +139,12 @@ class Splits:
     """A data set as a space's `data` function returns it.
 
     Each part is `Arrays`, `Files`, a pair (inputs, targets) of numpy arrays or torch tensors, a map-style torch or
-    Hugging Face dataset whose items are an input and its target, or a DataLoader, whose dataset is taken.
+    Hugging Face dataset whose items are an input and its target, or a DataLoader, of which only the dataset is used.
 
     Args:
         train: the training part.
-        validation: the part on which every report is measured. If it is None, a random part of `train`, drawn by the
-            seed, becomes the validation part.
+        validation: the part on which every report is measured. If it is None, a random part of `train`, drawn with the
+            experiment's seed, becomes the validation part.
         test: the part on which the best trial is evaluated, once, at the end of the search; None = no test part.
         source: where the examples come from; recorded in experiment.json.
         constants: values that depend on the data, such as the number of classes. The task's other functions
@@ -162,9 +162,9 @@ class Splits:
 
 
 def hold_out(splits: Splits, *, fraction: float, seed: int) -> Splits:
-    """Moves `fraction` of the training part, drawn by `seed`, to a validation part, unless there already is one.
+    """Makes a `fraction` of the training part, drawn with `seed`, the validation part, unless there already is one.
 
-    The same seed gives the same parts, so that the figures of all trials of an experiment can be compared.
+    The same seed gives the same parts, so that the metrics of all trials of an experiment can be compared.
     """
     if splits.validation is not None:
         return splits

@@ -1,4 +1,4 @@
-"""Delays the import of torch's compiler, which eager training does not need: 1.1 s in each process.
+"""Delays the import of torch's compiler: it takes 1.1 s in each process, and eager training does not need it.
 
 A torch optimizer imports `torch._dynamo` when it is built (torch 2.9 to 2.15). It uses only two functions of it, which
 do nothing in eager code. `import_compiler_late` replaces the module by a stand-in with these two functions. Any other
@@ -37,13 +37,13 @@ class StandIn(ModuleType):
         return fn
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__path__":  # code that inspects all modules needs no compiler
+        if name.startswith("__") and name != "__path__":  # code that only inspects modules needs no compiler
             raise AttributeError(name)
         return getattr(compiler(), name)
 
 
 def compiler() -> ModuleType:
-    """The real `torch._dynamo`; imports it if needed."""
+    """Returns the real `torch._dynamo`; imports it if needed."""
     if isinstance(sys.modules.get(NAME), StandIn):
         del sys.modules[NAME]
     return importlib.import_module(NAME)

@@ -29,13 +29,13 @@ from tuner.training.usage import Usage, of_workers
 
 logger = logging.getLogger(__name__)
 RankResult = tuple[int, Any, BaseException | None]  # rank, return value, error (None if the call succeeded)
-JOIN_TIMEOUT = datetime.timedelta(seconds=60)  # until all processes must have connected
-ECHO_S = 5.0  # how long to wait for the original error of another process, see `is_echo`
+JOIN_TIMEOUT = datetime.timedelta(seconds=60)  # all processes of a group must connect within this time
+ECHO_S = 5.0  # seconds to wait for the original error of another process, see `is_echo`
 SIOCGIFADDR = 0x8915  # Linux ioctl that returns the address of a network interface
 
 
 class GroupOutOfMemoryError(RuntimeError):
-    """A process of a group ran out of memory; it trains on `size` examples at once, and fewer may fit."""
+    """A process of a group ran out of memory; it trained on `size` examples at once, and fewer may fit."""
 
     def __init__(self, text: str, size: int) -> None:
         super().__init__(text)
@@ -64,7 +64,7 @@ class Member:
         self.training: Training | None = None
 
     def listen(self, host: str) -> int:
-        """Opens a port for the group, at this address only, and returns its number. Called in rank 0 only."""
+        """Opens a port for the group, only at the address `host`; returns the port's number. Called in rank 0 only."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, 0), family=family)  # TCPStore itself would listen on all interfaces
         port = int(listener.getsockname()[1])
@@ -84,8 +84,8 @@ class Member:
 
         Args:
             host, port: the address at which rank 0 listens.
-            address: this process's own address in the network of the group. gloo and nccl must use the interface
-                with this address; by themselves they would choose one by the host's name, or the first one.
+            address: this process's own address in the network of the group. gloo and nccl must use the interface with
+                this address; by themselves they would choose the one of the host's name, or the first one.
         """
         interface = interface_of(address)
         if interface:
@@ -100,7 +100,7 @@ class Member:
 
         Args:
             state: bytes that torch.save wrote of a dictionary with the key `training`; None = start at epoch 0.
-            limit: the most examples that may be trained on at once; None = the state's limit, or no limit.
+            limit: the most examples that may be trained on at once; None = the limit saved in the state, if any.
         """
         self.end()
         whole = replace(spec, strategy="ddp", num_workers=self.num_workers)
@@ -132,7 +132,7 @@ class Member:
             raise GroupOutOfMemoryError(str(error), size) from None
 
     def state(self, **others: Any) -> bytes:
-        """The training's state, with `others` beside it, as bytes written by torch.save; rank 0's serves all ranks."""
+        """Returns what torch.save writes of the training's state and `others`, as bytes; rank 0's serves all ranks."""
         assert self.training is not None
         saved = io.BytesIO()
         torch.save({"training": self.training.state_dict(), **others}, saved)
@@ -187,12 +187,12 @@ class Group:
         return report
 
     def state(self, **others: Any) -> bytes:
-        """The state of rank 0, with `others` beside it, as bytes written by torch.save; kept for a restart."""
+        """Returns what torch.save writes of rank 0's state and `others`, as bytes, and keeps it for a restart."""
         self.saved = self.call_first("state", **others)
         return self.saved
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
-        """Calls a method of every `Member`; adds task and splits to `begin`. Returns or raises what `gathered` does."""
+        """Calls a method of every `Member`, adds task and splits to `begin`; returns or raises what `gathered` does."""
         raise NotImplementedError
 
     def call_first(self, method: str, **named: Any) -> Any:

@@ -47,7 +47,7 @@ class Processes(Group):
             arguments = (theirs, self.source, rank, self.num_workers, self.num_threads, device)
             process = context.Process(target=run_calls, args=arguments, daemon=True)
             process.start()
-            theirs.close()  # else this process would not notice the end of the other
+            theirs.close()  # while it is open here, a read would not notice the other process's end
             self.processes.append(process)
             self.pipes.append(pipe)
         host = "127.0.0.1"
@@ -86,7 +86,7 @@ class Processes(Group):
     def close(self) -> None:
         """Kills the processes."""
         for process, pipe in zip(self.processes, self.pipes, strict=True):
-            process.kill()  # they have nothing to save
+            process.kill()  # these processes have nothing to save
             process.join()
             pipe.close()
         self.processes, self.pipes = [], []

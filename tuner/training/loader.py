@@ -14,7 +14,7 @@ from tuner.training.data import DataError, Files, Mapped, read_examples
 from tuner.training.streams import kept_streams, reseed
 
 Decoded = tuple[Tensor, Tensor] | DataError
-Batch = tuple[int, list[int]]  # a key of the epoch's order, and the indices of the examples
+Batch = tuple[int, list[int]]  # a checksum of the epoch's order, and the indices of the batch's examples
 
 
 class LoadedExamples:
@@ -40,7 +40,7 @@ class LoadedExamples:
 
     @property
     def chunk_length(self) -> int:
-        """1: a loader process decodes a whole batch alone. A larger batch would leave the other processes idle."""
+        """1, as a loader process decodes a whole batch alone: a larger batch would leave the other processes idle."""
         return 1
 
     def batches(
@@ -58,10 +58,10 @@ class LoadedExamples:
             yield inputs.contiguous(memory_format=memory_format), targets
 
     def started(self) -> DataLoader[Decoded]:
-        """Builds the loader. Its processes start at the first read; each epoch reads the current content of `order`."""
+        """Builds the loader. Its processes start at the first read; each epoch reads the batches then in `order`."""
         return DataLoader(
             self.decoder,
-            sampler=self.order,  # read anew each epoch
+            sampler=self.order,  # the loader reads this list at the start of each epoch
             batch_size=None,  # each item of `order` is a batch
             num_workers=max(1, torch.get_num_threads()),
             pin_memory=self.device.type == "cuda",
@@ -69,13 +69,13 @@ class LoadedExamples:
             # A forked process starts in 12 ms; a spawned one needs seconds to import torch. Forking also works with
             # a `decode` function that cannot be pickled. The process never touches the device.
             multiprocessing_context="fork",
-            # Without its own generator a loader draws from torch's global stream, and the figures would depend on
+            # Without its own generator, a loader draws from torch's global stream. The metrics would then depend on
             # whether examples are in memory or in files.
             generator=torch.Generator(),
         )
 
     def close(self) -> None:
-        """Ends the loader processes now. Garbage collection would be too late: a Ray worker trains further trials."""
+        """Ends the loader processes now. Garbage collection would be too late: a Ray worker trains several trials."""
         iterator = self.loader._iterator if self.loader is not None else None
         self.loader = None
         if iterator is not None:
@@ -83,13 +83,13 @@ class LoadedExamples:
 
 
 class Decoder(Dataset[Decoded]):
-    """Turns a batch of indices into a batch of tensors, in a loader process; the trial's process reads the sample."""
+    """Turns a batch of indices into a batch of tensors, in a loader process; for the sample, in the trial's process."""
 
     def __init__(self, part: Files | Mapped) -> None:
         self.part = part
 
     def __getitem__(self, batch: Batch) -> Decoded:
-        """The inputs and targets of these examples. Returns a DataError, since a raised one arrives as a traceback."""
+        """Returns the inputs and targets of a batch, or a DataError, since a raised one would arrive as a traceback."""
         key, rows = batch
         # A dataset may draw random numbers, for example to augment. Seeded by the epoch's order and the batch's first
         # index, they depend neither on the number of processes nor on a resume.

@@ -67,7 +67,7 @@ class Training:
         worker: Worker = SINGLE,
     ) -> None:
         if splits.validation is None:
-            raise ValueError("the splits have no validation part: take one with hold_out first")
+            raise ValueError("the splits have no validation part: make one with tuner.training.data.hold_out")
         if on_oom not in ("shrink", "fail"):
             raise ValueError(f"on_oom is {on_oom!r}: give shrink or fail")
         if not task.compile:
@@ -121,7 +121,7 @@ class Training:
         )
 
     def choose_measures(self) -> None:
-        """Sets the loss that training minimizes and the metrics of the validation part."""
+        """Sets the loss that training minimizes, and the loss and metrics that evaluation computes."""
         loss, training_loss = self.task.loss or nn.functional.cross_entropy, self.task.training_loss
         minimised = (lambda outputs, targets: training_loss(outputs, targets, self.config)) if training_loss else loss
         self.training_loss = self.strategy.measure(minimised)
@@ -163,7 +163,7 @@ class Training:
         reseed(self.seed, epoch=self.epoch + 1)
         order = torch.randperm(len(self.train_examples))  # the same in every process: all have the same seed here
         if self.worker.rank:
-            reseed(self.seed, epoch=self.epoch + 1, rank=self.worker.rank)  # else ranks would share dropout masks
+            reseed(self.seed, epoch=self.epoch + 1, rank=self.worker.rank)  # else ranks draw the same dropout masks
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         self.network.train()
         batches = self.strategy.batches(self.train_examples, order, self.batch_size, self.train_format)
@@ -174,7 +174,7 @@ class Training:
             self.schedule.step()
         self.epoch += 1
         self.strategy.equalise(self.model)
-        return float(self.strategy.total(total)) / len(self.train_examples)  # read once: reading waits for the device
+        return float(self.strategy.total(total)) / len(self.train_examples)  # one read, which waits for the device
 
     def train_step(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Updates the parameters once; returns the mean loss of this process's part of a batch, on the device."""
@@ -190,10 +190,10 @@ class Training:
             inputs = self.task.augment(inputs)
         self.streams.note()
         work = partial(gradients_in_parts, self.mean_loss, self.backward, inputs, targets, self.strategy.accumulating)
-        return self.train_fit(work, targets.shape[0], self.undo)  # this and `note` cost 5 us; a small step 460 us
+        return self.train_fit(work, targets.shape[0], self.undo)  # `Fit` and `note` cost 5 us of a small step's 460 us
 
     def undo(self) -> None:
-        """Undoes a failed attempt to compute gradients; buffers, Python's and numpy's random streams stay changed."""
+        """Undoes a failed attempt to compute gradients, except in buffers and Python's and numpy's random streams."""
         self.drop_gradients()
         self.streams.put_back()
         if self.train_fit.limit is None:
@@ -230,7 +230,7 @@ class Training:
         return dict(zip(self.measures, means.tolist(), strict=True))
 
     def state_dict(self) -> dict[str, Any]:
-        """The state from which `load_state_dict` continues bit for bit. As in torch, its tensors are not copies."""
+        """The state from which `load_state_dict` continues exactly. As in torch, its tensors are not copies."""
         return {
             "epoch": self.epoch,
             "max_epochs": self.max_epochs,
@@ -245,7 +245,7 @@ class Training:
         """Steps the schedule, which must be new, `epochs` times; returns the learning rate of each parameter group."""
         assert self.schedule is not None
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # torch: the optimizer has not stepped
+            warnings.simplefilter("ignore", UserWarning)  # torch warns that the optimizer has not stepped yet
             for _ in range(epochs):
                 self.schedule.step()
         return [group["lr"] for group in self.optimizer.param_groups]
@@ -258,14 +258,14 @@ class Training:
                 another trial, but with a new learning rate, for example.
         """
         groups = self.optimizer.param_groups
-        # A schedule may depend on the number of epochs. If a resume has changed it, the schedule continues as if the
-        # search had had this many epochs from the start. A schedule that only counts epochs continues unchanged.
+        # A schedule may depend on the number of epochs. If a resume has changed that number, the schedule continues as
+        # if the search had had the new number from the start. A schedule that only counts epochs continues unchanged.
         laid_anew = self.schedule is not None and state["max_epochs"] != self.max_epochs
         rates = self.rates_after(state["epoch"]) if laid_anew else []
         kept = [{name: group[name] for name in keep if name in group} for group in groups]
         self.epoch = state["epoch"]
         self.model.load_state_dict(state["model"])
-        # A copy, because torch keeps references to the tensors of an optimizer state that need no conversion.
+        # A copy, because `load_state_dict` keeps references to the tensors of a state that it need not convert.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         for group, options in zip(self.optimizer.param_groups, kept, strict=True):
             group.update(options)
@@ -278,7 +278,7 @@ class Training:
 
 
 def as_measure(metric: Callable[[Any, Tensor], Any]) -> Callable[[Any, Tensor], Tensor]:
-    """Wraps a metric: a number, or a tensor with one value, becomes a tensor without dimensions."""
+    """Wraps a metric so that a number, or a tensor with one value, becomes a tensor without dimensions."""
 
     def measure(outputs: Any, targets: Tensor) -> Tensor:
         value = metric(outputs, targets)
@@ -290,7 +290,7 @@ def as_measure(metric: Callable[[Any, Tensor], Any]) -> Callable[[Any, Tensor], 
 
 
 def checked_batch_size(value: object) -> int:
-    """The batch size as an int (searchers may propose numpy integers); raises a ValueError unless it is at least 1."""
+    """The batch size as an int (searchers may propose numpy integers); raises ValueError unless an integer >= 1."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         kind = (
             ", a float: tune.randint(8, 33) or tune.choice([8, 16]) gives integers" if isinstance(value, float) else ""

@@ -8,11 +8,12 @@ the model at once, is halved when memory runs out. The following holds:
 * A repeated step starts from the same state of torch's random streams as the failed attempt. So a step that was
   shrunk to a micro-batch equals, bit for bit on a CPU, a step that had this micro-batch from the start.
 * Dropout masks differ from those of the whole batch, because each part draws its own.
-* The random streams of Python and numpy are not restored: saving them takes 34 us, torch's 1 us, a small step 460 us.
+* The random streams of Python and numpy are not restored. Saving them takes 34 us (torch's: 1 us) of a small step's 460
+  us.
 * Buffers keep what a failed attempt wrote: the running statistics of batch norm count these examples twice.
 * Augmentation happens before the first attempt, and is not repeated.
 * If the optimizer's state does not fit, the trial fails, because no smaller micro-batch would help.
-* With ddp, evaluation shrinks as described, but training does not: `Group` restarts all processes.
+* With ddp, evaluation shrinks as described, but training does not: `Group` restarts all processes with half the size.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Fit:
         """Returns `work(size)`. If memory runs out, calls `undo()` and tries half the size, which later calls keep.
 
         Raises:
-            RuntimeError: memory ran out with a single example or with `shrink` False. Other errors of `work` pass.
+            RuntimeError: memory ran out with a single example or with `shrink` False. `work` may raise others.
         """
         while True:
             size = self.size(num_examples)
@@ -63,7 +64,7 @@ class Fit:
                 if size == 1 or not self.shrink or not is_out_of_memory(error):
                     raise
                 logger.warning("%s of %d examples at once: %s", self.what, size, str(error).partition("\n")[0])
-            # Outside the `except`: there, the exception keeps the failed attempt's frames and tensors alive.
+            # Not in the `except` block, where the exception keeps the failed attempt's frames and tensors alive.
             undo()
             self.limit = size // 2
             logger.warning("%s continues with %d examples at once", self.what, self.limit)
@@ -106,7 +107,7 @@ def sums_in_parts(
     targets: Tensor,
     size: int,
 ) -> Tensor:
-    """The sum of each measure over the examples, computed `size` at a time, with shape (measures,).
+    """The sum of each measure over the examples, computed `size` at a time; one sum per measure.
 
     Args:
         measures: functions that return a mean over examples.

@@ -1,7 +1,7 @@
-"""Strategies: how a training uses several processes or devices. The code of a model stays single-device.
+"""Strategies: how a training uses several processes or devices. A model is written for one device.
 
-A strategy places the model on devices, wraps it for training, and selects the examples of this process. It weights a
-loss, completes gradients, sums over processes, and computes a loss on the right device. `Training` calls it.
+A strategy places the model on devices, wraps it for training, and selects the examples of this process. It weights
+losses, combines the processes' gradients and sums, and computes a loss on the right device. `Training` calls it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Worker:
 
     Args:
         strategy: single, ddp, dp, model or pipeline.
-        rank: of this process, from 0.
+        rank: this process's number in the trial, from 0.
         num_workers: number of processes of the trial; more than 1 only with ddp.
         num_devices: number of devices that this process uses; more than 1 only with dp, model and pipeline.
     """
@@ -42,7 +42,7 @@ class Worker:
     num_devices: int = 1
 
     def devices(self, first: str) -> list[torch.device]:
-        """Returns this process's devices: `first` if it uses one, else the first GPUs, or as many times the CPU."""
+        """Returns this process's devices: `first` if it uses one, else GPUs from index 0, or the CPU, repeated."""
         device = torch.device(first)
         if device.type == "cuda" and self.num_devices > 1:
             return [torch.device("cuda", index) for index in range(self.num_devices)]
@@ -50,7 +50,7 @@ class Worker:
 
 
 class Single:
-    """Trains in one process on one device."""
+    """Trains in one process on one device. Its docstrings also describe subclasses that use several."""
 
     shrinks = True  # whether this process itself computes a batch in parts, if the batch does not fit in memory
 
@@ -86,17 +86,17 @@ class Single:
         return nullcontext()
 
     def complete_gradients(self, parameters: list[nn.Parameter]) -> None:
-        """Completes the gradients before the optimizer's step, once this process has computed its own."""
+        """With several processes, averages gradients that the backward pass has not averaged, before a step."""
 
     def total(self, sums: Tensor) -> Tensor:
         """Adds up sums over all processes."""
         return sums
 
     def equalise(self, model: nn.Module) -> None:
-        """Copies the buffers of rank 0's model to the other processes, after an epoch of training."""
+        """With several processes, copies the buffers of rank 0's model to all, after an epoch of training."""
 
     def measure(self, measure: Measure) -> Measure:
-        """Wraps a loss or metric: it accepts outputs on the network's last device, and its value is on the first."""
+        """Wraps a loss or metric: it takes outputs on the network's last device and returns its value on the first."""
         return measure
 
 
@@ -113,12 +113,12 @@ class DistributedDataParallel(Single):
 
     weight = 1.0  # weight of the loss on this process's part of the current batch
     closing = False  # whether the current batch is too small for every process to get a part
-    shrinks = False  # the other processes wait in a collective call: `tuner.training.group` restarts all of them
+    shrinks = False  # the others wait in a collective call, so `tuner.training.group` restarts all processes
 
     def networks(self, model: nn.Module) -> tuple[nn.Module, nn.Module]:
         device_ids = self.devices if self.devices[0].type == "cuda" else None
         with warnings.catch_warnings():
-            # torch 2.15 renamed this argument; torch 2.9 does not know the new name.
+            # torch 2.15 renamed `broadcast_buffers`; torch 2.9 does not know the new name.
             warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
             self.network = nn.parallel.DistributedDataParallel(
                 model, device_ids=device_ids, broadcast_buffers=False, gradient_as_bucket_view=True
@@ -239,7 +239,7 @@ class ModelParallel(Single):
 
 
 class Pipeline(ModelParallel):
-    """Trains as ModelParallel does, but with several micro-batches in flight, so that its GPUs compute at once."""
+    """Trains as ModelParallel does, but with several micro-batches in flight, so that its GPUs work in parallel."""
 
     @property
     def split_size(self) -> int | None:

@@ -45,7 +45,7 @@ class Bf16(Precision):
     dtype = torch.bfloat16
 
     def forward(self, model: nn.Module, inputs: Tensor) -> Any:
-        # One autocast context per pass: it caches the converted parameters, and a step changes the parameters.
+        # Each pass has its own autocast context: it caches converted parameters, which a step would make wrong.
         with torch.autocast(self.device.type, self.dtype):
             outputs = model(inputs)
         return widened(outputs)
@@ -69,7 +69,7 @@ class Fp16(Bf16):
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         # By default a fused optimizer skips the step itself. But torch 2.15's fused SGD then keeps uninitialized
-        # momentum buffers, and the parameters are NaN one step later. With this flag the scaler skips the step,
+        # momentum buffers, and the parameters are NaN one step later. With this flag False, the scaler skips the step,
         # which costs one wait for the device per step.
         optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
         self.scaler.step(optimizer)
@@ -94,7 +94,7 @@ def precision_named(name: object, device: torch.device) -> Precision:
 
 
 def widened(outputs: Any) -> Any:
-    """Converts bfloat16 and float16 tensors to float32, also in tuples, lists and dicts (but not in subclasses)."""
+    """Converts bfloat16 and float16 tensors to float32, also in tuples, lists and dicts, not in their subclasses."""
     if isinstance(outputs, Tensor):
         return outputs.float() if outputs.dtype in (torch.bfloat16, torch.float16) else outputs
     if type(outputs) in (tuple, list):

@@ -35,9 +35,9 @@ from tuner.training.streams import kept_streams, reseed
 from tuner.training.task import Task
 
 logger = logging.getLogger(__name__)
-# A dataset is read into memory if its inputs take at most this, and at most a tenth of the machine's memory.
+# Maximum bytes of a dataset's inputs for it to be read into memory; a tenth of the machine's memory also limits it.
 LARGEST_BYTES = 2**30
-NUM_LOOKED_AT = 16  # first examples, which are read twice to see whether the dataset draws random numbers
+NUM_LOOKED_AT = 16  # number of first examples that are read twice, to see whether the dataset draws random numbers
 TELL_AFTER_S = 3.0  # expected seconds of reading above which a warning is logged
 TARGETS = ("label", "labels", "target", "targets", "y", "class", "fine_label")  # names of a target column
 SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
@@ -52,7 +52,7 @@ MAP_STYLE = (
 
 
 class UnsuitableData(DataError):
-    """The data function returns something else than data; the text says what it returns and what to return."""
+    """The data function returns something that is not data; the text says what it returns and what to return."""
 
 
 def splits_of(task: Task, data_dir: str, seed: int) -> Splits:
@@ -139,11 +139,11 @@ def as_part(value: Any, classes: bool) -> Part:
 
 
 def arrays(inputs: Any, targets: Any, classes: bool, keep: bool = False) -> Arrays:
-    """Inputs and targets in memory as Arrays; with `keep`, float64 stays float64; may raise a DataError."""
+    """Returns inputs and targets in memory as Arrays; with `keep`, float64 stays float64; may raise a DataError."""
     inputs, targets = array_of(inputs, keep), array_of(targets, keep)
     for name, part in (("inputs", inputs), ("targets", targets)):
         if part.ndim == 0:
-            raise DataError(f"its {name} are one number; give an array with one entry per example")
+            raise DataError(f"its {name} are a single number; give an array with one entry per example")
     if len(inputs) != len(targets):
         raise DataError(f"{len(inputs)} inputs but {len(targets)} targets; give one target per input")
     return Arrays(inputs, targets_of(targets, classes))
@@ -152,8 +152,8 @@ def arrays(inputs: Any, targets: Any, classes: bool, keep: bool = False) -> Arra
 def array_of(value: Any, keep: bool = False) -> np.ndarray:
     """A tensor, array, number, list or PIL image as an array that torch can read.
 
-    Images become (channels, height, width). float64 arrays, numbers and lists become float32, the type of models.
-    Tensors keep their type, as everything does with `keep`.
+    Images become (channels, height, width). Values of type float64 become float32, the type of models, except in
+    tensors or with `keep`.
 
     Raises:
         DataError: it is text, lists of several lengths, or of a type that torch or numpy lacks.
@@ -167,7 +167,7 @@ def array_of(value: Any, keep: bool = False) -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise DataError(f"lists of several lengths ({error}); give all examples the same length") from error
+        raise DataError(f"it has lists of several lengths ({error}); give all examples the same length") from error
     if array.dtype.kind not in "biufc":
         what = "text" if array.dtype.kind in "US" else f"a {type(value).__name__} of {array.dtype}"
         raise DataError(f"{what} cannot become a tensor; give numbers, such as class numbers or token numbers")
@@ -175,7 +175,7 @@ def array_of(value: Any, keep: bool = False) -> np.ndarray:
         array = array[None] if array.ndim == 2 else np.moveaxis(array, -1, 0)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    if any(stride < 0 for stride in array.strides):  # torch cannot read a reversed array
+    if any(stride < 0 for stride in array.strides):  # torch cannot read arrays with negative strides
         array = np.ascontiguousarray(array)
     return array.astype(np.float32) if array.dtype == np.float64 and not keep else array
 
@@ -193,7 +193,7 @@ def item(value: Any, classes: bool) -> tuple[np.ndarray, np.ndarray]:
     """An item of a dataset as its input and target.
 
     Raises:
-        DataError: it is not a pair nor a dictionary of two, its parts are no numbers, or one is a dictionary.
+        DataError: it is neither a pair nor a dictionary of two, its parts are no numbers, or one is a dictionary.
     """
     if isinstance(value, Mapping):
         value = [value[name] for name in _columns(value)]
@@ -201,7 +201,7 @@ def item(value: Any, classes: bool) -> tuple[np.ndarray, np.ndarray]:
         many = f"{len(value)} values" if isinstance(value, (tuple, list)) else f"a {type(value).__name__}"
         raise DataError(f"an item has {many}; give items of two: the input and its target")
     if any(isinstance(part, Mapping) for part in value):
-        raise DataError("an item has a dictionary as input; give one array, and let the model take it apart")
+        raise DataError("an item has a dictionary in it; give arrays, and let the model take the input apart")
     return array_of(value[0]), targets_of(array_of(value[1])[None], classes)[0]
 
 
@@ -216,7 +216,7 @@ def _columns(example: Mapping[str, Any]) -> list[str]:
 
 
 def _stacked_if_small(part: Mapped) -> Part:
-    """The examples as Arrays if they are small and two readings of the first ones agree, else the part itself."""
+    """Returns Arrays if the examples are small and two readings of the first ones agree, else the part itself."""
     if len(part) == 0:
         raise DataError(f"the {type(part.dataset).__name__} is empty; give at least one example")
     started = time.perf_counter()
@@ -234,7 +234,7 @@ def _stacked_if_small(part: Mapped) -> Part:
     all_targets = np.empty((len(part), *targets.shape[1:]), targets.dtype)
     for start in range(0, len(part), 1024):
         rows = range(start, min(start + 1024, len(part)))
-        some, theirs = read_examples(part, [0, *rows])  # beside the first example, whose shape all must have
+        some, theirs = read_examples(part, [0, *rows])  # also the first one: all must have its shape
         stacked[start : rows.stop] = np.stack(some[1:])
         all_targets[start : rows.stop] = theirs[1:]
     return Arrays(stacked, all_targets)
@@ -253,7 +253,7 @@ def _dataset_of(loader: DataLoader[Any]) -> Any:
     """
     if loader.collate_fn is not default_collate:
         raise DataError(
-            "a DataLoader with a collate_fn; give its dataset, and do its work in the dataset or in prepare"
+            "the DataLoader has a collate_fn; give its dataset, and do the work in the dataset or in prepare"
         )
     sampler = loader.sampler
     if isinstance(loader.dataset, IterableDataset):
@@ -262,7 +262,7 @@ def _dataset_of(loader: DataLoader[Any]) -> Any:
         return Subset(loader.dataset, list(sampler.indices))
     if loader.batch_size is None or type(sampler) not in (RandomSampler, SequentialSampler):
         what = f"a DataLoader with a {type(sampler).__name__}"
-        raise DataError(f"{what}; give its dataset, since an epoch takes each example once")
+        raise DataError(f"{what} chooses examples itself; give its dataset, since an epoch takes each example once")
     return loader.dataset
 
 
@@ -273,7 +273,7 @@ def _is_dataset(value: Any) -> bool:
 
 
 def _is_array(value: Any) -> bool:
-    return hasattr(value, "__array__") and hasattr(value, "shape")  # also pandas' frames and series
+    return hasattr(value, "__array__") and hasattr(value, "shape")  # true also for pandas' frames and series
 
 
 def _is_pair(value: Any) -> bool:
@@ -287,7 +287,7 @@ def _is_part(value: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    """What a value is, for an error: `a tuple of 4: ndarray, ndarray, ndarray, ndarray`."""
+    """Describes a value's type for an error text: `a tuple of 4: ndarray, ndarray, ndarray, ndarray`."""
     name = type(value).__name__
     if value is None:
         return "None"
@@ -319,9 +319,9 @@ def _takes_folder(function: Any) -> bool:
     except TypeError:
         pass
     except ValueError:
-        return True  # a built-in function without a signature
+        return True  # a built-in function without a signature gets the folder
     try:
         inspect.signature(function).bind()
     except TypeError:
-        return True  # the call raises what is wrong
+        return True  # takes more arguments: the call will raise a TypeError
     return False

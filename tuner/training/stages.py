@@ -4,8 +4,8 @@ The schedule extends that of PyTorch's model parallel tutorial to any number of 
 micro-batch j, stage i - 1 computes micro-batch j + 1. One process issues the work of all stages, and the GPUs compute
 it in parallel. In the backward pass, autograd uses one thread per device.
 
-`torch.distributed.pipelining` needs less memory for activations, but one process per stage, fixed shapes and split
-checkpoints. Here the loop, checkpoints, gradients and losses are those of one process.
+`torch.distributed.pipelining` needs less memory for activations. But it requires one process per stage, fixed shapes
+and split checkpoints. Here the loop, checkpoints, gradients and losses are those of one process.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Staged(nn.Module):
     """Runs stages one after another, each on its device; the outputs stay on the last device.
 
     Args:
-        stages: modules that take and return one tensor. Without splitting, the last one may return anything that the
-            loss accepts.
+        stages: modules that take and return one tensor. If batches are not split, the last stage may return anything
+            that the loss accepts.
         devices: one device per stage.
         split_size: how many examples go through a stage at once during training; None = the whole batch. Evaluation
             never splits.

@@ -21,8 +21,9 @@ class Task:
     """The functions of one training; from them a trial gets its training loop, checkpoints, exact resume and metrics.
 
     Args:
-        data: `data(data_dir)` returns `Splits`, a pair (train, test), or a data set to train on; `data_dir` is a Path,
-            or None if the user gave no --data-dir. The function may also take no argument.
+        data: `data(data_dir)` returns `Splits`, a pair (train, test), a dict of parts such as `train`, or a data set to
+            train on; `data_dir` is a Path, or None if the user gave no --data-dir. The function may also take no
+            argument.
         model: `model(config) -> nn.Module`, written for one device and built on the CPU; tuner moves it.
         optimizer: `optimizer(parameters, config) -> Optimizer`.
         loss: `loss(outputs, targets) -> Tensor`, a mean over the batch; None = cross-entropy.
@@ -38,8 +39,8 @@ class Task:
         augment: `augment(inputs) -> Tensor` changes a prepared training batch, on the trial's device.
         batch_size: the batch size if the config has no `batch_size`.
         validation_fraction: the share of `train`, in (0, 1), that becomes the validation part if `data` returns none.
-        channels_last: whether the faster channels-last memory format may be used on a CPU. The model must take 4-D
-            inputs and must not call `view` on the output of a convolution.
+        channels_last: whether the faster channels-last memory format may be used on a CPU. If so, the model must take
+            4-D inputs and must not call `view` on the output of a convolution.
         compile: whether to compile the network for training with torch.compile, which needs a C++ compiler on a CPU.
             The last digits of the figures may then differ between processes.
         stages: `stages(model) -> [module, ...]` cuts the model for the strategies model and pipeline. Each module
@@ -67,7 +68,7 @@ class Task:
         for name in ("data", "model", "optimizer", "loss", "training_loss", "schedule", "prepare", "augment", "stages"):
             self._check(name, getattr(self, name), optional=name not in ("data", "model", "optimizer"))
         if not isinstance(self.metrics, Mapping):
-            raise ValueError(f"metrics is a {type(self.metrics).__name__}: must be a dict, name -> function")
+            raise ValueError(f"Task(metrics=...) is a {type(self.metrics).__name__}: give a dict, name -> function")
         for name, metric in self.metrics.items():
             self._check(f"metrics[{name!r}]", metric)
 

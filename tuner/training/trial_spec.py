@@ -18,9 +18,9 @@ class TrialSpec:
         precision: fp32, bf16 or fp16.
         on_oom: shrink or fail.
         strategy: single, ddp, dp, model or pipeline.
-        num_workers: number of processes that train it; more than 1 only with ddp.
+        num_workers: number of processes that train the trial; more than 1 only with ddp.
         cpus, gpus: CPUs and GPUs of the whole trial.
-        mutable: optimizer options whose value in `config` takes precedence over a checkpoint's; pbt needs this.
+        mutable: optimizer options for which `config` takes precedence over a checkpoint, in population-based training.
         constants: the space's constants; the config of a trial contains them, too.
     """
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from tuner.training.nvml import Busy
 
 STATM = Path("/proc/self/statm")
-SKIPPED = 2  # ignored first epochs: caches fill, libraries load, and CUDA chooses its kernels
-STEPS = 5  # how many of the last epochs `Growth` looks at
-LEAST_BYTES = 1 << 20  # per epoch; slower growth is not reported
+SKIPPED = 2  # first readings that `Growth` ignores: caches fill, libraries load, and CUDA chooses its kernels
+STEPS = 5  # number of last epochs whose growth `Growth` considers
+LEAST_BYTES = 1 << 20  # minimum growth per epoch for it to be reported
 
 
 class Usage:
