@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tuner.drive.answer import conclude, trials_csv
+from tuner.drive.answer import conclude, repair_model, trials_csv
 from tuner.drive.trial import STATE
 from tuner.record import results
 from tuner.record.journal import Journal
@@ -76,6 +76,20 @@ def test_the_test_part_is_read_once_for_one_winner(searched):
     assert conclude(results.load(folder), loaded_space, touched, 1, 0).test == first
     shutil.rmtree(folder / "best")
     assert conclude(results.load(folder), loaded_space, touched, 1, 0).test != first
+
+
+def test_a_damaged_model_is_written_again_from_the_winners_checkpoint(searched, caplog):
+    folder, loaded_space, splits, _ = searched
+    first = conclude(results.load(folder), loaded_space, splits, 1, 0).test
+    model = folder / "best" / "model.pt"
+    whole = model.read_bytes()
+    for damage, words in ((whole[:50], "is damaged ("), (None, "is missing; it was written again")):
+        model.write_bytes(damage) if damage else model.unlink()
+        assert conclude(results.load(folder), loaded_space, splits, 1, 0).test == first
+        assert torch.load(model, weights_only=True) and words in caplog.text
+    model.unlink()
+    repair_model(folder / "ray" / "gone", model.parent)
+    assert "is missing, and the best trial's checkpoint" in caplog.text and not model.exists()
 
 
 def test_a_search_that_is_to_go_on_has_a_model_and_is_tested_at_its_end(searched):

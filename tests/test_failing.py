@@ -20,7 +20,8 @@ def test_a_search_stops_when_its_first_trials_fail_alike_and_goes_on_after_a_cor
     line = next(line for line in ran.out.splitlines() if line.startswith("failed "))
     assert line.startswith(f"failed      3 trials, {last} the last, in epoch 2: TypeError: unsupported operand")
     assert place in line and line.endswith(f"full traceback: {ran.folder}/ray/{last}/error.txt")
-    assert "NOTE: 3 trials failed in the same way and none succeeded: TypeError: " in ran.out
+    assert "the search was stopped, as these trials failed alike and none succeeded\n" in ran.out
+    assert ran.out.count("TypeError: ") == 2, ran.out  # once when it happens, once with the traceback's file
     assert f"--resume test --results {tmp_path} --space {space}" in ran.out and "retrain" not in ran.out
     finished = ran.events[-1]
     assert finished["state"] == "failed" and place in finished["reason"]

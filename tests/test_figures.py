@@ -211,6 +211,18 @@ def test_decisions_are_sorted_by_their_margin(searched):
     assert margins[:3] == pytest.approx([0.1, 0.1, 1.0]) and margins[3:] == [None, None]
 
 
+def test_a_stop_at_the_last_epoch_is_no_prune():
+    end = Decision(3, None, None, 1.0, None, 0, "stop", "trained its 3 epochs")
+    done = trial(0, [3.0, 2.0, 1.0], decisions=[decided(1, 3.0, 4.0, "continue"), decided(2, 2.0, None, "pause"), end])
+    worse = trial(1, [4.0], "pruned", [decided(1, 4.0, 3.9)])
+    failed = trial(2, [4.0], "failed", [Decision(1, None, None, None, None, 0, "stop", "reports no loss")])
+    outcomes = {(row.trial, row.epoch): row.outcome for row in decision_rows(record(done, worse, failed))}
+    assert outcomes == {
+        ("00000", 1): "continued", ("00000", 2): "paused", ("00000", 3): "completed", ("00001", 1): "pruned",
+        ("00002", 1): "failed",
+    }  # fmt: skip
+
+
 def test_a_trials_row_has_its_best_last_and_rung(searched):
     rows = trial_rows(searched)
     assert (rows[0].best, rows[0].best_epoch, rows[0].last, rows[0].epochs) == (1.0, 3, 1.0, 3)

@@ -543,6 +543,31 @@ def test_a_large_model_is_tried_once_and_its_checkpoint_without_its_weights(comm
     assert code == 2 and words[0] in message
 
 
+def test_a_slow_large_model_is_tried_up_to_its_metrics(command, monkeypatch):
+    monkeypatch.setattr(limits, "LARGE_MODEL", 10)
+    monkeypatch.setattr(limits, "BUDGET_S", 0)
+    monkeypatch.setattr(limits, "CHEAP_S", 0)
+    code, out, _ = command()
+    left_out = "the backward pass, the optimizer's step, the evaluation, loading a checkpoint, width=8, lr=0.1"
+    assert code == "searched" and f"not tried, to save time: {left_out}\n" in out
+    code, _, message = command(metrics="{'share': lambda scores, labels: scores.nope}")
+    assert code == 2 and "metrics['share'] raises AttributeError" in message
+    text = (
+        "def noted(parameters, config):\n    parameters[0].register_hook(print)\n    return sgd(parameters, config)\n"
+    )
+    text = text.replace("print", "lambda gradient: 1 / 0")
+    assert command(text, optimizer="noted")[0] == "searched"
+    monkeypatch.setattr(limits, "CHEAP_S", 9)
+    assert command(text, optimizer="noted")[0] == 2
+
+
+def test_a_later_setting_that_takes_too_long_is_said(command, monkeypatch):
+    monkeypatch.setattr(limits, "BUDGET_S", 0.2)
+    text = "import time\ndef slow(config):\n    time.sleep(0.5 * (config['width'] > 2))\n    return model(config)\n"
+    code, out, _ = command(text, model="slow")
+    assert code == "searched" and "not tried, to save time: width=8, lr=0.1\n" in out
+
+
 def test_an_interrupt_says_that_nothing_was_made(command):
     code, _, message = command("def wrong(config):\n    raise KeyboardInterrupt\n", model="wrong")
     assert (code, message) == (130, "\ninterrupted before the first trial; no folder was made\n")

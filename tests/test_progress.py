@@ -146,3 +146,36 @@ def test_columns_are_left_out_of_a_table():
     assert progress.without_columns(table, [0]) == [
         "+-------+------+", "| loc   | loss |", "|-------+------|", "| a:1   | 2.0  |",
     ]  # fmt: skip
+
+
+def test_a_lost_worker_is_said_in_one_line_and_an_error_once(capsys):
+    tracker = Tracker(Experiment())
+    table = progress.ProgressTable(Experiment(), 3, tracker, lambda: None, lambda *_: "", {})
+    tracker.hear({"event": "report", "trial": "00002", "epoch": 2, "metrics": {"loss": 1.0}})
+    lost = {"event": "trial_failed", "trial": "00002", "kind": "worker_lost", "error": "its worker was killed"}
+    tracker.hear({**lost, "will_retry": True, "from_epoch": 2})
+    tracker.hear({**lost, "will_retry": True, "from_epoch": 0})
+    for trial in ("00000", "00001"):
+        tracker.hear({"event": "trial_ended", "trial": trial, "status": "failed", "reason": f"no {trial}"})
+    table._lines = 3  # as after a table that is redrawn in place
+    tracker.hear({**lost, "will_retry": True, "from_epoch": 2})
+    start = "trial 00002 failed in epoch 3: its worker was killed; another worker "
+    assert capsys.readouterr().out.splitlines() == [
+        f"{start}continues it after epoch 2",
+        f"{start}starts it again, as it saved no checkpoint",
+        "trial 00000 failed in epoch 1: no 00000",
+        "trial 00001 failed in epoch 1: as trial 00000",
+        f"\x1b[3A\x1b[J{start}continues it after epoch 2",
+    ]
+
+
+def test_rays_line_about_a_dead_worker_is_dropped(monkeypatch):
+    worker = pytest.importorskip("ray._private.worker")
+    from tuner.engine.output import no_reports_of_dead_workers
+
+    shown = []
+    monkeypatch.setattr(worker, "print_to_stdstream", lambda data, ignore_prefix: shown.append(data["lines"][0]))
+    with no_reports_of_dead_workers():
+        for line in ("A worker died or was killed while executing a task by an unexpected error", "disk is full"):
+            worker.print_to_stdstream({"lines": [line], "pid": "raylet", "is_err": False}, ignore_prefix=False)
+    assert shown == ["disk is full"]

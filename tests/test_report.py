@@ -45,7 +45,7 @@ def test_other_rules_are_a_row_each_and_the_own_ones_come_first(searched):
     assert {row.scheduler for row in others} == {"asha", "median", "hyperband", "fifo"}
     nothing = next(row for row in others if row.scheduler == "fifo")
     assert (nothing.stopped, nothing.epochs, nothing.grace_period) == ("0", "12 to 16", None)
-    assert "<h2>What if: the search replayed with other pruning rules</h2>" in page(searched)
+    assert "<h2>Replay with other pruning rules</h2>" in page(searched)
 
 
 def test_too_much_to_replay_or_nothing_is_no_table(searched, monkeypatch):

@@ -12,14 +12,14 @@ import itertools
 import re
 import sys
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import tyro
 
-from tuner.drive.resumed_experiment import ResumedExperiment, load_resumed
+from tuner.drive.resumed_experiment import ResumedExperiment, load_locked, load_resumed
 from tuner.drive.trust import refuse_cluster
 from tuner.errors import InterruptedEarly, RequestError, leave, nearest, say
-from tuner.record.lock import only_driver
 from tuner.spec.experiment import BEST_RULE, Experiment, Table, option
 from tuner.spec.spaces import find_space, list_spaces, mentions_torch
 
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from tuner.drive.session import Request
 
 EXIT_CODES = "0 done, 1 no finite metric, every trial failed or the search gave up, 2 wrong request, 130 interrupted"
+EMPTY = re.compile(r"\(default:[\s│|]+(''|False)\)")  # tyro may break it into two lines of its box
+BLANK = re.compile(r"\n[│|]?[^\S\n]+\(default: (''|False)\)[^\S\n]*[│|]?(?=\n)")  # a line with nothing else
 INTERRUPTED = "interrupted; if a search had started, --resume latest continues it"
-NO_HINT = tyro.conf.arg(help_behavior_hint="")  # hides the default of an option in --help
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,15 +37,15 @@ class Command:
     """Searches the hyperparameters of a PyTorch training on Ray Tune, and saves and tests the best model."""
 
     experiment: Annotated[Experiment, tyro.conf.arg(name="")] = field(default_factory=Experiment)
-    resume: Annotated[str, NO_HINT] = ""
+    resume: str = ""
     """Resume the experiment with this name in --results, or `latest`. A larger --num-samples extends it."""
-    list: Annotated[bool, NO_HINT] = False
+    list: bool = False
     """List all spaces in search_spaces/, each with the first line of its docstring."""
-    dry_run: Annotated[bool, NO_HINT] = False
+    dry_run: bool = False
     """Print the plan of the search, check the space, and exit; downloads nothing."""
-    no_preflight: Annotated[bool, NO_HINT] = False
+    no_preflight: bool = False
     """Do not try the space on one batch before a new search starts."""
-    trust: Annotated[bool, NO_HINT] = False
+    trust: bool = False
     """With --resume: run the folder's code and accept its links and cluster, even if changed or another user's."""
     table: Table = "fit"
     """How to print the table of trials: as wide as the terminal, with all columns, or not at all."""
@@ -67,11 +68,11 @@ def main(argv: list[str]) -> int:
 
 def parse(argv: list[str], default: Experiment) -> Command:
     """Parses the command line; `default` gives the other options. Raises tyro's error as a one-line RequestError."""
-    stderr, shown = io.StringIO(), cast(TextIO, WithoutEmptyDefaults(sys.stdout))
+    stderr, shown = io.StringIO(), WithoutEmptyDefaults(sys.stdout)
     # tyro takes a default of nested tuples for a structure. So it gets none for the repeatable options --point and
     # --stop; the code below puts their defaults before the given values.
     try:
-        with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(shown):
+        with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(cast(TextIO, shown)):
             command = tyro.cli(
                 Command,
                 prog="python -m tuner.run",
@@ -87,22 +88,29 @@ def parse(argv: list[str], default: Experiment) -> Command:
         lines = [line.strip(" │|╭╮╰╯─+-") for line in stderr.getvalue().splitlines()[1:]]
         text = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, lines)))
         raise RequestError(f"{in_words(text)} (see --help)") from None
+    finally:
+        shown.show()
     given = command.experiment
     point, stop = default.point + given.point, default.stop + given.stop
     return replace(command, experiment=replace(given, point=point, stop=stop))
 
 
 class WithoutEmptyDefaults:
-    """Writes to a stream without tyro's `(default: '')` and `(default: False)`, which say nothing."""
+    """Collects the help, and writes it without `(default: '')` and `(default: False)`, which say nothing."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self._stream, self._text = stream, ""
 
     def write(self, text: str) -> int:
-        """Writes the text; drops it if the stream is a pipe that its reader, such as `head`, has closed."""
-        with contextlib.suppress(BrokenPipeError):
-            return self._stream.write(re.sub(r"\(default: (''|False)\)", lambda match: " " * len(match[0]), text))
+        """Keeps the text, because tyro may break a default into two lines."""
+        self._text += text
         return len(text)
+
+    def show(self) -> None:
+        """Writes the text; what a closed pipe, such as that of `head`, no longer takes is dropped."""
+        text = EMPTY.sub(lambda match: re.sub(r"[^\s│|]", " ", match[0]), BLANK.sub("", self._text))
+        with contextlib.suppress(BrokenPipeError):
+            self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)  # tyro asks for the stream's encoding and `isatty`
@@ -158,9 +166,7 @@ def run_within(stack: contextlib.ExitStack, argv: list[str], command: Command) -
     from tuner.drive import running
 
     if loaded and not command.dry_run:
-        stack.enter_context(only_driver(loaded.experiment.folder))
-        # The experiment is loaded again: another driver may have extended it before this one got the lock.
-        loaded = resumed_experiment(command)
+        loaded = load_locked(stack, partial(load_resumed, command.experiment, command.resume, command.trust))
     if loaded:
         say(*loaded.code)
 

@@ -99,6 +99,52 @@ def test_a_search_runs_on_a_cluster(run, tmp_path):
     assert not list((tmp_path / "r").glob(".tuner-*"))
 
 
+PYTHON = """
+import sys, threading
+from tuner import load, load_best, search
+from tuner.errors import RequestError
+from my_space import space
+
+def watch():
+    while not done.wait(0.1):
+        try:
+            seen.append(load("results/mine"))
+        except RequestError:
+            continue  # the folder is not there yet
+        assert seen[-1].state in ("running", "finished")
+        len(seen[-1].trials), seen[-1].figures, seen[-1].best
+
+if __name__ == "__main__":
+    seen, done = [], threading.Event()
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        ran = search(space, name="mine", address="auto", scheduler="fifo", max_epochs=30, table="off", wandb="disabled")
+    finally:
+        done.set()
+    thread.join()
+    running = [each for each in seen if each.state == "running" and each.best]
+    assert running and running[-1].figures and len(running[-1].trials)
+    more = search(space, resume="mine", num_samples=8, table="off")
+    assert ran.state == more.state == "finished" and (len(ran.trials), len(more.trials)) == (6, 8)
+    assert load_best(more.folder, space=space).metrics["test"] == more.best.test
+"""
+LOAD = "from tuner import load; r = load('results/mine'); print(r.state, bool(r.best), len(r.trials), len(r.figures))"
+
+
+def test_python_searches_a_cluster_and_reads_the_search_while_it_runs(env, cluster, tmp_path):
+    (tmp_path / "my_space.py").write_text(TINY.read_text())
+    (tmp_path / "mine.py").write_text(PYTHON)
+    options = {"cwd": tmp_path, "env": {**env, "RAY_ADDRESS": cluster}, "text": True}
+    search = subprocess.Popen([sys.executable, "mine.py"], stderr=subprocess.PIPE, **options)
+    seen = set()
+    while search.poll() is None:  # from another process
+        read = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, timeout=60, **options)
+        seen.add(read.stdout.partition(" 0 ")[0].strip() or read.stderr.strip().splitlines()[-1][:60])
+    assert search.returncode == 0, search.stderr.read()
+    assert any(line.startswith("running True 6") for line in seen), seen
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

@@ -7,6 +7,7 @@ import ray.exceptions
 from workerless import in_this_process
 
 from tuner import run
+from tuner.engine import retries
 from tuner.engine.failures import as_a_worker_or_task_error
 from tuner.engine.retries import Retries
 from tuner.record.reading import read
@@ -178,7 +179,7 @@ def assert_trials_end_themselves(ran, troubles):
     assert all(len(trial.reports) == 2 for trial in by_trouble.values())
 
 
-def test_what_ray_knows_of_a_dead_worker_is_told_without_its_guesses():
+def test_a_dead_worker_is_told_with_its_probable_cause(monkeypatch):
     message = (
         "The actor died unexpectedly before finishing this task.\n\tactor_id: 1f\nThe actor is dead because its worker "
     )
@@ -187,7 +188,14 @@ def test_what_ray_knows_of_a_dead_worker_is_told_without_its_guesses():
         "connection error code 2. End of file. Some common causes include: (1) the process was killed by the OOM killer"
     )
     text = Retries(0).judge("00001", ray.exceptions.RayActorError(error_msg=message), 0).error
-    assert text == "its worker died: Worker unexpectedly exits with a connection error code 2. End of file."
+    assert text.startswith(
+        "its worker was killed, or its native code crashed; `dmesg` says if memory ran out: then use"
+    )
+    for num, words in ((4, "by a signal, or its native code crashed (SIGSEGV); memory had not"), (5, "by the kernel")):
+        kills = iter((4, num))
+        monkeypatch.setattr(retries, "oom_kills", lambda kills=kills: next(kills))
+        text = Retries(0, here=True).judge("00001", ray.exceptions.RayActorError(error_msg=message), 0).error
+        assert text.startswith("its worker was killed") and words in text
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,17 @@ import dataclasses
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from functools import partial
 from types import SimpleNamespace
 
 import fastapi.dependencies.models
 import fastapi.routing
 import pytest
+import uvicorn
 from fastapi.testclient import TestClient
 
 from tuner.errors import RequestError
@@ -189,6 +192,23 @@ def real(tmp_path):
         cluster = find(state)
         if cluster:
             cluster.end()  # of a test that failed half way
+
+
+@pytest.fixture
+def viewer(tmp_path):
+    """The service that only reads, in a thread, over an empty folder: it is there at once."""
+    results = tmp_path / "results"
+    results.mkdir()
+    app = create_app(results)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none"))
+        app.state.stopping = lambda: server.should_exit  # else an open event stream keeps it
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        yield SimpleNamespace(url=f"http://127.0.0.1:{listener.getsockname()[1]}/", results=results)
+        server.should_exit = True
+        thread.join(30)
+    app.state.costly.close()
 
 
 @pytest.fixture(scope="module")

@@ -229,6 +229,17 @@ def test_the_page_loads_nothing_from_elsewhere(client):
     assert "unsafe-inline" not in policy and "http" not in policy and "*" not in policy
 
 
+def test_plotlys_script_is_sent_compressed_and_only_once(client):
+    plain = client.get("/plotly.min.js", headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers and len(plain.content) == int(plain.headers["content-length"])
+    first = client.get("/plotly.min.js", headers={"Accept-Encoding": "gzip, br"})
+    assert first.headers["content-encoding"] == "gzip" and first.headers["vary"] == "Accept-Encoding"
+    assert int(first.headers["content-length"]) < 0.35 * len(plain.content) and first.content == plain.content
+    again = {"Accept-Encoding": "gzip", "If-None-Match": first.headers["etag"]}
+    assert client.get("/plotly.min.js", headers=again).status_code == 304
+    assert first.headers["etag"] != plain.headers["etag"]  # they are other bytes
+
+
 @pytest.mark.parametrize("path", ["/api/experiments", "/api/docs", "/page.js", "/nothing"])
 def test_nothing_but_the_page_may_run_a_script(client, path):
     headers = client.get(path).headers

@@ -27,7 +27,7 @@ def test_the_types_of_the_scripts_are_right():
     ("name", "right", "wrong"),
     [
         ("page.js", "summary.num_samples", "summary.num_sample"),
-        ("tables.js", "text: (t) => t.epochs,", "text: (t) => t.epochs.length,"),
+        ("tables.js", "value: (t) => t.epochs,", "value: (t) => t.epochs.length,"),
         ("insight.js", 'at("importance")', "at(3)"),
     ],
 )

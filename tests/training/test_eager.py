@@ -43,6 +43,8 @@ USES = [
     "import torch._dynamo.config; assert torch._dynamo.config.recompile_limit",
     "from torch._dynamo import utils; assert utils.counters is not None",
     "assert torch._dynamo.is_compiling() is False",
+    "from torch._dynamo.utils import is_compile_supported; assert is_compile_supported('cpu') is True",
+    "import torch._dynamo.utils; assert torch._dynamo.utils.counters is not None",
 ]
 LOOKS = "import inspect; [getattr(each, '__file__', None) for each in list(sys.modules.values())]"
 
@@ -80,3 +82,13 @@ def test_whoever_uses_the_compiler_in_any_way_gets_it():
 
 def test_who_goes_through_all_modules_does_not_load_it(late):
     assert not late[2][LOOKS]
+
+
+def test_torchvision_is_imported_without_the_compiler():
+    done = subprocess.run(
+        [sys.executable, "-c", f"{LATE}; import torchvision.models, sys; assert 'torch._inductor' not in sys.modules"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr

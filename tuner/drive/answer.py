@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.drive.best import CHECKPOINT, CONFIG, METRICS, MODEL, README, copy_checkpoint, readme
-from tuner.record.checkpoints import STATE, damage, within
+from tuner.record.checkpoints import STATE, damage, damage_in, within
 from tuner.record.events import strict
 from tuner.record.files import json_in, write_atomically
 from tuner.record.records import Report, TrialRecord
@@ -74,7 +74,9 @@ def conclude(
     test = tested_before(best, config)
     if splits is None:
         keep_checkpoint(record, report, best, config, ended=ended)
-    elif test is None and report.checkpoint:
+    elif report.checkpoint and test is not None:
+        repair_model(within(folder, report.checkpoint), best)
+    elif report.checkpoint:
         state = save_model(within(folder, report.checkpoint), best / MODEL)
         has_test = splits.test is not None and len(splits.test) > 0
         test = evaluate(loaded_space, config, state, splits) if ended and has_test else None
@@ -194,6 +196,19 @@ def save_model(checkpoint: Path, model_path: Path) -> dict[str, Any]:
     torch.save(state["model"], saved)
     write_atomically(model_path, saved.getvalue())
     return state
+
+
+def repair_model(checkpoint: Path, best: Path) -> None:
+    """Writes a missing or damaged `best/model.pt` again from the winner's checkpoint; if that is gone, says so."""
+    damaged = damage_in(best, MODEL)
+    if (best / MODEL).is_file() and not damaged:
+        return
+    what = f"{best / MODEL} {f'is damaged ({damaged})' if damaged else 'is missing'}"
+    if (checkpoint / STATE).is_file():
+        save_model(checkpoint, best / MODEL)
+        logger.warning("%s; it was written again from the best trial's checkpoint", what)
+    else:
+        logger.warning("%s, and the best trial's checkpoint %s is gone; restore a copy of one", what, checkpoint)
 
 
 def evaluate(

@@ -9,16 +9,15 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike, fspath
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
 
-from tuner.drive.resumed_experiment import ResumedExperiment, load_resumed
+from tuner.drive.resumed_experiment import ResumedExperiment, load_locked, load_resumed
 from tuner.drive.trust import refuse_cluster
 from tuner.errors import InterruptedEarly, RequestError, nearest, say
-from tuner.record.lock import only_driver
 from tuner.spec.experiment import Experiment, Table, words
 from tuner.spec.live import space_of
 from tuner.spec.script import importing
@@ -103,9 +102,9 @@ def search(
             given, options = _moved(space, options)
             done = _searched(given, asked, _checked(options))
         except KeyboardInterrupt as error:  # a second interrupt, or one outside of the search itself
-            if isinstance(error, InterruptedEarly) or not (asked.begun and asked.begun[-1].folder.exists()):
+            if isinstance(error, InterruptedEarly) or not (asked.begun and asked.begun.folder.exists()):
                 raise
-            raise KeyboardInterrupt(_interrupted(asked.begun[-1])) from error
+            raise KeyboardInterrupt(_interrupted(asked.begun)) from error
     if done is None:
         return None
     if done.exit_code == 130:
@@ -187,7 +186,7 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     return checked
 
 
-@dataclass(frozen=True)
+@dataclass
 class Asked:
     """The arguments of `search` that are no fields of an Experiment, and the experiment once it is known."""
 
@@ -196,7 +195,7 @@ class Asked:
     preflight: bool
     dry_run: bool
     table: Table
-    begun: list[Experiment] = field(default_factory=list)  # empty, or the checked experiment
+    begun: Experiment | None = None  # the checked experiment
 
 
 def _interrupted(experiment: Experiment) -> str:
@@ -232,9 +231,7 @@ def _session(stack: contextlib.ExitStack, space: AnySpace | None, asked: Asked, 
         own = None if space is None or isinstance(space, (str, PathLike)) else given
         wanted = Experiment(space=given.name if given else "", results=options.get("results", "results"))
         again = partial(load_resumed, wanted, asked.resume, asked.trust, own)
-        if not asked.dry_run:
-            stack.enter_context(only_driver(again().experiment.folder))
-        earlier = again()  # loaded again, because another driver may have extended it before this one got the lock
+        earlier = again() if asked.dry_run else load_locked(stack, again)
         say(*earlier.code)
         options = options if own or not given else {**options, "space": given.name}
         experiment = replace(earlier.experiment, **options)
@@ -249,7 +246,7 @@ def _session(stack: contextlib.ExitStack, space: AnySpace | None, asked: Asked, 
 
     def requested() -> Request:
         request = _requested(experiment, loaded_space, earlier, asked.table)
-        asked.begun.append(request.experiment)
+        asked.begun = request.experiment
         return request
 
     checked = asked.preflight and not earlier

@@ -103,7 +103,7 @@ def assemble(
         keep=keep,
         replayed=replayed,
     )
-    retries = Retries(experiment.max_failures, history)
+    retries = Retries(experiment.max_failures, history, here=not experiment.address)
     # On a cluster (it may grow) or with pbt, only `Proposals` limits the number of pending trials. Otherwise Ray, too,
     # limits it: to one more than the number of trials that may run at once.
     all_may_wait = pbt or experiment.address

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.drive.replay import tried_again
 from tuner.drive.sampling import GridSearcher, num_random
 from tuner.drive.searchers import first_num_samples, num_settings
 from tuner.engine.failures import likeness
@@ -126,8 +127,8 @@ def resumed_line(request: Request) -> str:
         elif event["event"] == "trial_ended":
             states[event["trial"]] = event["status"]
     unfinished = {"open", "interrupted", *(["completed"] if e.max_epochs > before else [])}
-    changed = code not in ("", request.loaded_space.sha256)  # if so, trials that failed by the code continue
-    again = sum(state == "failed" and kinds.get(trial) == "user" for trial, state in states.items()) if changed else 0
+    failed = [kinds.get(trial, "") for trial, state in states.items() if state == "failed"]
+    again = sum(tried_again(kind, code, request.loaded_space.sha256) for kind in failed)
     going_on = again + sum(state in unfinished for state in states.values())
     remaining = max(0, num_settings(e, request.loaded_space.space) - len(states))
     tried = f" ({again} that had failed, as the code has changed)" if again else ""
@@ -144,9 +145,11 @@ def ending(done: Done) -> list[str]:
     e, lines = done.request.experiment, [""]
     lines += failures(done.record.trials, e.folder)
     lines += growing(done.record.trials)
-    lines += [f"NOTE: {done.outcome.reason}"] if done.outcome.reason else []
-    if done.outcome.state == "failed":
-        lines += ["the search was stopped: correct the code; with the changed code, --resume tries these trials again"]
+    if done.outcome.state == "failed":  # the reason repeats the error that the lines above have
+        lines += ["the search was stopped, as these trials failed alike and none succeeded"]
+        lines += ["correct the code: --resume then tries these trials again"]
+    elif done.outcome.reason:
+        lines += [f"NOTE: {done.outcome.reason}"]
     if done.answer:
         report, trial = done.answer.report, done.answer.trial
         lines += [f"best        trial {trial.id}, epoch {report.epoch}: {setting(trial.config)}"]

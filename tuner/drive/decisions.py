@@ -294,6 +294,7 @@ class JournalingScheduler(TrialScheduler):
         self, trial_id: str, epoch: int, value: Any, action: str, reason: str, compared: Comparison
     ) -> None:
         number = value if isinstance(value, float) or finite(value) is not None else None
+        of_trial = {} if compared.value is None else {"compared": compared.value}
         self._journal.write(
             "decision",
             trial_id,
@@ -306,6 +307,7 @@ class JournalingScheduler(TrialScheduler):
             recorded=compared.recorded,
             action=ACTIONS[action],
             reason=reason,
+            **of_trial,
         )
 
 

@@ -18,6 +18,7 @@ import ray
 from tuner.engine import ahead, alone, probe
 from tuner.engine.machine import local_cluster
 from tuner.engine.nodes import launchable, present
+from tuner.engine.output import no_reports_of_dead_workers
 from tuner.engine.signals import signals_to
 from tuner.errors import RequestError
 from tuner.record.journal import Journal
@@ -76,7 +77,8 @@ def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
     """
     quiet()
     if ray.is_initialized():  # the program that calls tuner has started Ray, and will end it
-        yield
+        with no_reports_of_dead_workers():
+            yield
         return
     here = local_cluster()
     num_processes = resources_of(experiment, [here]).num_processes()
@@ -98,7 +100,8 @@ def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
                 raise RequestError(f"Ray does not start ({error}); {UNANSWERED}") from error
             stack.callback(ray.shutdown)
             ahead.start_ahead(num_processes)
-        yield
+        with no_reports_of_dead_workers():
+            yield
 
 
 @contextmanager
@@ -118,7 +121,8 @@ def ray_at(experiment: Experiment, loaded_space: LoadedSpace) -> Iterator[None]:
         ) from error
     try:
         probe.check_nodes(experiment, loaded_space)
-        yield
+        with no_reports_of_dead_workers():
+            yield
     finally:
         ray.shutdown()
 

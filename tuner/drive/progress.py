@@ -20,6 +20,7 @@ from ray.tune.experiment import Trial
 
 from tuner.drive.cell import Cell, in_notebook
 from tuner.drive.tracker import DONE, Tracker
+from tuner.engine.failures import likeness
 from tuner.errors import printable
 from tuner.spec import parameters
 from tuner.spec.experiment import Experiment, Table
@@ -86,6 +87,8 @@ class ProgressTable(CLIReporter):
         self._tracker, self._left, self._waiting = tracker, left, waiting
         self._params: dict[str, dict[str, Any]] = {}
         self._lines = 0
+        self._said: dict[str, str] = {}  # likeness of a printed error -> its trial
+        tracker.on_retry = self._say_retry
         if not self._is_live:
             tracker.on_end = self._say_end
 
@@ -158,7 +161,16 @@ class ProgressTable(CLIReporter):
     @never_fatal
     def _say_end(self, trial_id: str) -> None:
         """Prints how a trial ended; used in a pipe or file, where the table cannot be redrawn."""
-        print(printable(end_line(trial_id, self._tracker, self._experiment.metric)), flush=True)
+        trial = self._tracker.trials[trial_id]
+        first = self._said.setdefault(likeness(trial.reason), trial_id) if trial.status == "failed" else trial_id
+        print(printable(end_line(trial_id, self._tracker, self._experiment.metric, first)), flush=True)
+
+    @never_fatal
+    def _say_retry(self, trial_id: str) -> None:
+        """Prints why a trial lost its worker, above a table that is redrawn in place."""
+        print(f"\x1b[{self._lines}A\x1b[J" * bool(self._lines), end="")
+        self._lines = 0
+        print(printable(retry_line(trial_id, self._tracker)), flush=True)
 
 
 @dataclass
@@ -249,13 +261,26 @@ def progress_line(
     return " | ".join(part for part in (counts, found, times) if part)
 
 
-def end_line(trial_id: str, tracker: Tracker, metric: str) -> str:
-    """Says how a trial ended: `trial 00003 pruned after epoch 2, loss 0.5123`; for a failed trial, with the error."""
+def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> str:
+    """Says how a trial ended: `trial 00003 pruned after epoch 2, loss 0.5123`; if it failed, the error.
+
+    Args:
+        first: the trial whose line has the same error; it is named instead of the error.
+    """
     trial = tracker.trials[trial_id]
     if trial.status == "failed":
-        return f"trial {trial_id} failed in epoch {trial.epoch + 1}: {trial.reason}"
+        why = trial.reason if first in ("", trial_id) else f"as trial {first}"
+        return f"trial {trial_id} failed in epoch {trial.epoch + 1}: {why}"
     value = "" if trial.value is None else f", {metric} {decimal(trial.value)}"
     return f"trial {trial_id} {trial.status} after epoch {trial.epoch}{value}"
+
+
+def retry_line(trial_id: str, tracker: Tracker) -> str:
+    """Says why a trial continues: `trial 00003 failed in epoch 3: ...; another worker continues it after epoch 2`."""
+    trial = tracker.trials[trial_id]
+    after = trial.failure.get("from_epoch", 0)
+    again = f"continues it after epoch {after}" if after else "starts it again, as it saved no checkpoint"
+    return f"trial {trial_id} failed in epoch {trial.epoch + 1}: {trial.failure['error']}; another worker {again}"
 
 
 def duration(seconds: float) -> str:

@@ -215,15 +215,22 @@ class Replay:
         The scheduler gets these trials again. The searcher does not: it already has their value.
         """
         before, self._code = self._code, sha256
-        if not before or not sha256 or before == sha256:
-            return
-        for trial_id in [trial_id for trial_id, kind in self._failed.items() if kind == "user"]:
+        for trial_id in [trial_id for trial_id, kind in self._failed.items() if tried_again(kind, before, sha256)]:
             trial = self._stage.trials[trial_id]
             if trial.is_finished():
                 del self._failed[trial_id]
                 self._extended.add(trial_id)
                 set_status(trial, Trial.PENDING)
                 self._judge.on_trial_add(self._stage, trial)
+
+
+def tried_again(kind: str, before: str, now: str) -> bool:
+    """Whether a resume continues a trial that failed: its own code failed, and that code has changed since.
+
+    Args:
+        before: the digest of the space's code in the last session; empty in journals of older versions.
+    """
+    return kind == "user" and bool(before and now) and before != now
 
 
 def recorded_actions(history: list[Event]) -> dict[int, str | None]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.drive.trust import code_of, refuse_links
+from tuner.record.lock import only_driver
 from tuner.record.object_store import ObjectStore
 from tuner.record.saved_experiment import COPY, FILE, damaged_experiment, latest_experiment, load_experiment
 from tuner.spec.experiment import LATEST, Experiment
@@ -66,3 +69,9 @@ def load_resumed(
     if not trusted:
         refuse_links(folder)
     return ResumedExperiment(replace(experiment, results=requested.results, name=name), facts, space, code)
+
+
+def load_locked(stack: ExitStack, load: Callable[[], ResumedExperiment]) -> ResumedExperiment:
+    """Loads an experiment and locks its folder until `stack` ends; only one driver may have it."""
+    stack.enter_context(only_driver(load().experiment.folder))
+    return load()  # again, because another driver may have extended it before this one got the lock

@@ -33,6 +33,7 @@ class Tracker:
         trials: id -> what is known about the trial.
         num_ended: how many trials were pruned, completed or failed in this session.
         on_end: called with the id of each of these trials when it ends.
+        on_retry: called with the id of each trial that failed and is tried again.
     """
 
     def __init__(self, experiment: Experiment, history: Iterable[Event] = ()) -> None:
@@ -41,6 +42,7 @@ class Tracker:
         self._hopeful = False
         self.trials: dict[str, Tracked] = {}
         self.on_end: Callable[[str], None] = lambda trial_id: None
+        self.on_retry: Callable[[str], None] = lambda trial_id: None
         self._begin()
         for event in history:
             self.hear(event)
@@ -64,6 +66,8 @@ class Tracker:
             self._report(trial_id, trial, finite(event["metrics"].get(self._metric)), bool(event.get("checkpoint")))
         elif kind == "trial_failed":
             trial.failure = event
+            if event.get("will_retry"):
+                self.on_retry(trial_id)
         elif kind == "trial_ended":
             trial.status, trial.reason = event["status"], event["reason"]
             self._hopeful = self._hopeful or trial.status == "completed"

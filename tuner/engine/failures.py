@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from tuner.errors import OUT_OF_MEMORY
@@ -18,6 +19,8 @@ CUDA = {
     "CUBLAS_STATUS": "an index out of range before this call, or a wrong shape",
     "CUDA error": "an error of an earlier call, reported late: CUDA_LAUNCH_BLOCKING=1 shows which",
 }
+LESS_MEMORY = "use smaller batches, or fewer trials at once (--max-concurrent-trials)"
+GONE = "its worker was killed"
 
 
 def kind_of(error: Any) -> tuple[str, str]:
@@ -36,7 +39,7 @@ def kind_of(error: Any) -> tuple[str, str]:
     while isinstance(cause, RayTaskError):
         cause, printed = cause.cause, str(cause)
     if isinstance(cause, RayActorError):
-        return "worker_lost", f"its worker died: {how_it_died(cause)}"
+        return "worker_lost", how_it_died(cause)
     text = f"{type(cause).__name__}: {first_line(cause)}{place_in(printed)}"
     kind, usual = recognised(cause)
     return kind, f"{text}; usually {usual}" if usual else text
@@ -61,9 +64,37 @@ def likeness(error: str) -> str:
 
 
 def how_it_died(error: Any) -> str:
-    """Returns why a worker died: the raylet's exit detail without Ray's guesses, or else the error's first line."""
-    detail = re.search(r"exit detail: *(.+)", str(error), re.IGNORECASE)
-    return re.split(r" (?:Some common causes|There are some potential)", detail[1])[0] if detail else first_line(error)
+    """Returns why a worker died: Ray's exit detail without its guesses, or else the error's first line."""
+    text = str(error)
+    if "host ran out of memory" in text:  # Ray's memory monitor has ended it
+        return f"its worker died: {first_line(error)}; {LESS_MEMORY}"
+    if "connection error code 2" in text:  # the process has gone without a word; Ray knows neither signal nor exit code
+        return f"{GONE}, or its native code crashed; `dmesg` says if memory ran out: then {LESS_MEMORY}"
+    detail = re.search(r"exit detail: *(.+)", text, re.IGNORECASE)
+    guesses = r" (?:Some common causes|There are some potential)"
+    return f"its worker died: {re.split(guesses, detail[1])[0] if detail else first_line(error)}"
+
+
+def oom_kills() -> int | None:
+    """Returns how many processes this machine's kernel has killed because memory ran out; None if it does not say."""
+    try:
+        found = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found[1]) if found else None
+
+
+def with_cause(text: str, killed: int | None) -> str:
+    """The text about a worker of this machine, with what the kernel says.
+
+    Args:
+        killed: how many processes the kernel has killed since the search began; None = unknown.
+    """
+    if killed is None or not text.startswith(GONE):
+        return text
+    if killed:
+        return f"{GONE}, probably by the kernel, because memory ran out; {LESS_MEMORY}"
+    return f"{GONE} by a signal, or its native code crashed (SIGSEGV); memory had not run out"
 
 
 def first_line(error: Any) -> str:

@@ -1,15 +1,18 @@
 """Limits how much a trial's output takes on the disk, so that one trial cannot fill the disk for all others.
 
-A full disk does not fail a trial that prints: its output is dropped and the trial continues.
+A full disk does not fail a trial that prints: its output is dropped and the trial continues. This file also drops Ray's
+own long line about each dead worker.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 MOST_BYTES = 10 * 1024 * 1024  # limit per output stream and start of a trial: 100,000 lines of 100 characters
+DEAD = "A worker died or was killed while executing"  # how Ray's line starts
 
 
 class Bounded:
@@ -41,3 +44,21 @@ def flushed(flush: Callable[[], Any]) -> Callable[[], None]:
             flush()
 
     return flush_if_there_is_room
+
+
+@contextmanager
+def no_reports_of_dead_workers() -> Iterator[None]:
+    """Drops Ray's line of 1,000 characters about each dead worker; tuner's own line names the trial and the cause."""
+    from ray._private import worker
+
+    theirs = worker.print_to_stdstream
+
+    def shown(data: dict[str, Any], ignore_prefix: bool) -> None:
+        if data.get("pid") != "raylet" or not any(DEAD in line for line in data["lines"]):
+            theirs(data, ignore_prefix)
+
+    worker.print_to_stdstream = shown
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = theirs

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tuner.engine.failures import kind_of
+from tuner.engine.failures import kind_of, oom_kills, with_cause
 from tuner.record.events import Event
 
 
@@ -37,9 +37,11 @@ class Retries:
     Args:
         max_failures: how many lost workers a trial survives, at least 0.
         history: the events of earlier sessions; their retries count too.
+        here: whether all workers run on this machine, whose kernel then says if memory ran out.
     """
 
-    def __init__(self, max_failures: int, history: Iterable[Event] = ()) -> None:
+    def __init__(self, max_failures: int, history: Iterable[Event] = (), here: bool = False) -> None:
+        self._killed_before = oom_kills() if here else None
         self._most = {"worker_lost": max_failures, "cuda": 1}
         failed = [event for event in history if event["event"] == "trial_failed"]
         self._used = Counter((e["trial"], e["kind"]) for e in failed if e["will_retry"])
@@ -53,6 +55,8 @@ class Retries:
             from_epoch: the epoch of the trial's last checkpoint; 0 = it has none.
         """
         kind, text = kind_of(error)
+        if self._killed_before is not None:
+            text = with_cause(text, (oom_kills() or 0) - self._killed_before)
         used, most = self._used[trial_id, kind], self._most.get(kind, 0)
         will_retry = used < most
         if will_retry:

@@ -60,7 +60,7 @@ def event_of(line: bytes, is_sealed: bool) -> Event:
     if not isinstance(event, dict):
         raise ValueError("the line is no JSON object")
     if b'nan"' in line or b'inf"' in line:
-        _replace_words(event, ("value", "cutoff"))
+        _replace_words(event, ("value", "cutoff", "compared"))
         if event["event"] == "report" and isinstance(event["metrics"], dict):
             _replace_words(event["metrics"], tuple(event["metrics"]))
     _check(event)
@@ -195,6 +195,10 @@ _FITS: dict[str, _Fields] = {  # kind of event -> its required fields, each with
 }  # fmt: skip
 _OF_A_TRIAL = frozenset(_FITS) - {"experiment_finished"}
 _OPTIONAL: _Fields = (
-    ("band", _is_place), ("config", _is_dict), ("checkpoint", _is_checkpoint), ("reason", _is_text),
+    ("band", _is_place),
+    ("compared", _is_number),
+    ("config", _is_dict),
+    ("checkpoint", _is_checkpoint),
+    ("reason", _is_text),
     ("refused", _is_flag),
-)  # fmt: skip
+)

@@ -53,7 +53,8 @@ class Decision(NamedTuple):
     """The scheduler's decision after a report, and its reason; `value` and `cutoff` are not negated for mode max.
 
     HyperBand and BOHB have several brackets in each `band`. Other schedulers have no bands, and journals of older
-    versions do not record them.
+    versions do not record them. `compared` is the value that the scheduler compared with the cutoff if it is not
+    `value`: for the median rule the trial's best value. Journals of older versions do not have it.
     """
 
     epoch: int
@@ -65,6 +66,12 @@ class Decision(NamedTuple):
     action: str
     reason: str
     band: int | None = None
+    compared: float | None = None
+
+    @property
+    def compared_value(self) -> float | None:
+        """The value that the scheduler compared with the cutoff."""
+        return self.value if self.compared is None else self.compared
 
 
 @dataclass(frozen=True)
@@ -187,7 +194,9 @@ class _Building:
         if kind == "report":
             self._report(event, order)
         elif kind == "decision":
-            self.decisions.append(Decision._make((*_decided(event), event.get("band"))))
+            self.decisions.append(Decision._make((*_decided(event), *map(event.get, _MAY_MISS))))
+            if event["action"] == "pause":
+                self.since = math.nan  # a paused trial gives up its worker
         elif kind == "trial_started":
             self.since = time
             self.spans.append((time, time))
@@ -224,4 +233,5 @@ class _Building:
 
 
 _TIMED = frozenset({"report", "trial_ended", "trial_failed"})
-_decided = itemgetter(*Decision._fields[:-1])  # without `band`, which an event may lack
+_MAY_MISS = ("band", "compared")  # the last fields of a decision; an event may lack them
+_decided = itemgetter(*Decision._fields[: -len(_MAY_MISS)])

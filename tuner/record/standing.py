@@ -293,8 +293,8 @@ class _RungTally:
 
 
 def margin_of(decision: Decision) -> float:
-    """Returns |value - cutoff|; infinite if either is missing or not finite."""
-    value, cutoff = finite(decision.value), finite(decision.cutoff)
+    """Returns |compared value - cutoff|; infinite if either is missing or not finite."""
+    value, cutoff = finite(decision.compared_value), finite(decision.cutoff)
     return math.inf if value is None or cutoff is None else abs(value - cutoff)
 
 

@@ -1,8 +1,9 @@
 """Delays the import of torch's compiler: it takes 1.1 s in each process, and eager training does not need it.
 
 A torch optimizer imports `torch._dynamo` when it is built (torch 2.9 to 2.15). It uses only two functions of it, which
-do nothing in eager code. `import_compiler_late` replaces the module by a stand-in with these two functions. Any other
-submodule or attribute of the stand-in loads the real compiler, except for names such as `__doc__`.
+do nothing in eager code. `torchvision` imports one function of `torch._dynamo.utils`, which it may never call.
+`import_compiler_late` replaces both modules by stand-ins with these functions. Any other submodule or attribute of a
+stand-in loads the real compiler, except for names such as `__doc__`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-NAME = "torch._dynamo"
+NAME, UTILS = "torch._dynamo", "torch._dynamo.utils"
 
 
 def import_compiler_late() -> None:
@@ -22,6 +23,7 @@ def import_compiler_late() -> None:
         import torch
 
         sys.modules[NAME] = torch._dynamo = StandIn(NAME)
+        sys.modules[UTILS] = Utils(UTILS)
 
 
 class StandIn(ModuleType):
@@ -37,13 +39,29 @@ class StandIn(ModuleType):
         return fn
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__path__":  # code that only inspects modules needs no compiler
+        package = self.__name__ == NAME and name == "__path__"  # what the import of a submodule asks for
+        if name.startswith("__") and not package:  # code that only inspects modules needs no compiler
             raise AttributeError(name)
-        return getattr(compiler(), name)
+        return getattr(real(self.__name__), name)
 
 
-def compiler() -> ModuleType:
-    """Returns the real `torch._dynamo`; imports it if needed."""
-    if isinstance(sys.modules.get(NAME), StandIn):
-        del sys.modules[NAME]
-    return importlib.import_module(NAME)
+def is_compile_supported(device_type: Any) -> Any:
+    """Asks the real compiler whether it can compile for a device."""
+    return real(UTILS).is_compile_supported(device_type)
+
+
+is_compile_supported._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as the compiler's own is marked
+
+
+class Utils(StandIn):
+    """Has the function of `torch._dynamo.utils` that torchvision imports; other public names load the real module."""
+
+    is_compile_supported = staticmethod(is_compile_supported)
+
+
+def real(name: str) -> ModuleType:
+    """Returns the real module of a stand-in's name; imports the compiler if needed."""
+    for stand_in in (NAME, UTILS):
+        if isinstance(sys.modules.get(stand_in), StandIn):
+            del sys.modules[stand_in]
+    return importlib.import_module(name)

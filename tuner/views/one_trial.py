@@ -60,7 +60,7 @@ def one_trial(record: ExperimentRecord, trial_id: str) -> OneTrial | None:
     best, saved = trial.best(experiment.metric, experiment.mode), SavedCheckpoints(experiment.folder)
     return OneTrial(
         row=trial_row(trial, experiment.metric, experiment.mode),
-        decisions=[decision_row(trial.id, decision) for decision in trial.decisions],
+        decisions=[decision_row(trial, decision) for decision in trial.decisions],
         metrics=[{"epoch": report.epoch, **report.metrics} for report in trial.reports[-MOST_REPORTS:]],
         figure=draw_metrics(trial, experiment.metric, best.epoch if best else None),
         cost=cost_of(trial),

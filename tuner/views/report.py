@@ -29,9 +29,9 @@ TITLES = {  # as on the page
     "slices": "Slice plots", "timeline": "Timeline", "usage": "Resource usage",
 }  # fmt: skip
 HEADINGS = {  # of the columns whose name is not their heading
-    "came": "reached", "went_on": "promoted", "stopped": "pruned", "waiting": "paused", "best": "best value",
-    "last": "last value", "cutoff_then": "last cutoff", "cutoff_now": "current cutoff", "config": "parameters",
-    "would_pass_now": "pass current cutoff", "seconds": "duration (s)", "saved": "epochs saved",
+    "came": "reached", "went_on": "continued", "stopped": "pruned", "waiting": "paused", "best": "best value",
+    "last": "last value", "cutoff_then": "last cutoff used", "cutoff_now": "cutoff with all results",
+    "config": "parameters", "would_pass_now": "would survive today", "seconds": "duration (s)", "saved": "epochs saved",
 }  # fmt: skip
 AFTER_CONTOUR = ("timeline", "usage")
 MOST_DECISIONS = 200  # those closest to their cutoff; the journal has all
@@ -150,9 +150,9 @@ def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[
         parts.pop("curves", ""),
         _table("Rungs", "rung bracket band came went_on stopped waiting best cutoff_then cutoff_now would_pass_now",
                rungs),
-        _table("Decisions, smallest margin first", "trial action epoch rung value cutoff margin reason",
+        _table("Decisions, smallest margin first", "trial outcome epoch rung value cutoff margin reason",
                decision_rows(record, limit=MOST_DECISIONS)),
-        _table("What if: the search replayed with other pruning rules",
+        _table("Replay with other pruning rules",
                "scheduler grace_period reduction_factor stopped epochs saved best_trial", alternative_rows(record)),
         *(part for name, part in parts.items() if name not in AFTER_CONTOUR),
         _contour(pairs),

@@ -81,7 +81,11 @@ class RungRow:
 
 @dataclass(frozen=True)
 class DecisionRow:
-    """One decision of the scheduler; `margin` = |value - cutoff|, None if either is missing or not finite."""
+    """One decision of the scheduler; `margin` = |value - cutoff|, None if either is missing or not finite.
+
+    `value` is what the scheduler compared with the cutoff: the median rule compares the trial's best value so far.
+    `outcome` says what became of the trial: continued, paused or pruned; completed or failed if it ended by itself.
+    """
 
     trial: str
     epoch: int
@@ -94,6 +98,7 @@ class DecisionRow:
     action: str
     reason: str
     band: int | None
+    outcome: str
 
 
 def counts(record: ExperimentRecord) -> dict[str, int]:
@@ -189,18 +194,25 @@ def decision_rows(
     """
     end = None if limit is None else offset + limit
     if since:
-        decisions = ((trial.id, decision) for trial in changed_since(record, since) for decision in trial.decisions)
+        decisions = ((trial, decision) for trial in changed_since(record, since) for decision in trial.decisions)
         return [decision_row(*each) for each in islice(decisions, offset, end)]
     trials = ((record.trials[call.place], call.number) for call in record.standing.calls[offset:end])
-    return [decision_row(trial.id, trial.decisions[number]) for trial, number in trials]
+    return [decision_row(trial, trial.decisions[number]) for trial, number in trials]
 
 
-def decision_row(trial: str, d: Decision) -> DecisionRow:
+def decision_row(trial: TrialRecord, d: Decision) -> DecisionRow:
     """Returns the row of one decision."""
     far = margin_of(d)
     margin = far if math.isfinite(far) else None
-    of_rung = d.rung, d.bracket, d.value, d.cutoff
-    return DecisionRow(trial, d.epoch, *of_rung, margin, d.recorded, d.action, d.reason, d.band)
+    of_rung = d.rung, d.bracket, d.compared_value, d.cutoff
+    return DecisionRow(trial.id, d.epoch, *of_rung, margin, d.recorded, d.action, d.reason, d.band, _outcome(trial, d))
+
+
+def _outcome(trial: TrialRecord, d: Decision) -> str:
+    if d.action != "stop":
+        return {"continue": "continued", "pause": "paused"}.get(d.action, d.action)
+    by_itself = trial.status in ("completed", "failed") and d is trial.decisions[-1]
+    return trial.status if by_itself else "pruned"
 
 
 def _number(value: Any) -> float | None:

@@ -1,13 +1,13 @@
 """Checks a space before its first trial: a Task's functions get a batch, in this process, on the CPU.
 
 The check uses the trials' own training loop. It tries the smallest values of all parameters first, then changes one
-parameter at a time, and begins no further setting after `BUDGET_S`. A line says what it left out. The random streams of
-Python, numpy and torch's CPU are restored.
+parameter at a time, and begins no further setting after `BUDGET_S`. With a large model, it does only what fits in that
+time, but always the forward pass, the loss and the metrics. A line says what it left out. The random streams of Python,
+numpy and torch's CPU are restored.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import time
@@ -58,19 +58,21 @@ def check_task(request: Request, task: Task, splits: Splits, tries: Tries) -> No
     from tuner.training.streams import kept_streams
 
     check_lengths(splits, request.loaded_space.space)
-    quiet = silence()
-    with patience("trying the space on one batch", SKIP), kept_streams(), quiet as heard, contextlib.suppress(Late):
+    with patience("trying the space on one batch", SKIP), kept_streams(), silence() as heard:
         for config in settings.settings(request.loaded_space.space, request.experiment.seed, tries):
             tries.tried = config
             tries.num += 1
-            try_setting(request, task, splits, tries)
+            try:
+                try_setting(request, task, splits, tries)
+            except Late:
+                tries.left_out += tries.remaining
+                break
     check_losses(tries, splits, task)
     tries.tried = {}
     warn_of(heard, task)
     if tries.left_out:
         settled, left_out = "s" if tries.num > 1 else "", ", ".join(dict.fromkeys(tries.left_out))
-        seconds = time.perf_counter() - tries.began
-        tried = f"tried {tries.num} setting{settled} in {seconds:.1f} s"
+        tried = f"tried {tries.num} setting{settled} in {tries.spent_s:.1f} s"
         say(f"preflight passed: {tried}; not tried, to save time: {left_out}")
 
 

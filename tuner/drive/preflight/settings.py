@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,8 +21,9 @@ def settings(space: Space, seed: int, tries: Tries) -> Iterator[Config]:
     base = {name: values[0] for name, values in ends.items()}
     others = [(name, value) for name, values in ends.items() for value in values[1:]]
     for number, flat in enumerate([base, *({**base, name: value} for name, value in others)]):
-        if number and (time.perf_counter() - tries.began > limits.BUDGET_S or tries.left_out):
-            tries.left_out += [f"{name}={shown(value)}" for name, value in others[number - 1 :]]
+        tries.remaining = [f"{name}={shown(value)}" for name, value in others[max(0, number - 1) :]]
+        if number and (tries.spent_s > limits.BUDGET_S or tries.left_out):
+            tries.left_out += tries.remaining
             return
         with seeded(seed, number):
             config = resolved(space, flat)

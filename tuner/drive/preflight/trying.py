@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tuner.drive.advice import advice_on, batch_of_one, counted
 from tuner.drive.preflight import limits
@@ -14,7 +18,7 @@ from tuner.drive.preflight.examples import batch_of, check_classes, odd_example
 from tuner.drive.preflight.limits import Config, Failed, Late, Tries
 from tuner.drive.preflight.watching import watch_model, watched_task
 from tuner.spec.spaces import place_of, said, with_place
-from tuner.training.data import Splits
+from tuner.training.data import Arrays, Splits
 from tuner.training.task import Task
 
 if TYPE_CHECKING:
@@ -43,13 +47,58 @@ def try_setting(request: Request, task: Task, splits: Splits, tries: Tries) -> N
         ) as training:
             check_parameters(training, task)
             watch_model(training, task, batch_of_one(splits, batch_size), outputs, tries)
-            training.run_epoch()
-            check_state(training, tries)
+            weights = sum(each.numel() for each in training.model.parameters())
+            if weights > limits.LARGE_MODEL or len(small.train) < min(batch_size, len(splits.train)):
+                try_in_parts(training, small, 1 if len(splits.train) % batch_size == 1 else 2, weights, outputs, tries)
+            else:
+                training.run_epoch()
+            check_state(training, weights > limits.LARGE_MODEL, tries)
     except (Failed, Late):
         raise
     except (Exception, SystemExit) as error:
         raise failed_step(error, task, whole, tries.forward) from error
     check_classes(task, splits, outputs[-1] if outputs else None)
+
+
+def try_in_parts(
+    training: Training, small: Splits, num_examples: int, weights: int, outputs: list[Any], tries: Tries
+) -> None:
+    """Does what `run_epoch` does on one small batch, but nothing that would take longer than the time that is left.
+
+    Forward pass, loss and metrics are tried in any case. In a setting that is not the first, raises Late.
+    """
+    import torch
+
+    from tuner.training.batches import examples_of
+
+    assert isinstance(small.train, Arrays) and isinstance(small.validation, Arrays)
+    # The last row is the one with NaN, if the data have any.
+    train, validation = (part.take(np.arange(-1, num_examples - 1)) for part in (small.train, small.validation))
+    examples = examples_of(train, training.task, training.device)
+    ((inputs, targets),) = examples.batches(torch.arange(len(train)), len(train), training.train_format)
+    inputs = training.task.augment(inputs) if training.task.augment else inputs
+    training.network.train()
+    began = time.perf_counter()
+    loss = training.mean_loss(inputs, targets)
+    forward_s = time.perf_counter() - began
+    with torch.no_grad():
+        for measure in training.measures.values():
+            measure(outputs[-1], targets)
+    parts: list[tuple[str, float, Callable[[], Any]]] = [
+        ("the backward pass", 2 * forward_s, lambda: training.backward(loss)),
+        ("the optimizer's step", limits.STEP_S * weights, lambda: training.precision.step(training.optimizer)),
+        ("the evaluation", forward_s, lambda: training.evaluate(validation)),
+    ]
+    for number, (_, about_s, part) in enumerate(parts):
+        if about_s > limits.CHEAP_S and tries.spent_s + about_s > limits.BUDGET_S:
+            if tries.num > 1:
+                raise Late
+            tries.left_out += [name for name, *_ in parts[number:]]
+            break
+        part()
+    training.drop_gradients()
+    if training.schedule is not None:
+        training.schedule.step()
 
 
 def failed_step(error: BaseException, task: Task, config: Config, forward: str) -> Failed:
@@ -88,13 +137,12 @@ def check_losses(tries: Tries, splits: Splits, task: Task) -> None:
     raise Failed(f"the loss{place or place_of(task.model)}", "is not a finite number on the first batch", advice)
 
 
-def check_state(training: Training, tries: Tries) -> None:
+def check_state(training: Training, large: bool, tries: Tries) -> None:
     """Saves and loads the training's state as a checkpoint does; without its tensors if the model is large."""
     import torch
     from torch.utils import _pytree
 
     file = io.BytesIO()
-    large = sum(each.numel() for each in training.model.parameters()) > limits.LARGE_MODEL
     if large:
         tries.left_out.append("loading a checkpoint")
     try:

@@ -28,6 +28,7 @@ export interface RungRow {
 export interface DecisionRow {
   trial: string; epoch: number; rung: number | null; bracket: number | null; value: Num | null; cutoff: Num | null;
   margin: number | null; recorded: number; action: string; reason: string; band: number | null;
+  outcome: string;
 }
 
 export interface Figure { data: { [name: string]: any }[]; layout: { [name: string]: any } }
@@ -93,5 +94,9 @@ export interface SpaceChoices { spaces: SpaceChoice[] }
 export interface Option { type?: string; description?: string; enum?: string[]; anyOf?: Option[] }
 
 declare global {
-  const Plotly: { react(node: HTMLElement, data: object[], layout: object, config: object): Promise<void> };
+  const Plotly: {
+    react(node: HTMLElement, data: object[], layout: object, config: object): Promise<void>;
+    downloadImage(figure: object, options: object): Promise<string>;
+    Icons: { camera: object };
+  };
 }

@@ -11,7 +11,7 @@ import { get, key, post } from "./service.js";
 const FIRST = ["space", "num_samples", "max_epochs", "searcher", "scheduler", "name"]; // others: behind "More options"
 /** @type {Record<string, string>} Labels that differ from the option's name. */
 const LABELS = { num_samples: "number of trials", cpus_per_trial: "CPUs per trial", gpus_per_trial: "GPUs per trial",
-  on_oom: "when out of memory", tensorboard: "TensorBoard logs", max_concurrent_trials: "concurrent trials, at most",
+  on_oom: "when memory runs out", tensorboard: "TensorBoard logs", max_concurrent_trials: "concurrent trials, at most",
   max_failures: "failures per trial, at most", max_epochs: "epochs per trial, at most" };
 let isSignedIn = false;
 

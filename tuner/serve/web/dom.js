@@ -26,8 +26,10 @@ export function set(node, text) {
   if (node.textContent !== wanted) node.textContent = wanted;
 }
 
-/** @param {unknown} value */
-export const number = (value) => (typeof value === "number" ? String(Number(value.toPrecision(5))) : String(value ?? ""));
+/** Formats a number with five significant digits, an integer with all its digits, and anything else as text.
+ * @param {unknown} value */
+export const number = (value) =>
+  (typeof value !== "number" || Number.isInteger(value) ? String(value ?? "") : String(Number(value.toPrecision(5))));
 
 /** @param {number | null} s */
 export const moment = (s) =>
@@ -42,18 +44,19 @@ export function duration(seconds) {
 }
 
 /**
- * Formats a trial's parameters in one line: `l1 64, lr 0.00123, opt/momentum 0.9`.
+ * Flattens a trial's parameters: `{"opt": {"momentum": 0.9}}` gives `opt/momentum`, 0.9.
  *
  * @param {import("./api.js").Config} config
- * @returns {string}
+ * @returns {[string, unknown][]}
  */
-export function parameters(config, prefix = "") {
-  return Object.entries(config).map(([name, value]) => {
-    if (typeof value !== "object" || value === null) return `${prefix}${name} ${number(value)}`;
-    if (Array.isArray(value)) return `${prefix}${name} ${JSON.stringify(value)}`;
-    return parameters(/** @type {import("./api.js").Config} */ (value), `${prefix}${name}/`);
-  }).join(", ");
-}
+export const flat = (config, prefix = "") => Object.entries(config).flatMap(([name, value]) =>
+  (typeof value !== "object" || value === null || Array.isArray(value) ? [[prefix + name, value]]
+    : flat(/** @type {import("./api.js").Config} */ (value), `${prefix}${name}/`)));
+
+/** Formats a trial's parameters in one line: `l1 64, lr 0.00123, opt/momentum 0.9`.
+ * @param {import("./api.js").Config} config */
+export const parameters = (config) =>
+  flat(config).map(([name, value]) => `${name} ${Array.isArray(value) ? JSON.stringify(value) : number(value)}`).join(", ");
 
 /**
  * Does some work and shows its error at the top of the page; hides the error of earlier work if there is none.

@@ -44,7 +44,7 @@ export class Experiment {
   /** @type {number | undefined} */ #retry = undefined;
   /** @type {number | undefined} */ #scroll = undefined;
   /** @type {EventSource | undefined} */ #stream = undefined;
-  #limit = MOST_ROWS; // rows that are loaded at most
+  #limit = MOST_ROWS; // rows that are loaded at most; infinite once all are wanted
   #took = 0; // ms of the last load
   #isBehind = false; // whether the journal has lines that are not loaded
   #isEnding = false; // whether the last event was the end of the search
@@ -64,9 +64,9 @@ export class Experiment {
     this.path = pathOf(name);
   }
 
-  /** Whether all rows are loaded, or as many as the service sends. */
+  /** Whether all rows were loaded. */
   get isWhole() {
-    return this.#limit === ALL_ROWS;
+    return this.#limit === Infinity;
   }
 
   /** Loads what changed and draws it; one load at a time. From the first call with `all` on, it loads all rows. */
@@ -74,7 +74,7 @@ export class Experiment {
     const before = this.#last.catch(() => {});
     this.#last = before.then(async () => {
       const isWider = all && !this.isWhole;
-      if (isWider) this.#limit = ALL_ROWS;
+      if (isWider) this.#limit = Infinity;
       await this.#load(isWider || !this.loaded ? 0 : this.loaded.summary.lines, fresh);
     });
     return this.#last;
@@ -86,7 +86,7 @@ export class Experiment {
     this.#isBehind = false;
     const before = this.loaded;
     const wanted = FIGURES.filter((name) => (before?.figures[name] ? isNear(name) && (fresh || this.#isStale(name)) : fresh));
-    const query = new URLSearchParams({ since: String(since), limit: String(since ? ALL_ROWS : this.#limit) });
+    const query = new URLSearchParams({ since: String(since), limit: String(since ? ALL_ROWS : Math.min(ALL_ROWS, this.#limit)) });
     for (const name of wanted) query.append("figures", name);
     const began = performance.now();
     /** @type {Changes} */
@@ -95,6 +95,7 @@ export class Experiment {
     if (changes.since && (changes.left_out || Math.max(changes.trials.length, changes.decisions.length) >= ALL_ROWS)) {
       return this.#load(0, fresh); // more changed rows than one response has
     }
+    if (this.isWhole && !changes.since) await this.#loadRest(changes);
     if (this.isClosed) return;
     const figures = Object.keys(changes.figures);
     for (const name of figures) this.#drawn.set(name, changes.summary.lines);
@@ -106,6 +107,20 @@ export class Experiment {
     this.loaded = changes;
     this.#pollLater(changes.summary);
     this.draw(changes, figures);
+  }
+
+  /** Adds the rows beyond those of the first response: a search has more than one response can send.
+   * @param {Changes} changes */
+  async #loadRest(changes) {
+    for (const [rows, part] of /** @type {const} */ ([["trials", "trials"], ["decisions", "rungs"]])) {
+      const total = rows === "trials" ? changes.num_trials : changes.num_decisions;
+      while (changes[rows].length < total) {
+        const more = await get(`${this.path}/${part}?offset=${changes[rows].length}&limit=${ALL_ROWS}`);
+        // A search that goes on shifts the decisions: the rows that are loaded stay the first ones.
+        if (this.isClosed || !more[rows].length || more.total !== total) break;
+        changes[rows].push(...more[rows]);
+      }
+    }
   }
 
   /** @param {string} name */

@@ -3,9 +3,10 @@
 
 import { at, number, parameters, set } from "./dom.js";
 import { near, shown } from "./experiment.js";
+import { fill } from "./grid.js";
 import { drawInto } from "./look.js";
 import { get } from "./service.js";
-import { AUDITED, DECISIONS, FATES, MOST_ROWS, fill } from "./tables.js";
+import { AUDITED, DECISIONS, FATES } from "./tables.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
 /** @typedef {import("./api.js").FigureAnswer} FigureAnswer */
@@ -75,7 +76,7 @@ function whatIf() {
     const changed = outcome.fates.filter((f) => f.epochs !== f.recorded || f.outcome === "unknown");
     const count = changed.length === 1 ? "1 trial has" : `${changed.length} trials have`;
     set(at("whatif-count"), changed.length ? `${count} a different or unknown outcome.` : "No trial ends differently.");
-    fill(at("fates", HTMLTableElement), FATES, changed.slice(0, MOST_ROWS));
+    fill(at("fates", HTMLTableElement), FATES, changed);
     at("fates-scroll").hidden = !changed.length;
   };
   ask("whatif", `what-if?${query}`, draw);

@@ -5,7 +5,8 @@
 
 // Plotly's button that uploads a chart is removed, so that no data of an experiment leaves the page.
 const MODE_BAR = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
-  modeBarButtonsToRemove: ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d"] };
+  modeBarButtonsToRemove: ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d", "toImage"],
+  modeBarButtonsToAdd: [saver("png"), saver("svg")] };
 const HAS_WEBGL = Boolean(document.createElement("canvas").getContext("webgl"));
 
 // On paper: colours of the light page, and a width and height that fit one page of A4 and of US letter.
@@ -55,4 +56,26 @@ export function drawInto(node, figure, revision, change = () => {}) {
   }
   if (layout.height) node.style.height = `${layout.height}px`;
   Plotly.react(node, data, layout, MODE_BAR);
+}
+
+/**
+ * Saves a figure as it is shown, on the page's background: its own is transparent.
+ *
+ * @param {HTMLElement} node
+ * @param {"png" | "svg"} format
+ */
+export function saveImage(node, format) {
+  const { data, layout, _fullLayout: size } = /** @type {any} */ (node);
+  if (!data) return;
+  const back = getComputedStyle(document.documentElement).getPropertyValue("--back");
+  const filename = `${document.title.replace(/: tuner$/, "")}-${node.id}`;
+  Plotly.downloadImage({ data, layout: { ...layout, paper_bgcolor: back, plot_bgcolor: back } },
+    { format, filename, width: size.width, height: size.height, scale: format === "png" ? 2 : 1 });
+}
+
+/** A figure's own button that saves it.
+ * @param {"png" | "svg"} format */
+function saver(format) {
+  const name = `save as ${format.toUpperCase()}`;
+  return { name, title: name, icon: Plotly.Icons.camera, click: (/** @type {HTMLElement} */ node) => saveImage(node, format) };
 }

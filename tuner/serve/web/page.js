@@ -4,10 +4,13 @@
 import { showControl, showSession } from "./control.js";
 import { at, attempt, duration, moment, number, parameters, set } from "./dom.js";
 import { BUSY, Experiment, FIGURES, shown } from "./experiment.js";
+import { addImageButtons } from "./download.js";
+import { fill, resetTables, source } from "./grid.js";
 import { drawInsight, showTrial } from "./insight.js";
 import { drawInto } from "./look.js";
+import { showSection } from "./sections.js";
 import { get } from "./service.js";
-import { DECISIONS, EXPERIMENTS, RUNGS, TRIALS, fill, filtered, rules, state } from "./tables.js";
+import { DECISIONS, EXPERIMENTS, RUNGS, rules, state, trialColumns } from "./tables.js";
 import { drawVerdict, unsaid } from "./verdict.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
@@ -65,7 +68,8 @@ function draw(loaded, figures) {
   at("decisions-section").hidden = !decisions.length;
   at("trials-section").hidden = !loaded.num_trials;
   fill(at("rungs", HTMLTableElement), RUNGS, rungs);
-  drawTables(loaded);
+  fill(at("decisions", HTMLTableElement), DECISIONS, decisions, loaded.num_decisions);
+  fill(at("trials", HTMLTableElement), trialColumns(loaded.trials), loaded.trials, loaded.num_trials);
   for (const name of FIGURES) at(`${name}-section`).hidden = !loaded.figures[name];
   for (const name of figures) drawFigure(loaded, name);
   drawInsight(loaded);
@@ -95,14 +99,6 @@ function nothing({ summary, trials }) {
   return BUSY.includes(summary.state) ? "No report yet." : "The search ended before a trial reported.";
 }
 
-/** @param {Changes} loaded */
-function drawTables(loaded) {
-  filtered(at("decisions", HTMLTableElement), DECISIONS, loaded.decisions, loaded.num_decisions,
-    at("decision-filter", HTMLInputElement), at("decision-count"));
-  filtered(at("trials", HTMLTableElement), TRIALS, loaded.trials, loaded.num_trials,
-    at("trial-filter", HTMLInputElement), at("trial-count"));
-}
-
 /** @param {string} id */
 const isChecked = (id) => at(id, HTMLInputElement).checked;
 
@@ -128,28 +124,35 @@ function drawFigure({ summary, figures }, name) {
 // --- which view ------------------------------------------------------------------------------------------------------
 
 async function route() {
-  const [name, trial = ""] = location.hash.slice(1).split("/").map(decodeURIComponent);
+  const [name, trial = "", section = ""] = location.hash.slice(1).split("/").map(decodeURIComponent);
   if (shown.now?.name !== name || !shown.now?.loaded) await show(name);
   const experiment = shown.now;
   if (!experiment || experiment.name !== name) return;
   experiment.trial = trial;
   if (trial && experiment.loaded) await attempt(() => showTrial(trial));
   if (!trial) at("trial", HTMLDialogElement).close();
+  if (section) showSection(section);
 }
+
+let listAt = 0; // how far the list was scrolled when an experiment was opened
 
 /** @param {string} name of the experiment; empty for the list */
 async function show(name) {
+  if (!shown.now) listAt = window.scrollY;
   shown.now?.close();
+  resetTables();
   const experiment = shown.now = name ? new Experiment(name, draw, (text) => set(at("live"), text)) : null;
   document.title = name ? `${name}: tuner` : "tuner";
   set(at("live"), "");
   at("list").hidden = Boolean(name);
   if (!experiment) {
     at("one").hidden = true;
+    window.scrollTo(0, listAt);
     return attempt(showList);
   }
   set(at("where"), name);
   at("one").hidden = false;
+  window.scrollTo(0, 0);
   await attempt(async () => {
     await experiment.load();
     experiment.follow();
@@ -162,17 +165,14 @@ function redraw() {
   if (loaded) draw(loaded, Object.keys(loaded.figures));
 }
 
-// The first rows are loaded automatically; filtering or sorting loads all rows, too.
-function filter() {
-  const experiment = shown.now, loaded = experiment?.loaded;
-  if (!loaded) return;
-  drawTables(loaded);
-  const isMissing = loaded.decisions.length < loaded.num_decisions || loaded.trials.length < loaded.num_trials;
-  if (isMissing && !experiment.isWhole) attempt(() => experiment.load({ all: true, fresh: false }));
-}
+source.name = () => shown.now?.name ?? "experiments";
+source.all = async () => {
+  const experiment = shown.now;
+  if (experiment?.loaded && !experiment.isWhole) await experiment.load({ all: true, fresh: false });
+};
 
 for (const id of ["show-pruned", "log-metric", "log-epoch"]) at(id).addEventListener("change", redraw);
-for (const id of ["decision-filter", "trial-filter"]) at(id).addEventListener("input", filter);
+for (const figure of document.querySelectorAll(".figure")) addImageButtons(/** @type {HTMLElement} */ (figure));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 window.addEventListener("hashchange", route);
 document.addEventListener("visibilitychange", () => (shown.now ? shown.now.updateLater() : attempt(showList)));

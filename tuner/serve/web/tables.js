@@ -1,7 +1,7 @@
 // @ts-check
-// The page's tables: their columns, headings and rows. Text from an experiment is set by textContent, never as HTML.
+// The columns of the page's tables: their headings, values and looks.
 
-import { duration, moment, number, parameters, set } from "./dom.js";
+import { duration, flat, moment, number } from "./dom.js";
 
 /** @typedef {import("./api.js").Shown} Shown */
 /** @typedef {import("./api.js").TrialRow} TrialRow */
@@ -9,22 +9,11 @@ import { duration, moment, number, parameters, set } from "./dom.js";
 /** @typedef {import("./api.js").DecisionRow} DecisionRow */
 /** @typedef {import("./api.js").Fate} Fate */
 /** @typedef {import("./api.js").AuditedTrial} AuditedTrial */
-/**
- * A column: its heading, the text of a row's cell, and how the cell looks. `look` is a CSS class, or a function of the
- * row that returns one; numbers are aligned to the right. A column with `link` shows links.
- *
- * @template Row
- * @typedef {object} Column
- * @property {string} head
- * @property {(row: Row) => unknown} text
- * @property {string | ((row: Row) => string)} [look]
- * @property {(row: Row) => string} [link]
- * @property {(row: Row) => number} [value] what the column is sorted by, if not its text
- * @property {string} [about] the heading's tooltip
- */
+/** @template Row @typedef {import("./grid.js").Column<Row>} Column */
 
-export const MOST_ROWS = 500; // shown at once; the filter searches all rows
+export const MOST_ROWS = 500; // loaded at first; to sort, filter, save or scroll further loads all rows
 export const ALL_ROWS = 10000; // the most that the service sends in one response
+const MOST_PARAMETERS = 100; // that have a column; one more column has the others
 
 /** @param {string} experiment @param {string} trial */
 const trialLink = (experiment, trial) => `#${encodeURIComponent(experiment)}/${encodeURIComponent(trial)}`;
@@ -65,197 +54,117 @@ export const rules = (e) => [...new Set([e.searcher, e.scheduler])];
 
 /** @type {Column<RungRow>[]} */
 export const RUNGS = [
-  { head: "rung", text: (r) => r.rung, look: "number", about: "epochs at which the scheduler compares trials" },
-  { head: "bracket", text: (r) => r.bracket, look: "number" },
-  { head: "band", text: (r) => r.band, look: "number", about: "hyperband and bohb have several brackets in each band" },
-  { head: "reached", text: (r) => r.came, look: "number", about: "trials that reached the rung" },
-  { head: "promoted", text: (r) => r.went_on, look: "number" },
-  { head: "pruned", text: (r) => r.stopped, look: "number" },
-  { head: "paused", text: (r) => r.waiting, look: "number" },
-  { head: "best value", text: (r) => number(r.best), look: "number" },
-  { head: "last cutoff", text: (r) => number(r.cutoff_then), look: "number",
+  { head: "rung", value: (r) => r.rung, look: "number", about: "epochs at which the scheduler compares trials" },
+  { head: "bracket", value: (r) => r.bracket, look: "number" },
+  { head: "band", value: (r) => r.band, look: "number", about: "hyperband and bohb have several brackets in each band" },
+  { head: "reached", value: (r) => r.came, look: "number", about: "trials that reached the rung" },
+  { head: "continued", value: (r) => r.went_on, look: "number", about: "of them, those that trained on" },
+  { head: "pruned", value: (r) => r.stopped, look: "number" },
+  { head: "paused", value: (r) => r.waiting, look: "number" },
+  { head: "best value", value: (r) => r.best, look: "number" },
+  { head: "last cutoff used", value: (r) => r.cutoff_then, look: "number",
     about: "the cutoff when the last trial was compared" },
-  { head: "current cutoff", text: (r) => number(r.cutoff_now), look: "number",
+  { head: "cutoff with all results", value: (r) => r.cutoff_now, look: "number",
     about: "the cutoff over all trials that reached the rung" },
-  { head: "pass current cutoff", text: (r) => r.would_pass_now, look: "number",
-    about: "trials whose value at the rung is at least as good as the current cutoff" },
+  { head: "would survive today", value: (r) => r.would_pass_now, look: "number",
+    about: "trials whose value at the rung is at least as good as the cutoff with all results" },
 ];
 
 /** @type {Column<DecisionRow>[]} */
 export const DECISIONS = [
-  { head: "trial", text: (d) => d.trial, link },
-  { head: "action", text: (d) => d.action, look: (d) => d.action },
-  { head: "epoch", text: (d) => d.epoch, look: "number" },
-  { head: "rung", text: (d) => d.rung, look: "number" },
-  { head: "bracket", text: (d) => d.bracket, look: "number" },
-  { head: "band", text: (d) => d.band, look: "number" },
-  { head: "value", text: (d) => number(d.value), look: "number" },
-  { head: "cutoff", text: (d) => number(d.cutoff), look: "number" },
-  { head: "margin", text: (d) => number(d.margin), look: "number", about: "distance between value and cutoff" },
-  { head: "trials at rung", text: (d) => (d.rung === null ? "" : d.recorded + 1), look: "number",
-    about: "trials that had reached the rung by then, this one included" },
-  { head: "reason", text: (d) => d.reason, look: "text" },
+  { head: "trial", value: (d) => d.trial, link },
+  { head: "outcome", value: (d) => d.outcome, look: (d) => d.outcome,
+    about: "continued, paused, pruned; completed or failed if the trial ended by itself" },
+  { head: "epoch", value: (d) => d.epoch, look: "number" },
+  { head: "rung", value: (d) => d.rung, look: "number" },
+  { head: "bracket", value: (d) => d.bracket, look: "number" },
+  { head: "band", value: (d) => d.band, look: "number" },
+  { head: "value", value: (d) => d.value, look: "number" },
+  { head: "cutoff", value: (d) => d.cutoff, look: "number" },
+  { head: "margin", value: (d) => d.margin, look: "number", about: "distance between value and cutoff" },
+  { head: "compared with", value: (d) => (d.rung === null ? null : d.recorded), look: "number",
+    about: "number of other trials that had a value at the rung by then" },
+  { head: "reason", value: (d) => d.reason, look: "text" },
 ];
 
 /** @type {Column<TrialRow>[]} */
-export const TRIALS = [
-  { head: "trial", text: (t) => t.trial, link },
-  { head: "status", text: (t) => t.status, look: (t) => t.status },
-  { head: "best value", text: (t) => number(t.best), look: "number" },
-  { head: "best epoch", text: (t) => t.best_epoch, look: "number" },
-  { head: "last value", text: (t) => number(t.last), look: "number" },
-  { head: "epochs", text: (t) => t.epochs, look: "number" },
-  { head: "duration", text: (t) => duration(t.seconds), value: (t) => t.seconds, look: "number" },
-  { head: "parameters", text: (t) => parameters(t.config), look: "text" },
-  { head: "reason", look: "text",
-    text: (t) => [t.reason, ...t.errors.filter((e) => !t.reason.includes(e))].filter(Boolean).join("; ") },
+const TRIALS = [
+  { head: "trial", value: (t) => t.trial, link },
+  { head: "status", value: (t) => t.status, look: (t) => t.status },
+  { head: "best value", value: (t) => t.best, look: "number" },
+  { head: "best epoch", value: (t) => t.best_epoch, look: "number" },
+  { head: "last value", value: (t) => t.last, look: "number" },
+  { head: "epochs", value: (t) => t.epochs, look: "number" },
+  { head: "duration", text: (t) => duration(t.seconds), value: (t) => t.seconds, look: "number",
+    about: "in seconds for a filter and in a saved file" },
+  { head: "rung", value: (t) => t.rung, look: "number", about: "the rung at which the trial was pruned" },
 ];
+/** @type {Column<TrialRow>} */
+const REASON = { head: "reason", look: "text",
+  value: (t) => [t.reason, ...t.errors.filter((e) => !t.reason.includes(e))].filter(Boolean).join("; ") };
+
+/** @type {WeakMap<object, Map<string, unknown>>} */
+const flattened = new WeakMap();
+/** Returns a trial's parameters by name: `opt/momentum` if they are nested.
+ * @param {TrialRow} row */
+function parametersOf(row) {
+  let known = flattened.get(row);
+  if (!known) flattened.set(row, known = new Map(flat(row.config)));
+  return known;
+}
+
+/**
+ * Returns the columns for these trials: each parameter that one of them has is a column of its own.
+ *
+ * @param {TrialRow[]} rows
+ * @returns {Column<TrialRow>[]}
+ */
+export function trialColumns(rows) {
+  /** @type {Map<string, boolean>} Name -> whether all values are numbers. */
+  const names = new Map();
+  for (const row of rows) {
+    for (const [name, value] of parametersOf(row)) {
+      if (names.has(name) || names.size <= MOST_PARAMETERS) {
+        names.set(name, typeof value === "number" && (names.get(name) ?? true));
+      }
+    }
+  }
+  const shown = [...names].slice(0, MOST_PARAMETERS), own = new Set([...TRIALS, REASON].map(({ head }) => head));
+  /** @type {Column<TrialRow>[]} */
+  const columns = shown.map(([name, isNumber]) => ({
+    head: own.has(name) ? `parameter ${name}` : name, look: isNumber ? "number" : "value",
+    value: (row) => parametersOf(row).get(name),
+    text: (row) => (parametersOf(row).get(name) === null ? "null" : parametersOf(row).get(name)),
+  }));
+  if (names.size > MOST_PARAMETERS) {
+    const taken = new Set(shown.map(([name]) => name));
+    columns.push({ head: "other parameters", look: "value", value: (row) =>
+      [...parametersOf(row)].filter(([name]) => !taken.has(name)).map(([name, value]) => `${name} ${number(value)}`).join(", ") });
+  }
+  return [...TRIALS, ...columns, REASON];
+}
 
 const OUTCOMES = { stopped: "pruned", ended: "as recorded", unknown: "unknown" };
 /** @type {Column<Fate>[]} */
 export const FATES = [
-  { head: "trial", text: (f) => f.trial, link },
-  { head: "outcome", text: (f) => OUTCOMES[f.outcome], about: "unknown: the trial would train beyond its recorded epochs" },
-  { head: "epochs", text: (f) => f.epochs, look: "number" },
-  { head: "epochs recorded", text: (f) => f.recorded, look: "number" },
-  { head: "epochs saved", text: (f) => (f.outcome === "unknown" ? "?" : f.recorded - f.epochs), look: "number" },
-  { head: "rung", text: (f) => number(f.rung), look: "number" },
-  { head: "value", text: (f) => number(f.value), look: "number" },
-  { head: "cutoff", text: (f) => number(f.cutoff), look: "number" },
+  { head: "trial", value: (f) => f.trial, link },
+  { head: "outcome", value: (f) => OUTCOMES[f.outcome], about: "unknown: the trial would train beyond its recorded epochs" },
+  { head: "epochs", value: (f) => f.epochs, look: "number" },
+  { head: "epochs recorded", value: (f) => f.recorded, look: "number" },
+  { head: "epochs saved", value: (f) => (f.outcome === "unknown" ? null : f.recorded - f.epochs), look: "number" },
+  { head: "rung", value: (f) => f.rung, look: "number" },
+  { head: "value", value: (f) => f.value, look: "number" },
+  { head: "cutoff", value: (f) => f.cutoff, look: "number" },
 ];
 
 /** @type {Column<AuditedTrial>[]} */
 export const AUDITED = [
-  { head: "trial", text: (t) => t.trial, link },
-  { head: "pruned at epoch", text: (t) => t.stopped, look: "number" },
-  { head: "best value", text: (t) => number(t.best), look: "number" },
-  { head: "best epoch", text: (t) => t.best_epoch, look: "number" },
-  { head: "false prune", text: (t) => (t.beats ? "yes" : "no"), look: (t) => (t.beats ? "stop" : ""),
+  { head: "trial", value: (t) => t.trial, link },
+  { head: "pruned at epoch", value: (t) => t.stopped, look: "number" },
+  { head: "best value", value: (t) => t.best, look: "number" },
+  { head: "best epoch", value: (t) => t.best_epoch, look: "number" },
+  { head: "false prune", value: (t) => (t.beats ? "yes" : "no"), look: (t) => (t.beats ? "failed" : ""),
     about: "whether its best value beats that of the best trial" },
-  { head: "duration", text: (t) => duration(t.seconds), look: "number" },
-  { head: "note", text: (t) => t.differs, look: "text" },
+  { head: "duration", text: (t) => duration(t.seconds), value: (t) => t.seconds, look: "number" },
+  { head: "note", value: (t) => t.differs, look: "text" },
 ];
-
-// --- drawing ---------------------------------------------------------------------------------------------------------
-
-/** @typedef {{head: string, descending: boolean}} Order */
-/** The tables that the user can sort: their order, null if none was chosen, and the function that draws them again.
- * @type {WeakMap<HTMLTableElement, {order: Order | null, redraw: () => void}>} */
-const sortable = new WeakMap();
-
-/**
- * Shows rows in a table. Cells that have not changed are not replaced.
- *
- * @template Row
- * @param {HTMLTableElement} table
- * @param {Column<Row>[]} columns
- * @param {Row[]} rows
- */
-export function fill(table, columns, rows) {
-  if (!table.tHead) addHead(table, columns);
-  const body = table.tBodies[0];
-  while (body.rows.length > rows.length) body.deleteRow(-1);
-  rows.forEach((row, i) => {
-    const line = body.rows[i] ?? body.insertRow();
-    columns.forEach(({ text, look, link }, j) => {
-      const cell = line.cells[j] ?? line.insertCell();
-      if (link) {
-        const target = /** @type {HTMLAnchorElement} */ (cell.firstChild ?? cell.appendChild(document.createElement("a")));
-        set(target, text(row));
-        target.href = link(row);
-      } else {
-        set(cell, text(row));
-        cell.className = (typeof look === "function" ? look(row) : look) ?? "";
-      }
-    });
-  });
-}
-
-/**
- * @template Row
- * @param {HTMLTableElement} table
- * @param {Column<Row>[]} columns
- */
-function addHead(table, columns) {
-  const line = table.createTHead().insertRow();
-  for (const { head, look, about } of columns) {
-    const cell = line.appendChild(document.createElement("th"));
-    cell.scope = "col";
-    cell.title = about ?? "";
-    if (look === "number") cell.className = look;
-    if (sortable.has(table)) cell.appendChild(sorter(table, head)); else cell.textContent = head;
-  }
-  table.createTBody();
-}
-
-/**
- * Returns a column heading that sorts on click: ascending, descending, then the original order.
- *
- * @param {HTMLTableElement} table
- * @param {string} head
- */
-function sorter(table, head) {
-  const button = document.createElement("button");
-  button.textContent = head;
-  button.addEventListener("click", () => {
-    const sorting = sortable.get(table);
-    if (!sorting || !table.tHead) return;
-    const last = sorting.order;
-    sorting.order = last?.head !== head ? { head, descending: false } : last.descending ? null : { head, descending: true };
-    for (const cell of table.tHead.rows[0].cells) {
-      const own = sorting.order && cell.textContent === head;
-      cell.ariaSort = own ? (sorting.order?.descending ? "descending" : "ascending") : null;
-    }
-    sorting.redraw();
-  });
-  return button;
-}
-
-/**
- * Returns the rows in the order that the user chose: numbers by value, texts by alphabet, empty cells last.
- *
- * @template Row
- * @param {Row[]} rows
- * @param {Column<Row>[]} columns
- * @param {Order | null | undefined} order
- */
-function sorted(rows, columns, order) {
-  const column = columns.find(({ head }) => head === order?.head);
-  if (!order || !column) return rows;
-  const sign = order.descending ? -1 : 1;
-  /** @param {Row} row */
-  const key = (row) => {
-    const text = String((column.value ?? column.text)(row) ?? "");
-    return text === "" || Number.isNaN(Number(text)) ? text : Number(text);
-  };
-  /** @param {string | number} a @param {string | number} b */
-  const compare = (a, b) => Number(a === "") - Number(b === "") || sign * (typeof a === "number" && typeof b === "number"
-    ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true }));
-  return rows.map((row) => ({ key: key(row), row })).sort((a, b) => compare(a.key, b.key)).map(({ row }) => row);
-}
-
-/**
- * Shows the loaded rows that match the filter, sorted, and how many there are.
- *
- * @template Row
- * @param {HTMLTableElement} table
- * @param {Column<Row>[]} columns
- * @param {Row[]} rows the loaded rows
- * @param {number} total the number of all rows
- * @param {HTMLInputElement} box the filter
- * @param {HTMLElement} count
- */
-export function filtered(table, columns, rows, total, box, count) {
-  if (!sortable.has(table)) sortable.set(table, { order: null, redraw: () => box.dispatchEvent(new Event("input")) });
-  const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
-  // The searched text includes the headings: "rung 4" matches the rows whose rung is 4.
-  /** @param {Row} row */
-  const searched = (row) => columns.map(({ head, text }) => `${head} ${text(row) ?? ""}`).join(" ").toLowerCase();
-  const whole = words.join(" ");
-  /** @param {string} text */
-  const matches = (text) => text.includes(whole) || words.every((word) => text.includes(word));
-  const found = whole ? rows.filter((row) => matches(searched(row))) : rows;
-  fill(table, columns, sorted(found, columns, sortable.get(table)?.order).slice(0, MOST_ROWS));
-  const shown = found.length > MOST_ROWS ? `, first ${MOST_ROWS} shown` : "";
-  set(count, rows.length < total && !whole ? `first ${rows.length} of ${total}` : `${found.length} of ${total}${shown}`);
-}
