@@ -7,18 +7,28 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from scipy.stats import binomtest
+from scipy.stats import hypergeom
 
 from tuner.audit import drawn_trials, epochs_of, main
 from tuner.errors import RequestError
 from tuner.record.results import load
-from tuner.views.audit_record import clopper_pearson, result_of
+from tuner.views.audit_record import false_prunes, result_of
 
 
-@pytest.mark.parametrize(("hits", "count"), [(0, 5), (1, 5), (5, 5), (3, 20), (19, 40)])
-def test_the_interval_is_the_exact_one(hits, count):
-    wanted = binomtest(hits, count).proportion_ci(0.95)
-    assert clopper_pearson(hits, count, 0.95) == pytest.approx((wanted.low, wanted.high))
+@pytest.mark.parametrize(("pruned", "audited"), [(8, 3), (1, 1), (30, 5), (31, 30), (40, 0), (200, 20)])
+def test_the_interval_is_the_exact_one_of_a_finite_population(pruned, audited):
+    for beat in range(audited + 1):
+        possible = range(beat, pruned - (audited - beat) + 1)
+        wrong = [k for k in possible if min(hypergeom.sf(beat - 1, pruned, k, audited),
+                                            hypergeom.cdf(beat, pruned, k, audited)) > 0.025]  # fmt: skip
+        assert false_prunes(beat, audited, pruned, 0.95) == (min(wrong), max(wrong))
+
+
+def test_what_is_known_for_certain_bounds_the_interval():
+    assert false_prunes(1, 3, 8, 0.95) == (1, 6)  # 12.5 % to 75 %; as of endlessly many trials, 1 % to 91 %
+    assert false_prunes(2, 8, 8, 0.95) == (2, 2)
+    fewest, most = false_prunes(30, 3000, 10_000, 0.95)
+    assert 30 < fewest < 100 < most < 200
 
 
 def test_a_larger_sample_holds_the_smaller():

@@ -10,6 +10,7 @@ from ray.tune.schedulers import HyperBandScheduler
 from tuner import run
 from tuner.drive import console, session
 from tuner.record.records import Report, TrialRecord
+from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import CHOICES, PAIRS, Experiment
 from tuner.spec.spaces import find_space
 
@@ -91,8 +92,12 @@ def test_the_plan_says_how_many_trials_hyperband_never_stops(max_epochs, factor)
 
 def test_a_note_says_that_hyperband_compares_few_trials_if_few_run_at_once():
     experiment = Experiment(searcher="random", scheduler="hyperband", max_epochs=9, reduction_factor=3)
-    (note,) = console.notes_on_brackets(experiment, 2)
-    assert "2 trials at once and brackets of 5, 9 stop few trials or none" in note
+    (note,) = console.notes_on_brackets(experiment, 4)
+    assert "4 trials at once and brackets of 5, 9 stop few trials or none" in note
+    for concurrent in (2, 3):
+        (note,) = console.notes_on_brackets(experiment, concurrent)
+        assert f"hyperband will prune no trial: {concurrent} trials at once stay in its first bracket" in note
+        assert "--scheduler asha, or let 4 or more trials run at once" in note and "--cpus-per-trial" in note
     assert console.notes_on_brackets(experiment, 9) == []
     assert console.notes_on_brackets(Experiment(), 1) == []
 
@@ -131,7 +136,8 @@ def test_a_resumed_search_counts_its_trials(tmp_path, before, more, line):
 @pytest.mark.parametrize(("state", "more"), [("finished", "--num-samples 12"), ("interrupted", "resume")])
 def test_the_last_lines_say_how_to_go_on(tmp_path, state, more):
     request = request_of(tmp_path)
-    record = SimpleNamespace(trials=[TrialRecord("00003", {}, status="failed", reason="ValueError: wrong")])
+    trial = TrialRecord("00003", {}, status="failed", reason="ValueError: wrong")
+    record = ExperimentRecord(request.experiment, {}, (trial,), state)
     outcome = SimpleNamespace(state=state, reason="the time budget of 30m is over")
     done = SimpleNamespace(request=request, record=record, answer=None, outcome=outcome)
     text = "\n".join(console.ending(done))

@@ -421,14 +421,16 @@ class Halving(Search):
 
 
 @pytest.mark.parametrize(("mode", "sign"), [("min", 1), ("max", -1)])
-def test_hyperband_explains_each_pause_and_each_stop(tmp_path, mode, sign):
+def test_hyperband_explains_each_pause_stop_and_promotion(tmp_path, mode, sign):
     search = Halving(tmp_path / "j", mode=mode)
     waits = "waits at rung 2 for the other trials of its bracket"
     missed = f"is not among the best 2 of the 5 trials of its bracket at rung 2; the worst of them has {sign * 0.2}"
-    stops = ((3, 0.5), (5, 0.4), (7, 0.3))
+    kept = "is among the best 2 of the 5 trials of its bracket at rung 2"
+    stops, promotions = ((3, 0.5), (5, 0.4), (7, 0.3)), ((6, 0.2), (4, 0.1))
     assert search.halve(sign) == [
         *((number, "pause", 2, 1, None, number - 3, waits) for number in (3, 4, 5, 6)),
         *((number, "stop", 2, 1, sign * 0.2, 4, f"loss {sign * loss} {missed}") for number, loss in stops),
+        *((number, "continue", 2, 1, sign * 0.2, 4, f"loss {sign * loss} {kept}") for number, loss in promotions),
     ]
     ends = [(event["trial"], event["status"]) for event in read(search.path) if event["event"] == "trial_ended"]
     assert ends == [("00003", "pruned"), ("00005", "pruned"), ("00007", "pruned")]
@@ -439,7 +441,8 @@ def test_hyperband_explains_a_trial_that_continues_at_once(tmp_path):
     for number, loss in ((3, 5.0), (4, 4.0), (5, 3.0), (6, 2.0)):
         search.report(number, 2, loss=loss)
     assert search.report(7, 2, loss=1.0) == CONTINUE
-    assert search.decisions()[-1]["reason"] == "loss 1 is among the best 2 of the 5 trials of its bracket at rung 2"
+    reasons = [decision["reason"] for decision in search.decisions()[-2:]]  # its own, then that of the paused trial
+    assert reasons == [f"loss {n} is among the best 2 of the 5 trials of its bracket at rung 2" for n in (1, 2)]
     assert search.report(7, 3, loss=1.0) == CONTINUE
     assert search.decisions()[-1]["epoch"] == 2  # between two rungs nothing is decided
 
@@ -482,14 +485,8 @@ def test_a_trial_that_fails_before_a_second_halving_does_not_hold_it_up(tmp_path
     for number in (8, 9):
         search.report(number, 3, loss=float(number))
     fail(search, 10)
-    last = search.decisions()[-1]
-    assert (last["trial"], last["action"], last["rung"], last["cutoff"], last["recorded"]) == (
-        "00009",
-        "stop",
-        3,
-        8.0,
-        1,
-    )
+    last = [tuple(d[name] for name in ("trial", "action", "rung", "cutoff", "recorded")) for d in search.decisions()]
+    assert last[-2:] == [("00009", "stop", 3, 8.0, 1), ("00008", "continue", 3, 8.0, 1)]
 
 
 @pytest.mark.parametrize("failed", [3, 4])

@@ -49,6 +49,14 @@ class Halvings:
             for trial in bad
         }
 
+    def promotions(self):
+        """Trial, rung, value, cutoff and number of others of each trial that a halving kept."""
+        return sorted(
+            (trial, rung, live[trial], live[good[0]], len(live) - 1)
+            for _, rung, live, good, _ in self.noted
+            for trial in good
+        )
+
 
 def failing(chance, train):
     """The method `train` of a worker, except that about one epoch in forty fails, as by an error of the user's code."""
@@ -78,6 +86,9 @@ def test_the_journal_has_rays_halvings(one_ray, tmp_path, monkeypatch, scheduler
     stops = {d["trial"]: d for d in decisions if d["action"] == "stop" and d["cutoff"] is not None}
     names = ("band", "bracket", "rung", "value", "cutoff", "recorded")
     assert {trial: tuple(d[name] for name in names) for trial, d in stops.items()} == truth.stops()
+    kept = [d for d in decisions if d["action"] == "continue" and d["cutoff"] is not None]
+    columns = ("trial", "rung", "value", "cutoff", "recorded")
+    assert sorted(tuple(d[name] for name in columns) for d in kept) == truth.promotions()
     for d in decisions:
         bracket = truth.scheduler._trial_info[next(t for t in truth.scheduler._trial_info if t.trial_id == d["trial"])]
         if d["rung"] is not None:

@@ -26,7 +26,7 @@ from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import COPY
 from tuner.record.saved_experiment import FILE as EXPERIMENT
 from tuner.train import state_of, training_of, trial_config
-from tuner.views.audit_record import CONFIDENCE, FILE, AuditedTrial, AuditResult, prunable, read_audit, result_of
+from tuner.views.audit_record import FILE, AuditedTrial, AuditResult, prunable, read_audit, result_of
 
 STATES = "audit"  # subfolder with the states of trials that the audit still trains; removed once empty
 
@@ -165,12 +165,10 @@ def lines(result: AuditResult) -> list[str]:
         f"{', better than the best trial' if t.beats else ''}{f' (NOTE: {t.differs})' if t.differs else ''}"
         for t in result.trials
     ]
-    share = f"{100 * result.low:.0f} to {100 * result.high:.0f} %"
     return [
         *each,
         f"{result.beat} of {result.done} trials would have beaten the best trial {result.winner} "
-        f"({result.winner_value:.6g}); this means {share} of all {result.pruned} pruned trials, with "
-        f"{100 * CONFIDENCE:.0f} % confidence (Clopper-Pearson)",
+        f"({result.winner_value:.6g}). {result.estimate}",
     ]
 
 

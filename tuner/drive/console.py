@@ -21,6 +21,7 @@ from tuner.spec.rules import band_of
 from tuner.spec.script import Script
 from tuner.spec.spaces import is_live, is_path
 from tuner.views.labels import figures, setting, trials
+from tuner.views.verdict import ADVICE, ending_lines
 
 if TYPE_CHECKING:
     from tuner.drive.session import Done, Request
@@ -73,10 +74,13 @@ def notes_on_strategy(e: Experiment, resources: Resources | None) -> list[str]:
 
 
 def notes_on_brackets(e: Experiment, concurrent: int) -> list[str]:
-    """Notes that HyperBand's brackets have more trials than run at once: Ray then halves them before they are full."""
-    sizes = bracket_sizes(e)[1:] if e.scheduler == "hyperband" else []
-    if not sizes or concurrent >= max(sizes):
+    """A note if too few trials run at once for HyperBand's first bracket, which prunes none, or for a later one."""
+    first, *sizes = bracket_sizes(e)
+    if e.scheduler != "hyperband" or not sizes or concurrent >= max(sizes):
         return []
+    if concurrent <= first:
+        at_once = f"{trials(concurrent)} at once stay in its first bracket, which has room for {first} and prunes none"
+        return [f"NOTE: hyperband will prune no trial: {at_once}. {ADVICE.format(more=first + 1)}"]
     return [
         f"NOTE: hyperband compares the trials of a bracket that run at once; {trials(concurrent)} at once and brackets "
         f"of {', '.join(map(str, sizes))} stop few trials or none. Use asha, or more trials at once (--cpus-per-trial)"
@@ -163,6 +167,7 @@ def ending(done: Done) -> list[str]:
         lines += ["no answer yet"]
     else:
         lines += [f"no answer: no trial has a finite {e.metric}; see {e.folder}/trials.csv"]
+    lines += ending_lines(done.record)
     lines += [f"folder      {place(e)}"]
     if done.answer and done.answer.report.checkpoint and (done.request.splits or done.outcome.state == "finished"):
         given = ", space=space" if is_live(e.space) and done.request.splits else ""

@@ -136,6 +136,7 @@ class JournalingScheduler(TrialScheduler):
         if not trial.will_retry:
             self._forget(trial)
             self._inner.on_trial_error(tune_controller, trial)
+            self._promote()
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         trial_id, epoch = trial.trial_id, result["training_iteration"]
@@ -191,8 +192,17 @@ class JournalingScheduler(TrialScheduler):
             return self._decide(trial_id, epoch, value, STOP, reason, compared, "failed")
         if compared.rung is not None or changed or action not in (CONTINUE, NOOP):
             reason = self._explain.reason(ACTIONS[action], value, compared, changed)
-            return self._decide(trial_id, epoch, value, action, reason, compared, "pruned")
+            self._decide(trial_id, epoch, value, action, reason, compared, "pruned")
+        self._promote()
         return action
+
+    def _promote(self) -> None:
+        """Journals that paused trials continue, for which the scheduler returns no decision."""
+        for trial, compared in self._explain.promoted():
+            last = trial.last_result
+            value = plain(last[self.metric])
+            reason = self._explain.reason("continue", value, compared, {})
+            self._journal_decision(trial.trial_id, last["training_iteration"], value, CONTINUE, reason, compared)
 
     def _seeded(self, trial: int, epoch: int) -> AbstractContextManager[None]:
         """Seeds the random draws of one decision; only population-based training draws when it gets a report."""
@@ -215,11 +225,13 @@ class JournalingScheduler(TrialScheduler):
             self._inner.on_trial_complete(tune_controller, trial, result)
         else:
             self._inner.on_trial_remove(tune_controller, trial)
+        self._promote()
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         self._forget(trial)
         self._removed(trial)
         self._inner.on_trial_remove(tune_controller, trial)
+        self._promote()
 
     def _removed(self, trial: Trial) -> None:
         """Journals that the scheduler stops a paused trial: it returns no decision, but makes Ray stop the trial."""
@@ -236,6 +248,7 @@ class JournalingScheduler(TrialScheduler):
                 return self._first[0]
             del self._first[0]
         chosen = self._inner.choose_trial_to_run(self._seen(tune_controller))
+        self._promote()
         if chosen is None or chosen.status != Trial.PAUSED or self._concurrent is None:
             return chosen
         # Without this limit, Ray would resume as many paused trials as there are CPUs for.

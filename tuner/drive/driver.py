@@ -55,8 +55,8 @@ def search(assembly: Assembly, journal: Journal) -> Outcome:
         except ValueError:
             if not journal.lost:  # the folder may be gone, so that Ray cannot read its last snapshot
                 raise
-    state = "interrupted" if halt.interrupted else "failed" if halt.gave_up else "finished"
-    journal.write("experiment_finished", state=state, reason=halt.reason)
+    state = "failed" if halt.error else "interrupted" if halt.interrupted else "failed" if halt.gave_up else "finished"
+    journal.write("experiment_finished", state=state, reason=halt.reason, refused=halt.error is not None)
     if halt.error:
         raise halt.error
     return Outcome(state, halt.reason)

@@ -74,6 +74,11 @@ class Explainer:
             return self._halving(trial) or Comparison()
         return self._waiting(self._scheduler, trial)
 
+    def promoted(self) -> list[tuple[Trial, Comparison]]:
+        """Returns the paused trials that continue since the last call, and what each was compared with."""
+        trials = self._scheduler.promoted() if isinstance(self._scheduler, HyperBand) else []
+        return [(trial, compared) for trial in trials if (compared := self._halving(trial))]
+
     def _waiting(self, scheduler: HyperBand, trial: Trial) -> Comparison:
         bracket = scheduler.bracket_of(trial)
         band, number = scheduler.place_of(bracket)

@@ -146,8 +146,8 @@ class Replay:
 
     def _on_decision(self, number: int, event: Event) -> None:
         trial = self._stage.trials[event["trial"]]
-        if event["action"] == "stop" and trial.status == Trial.PAUSED:
-            self._look_around()  # the scheduler stopped this paused trial without a report of it
+        if trial.status == Trial.PAUSED and event["action"] in ("stop", "continue"):
+            self._look_around()  # the scheduler stopped or promoted this paused trial without a report of it
 
     def _look_around(self) -> None:
         """Asks the scheduler which trial to run, as Ray does at each step; BOHB's may halve a bracket then."""

@@ -97,8 +97,12 @@ class HyperBand(HyperBandScheduler):
     """Ray's HyperBand, with repairs of three errors that leave trials paused for ever: such a search never ends.
 
     `_process_bracket`, `on_trial_remove` and `HyperBandBracket.cleanup_full` each repair one. The brackets also
-    remember their last halving.
+    remember their last halving, and the scheduler the paused trials that halvings promoted.
     """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._promoted: list[Trial] = []
 
     def _create_bracket(self, s: int) -> HyperBandBracket:
         bracket = super()._create_bracket(s)
@@ -125,6 +129,15 @@ class HyperBand(HyperBandScheduler):
         bracket = self.bracket_of(trial)
         if bracket.finished():
             bracket.cleanup_full(tune_controller)
+
+    def _unpause_trial(self, tune_controller: Any, trial: Trial) -> None:
+        super()._unpause_trial(tune_controller, trial)
+        self._promoted.append(trial)
+
+    def promoted(self) -> list[Trial]:
+        """Returns the paused trials that halvings have promoted since the last call."""
+        promoted, self._promoted = self._promoted, []
+        return promoted
 
     def bracket_of(self, trial: Trial) -> HyperBandBracket:
         """Returns the bracket that a trial was added to."""

@@ -20,6 +20,7 @@ MOST_TIME = 1e11  # latest time of an event that is accepted, in unix seconds: t
 MOST_ID = 200  # maximum length of a trial's id, in characters
 MOST_INTEGER = 2**63  # an integer of this size or more makes a decision's line invalid; as a metric it is ignored
 BEGINNINGS = ("experiment_started", "experiment_resumed")  # a session begins with one of these events
+BUDGET = "the time budget of"  # beginning of the reason of a search that its time budget ended
 STATES = ("finished", "interrupted", "failed")  # states of a search that has ended
 SEAL = b', "crc": "%08x"}'
 SEAL_BYTES = len(SEAL % 0)
@@ -156,6 +157,10 @@ def _is_state(value: Any) -> bool:
     return isinstance(value, str) and value in STATES
 
 
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
 def _is_count(value: Any) -> bool:
     return _is_integer(value) and value >= 0
 
@@ -195,4 +200,5 @@ _OPTIONAL: _Fields = (
     ("config", _is_dict),
     ("checkpoint", _is_checkpoint),
     ("reason", _is_text),
+    ("refused", _is_flag),
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tuner.errors import RequestError
-from tuner.record.events import BEGINNINGS, Event, event_of, has_seal
+from tuner.record.events import BEGINNINGS, BUDGET, Event, event_of, has_seal
 from tuner.record.files import lines_of, open_in, weight
 from tuner.record.records import Folding, TrialRecord
 
@@ -139,6 +139,7 @@ class Reading:
 
     Attributes:
         state, reason: the search's state, and why it ended before its last trial, if it did.
+        refused: whether it ended because its request was wrong.
         took_s: total seconds of all sessions, without the time between sessions.
         beginnings: how often reading began at the journal's first line, the first time included.
         weight: estimated bytes of memory that its events take.
@@ -155,7 +156,7 @@ class Reading:
 
     def _begin_anew(self) -> None:
         self.beginnings += 1
-        self.state, self.reason, self.took_s = "running", "", 0.0
+        self.state, self.reason, self.refused, self.took_s = "running", "", False, 0.0
         self.updated: float | None = None
         self._folding = Folding()
         self._lines, self._inode = Lines(), 0
@@ -221,9 +222,13 @@ class Reading:
         """Updates the search's state, reason and running time with an event."""
         kind, time = event["event"], event["time"]
         if kind in BEGINNINGS:
-            self.state, self.reason = "running", ""
+            self.state, self.reason, self.refused = "running", "", False
         else:
             if kind == "experiment_finished":
                 self.state, self.reason = event["state"], event.get("reason", "")
+                # Older versions wrote a refused search as finished; only a time budget ended others with a reason.
+                older = self.state == "finished" and bool(self.reason) and not self.reason.startswith(BUDGET)
+                self.refused = event.get("refused", older)
+                self.state = "failed" if self.refused else self.state
             self.took_s += time - (self.updated if self.updated is not None else time)
         self.updated = time

@@ -29,6 +29,7 @@ class ExperimentRecord:
     Attributes:
         state: running, finished, interrupted or failed.
         reason: why the search ended before its last trial, if it did.
+        refused: whether it ended because its request was wrong.
         followed: the `Standing` (counts, ranking, rungs, history) that `Following` keeps up to date for these trials.
             The record ignores it if it was computed from other trials.
     """
@@ -39,6 +40,7 @@ class ExperimentRecord:
     state: str
     reason: str = ""
     followed: Standing | None = field(default=None, compare=False, repr=False)
+    refused: bool = False
 
     @cached_property
     def standing(self) -> Standing:
@@ -130,7 +132,7 @@ class Following:
         if self._tally is None or reading.beginnings != self._beginnings:
             self._tally, self._beginnings = Tally(experiment), reading.beginnings
         standing = self._tally.update(trials)
-        return ExperimentRecord(experiment, facts, standing.trials, state, reason, standing)
+        return ExperimentRecord(experiment, facts, standing.trials, state, reason, standing, reading.refused)
 
     def _load_ray_folder(self) -> ExperimentRecord:
         try:

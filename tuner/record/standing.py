@@ -44,6 +44,18 @@ class Improvement(NamedTuple):
     place: int
 
 
+class PrunedCost(NamedTuple):
+    """What the pruned trials with reports cost: their number, their epochs, and their milliseconds on workers.
+
+    `ms_per_epoch` is the sum over the trials of a trial's milliseconds per epoch. Whole numbers add up exactly.
+    """
+
+    trials: int
+    epochs: int
+    ms: int
+    ms_per_epoch: int
+
+
 class WorkerSpan(NamedTuple):
     """A time span on a worker: its start, the trial's index, and the span's number among the trial's spans."""
 
@@ -84,6 +96,8 @@ class Standing:
         calls: all decisions, ordered by margin (|value - cutoff|), the smallest first.
         arrived: number of reports; an epoch that is trained again after a restart counts again.
         any_saved: whether any report ever named a checkpoint.
+        pruned_cost: what the pruned trials cost.
+        failed: the indices of the failed trials, in the order in which they failed.
     """
 
     trials: tuple[TrialRecord, ...]
@@ -96,6 +110,8 @@ class Standing:
     arrived: int
     worker_spans: list[WorkerSpan]
     any_saved: bool
+    pruned_cost: PrunedCost
+    failed: list[int]
 
     def best(self, metric: str, mode: str) -> tuple[TrialRecord, Report] | None:
         """Returns the trial with the best finite value and that report, the earlier of equal ones; None without any."""
@@ -140,6 +156,8 @@ class Tally:
         self._arrived, self._last_order = 0, -1
         self._worker_spans: list[WorkerSpan] = []
         self._any_saved = False
+        self._pruned_cost = PrunedCost(0, 0, 0, 0)
+        self._failed: list[tuple[int, int]] = []  # (number of the trial's last event, its index)
 
     def update(self, trials: Sequence[TrialRecord]) -> Standing:
         """Updates the summary and returns it.
@@ -155,7 +173,8 @@ class Tally:
         self._listen(changed)
         return Standing(
             self._trials, dict(self._counts), self._epochs, self._ranked[:], self._rung_list(), self._calls[:],
-            self._improvements[:], self._arrived, self._worker_spans[:], self._any_saved,
+            self._improvements[:], self._arrived, self._worker_spans[:], self._any_saved, self._pruned_cost,
+            [place for _, place in self._failed],
         )  # fmt: skip
 
     def _count(self, changed: list[_Changed]) -> None:
@@ -168,6 +187,11 @@ class Tally:
             known = len(old.spans) if old else 0
             started += [WorkerSpan(span[0], place, n) for n, span in enumerate(new.spans) if n >= known]
         _renew(self._worker_spans, [], started)
+        for _, old, new in changed:
+            before, after = _pruned_cost(old), _pruned_cost(new)
+            self._pruned_cost = PrunedCost(*map(_changed_sum, self._pruned_cost, before, after))
+        gone = [(old.changed_at, place) for place, old, _ in changed if old and old.status == "failed"]
+        _renew(self._failed, gone, [(new.changed_at, place) for place, _, new in changed if new.status == "failed"])
 
     def _rank(self, changed: list[_Changed]) -> None:
         removed = [self._rank_of(place, old) for place, old, _ in changed if old]
@@ -231,7 +255,7 @@ class _RungTally:
         Args:
             reached: the trial's last epoch.
         """
-        # No decision is recorded when a paused trial continues. A report after the pause shows that it has continued.
+        # Older versions record no decision when a paused trial continues; its next report shows that it has.
         waits = decision.action == "pause" and reached <= decision.epoch
         value = finite(decision.value)
         now = ("wait" if waits else decision.action, None if value is None else sign * value)
@@ -276,6 +300,18 @@ def margin_of(decision: Decision) -> float:
 
 def _last_epoch(trial: TrialRecord | None) -> int:
     return trial.reports[-1].epoch if trial and trial.reports else 0
+
+
+def _changed_sum(total: int, before: int, after: int) -> int:
+    return total - before + after
+
+
+def _pruned_cost(trial: TrialRecord | None) -> PrunedCost:
+    epochs = _last_epoch(trial) if trial and trial.status == "pruned" else 0
+    if not (trial and epochs):
+        return PrunedCost(0, 0, 0, 0)
+    ms = round(1000 * trial.seconds)
+    return PrunedCost(1, epochs, ms, round(ms / epochs))
 
 
 def _renew(ordered: list[Item], removed: Iterable[Item], added: Iterable[Item]) -> None:

@@ -14,6 +14,7 @@ from tuner.serve.control import Desk, Shown
 from tuner.views import tables
 from tuner.views.figures import FigureName
 from tuner.views.parallel import parallel_of
+from tuner.views.verdict import Verdict, verdict_of
 
 MOST_ROWS = 10_000
 Since = Annotated[int, Query(ge=0, le=10**12, description="only trials that changed after this line of the journal")]
@@ -24,6 +25,8 @@ Wanted = Annotated[list[FigureName], Query(max_length=len(get_args(FigureName)),
 @dataclass(frozen=True)
 class Rows:
     """The rows that changed after line `since` of the journal, all from the same state of the experiment.
+
+    `verdict` says in plain words what the search has found out.
 
     `since` is 0 if the response does not depend on it: the request named no line, or one beyond the journal's end.
     `num_trials` and `num_decisions` count all of the experiment. `parameters` are those of the parallel coordinates.
@@ -37,6 +40,7 @@ class Rows:
     num_decisions: int
     parameters: list[str]
     rungs: list[tables.RungRow]
+    verdict: Verdict
     trials: list[tables.TrialRow] = field(default_factory=list)
     decisions: list[tables.DecisionRow] = field(default_factory=list)
     left_out: int = 0
@@ -65,6 +69,7 @@ def add_changes(app: FastAPI, desk: Desk) -> None:
         record = view.record
         since = since if since <= view.summary.lines else 0
         with blamed(name):
+            verdict = verdict_of(record)
             parameters = [axis.name for axis in parallel_of(record).axes[:-1]]
         rungs, calls = record.standing.rungs, record.standing.calls
         rows = Rows(
@@ -74,6 +79,7 @@ def add_changes(app: FastAPI, desk: Desk) -> None:
             num_decisions=len(calls),
             parameters=parameters,
             rungs=tables.rung_rows(record, MOST_ROWS),
+            verdict=verdict,
             left_out=max(0, len(rungs) - MOST_ROWS),
         )
         changed = tables.changed_since(record, since)[:limit]

@@ -7,7 +7,7 @@ winner's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from bisect import bisect_left
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from tuner.errors import RequestError
 from tuner.record.files import json_in
 from tuner.record.records import TrialRecord, finite, sign_of
 from tuner.record.results import ExperimentRecord
+from tuner.views.labels import trials as number_of
 
 FILE = "audit.json"
 CONFIDENCE = 0.95
@@ -46,8 +47,9 @@ class AuditResult:
 
     The audit sampled `asked` of the `pruned` trials. It has trained `done` of them to the end, and `beat` of these
     are better than the winner's `winner_value`. `low` and `high` bound, with CONFIDENCE, the share of all pruned
-    trials that would beat the winner. `matching` trials have no difference from the search in the epochs that the
-    audit repeated. `stale`: the winner has changed since the audit last ran.
+    trials that would beat the winner; `estimate` has these bounds in words, empty before the first audited trial.
+    `matching` trials have no difference from the search in the epochs that the audit repeated. `stale`: the winner has
+    changed since the audit last ran.
     """
 
     winner: str
@@ -63,6 +65,7 @@ class AuditResult:
     matching: int
     stale: bool
     trials: list[AuditedTrial]
+    estimate: str = ""
 
 
 def result_of(record: ExperimentRecord) -> AuditResult | None:
@@ -81,22 +84,37 @@ def result_of(record: ExperimentRecord) -> AuditResult | None:
         AuditedTrial(**{**t, "beats": t["best"] is not None and sign * t["best"] < sign * value})
         for t in saved["trials"]
     ]
-    beat = sum(trial.beats for trial in trials)
-    low, high = clopper_pearson(beat, len(trials), CONFIDENCE)
+    # Only trials that are still pruned and not the winner count: an extended search may have changed both.
+    pruned = {trial.id for trial in prunable(record)}
+    counted = {trial.trial: trial for trial in trials if trial.trial in pruned}
+    beat = sum(trial.beats for trial in counted.values())
+    fewest, most = false_prunes(beat, len(counted), len(pruned), CONFIDENCE)
     return AuditResult(
         winner=winner[0].id,
         winner_value=value,
         metric=record.experiment.metric,
-        pruned=len(prunable(record)),
+        pruned=len(pruned),
         asked=len(saved["sample"]),
         seed=saved["seed"],
-        done=len(trials),
+        done=len(counted),
         beat=beat,
-        low=low,
-        high=high,
-        matching=sum(not trial.differs for trial in trials),
+        low=fewest / max(1, len(pruned)),
+        high=most / max(1, len(pruned)),
+        matching=sum(not trial.differs for trial in counted.values()),
         stale=saved["winner"] != winner[0].id,
         trials=trials,
+        estimate=_in_words(fewest, most, len(pruned)) if counted else "",
+    )
+
+
+def _in_words(fewest: int, most: int, pruned: int) -> str:
+    """Returns the bounds as a sentence: both as numbers of trials and as shares."""
+    if fewest == most:
+        return f"Of all {number_of(pruned)} that were pruned, {most} would beat it ({100 * most / pruned:.3g} %)."
+    shares = f"{100 * fewest / pruned:.3g} % to {100 * most / pruned:.3g} %"
+    return (
+        f"Of all {number_of(pruned)} that were pruned, {fewest} to {most} would beat it ({shares}, with "
+        f"{100 * CONFIDENCE:.0f} % confidence)."
     )
 
 
@@ -146,29 +164,30 @@ def _is_audited(trial: dict[str, Any]) -> bool:
     )
 
 
-def clopper_pearson(hits: int, count: int, confidence: float) -> tuple[float, float]:
-    """Returns the exact confidence interval of a binomial share (Clopper and Pearson, Biometrika 1934).
+def false_prunes(beat: int, audited: int, pruned: int, confidence: float) -> tuple[int, int]:
+    """Returns the fewest and the most false prunes among all pruned trials, as an audit of a part of them shows.
 
-    The interval is 0..1 if `count` is 0. The binomial tail changes monotonically with the share, so bisection finds
-    each bound; after 60 steps the error is below the precision of a double.
+    The interval is exact: the audited trials are drawn without replacement, so it inverts the tails of the
+    hypergeometric distribution (Buonaccorsi, The American Statistician 1987). Each tail changes monotonically with the
+    number of false prunes, so bisection finds each bound. If all are audited, both bounds are `beat`.
     """
     tail = (1 - confidence) / 2
-    low = 0.0 if hits == 0 else _share_where(lambda share: 1 - _at_most(hits - 1, count, share) < tail)
-    high = 1.0 if hits == count else _share_where(lambda share: _at_most(hits, count, share) > tail)
-    return low, high
+    possible = range(beat, pruned - (audited - beat) + 1)
+    fewest = bisect_left(
+        possible, True, key=lambda wrong: _share(range(beat, audited + 1), audited, wrong, pruned) > tail
+    )
+    above = bisect_left(possible, True, key=lambda wrong: _share(range(beat + 1), audited, wrong, pruned) <= tail)
+    return possible[fewest], possible[above - 1]
 
 
-def _share_where(below: Callable[[float], bool]) -> float:
-    """Finds, by bisection in 0..1, the share up to which `below` returns True."""
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if below(middle) else (low, middle)
-    return (low + high) / 2
+def _share(hits: range, audited: int, wrong: int, pruned: int) -> float:
+    """Returns the probability that a sample has a number of false prunes in `hits`, if `wrong` of all are such."""
+    least, most = max(0, audited - (pruned - wrong)), min(audited, wrong)
+    ways = (_ways(wrong, k) + _ways(pruned - wrong, audited - k) for k in hits if least <= k <= most)
+    whole = _ways(pruned, audited)
+    return math.fsum(math.exp(each - whole) for each in ways)
 
 
-def _at_most(hits: int, count: int, share: float) -> float:
-    # Logarithms, because the binomial coefficients of about 1,000 trials overflow a float.
-    whole, odds = math.lgamma(count + 1) + count * math.log1p(-share), math.log(share) - math.log1p(-share)
-    ways = (k * odds - math.lgamma(k + 1) - math.lgamma(count - k + 1) for k in range(hits + 1))
-    return min(1.0, math.fsum(math.exp(whole + each) for each in ways))
+def _ways(count: int, drawn: int) -> float:
+    """Returns the logarithm of the binomial coefficient, which overflows a float from about 1,000 trials on."""
+    return math.lgamma(count + 1) - math.lgamma(drawn + 1) - math.lgamma(count - drawn + 1)

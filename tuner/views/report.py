@@ -11,17 +11,16 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from tuner.errors import RequestError
 from tuner.record.files import write_atomically
 from tuner.record.records import finite
 from tuner.record.results import ExperimentRecord
 from tuner.views.alternatives import alternative_rows
-from tuner.views.audit_record import CONFIDENCE, result_of
 from tuner.views.contour import contour_of, draw_contour, varied
 from tuner.views.figures import Figure, all_figures
 from tuner.views.labels import escaped, setting
 from tuner.views.parallel import parallel_of
 from tuner.views.tables import best_row, counts, decision_rows, notices, rung_rows, trial_rows
+from tuner.views.verdict import CLOSE_CALLS, verdict_of
 from tuner.views.whatif import REPLAYED, reproduced
 
 FILE = "report.html"
@@ -116,19 +115,26 @@ def _summary(record: ExperimentRecord) -> list[str]:
         lines.append(
             f"Check: with the search's own rules, a replay repeats {reproduced(record)} of the {stops} recorded prunes."
         )
-    try:
-        audit = result_of(record)
-    except RequestError as error:  # the figures do not need the audit
-        audit = None
-        lines.append(escaped(str(error)))
-    if audit and audit.done:
-        share = f"{100 * audit.low:.0f} to {100 * audit.high:.0f} %"
-        lines.append(
-            f"Trained to the end, {audit.beat} of {audit.done} pruned trials beat the best trial. Estimated share of "
-            f"false prunes among all {audit.pruned} pruned trials: {share} ({100 * CONFIDENCE:.0f} % confidence)."
-        )
     shown = [f"<p>{line}</p>" for line in lines]
-    return shown + [f'<p class="notice">{escaped(notice)}</p>' for notice in notices(record)]
+    return [_verdict(record), *shown] + [f'<p class="notice">{escaped(notice)}</p>' for notice in notices(record)]
+
+
+def _verdict(record: ExperimentRecord) -> str:
+    """Returns the same box as the page's `verdict.js`."""
+    verdict = verdict_of(record)
+    tone = {"refused": " bad", "failed": " bad", "finished": ""}.get(verdict.outcome, " open")
+    close = {CLOSE_CALLS: "".join(f" {escaped(call.trial)}" for call in verdict.close_calls)}
+    known = [
+        f'<dt>{point.term}</dt><dd class="{point.tone}">{escaped(point.text)}{close.get(point.term, "")}'
+        for point in verdict.points
+    ]
+    steps = [
+        f'{"" if number else "<dt>next</dt>"}<dd class="next">{step.text} '
+        f"{f'<code>{escaped(step.command)}</code>' if step.command else ''}"
+        for number, step in enumerate(verdict.steps)
+    ]
+    points = "".join(f"{point}</dd>" for point in [*known, *steps])
+    return f'<section class="verdict{tone}"><p>{escaped(verdict.ended)}</p><dl>{points}</dl></section>'
 
 
 def _time(seconds: float) -> str:

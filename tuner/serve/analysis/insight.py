@@ -19,6 +19,7 @@ from tuner.serve.control import Desk
 from tuner.serve.reading.results_reader import NotThere
 from tuner.serve.reading.watched import MOST_JOURNAL_BYTES
 from tuner.views.audit_record import AuditResult, result_of
+from tuner.views.commands import audit_command
 from tuner.views.one_trial import OneTrial, one_trial
 from tuner.views.whatif import MOST_BRACKETS, Replayed
 
@@ -90,9 +91,7 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
         """How many of a sample of pruned trials would have beaten the winner, as far as it has been measured."""
 
         def work(record: ExperimentRecord) -> AuditAnswer:
-            experiment = record.experiment
-            command = f"python -m tuner.audit {experiment.name} --trials 5 --results {experiment.results}"
-            return AuditAnswer(result_of(record), command if record.retrainable else "")
+            return AuditAnswer(result_of(record), audit_command(record))
 
         return asked(desk, name, work)
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tuner.errors import RequestError
-from tuner.record.files import is_file_in
 from tuner.record.reading import Reading
 from tuner.record.results import KILLED, ExperimentRecord
 from tuner.serve.answers import text_of
 from tuner.spec.experiment import Experiment
 from tuner.views import tables
+from tuner.views.commands import audit_command, extend_command, retrain_command
 from tuner.views.tables import BestRow
+from tuner.views.verdict import outcome_of
 
 MOST_SUMMARY = 64 << 10  # bytes of one summary as JSON; the list may have thousands
 
@@ -22,6 +22,8 @@ MOST_SUMMARY = 64 << 10  # bytes of one summary as JSON; the list may have thous
 class Summary:
     """The summary of one experiment. Times are unix seconds; `took_s` leaves out the time between two sessions.
 
+    `outcome` is the state, but refused if the request was wrong, failed if a finished search has no answer, and killed
+    as `killed` says. `audit` is the command that audits the search; empty if it cannot be audited.
     `epochs` counts the epochs of all trials together. `lines` counts the journal's lines at that time; an event stream
     can start after them. `killed`: its process ended without recording why. If its files cannot be read, `error` says
     why, `state` is damaged, and only `name` is set besides. The state `reading` means that its journal takes long to
@@ -52,6 +54,8 @@ class Summary:
     notice: str = ""
     resume: str = ""
     retrain: str = ""
+    outcome: str = ""
+    audit: str = ""
 
 
 UNRECORDED: dict[str, Any] = {
@@ -83,9 +87,6 @@ def summarised(record: ExperimentRecord, reading: Reading) -> Summary:
 def _summary_of(record: ExperimentRecord, reading: Reading) -> Summary:
     e, facts = record.experiment, record.facts
     ours = not facts.get("foreign")
-    winner = e.folder / "best" / "config.json"
-    has_retrain = record.retrainable and is_file_in(e.folder, "best/config.json")
-    more = "" if record.state in ("interrupted", "running") else f" --num-samples {e.num_samples * 2}"
     return replace(
         options_summary(e),
         **({} if ours else UNRECORDED),
@@ -99,8 +100,10 @@ def _summary_of(record: ExperimentRecord, reading: Reading) -> Summary:
         took_s=round(reading.took_s if ours else _took_s(record), 1),
         lines=reading.lines,
         notice=" · ".join(filter(None, (record.reason, *tables.notices(record)))),
-        resume=f"python -m tuner.run --resume {e.name} --results {shlex.quote(e.results)}{more}" if ours else "",
-        retrain=f"python -m tuner.train {shlex.quote(str(winner))}" if has_retrain else "",
+        resume=extend_command(record),
+        retrain=retrain_command(record),
+        outcome=outcome_of(record),
+        audit=audit_command(record),
     )
 
 

@@ -11,7 +11,7 @@ export interface Shown {
   metric: string; mode: string; num_samples: number; max_epochs: number; grace_period: number;
   reduction_factor: number; seed: number; counts: { [status: string]: number }; best: BestRow | null;
   started: number | null; updated: number | null; epochs: number; took_s: number; lines: number; notice: string;
-  resume: string; retrain: string; message: string; actions: string[];
+  resume: string; retrain: string; message: string; actions: string[]; outcome: string; audit: string;
 }
 
 export interface TrialRow {
@@ -34,9 +34,20 @@ export interface DecisionRow {
 export interface Figure { data: { [name: string]: any }[]; layout: { [name: string]: any } }
 export interface FigureAnswer { figure: Figure }
 
+export interface CloseCall { trial: string; epoch: number; margin: number; share: number }
+export interface Step { text: string; command: string }
+
+export interface Point { term: string; text: string; tone: string }
+
+export interface Verdict {
+  outcome: string; ended: string; points: Point[]; epochs_saved: number; seconds_saved: number;
+  close_calls: CloseCall[]; steps: Step[];
+}
+
 export interface Changes {
   summary: Shown; since: number; num_trials: number; num_decisions: number; parameters: string[]; rungs: RungRow[];
   figures: { [name: string]: Figure }; trials: TrialRow[]; decisions: DecisionRow[]; left_out: number;
+  verdict: Verdict;
 }
 
 export interface Experiments { results: string; total: number; experiments: Shown[]; left_out: number }
@@ -71,6 +82,7 @@ export interface AuditedTrial {
 export interface AuditResult {
   winner: string; winner_value: number; metric: string; pruned: number; asked: number; seed: number; done: number;
   beat: number; low: number; high: number; matching: number; stale: boolean; trials: AuditedTrial[];
+  estimate: string;
 }
 
 export interface AuditAnswer { result: AuditResult | null; command: string }

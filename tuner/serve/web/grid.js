@@ -20,6 +20,7 @@ import { GRAMMAR, filterOf, numeric } from "./filter.js";
  */
 /** @typedef {{head: string, descending: boolean}} Order */
 
+const MOST_PRINTED = 1000; // rows on paper
 const CHUNK = 100; // rows that are drawn at once: 10,000 rows take seconds
 const collator = new Intl.Collator(undefined, { numeric: true });
 
@@ -70,6 +71,10 @@ class Grid {
     this.scroller = table.closest(".scroll");
     this.#tools = toolsOf(table, (kind) => this.#save(kind), () => this.#restart(true));
     this.scroller?.addEventListener("scroll", () => this.#extend());
+    window.addEventListener("beforeprint", () => {
+      this.#drawn = Math.max(this.#drawn, Math.min(this.#found.length, MOST_PRINTED));
+      this.#draw();
+    });
   }
 
   /** @param {Column<any>[]} columns @param {any[]} rows @param {number} total */

@@ -163,8 +163,8 @@ function audit() {
     at("audit").hidden = !result;
     set(at("audit-command"), command);
     at("audit-line").hidden = !command;
-    set(at("audit-status"), result ? audited(result) : command ? "No audit yet. An audit trains a sample of pruned trials " +
-      "to the end and counts how many of them beat the best trial." : "Only a search over a task can be audited.");
+    set(at("audit-status"), result ? audited(result) : "No audit yet. An audit trains a sample of pruned trials " +
+      "to the end and counts how many of them beat the best trial.");
     if (result) fill(at("audited", HTMLTableElement), AUDITED, result.trials);
   };
   ask("audit", "audit", draw);
@@ -172,10 +172,8 @@ function audit() {
 
 /** @param {import("./api.js").AuditResult} result */
 function audited(result) {
-  const [low, high] = [result.low, result.high].map((share) => `${Math.round(100 * share)} %`);
   return `Trained to the end, ${result.beat} of ${result.done} pruned trials beat the best trial, ${result.winner} ` +
-    `(${result.metric} ${number(result.winner_value)}). Estimated share of false prunes among all ${result.pruned} ` +
-    `pruned trials: ${low} to ${high} (95 % confidence).` +
+    `(${result.metric} ${number(result.winner_value)}). ${result.estimate}` +
     (result.done < result.asked ? ` ${result.asked - result.done} trials of the sample are not trained yet.` : "");
 }
 
@@ -234,7 +232,7 @@ export function drawInsight(loaded) {
   prepareWhatIf(loaded.summary);
   prepareContour(loaded);
   section("whatif").hidden = !loaded.figures.curves;
-  section("audit").hidden = !loaded.summary.counts.pruned || !loaded.summary.best;
+  section("audit").hidden = !loaded.summary.audit;
   for (const { id, show } of SECTIONS) {
     if (!section(id).open || section(id).hidden) continue;
     const last = requests.get(id);

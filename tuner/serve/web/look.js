@@ -9,6 +9,22 @@ const MODE_BAR = { responsive: true, displaylogo: false, showSendToCloud: false,
   modeBarButtonsToAdd: [saver("png"), saver("svg")] };
 const HAS_WEBGL = Boolean(document.createElement("canvas").getContext("webgl"));
 
+// On paper: colours of the light page, and a width and height that fit one page of A4 and of US letter.
+const PAPER = { width: 690, most: 900, usual: 400 };
+let isPrinting = false;
+/** @type {Map<HTMLElement, () => void>} */
+const redraws = new Map();
+
+/** @param {boolean} printing */
+function redrawAll(printing) {
+  isPrinting = printing;
+  document.documentElement.toggleAttribute("data-printing", printing);
+  for (const [node, redraw] of redraws) if (node.offsetWidth) redraw();
+}
+
+window.addEventListener("beforeprint", () => redrawAll(true));
+window.addEventListener("afterprint", () => redrawAll(false));
+
 /**
  * Draws a figure into a node. The user's zoom is kept while `revision` stays the same.
  *
@@ -33,6 +49,11 @@ export function drawInto(node, figure, revision, change = () => {}) {
   const data = figure.data.map((trace) => ({ ...trace,
     type: !HAS_WEBGL && trace.type === "scattergl" ? "scatter" : trace.type }));
   change(layout, data);
+  redraws.set(node, () => drawInto(node, figure, revision, change));
+  if (isPrinting) {
+    const height = layout.height ? Math.min(layout.height, PAPER.most) : Math.min(node.offsetHeight, PAPER.usual);
+    Object.assign(layout, { width: PAPER.width, height });
+  }
   if (layout.height) node.style.height = `${layout.height}px`;
   Plotly.react(node, data, layout, MODE_BAR);
 }

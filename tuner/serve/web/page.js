@@ -11,6 +11,7 @@ import { drawInto } from "./look.js";
 import { showSection } from "./sections.js";
 import { get } from "./service.js";
 import { DECISIONS, EXPERIMENTS, RUNGS, rules, state, trialColumns } from "./tables.js";
+import { drawVerdict, unsaid } from "./verdict.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
 
@@ -48,13 +49,15 @@ async function showList() {
 function draw(loaded, figures) {
   const { summary, rungs, decisions } = loaded;
   set(at("name"), summary.name);
+  drawVerdict(loaded);
   set(at("summary"), summarised(summary));
   const { best, metric } = summary;
   const winner = best && `trial ${best.trial}, epoch ${best.epoch}: ${parameters(best.config)}`;
   set(at("best"), best ? `Best ${metric} ${number(best.value)}: ${winner}` : "");
   showControl(summary);
-  set(at("notice"), summary.notice);
-  at("notice").hidden = !summary.notice;
+  const notice = unsaid(loaded);
+  set(at("notice"), notice);
+  at("notice").hidden = !notice;
   set(at("nothing"), best ? "" : nothing(loaded));
   at("nothing").hidden = Boolean(best);
   set(at("resume"), summary.resume);

@@ -20,8 +20,14 @@ const trialLink = (experiment, trial) => `#${encodeURIComponent(experiment)}/${e
 /** @param {{trial: string}} row */
 const link = (row) => trialLink(location.hash.slice(1).split("/").map(decodeURIComponent)[0], row.trial);
 
+/** Whether the search has ended, and its request was wrong or it has no result.
+ * @param {Shown} summary */
+const isWithoutAnswer = ({ state, outcome }) =>
+  ["finished", "failed"].includes(state) && ["refused", "failed"].includes(outcome);
+
 /** @param {Shown} summary */
 export function state(summary) {
+  if (isWithoutAnswer(summary)) return summary.outcome;
   const silent = Date.now() / 1000 - (summary.updated ?? 0);
   return summary.state === "running" && silent > 600 ? `running? no event for ${duration(silent)}` : summary.state;
 }
@@ -31,7 +37,8 @@ export const EXPERIMENTS = [
   { head: "name", text: (e) => e.name, link: (e) => `#${encodeURIComponent(e.name)}` },
   { head: "space, searcher, scheduler", look: "text",
     text: (e) => e.error || [e.space, ...rules(e)].filter(Boolean).join(", ") || e.notice },
-  { head: "state", text: (e) => (e.error ? "unreadable" : state(e)), look: (e) => (e.error ? "failed" : e.state) },
+  { head: "state", text: (e) => (e.error ? "unreadable" : state(e)),
+    look: (e) => (e.error || isWithoutAnswer(e) ? "failed" : e.state) },
   { head: "completed", text: (e) => e.counts.completed, look: "number" },
   { head: "pruned", text: (e) => e.counts.pruned, look: "number" },
   { head: "running", text: (e) => e.counts.running, look: "number" },

@@ -1,0 +1,229 @@
+"""The verdict: each sentence about a search, from records that were made for it."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tuner.record.journal import Journal
+from tuner.record.records import Decision, Report, TrialRecord
+from tuner.record.results import KILLED, ExperimentRecord, load
+from tuner.record.saved_experiment import save_experiment
+from tuner.spec.experiment import Experiment
+from tuner.spec.rules import HyperBand
+from tuner.views.report import page
+from tuner.views.tables import best_row
+from tuner.views.verdict import ending_lines, outcome_of, verdict_of
+
+TASK = {"data": {}}  # what only a search over a task records
+
+
+def trial(number, values, status="completed", seconds=0.0, rung=None, cutoff=1.0, reason="r"):
+    reports = tuple(Report(e, {"loss": v}, None, e, 100 * number + e) for e, v in enumerate(values, 1))
+    decisions = () if rung is None else (Decision(rung, rung, 0, values[rung - 1], cutoff, 9, "stop", "why"),)
+    return TrialRecord(
+        f"{number:05}", {"lr": 0.1}, status, reason, reports, decisions, seconds=seconds, changed_at=number
+    )
+
+
+def record(*trials, state="finished", reason="", facts=TASK, refused=False, **options):
+    experiment = Experiment(**{"space": "x", "max_epochs": 8, "name": "e", "results": "/nowhere", **options})
+    return ExperimentRecord(experiment, facts, trials, state, reason, refused=refused)
+
+
+def searched(**options):
+    """Eight trials that trained fully, eight that were stopped after an epoch of 10 s, one that diverged."""
+    full = [trial(n, [n / 10] * 8, seconds=80.0) for n in range(8)]
+    stopped = [trial(n, [float(n)], "pruned", 10.0, rung=1, cutoff=7.9) for n in range(8, 16)]
+    return record(*full, *stopped, trial(16, [1.0, float("nan")], "pruned", 20.0), **options)
+
+
+def test_what_was_pruned_and_saved_is_a_sum_over_the_pruned_trials():
+    verdict = verdict_of(searched())
+    assert verdict.outcome == "finished" and verdict.ended == "The search is done: all its 17 trials ended."
+    assert verdict.about("pruned") == "9 of 17 trials: 8 by asha, 1 because the training diverged."
+    assert (verdict.epochs_saved, verdict.seconds_saved) == (8 * 7 + 6, 8 * 70 + 60)
+    assert verdict.about("saved").startswith("About 62 of 136 epochs (46 %) and 10 min on workers.")
+    assert verdict_of(searched(stop=("loss=0",))).about("saved").startswith("At most 62 of 136")
+
+
+def test_close_calls_are_pruned_trials_that_missed_by_little_of_the_spread():
+    verdict = verdict_of(searched())
+    (call,) = verdict.close_calls  # values 8 to 15: the interquartile range is 13 - 10 = 3, the cutoff 7.9
+    assert (call.trial, call.epoch) == ("00008", 1) and call.share == pytest.approx(0.1 / 3)
+    assert verdict.about("close calls").startswith("1 pruned trial missed the cutoff by less than 5 %")
+    few = verdict_of(record(trial(0, [1.0] * 8), trial(1, [2.0], "pruned", rung=1)))
+    assert few.close_calls == [] and few.about("close calls").startswith("Unknown")
+
+
+def test_whether_good_trials_were_pruned_is_unknown_without_an_audit():
+    verdict = verdict_of(searched())
+    assert verdict.about("good trials pruned?").startswith("Unknown; an audit of 5 of them would tell.")
+    assert "tuner.audit e --trials 5 --results /nowhere" in verdict.steps[0].command
+    running = verdict_of(searched(state="running"))
+    assert running.about("good trials pruned?") == "Unknown while the search runs." and running.steps == []
+
+
+def test_an_audit_is_offered_nowhere_where_it_fails():
+    verdict = verdict_of(searched(facts={}))  # a function
+    assert verdict.about("good trials pruned?").startswith("Unknown; only a search over a task can be audited.")
+    diverged = verdict_of(record(trial(0, [1.0] * 8), trial(1, [float("nan")], "pruned")))
+    winner_alone = verdict_of(record(trial(0, [1.0], "pruned", rung=1), trial(1, [2.0] * 8)))
+    for each in (verdict, diverged, winner_alone):
+        assert "tuner.audit" not in "".join(step.command for step in each.steps)
+    assert diverged.about("good trials pruned?") == winner_alone.about("good trials pruned?") == ""
+
+
+def test_an_audit_answers(tmp_path):
+    folder = tmp_path / "e"
+    folder.mkdir()
+    known = {"stopped": 1, "epochs": 8, "best_epoch": 1, "differs": "", "seconds": 1.0}
+    audited = [
+        {"trial": "00008", "best": -1.0, "beats": True, **known},
+        *({"trial": f"{n:05}", "best": 9.0, "beats": False, **known} for n in (9, 10)),
+    ]
+    # The fourth was pruned once, but is not any more: it does not count.
+    audited.append({"trial": "00001", "best": -1.0, "beats": True, **known})
+    saved = {"winner": "00000", "seed": 0, "sample": [each["trial"] for each in audited], "trials": audited}
+    (folder / "audit.json").write_text(json.dumps(saved))
+    verdict = verdict_of(searched(results=str(tmp_path)))
+    text = verdict.about("good trials pruned?")
+    assert text.startswith("Of 3 pruned trials that an audit trained to the end, 1 beat the best trial.")
+    assert "Of all 8 trials that were pruned, 1 to 6 would beat it (12.5 % to 75 %, with 95 % confidence)." in text
+    assert not any("tuner.audit" in step.command for step in verdict.steps)
+    saved["trials"] += [{"trial": f"{n:05}", "best": 9.0, "beats": False, **known} for n in range(11, 16)]
+    (folder / "audit.json").write_text(json.dumps(saved))
+    whole = verdict_of(searched(results=str(tmp_path))).about("good trials pruned?")
+    assert "Of all 8 trials that were pruned, 1 would beat it (12.5 %)." in whole
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome", "ended", "step"),
+    [
+        ({"reason": "the time budget of 30m is over", "time_budget": "30m"}, "finished",
+         "The search ended early: the time budget of 30m is over. 9 of 17 trials have ended.", "--time-budget 3600s"),
+        ({"state": "interrupted", "reason": "Ctrl-C"}, "interrupted",
+         "The search was interrupted: Ctrl-C. 9 of 17 trials have ended.", "tuner.run --resume e --results /nowhere"),
+        ({"state": "interrupted", "reason": KILLED}, "killed",
+         "The search's process was killed: 9 of 17 trials have ended. What was reported is kept.", "--resume e"),
+        ({"state": "failed", "reason": "--metric los: no such metric", "refused": True}, "refused",
+         "The search was refused: --metric los: no such metric.", "tuner.run --space x"),
+        ({"state": "failed", "reason": "3 trials failed in the same way"}, "failed",
+         "The search failed: 3 trials failed in the same way. 9 of 17 trials have ended.", "--space x"),
+        ({"state": "running"}, "running", "The search is running: 9 of 17 trials have ended.", ""),
+    ],
+)  # fmt: skip
+def test_what_ended_the_search_and_what_goes_on(change, outcome, ended, step):
+    one = searched(**change)
+    trials = [replace(t, status="interrupted") if t.status == "completed" else t for t in one.trials]
+    verdict = verdict_of(replace(one, trials=tuple(trials)))
+    assert (verdict.outcome, verdict.ended) == (outcome, ended)
+    assert step in "".join(each.command for each in verdict.steps)
+
+
+def test_a_search_without_an_answer_has_failed():
+    failed = record(*(trial(n, [1.0], "failed", reason="ValueError: wrong\nmore") for n in range(3)))
+    assert outcome_of(failed) == "failed"
+    assert verdict_of(failed).ended == "The search ended without an answer: every trial failed."
+    assert verdict_of(failed).about("failed trials") == "3 trials failed; the newest is 00002: ValueError: wrong."
+    diverged = verdict_of(record(trial(0, [float("nan")], "pruned")))
+    assert diverged.ended == "The search ended without an answer: no finite loss."
+    assert "learning rate" in diverged.steps[0].text
+    assert outcome_of(record(trial(0, [1.0], "failed"), trial(1, [2.0] * 8))) == "finished"
+    assert 'class="verdict bad"' in page(failed) and 'class="verdict"' in page(searched())
+
+
+@pytest.mark.parametrize(
+    ("written", "outcome"),
+    [
+        ({"state": "failed", "refused": True}, "refused"),
+        ({"state": "finished"}, "refused"),  # as an older version wrote it
+        ({"state": "finished", "reason": "the time budget of 30m is over"}, "finished"),
+        ({"state": "failed", "refused": False}, "failed"),
+    ],
+)
+def test_a_refused_search_is_told_from_its_journal_and_has_no_best_trial(tmp_path, written, outcome):
+    folder = tmp_path / "one"
+    folder.mkdir()
+    save_experiment(Experiment(space="x", name="one", results=str(tmp_path)), folder, {})
+    journal = Journal(folder / "journal.jsonl")
+    journal.write("experiment_started")
+    journal.write("report", "0", epoch=1, metrics={"loss": 1.0})
+    journal.write("trial_ended", "0", status="failed" if outcome != "finished" else "completed", reason="it reports x")
+    journal.write("experiment_finished", **{"reason": "--metric: trial 0 reports x", **written})
+    journal.close()
+    read = load(folder)
+    assert outcome_of(read) == outcome and (read.state == "finished") == (outcome == "finished")
+    assert (best_row(read) is None) == (outcome == "refused")
+    journal = Journal(folder / "journal.jsonl")
+    journal.write("experiment_resumed")
+    journal.close()
+    assert load(folder).state == "running" and not load(folder).refused
+
+
+def test_hyperband_that_could_not_prune_says_why_and_what_to_change():
+    rules = {"scheduler": "hyperband", "max_epochs": 9, "reduction_factor": 3}
+    for number, said in ((2, True), (3, True), (4, False)):  # slots; the first bracket has room for three trials
+        one = simulated(number, **rules)
+        verdict = verdict_of(one)
+        assert any(t.status == "pruned" for t in one.trials) != said
+        assert bool(verdict.about("warning")) == said
+        assert any("--scheduler asha" in step.command for step in verdict.steps) == said
+        assert any("hyperband pruned nothing" in line for line in ending_lines(one)) == said
+    assert "let 4 or more trials run at once" in verdict_of(simulated(3, **rules)).about("warning")
+    assert "prunes none and has room for 3 trials" in verdict_of(simulated(2, num=3, **rules)).about("warning")
+
+
+def simulated(slots, num=12, **options):
+    """A search by the rule of HyperBand, with so many slots."""
+    one = record(num_samples=num, **options)
+    rule = HyperBand(one.experiment)
+    epochs, decisions, status = dict.fromkeys(range(num), 0), {n: [] for n in range(num)}, {}
+    waiting, paused = list(range(num)), set()
+
+    def settle(decided):
+        for t, judged in decided:
+            paused.discard(t)
+            decisions[t].append(Decision(epochs[t], judged.rung, 0, float(t), judged.cutoff, 1, judged.action, "why"))
+            if judged.action == "stop":
+                status[t] = "pruned"
+
+    running = []
+    while running or waiting or paused:
+        ready = [t for t in decisions if epochs[t] and t not in status and t not in paused and t not in running]
+        while len(running) < slots and (ready or waiting):
+            running.append(ready.pop(0) if ready else waiting.pop(0))
+            if not epochs[running[-1]]:
+                rule.added(running[-1])
+        if not running:
+            break
+        t = running.pop(0)
+        epochs[t] += 1
+        if epochs[t] >= one.experiment.max_epochs:
+            status[t] = "completed"
+            settle(rule.ended(t, epochs[t], float(t)))
+            continue
+        judged = rule.judge(t, epochs[t], float(t))
+        if judged.action == "pause":
+            paused.add(t)
+            decisions[t].append(Decision(epochs[t], judged.rung, 0, float(t), None, 1, "pause", "waits"))
+            settle(rule.settled(t))
+        else:
+            running.append(t)
+    trials = [
+        replace(trial(n, [float(n)] * epochs[n], status.get(n, "completed")), decisions=tuple(decisions[n]))
+        for n in range(num)
+    ]
+    return replace(one, trials=tuple(trials))
+
+
+def test_the_command_ends_with_a_few_lines():
+    lines = ending_lines(searched())
+    assert [line.split()[0] for line in lines] == ["pruned", "saved", "audit"]
+    assert ending_lines(record(state="interrupted")) == []
+
+
+def test_a_hostile_reason_is_one_bounded_line():
+    verdict = verdict_of(record(state="failed", refused=True, reason="x" * 5000 + "\n<img>"))
+    assert len(verdict.ended) < 1100
+    assert "<img" not in page(record(state="failed", refused=True, reason="<img src=x>")).partition("</style>")[2]

@@ -1,0 +1,64 @@
+"""The commands that continue, retrain or audit a search; each is empty if it would fail."""
+
+from __future__ import annotations
+
+import shlex
+
+from tuner.record.files import is_file_in
+from tuner.record.results import ExperimentRecord
+from tuner.spec.spaces import is_live
+
+AUDITED = 5  # trials that an audit trains by default
+
+
+def resume_command(record: ExperimentRecord, *options: str) -> str:
+    """Returns the command, or the call from Python, that continues the search with more options."""
+    e = record.experiment
+    if record.facts.get("foreign"):
+        return ""
+    if is_live(e.space):
+        pairs = [option.removeprefix("--").replace("-", "_").split(" ", 1) for option in options]
+        named = [f"{name}={value if value.isdigit() else repr(value)}" for name, value in pairs]
+        return f"tuner.search(space, {', '.join([f'resume={e.name!r}', f'results={e.results!r}', *named])})"
+    return " ".join(
+        [f"python -m tuner.run --resume {shlex.quote(e.name)} --results {shlex.quote(e.results)}", *options]
+    )
+
+
+def extend_command(record: ExperimentRecord) -> str:
+    """Returns the command that continues the search; one that has ended gets twice the number of trials."""
+    if record.state in ("interrupted", "running"):
+        return resume_command(record)
+    return resume_command(record, f"--num-samples {record.experiment.num_samples * 2}")
+
+
+def retrain_command(record: ExperimentRecord) -> str:
+    """Returns the command that trains the best trial again."""
+    folder = record.experiment.folder
+    there = record.retrainable and is_file_in(folder, "best/config.json")
+    return f"python -m tuner.train {shlex.quote(str(folder / 'best' / 'config.json'))}" if there else ""
+
+
+def audit_command(record: ExperimentRecord) -> str:
+    """Returns the command that audits the search, if it has ended, has a best trial, and a rule pruned others."""
+    e = record.experiment
+    if not record.retrainable or record.state == "running" or record.refused or num_judged(record) < 1:
+        return ""
+    return f"python -m tuner.audit {shlex.quote(e.name)} --trials {AUDITED} --results {shlex.quote(e.results)}"
+
+
+def num_judged(record: ExperimentRecord) -> int:
+    """Returns how many trials that are not the best one a rule pruned at a rung; one that diverged does not count."""
+    best, stopped = record.best(), sum(rung.stopped for rung in record.standing.rungs)
+    if best is None:
+        return 0
+    last = best[0].decisions[-1] if best[0].status == "pruned" and best[0].decisions else None
+    return stopped - bool(last and last.rung is not None)
+
+
+def start_again(record: ExperimentRecord, *options: str) -> str:
+    """Returns the command that starts a new search over the same space, with more options."""
+    space = record.experiment.space
+    if not space or is_live(space):
+        return ""
+    return " ".join([f"python -m tuner.run --space {shlex.quote(space)}", *options])

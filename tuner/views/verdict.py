@@ -1,0 +1,328 @@
+"""Says in plain words what a search has found out: what was pruned, saved and perhaps lost, why it ended, what is next.
+
+The page, the report and the end of the command show it. Its cost does not grow with the number of reports: it reads the
+sums that `tuner.record.standing` keeps, and the first MOST_CALLS decisions. Only an audit's file is read besides.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from itertools import islice
+
+from tuner.errors import RequestError
+from tuner.record.results import KILLED, ExperimentRecord
+from tuner.record.standing import RungSummary
+from tuner.spec.rules import band_of
+from tuner.spec.spaces import is_path
+from tuner.views.audit_record import result_of
+from tuner.views.commands import (
+    AUDITED,
+    audit_command,
+    extend_command,
+    num_judged,
+    resume_command,
+    retrain_command,
+    start_again,
+)
+from tuner.views.labels import trials
+from tuner.views.tables import rung_rows
+
+MOST_CALLS = 200  # decisions that are looked at for close ones, the smallest margin first
+MOST_CLOSE = 10  # close calls that are listed
+CLOSE = 0.05  # a close call misses its cutoff by less than this share of the values' interquartile range at its rung
+CLOSE_CALLS = "close calls"
+LEAST_SCORES = 8  # values at a rung below which their spread means little
+LONGEST = 1000  # characters of a quoted reason
+
+
+@dataclass(frozen=True)
+class CloseCall:
+    """A trial that was pruned although its value nearly reached the cutoff; `share` is of the spread at its rung."""
+
+    trial: str
+    epoch: int
+    margin: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something to do next: what for, and the command; the command is empty if none does it."""
+
+    text: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Point:
+    """One thing that is known about a search: its name, one or two sentences, and a CSS class for it."""
+
+    term: str
+    text: str
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a search has found out.
+
+    Attributes:
+        outcome: running, finished, interrupted, killed, refused or failed; a refused or failed search has no answer.
+        ended: why the search ended, or how far it is.
+        points: what is known, only points with a text: "failed trials", "warning" (why the rules could not work),
+            "pruned", "saved" (an estimate), CLOSE_CALLS and "good trials pruned?".
+        epochs_saved, seconds_saved: the estimate: epochs that pruned trials did not train, and seconds on workers.
+        close_calls: the closest of the pruned trials that nearly reached their cutoff.
+        steps: what to do next, the most useful first.
+    """
+
+    outcome: str
+    ended: str
+    points: list[Point]
+    epochs_saved: int
+    seconds_saved: float
+    close_calls: list[CloseCall]
+    steps: list[Step]
+
+    def about(self, term: str) -> str:
+        """Returns the text of a point; empty without such a point."""
+        return next((point.text for point in self.points if point.term == term), "")
+
+
+def verdict_of(record: ExperimentRecord) -> Verdict:
+    """Returns the verdict on a search as it is now."""
+    epochs_saved, seconds_saved = _savings(record)
+    warning = _warning(record)
+    calls, at_least = _close_calls(record)
+    good_pruned, is_audited = _good_pruned(record)
+    points = [
+        Point("failed trials", _failed(record), "failed"),
+        Point("warning", warning, "notice"),
+        Point("pruned", _pruned(record)),
+        Point("saved", _saved(record, epochs_saved, seconds_saved)),
+        Point(CLOSE_CALLS, _close(record, calls, at_least)),
+        Point("good trials pruned?", good_pruned),
+    ]
+    return Verdict(
+        outcome=outcome_of(record),
+        ended=_ended(record),
+        points=[point for point in points if point.text],
+        epochs_saved=epochs_saved,
+        seconds_saved=seconds_saved,
+        close_calls=calls[:MOST_CLOSE],
+        steps=_steps(record, warned=bool(warning), audited=is_audited),
+    )
+
+
+def outcome_of(record: ExperimentRecord) -> str:
+    """Returns how a search ended, or its state before that.
+
+    A search without an answer has failed, whatever its journal says: each trial failed, or none has a finite value.
+    """
+    if record.refused:
+        return "refused"
+    if record.reason == KILLED:
+        return "killed"
+    counts = record.standing.counts
+    succeeded = bool(record.standing.ranked) and any(n for status, n in counts.items() if status != "failed")
+    return "failed" if record.state == "finished" and not succeeded else record.state
+
+
+def _ended(record: ExperimentRecord) -> str:
+    counts, metric, outcome = record.standing.counts, record.experiment.metric, outcome_of(record)
+    ended = sum(counts.get(status, 0) for status in ("completed", "pruned", "failed"))
+    asked = max(record.experiment.num_samples, len(record.trials))
+    far = f"{ended} of {trials(asked)} have ended."
+    reason = f"{_sentence(record.reason)} " if record.reason else ""
+    if outcome == "refused":
+        return f"The search was refused: {_sentence(record.reason)}"
+    if outcome == "killed":
+        return f"The search's process was killed: {far} What was reported is kept."
+    if outcome == "failed" and record.state == "failed":
+        return f"The search failed: {reason}{far}"
+    if outcome == "failed":
+        why = "every trial failed" if record.trials and ended == counts.get("failed") else f"no finite {metric}"
+        return f"The search ended without an answer: {why}."
+    if outcome == "interrupted":
+        return f"The search was interrupted: {reason}{far}"
+    if outcome == "finished" and record.reason:
+        return f"The search ended early: {reason}{far}"
+    if outcome == "finished":
+        all_of = "its trial" if len(record.trials) == 1 else f"all its {trials(len(record.trials))}"
+        return f"The search is done: {all_of} ended."
+    return f"The search is {outcome}: {far}"
+
+
+def _failed(record: ExperimentRecord) -> str:
+    standing = record.standing
+    if not standing.failed or record.refused:
+        return ""
+    newest = record.trials[standing.failed[-1]]
+    why = newest.errors[-1] if newest.errors else newest.reason
+    return f"{trials(len(standing.failed)).capitalize()} failed; the newest is {newest.id}: {_sentence(why)}"
+
+
+def _pruned(record: ExperimentRecord) -> str:
+    standing, scheduler = record.standing, record.experiment.scheduler
+    number = standing.counts.get("pruned", 0)
+    judged = min(number, sum(rung.stopped for rung in standing.rungs))
+    if record.facts.get("foreign") or record.refused:
+        return ""
+    if not number:
+        return f"0 of {trials(len(record.trials))}." if record.trials else ""
+    diverged = "" if number == judged else "the training diverged"
+    if judged and diverged:
+        diverged = f"{number - judged} because {diverged}"
+        return f"{number} of {trials(len(record.trials))}: {judged} by {scheduler}, {diverged}."
+    return f"{number} of {trials(len(record.trials))}, " + (f"because {diverged}." if diverged else f"by {scheduler}.")
+
+
+def _savings(record: ExperimentRecord) -> tuple[int, float]:
+    """Returns the epochs and worker seconds that the pruned trials would have needed to train to the end."""
+    cost, most = record.standing.pruned_cost, record.experiment.max_epochs
+    return max(0, cost.trials * most - cost.epochs), max(0.0, (cost.ms_per_epoch * most - cost.ms) / 1000)
+
+
+def _saved(record: ExperimentRecord, epochs: int, seconds: float) -> str:
+    if not epochs:
+        return ""
+    whole, most = record.standing.epochs + epochs, record.experiment.max_epochs
+    about = "At most" if record.experiment.stop else "About"
+    return (
+        f"{about} {epochs:,} of {whole:,} epochs ({100 * epochs / whole:.0f} %) and {_long(seconds)} on workers. "
+        f"This estimate lets each pruned trial train {most} epochs at its own speed."
+    )
+
+
+def _long(seconds: float) -> str:
+    """Formats a duration with one unit: `40 s`, `12 min`, `3.5 h`."""
+    if seconds < 100:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:,.1f} h"
+
+
+def _warning(record: ExperimentRecord) -> str:
+    """Says why HyperBand pruned nothing, if only its first bracket began; empty otherwise.
+
+    The first bracket prunes none of its trials. HyperBand opens the next one for a trial that starts while the first is
+    full: more trials must run at once than it has room for. Trials of every later bracket wait at a rung, so a search
+    without rungs had no later bracket.
+    """
+    e, counts = record.experiment, record.standing.counts
+    first = band_of(e.max_epochs, e.reduction_factor)[0].size if e.scheduler == "hyperband" else 0
+    if not first or record.standing.rungs or counts.get("completed", 0) < max(1, min(first, len(record.trials) - 1)):
+        return ""
+    if len(record.trials) <= first:
+        return f"hyperband pruned nothing: its first bracket prunes none and has room for {trials(first)}."
+    return (
+        f"hyperband pruned nothing: all trials were in its first bracket, which prunes none and has room for {first}, "
+        f"because no more ran at once. {ADVICE.format(more=first + 1)}"
+    )
+
+
+ADVICE = (
+    "Choose --scheduler asha, or let {more} or more trials run at once (lower --cpus-per-trial or --gpus-per-trial, "
+    "raise --max-concurrent-trials)."
+)
+
+
+def _close_calls(record: ExperimentRecord) -> tuple[list[CloseCall], bool]:
+    """Returns the close calls, the closest first, and whether there may be more than those."""
+    spreads = {(rung.band, rung.bracket, rung.rung): _spread(rung) for rung in record.standing.rungs}
+    found = []
+    calls = record.standing.calls
+    for call in islice(calls, MOST_CALLS):
+        trial = record.trials[call.place]
+        decision = trial.decisions[call.number]
+        spread = spreads.get((decision.band, decision.bracket, decision.rung or 0), 0.0)
+        if decision.action == "stop" and trial.status == "pruned" and call.margin < CLOSE * spread:
+            found.append(CloseCall(trial.id, decision.epoch, call.margin, call.margin / spread))
+    found.sort(key=lambda call: call.share)
+    return found, len(calls) > MOST_CALLS
+
+
+def _spread(rung: RungSummary) -> float:
+    """Returns the interquartile range of the values at a rung; 0 if there are too few."""
+    quarter = len(rung.scores) // 4
+    return rung.scores[-1 - quarter] - rung.scores[quarter] if len(rung.scores) >= LEAST_SCORES else 0.0
+
+
+def _close(record: ExperimentRecord, calls: list[CloseCall], at_least: bool) -> str:
+    if not any(rung.stopped for rung in record.standing.rungs):
+        return ""
+    known = [rung for rung in record.standing.rungs if _spread(rung) > 0]
+    if not known:
+        return f"Unknown: no rung has {LEAST_SCORES} different results to compare."
+    number = f"{'At least ' if at_least and calls else ''}{len(calls) or 'No'}"
+    was = "pruned trial" if len(calls) == 1 else "pruned trials"
+    return f"{number} {was} missed the cutoff by less than {100 * CLOSE:.0f} % of the rung's interquartile range."
+
+
+def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
+    """Says whether good trials were probably pruned; returns also whether an audit measured it."""
+    if not any(rung.stopped for rung in record.standing.rungs) or record.refused:
+        return "", False
+    if record.state == "running":
+        return "Unknown while the search runs.", False
+    try:
+        audit = result_of(record)
+    except RequestError as error:
+        return _sentence(str(error)), False
+    if audit and audit.done:
+        stale = " The best trial has changed since the audit; run the audit again." if audit.stale else ""
+        return (
+            f"Of {audit.done} pruned trials that an audit trained to the end, {audit.beat} beat the best trial. "
+            f"{audit.estimate}{stale}"
+        ), True
+    late = sum(max(0, (row.would_pass_now or 0) - row.went_on) for row in rung_rows(record))
+    # An early trial was compared with few others. The trials that would survive all later results are known exactly.
+    early = f" At least {late} of the pruned would survive today, with all results at their rung." if late else ""
+    if num_judged(record) < 1:
+        return "", False
+    if not audit_command(record):
+        return f"Unknown; only a search over a task can be audited.{early}", False
+    return f"Unknown; an audit of {AUDITED} of them would tell.{early}", False
+
+
+def _steps(record: ExperimentRecord, *, warned: bool, audited: bool) -> list[Step]:
+    e, outcome = record.experiment, outcome_of(record)
+    if record.facts.get("foreign") or outcome in ("running", "queued"):
+        return []
+    if outcome == "refused":
+        return [Step("Correct what was wrong and start a new search:", start_again(record))]
+    if outcome == "failed":
+        if not record.standing.failed:
+            return [Step("Search other values, for example smaller learning rates:", start_again(record))]
+        changed = resume_command(record, *([f"--space {shlex.quote(e.space)}"] if is_path(e.space) else []))
+        return [Step("Correct the code; then try the failed trials again:", changed)]
+    if outcome in ("interrupted", "killed"):
+        return [Step("Go on where it stopped:", resume_command(record))]
+    steps = []
+    if warned:
+        steps.append(Step("Search with a rule that prunes here:", start_again(record, "--scheduler asha")))
+    if record.reason and e.time_budget_s:  # of a finished search only the time budget is a reason
+        more = resume_command(record, f"--time-budget {2 * e.time_budget_s:.0f}s")
+        steps.append(Step("Give it twice the time:", more))
+    if not audited and (audit := audit_command(record)):
+        steps.append(Step("Find out whether good trials were pruned:", audit))
+    if retrain := retrain_command(record):
+        steps.append(Step("Train the best setting again:", retrain))
+    if not record.reason:
+        steps.append(Step("Try as many trials again:", extend_command(record)))
+    return steps
+
+
+def _sentence(text: str) -> str:
+    """Returns the text's first line with a full stop."""
+    line = text.strip().split("\n", 1)[0][:LONGEST]
+    return line if line.endswith((".", "!", "?")) else f"{line}."
+
+
+def ending_lines(record: ExperimentRecord) -> list[str]:
+    """Returns the verdict in a few lines, as the command prints it at the end of a search."""
+    verdict = verdict_of(record)
+    lines = [f"{term:12}{verdict.about(term)}" for term in ("pruned", "saved") if verdict.about(term)]
+    lines += [f"NOTE: {warning}" for warning in [verdict.about("warning")] if warning]
+    audit = audit_command(record)
+    return lines + ([f"audit       {audit}"] if audit else [])
