@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import plotly.graph_objects as go
 import pytest
@@ -76,8 +77,30 @@ def test_figures_are_plotlys_and_strict_json(searched):
 
 def test_pruned_trials_can_be_told_from_the_rest_and_the_winner_stays(searched):
     traces = draw_curves(curves_of(searched))["data"]
-    assert [t.get("meta") for t in traces] == ["pruned", None, "pruned", "pruned"]
+    assert [t.get("meta") for t in traces] == ["pruned", "best", "stop", "cutoff"]
     assert traces[1]["name"] == "best: trial 00000" and traces[1]["type"] == "scattergl"
+
+
+def test_every_point_and_bar_of_a_trial_has_the_trials_id():
+    trials = [
+        replace(trial(n, [3.0 + n, 2.0 + n], "pruned" if n > 3 else "completed", lr=n, b=n % 3), spans=((n, n + 2.0),))
+        for n in range(5)
+    ]
+    trials.append(trial(5, [9.0], "pruned", [decided(1, 9.0, 8.0)], lr=7, b=1))
+    whole, ids = record(*trials, max_epochs=2), {each.id for each in trials}
+    outcome = what_if(whole, "asha", 1, 2)
+    contour = draw_contour(contour_of(whole, "lr", "b"), "loss", "min")
+    figures = {**all_figures(whole), "contour": contour, "what-if": draw_whatif(cuts_of(whole, outcome), outcome, "l")}
+    assert {"curves", "history", "parallel", "slices", "timeline"} < set(figures)
+    for name, figure in figures.items():
+        shown = {each for trace in figure["data"] for each in trace.get("customdata", [])} - {None}
+        assert shown <= ids and (shown == ids or name in ("history", "timeline"))
+        for trace in figure["data"]:
+            values = trace.get("y") or trace.get("dimensions", [{}])[0].get("values") or []
+            if trace["type"] != "contour":
+                assert len(trace["customdata"]) == len(values), name
+                gaps = zip(trace["customdata"], values, strict=True)
+                assert all(value is None for each, value in gaps if each is None)
 
 
 def test_history_goes_by_time_and_keeps_the_improvements(searched):

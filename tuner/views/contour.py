@@ -26,6 +26,7 @@ class Contour(NamedTuple):
     y: Axis
     values: list[float]
     labels: list[str]
+    trials: list[str]
     xs: list[float]
     ys: list[float]
     grid: list[list[float | None]]
@@ -47,9 +48,11 @@ def contour_of(record: ExperimentRecord, x: str, y: str) -> Contour:
     if not both:
         raise RequestError(f"no trial has both {x!r} and {y!r}; choose parameters of one branch")
     first, second = (axis._replace(values=[axis.values[i] for i in both]) for axis in (axes[x], axes[y]))
-    values, labels = [parallel.best[i] for i in both], [label_of(parallel.trials[i]) for i in both]
+    values, trials = [parallel.best[i] for i in both], [parallel.trials[i] for i in both]
+    labels, ids = [label_of(trial) for trial in trials], [trial.id for trial in trials]
     xs, ys = _ticks(first), _ticks(second)
-    return Contour(first, second, values, labels, xs, ys, smoothed_grid(first.known, second.known, values, xs, ys))
+    grid = smoothed_grid(first.known, second.known, values, xs, ys)
+    return Contour(first, second, values, labels, ids, xs, ys, grid)
 
 
 def shared(x: Axis, y: Axis) -> list[int]:
@@ -101,6 +104,7 @@ def draw_contour(data: Contour, metric: str, mode: str) -> dict[str, Any]:
         "line": {"width": 1, "color": "rgba(0,0,0,0.5)"},
     } | scale
     dots = {"type": "scatter", "mode": "markers", "x": data.x.values, "y": data.y.values, "text": data.labels}
+    dots |= {"meta": "trials", "customdata": [escaped(trial) for trial in data.trials]}
     hover = f"%{{text}}<br>{escaped(metric, 40)} %{{marker.color:.5g}}<extra></extra>"
     layout = {"xaxis": _axis(data.x), "yaxis": _axis(data.y), "hovermode": "closest", "showlegend": False}
     return {"data": [surface, dots | {"marker": look, "hovertemplate": hover}], "layout": layout}

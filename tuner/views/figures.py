@@ -40,6 +40,7 @@ class Stop(NamedTuple):
     `cutoff` is None if the trial diverged or the rule used no cutoff.
     """
 
+    trial: str
     label: str
     epoch: int
     value: float
@@ -123,7 +124,7 @@ def _stop_of(trial: TrialRecord, metric: str, label: str) -> Stop | None:
     epoch, value = (end.epoch, value) if value is not None else known[-1] if known else (0, None)
     if value is None:
         return None
-    return Stop(f"{label}<br>{escaped(end.reason, 120)}", epoch, value, finite(end.cutoff))
+    return Stop(trial.id, f"{label}<br>{escaped(end.reason, 120)}", epoch, value, finite(end.cutoff))
 
 
 def draw_curves(data: Curves) -> Figure:
@@ -135,11 +136,10 @@ def draw_curves(data: Curves) -> Figure:
     for status, (name, color, opacity) in GROUPS.items():
         group = [curve for curve in data.curves if curve.status == status and curve.trial != data.best]
         if group:
-            traces.append(_lines(group, name, color, opacity, width=1.3))
-            traces[-1]["meta"] = status
+            traces.append(_lines(group, name, status, color, opacity, width=1.3))
     winner = [curve for curve in data.curves if curve.trial == data.best]
     if winner:
-        traces.append(_lines(winner, f"best: trial {escaped(data.best, 40)}", BEST_COLOR, 1, width=3))
+        traces.append(_lines(winner, f"best: trial {escaped(data.best, 40)}", "best", BEST_COLOR, 1, width=3))
     traces += _stop_marks(data.stops)
     count = len(data.curves)
     few = (
@@ -158,7 +158,7 @@ def draw_curves(data: Curves) -> Figure:
     return {"data": traces, "layout": layout}
 
 
-def _lines(curves: list[Curve], name: str, color: str, opacity: float, width: float) -> Figure:
+def _lines(curves: list[Curve], name: str, meta: str, color: str, opacity: float, width: float) -> Figure:
     """Draws all curves of one colour as a single trace, with gaps between them.
 
     One trace per trial would be slow with some hundreds of trials.
@@ -166,28 +166,32 @@ def _lines(curves: list[Curve], name: str, color: str, opacity: float, width: fl
     x: list[int | None] = []
     y: list[float | None] = []
     text: list[str] = []
+    trials: list[str | None] = []
     for curve in curves:
         x += [*curve.epochs, None]
         y += [*curve.values, None]
         text += [curve.label] * len(curve.epochs) + [""]
+        trials += [escaped(curve.trial)] * len(curve.epochs) + [None]
     look = {"line": {"color": color, "width": width}, "marker": {"color": color, "size": 4 + width}, "opacity": opacity}
     look |= {"hovertemplate": "%{text}<br>epoch %{x}: %{y:.5g}<extra></extra>"}
-    return {"type": "scattergl", "mode": "lines+markers", "name": name, "x": x, "y": y, "text": text} | look
+    points = {"x": x, "y": y, "text": text, "customdata": trials}
+    return {"type": "scattergl", "mode": "lines+markers", "name": name, "meta": meta} | points | look
 
 
 def _stop_marks(stops: list[Stop]) -> list[Figure]:
     cutoffs = [(stop, stop.cutoff) for stop in stops if stop.cutoff is not None]
     cross = {"symbol": "x", "size": 8, "color": "#d9534f"}
     dash = {"symbol": "line-ew-open", "size": 16, "color": "#d9534f", "line": {"width": 2}}
-    marks: list[tuple[str, Figure, list[tuple[Stop, float]], str]] = [
-        ("pruned here", cross, [(stop, stop.value) for stop in stops], "%{text}<extra></extra>"),
-        ("cutoff at that time", dash, cutoffs, "cutoff %{y:.5g} for<br>%{text}<extra></extra>"),
+    marks: list[tuple[str, str, Figure, list[tuple[Stop, float]], str]] = [
+        ("pruned here", "stop", cross, [(stop, stop.value) for stop in stops], "%{text}<extra></extra>"),
+        ("cutoff at that time", "cutoff", dash, cutoffs, "cutoff %{y:.5g} for<br>%{text}<extra></extra>"),
     ]
     return [
-        {"type": "scattergl", "mode": "markers", "name": name, "meta": "pruned", "marker": marker}
+        {"type": "scattergl", "mode": "markers", "name": name, "meta": meta, "marker": marker}
         | {"x": [stop.epoch for stop, _ in points], "y": [y for _, y in points]}
         | {"text": [stop.label for stop, _ in points], "hovertemplate": hover}
-        for name, marker, points, hover in marks
+        | {"customdata": [escaped(stop.trial) for stop, _ in points]}
+        for name, meta, marker, points, hover in marks
         if points
     ]
 

@@ -129,6 +129,8 @@ def draw_parallel(data: Parallel) -> dict[str, Any]:
     scale = {"colorscale": BEST_TO_WORST, "reversescale": data.mode == "max", "showscale": True}
     trace = {
         "type": "parcoords",
+        "meta": "trials",
+        "customdata": [escaped(trial.id) for trial in data.trials],
         "line": {"color": data.best, **scale},
         "dimensions": [_dimension(axis) for axis in data.axes],
     }

@@ -27,6 +27,7 @@ class Slices(NamedTuple):
     axes: list[Axis]
     values: list[float]
     labels: list[str]
+    trials: list[str]
     pruned: list[bool]
     best: int
 
@@ -71,6 +72,7 @@ def _slices(across: str, axes: list[Axis], record: ExperimentRecord) -> Slices:
         axes,
         [best.metrics[metric] for trial in trials if (best := trial.best(metric, mode))],
         [label_of(trial) for trial in trials],
+        [trial.id for trial in trials],
         [trial.status == "pruned" for trial in trials],
         next((i for i, trial in enumerate(trials) if winner and trial.id == winner[0].id), -1),
     )
@@ -95,6 +97,7 @@ def draw_slices(data: Slices, metric: str, columns: int = 3) -> dict[str, Any]:
         number = str(i + 1) if i else ""
         trace = {"type": "scattergl", "mode": "markers", "x": axis.values, "y": data.values, "text": data.labels}
         hover = f"%{{text}}<br>{escaped(metric, 40)} %{{y:.5g}}<extra></extra>"
+        trace |= {"meta": data.across, "customdata": [escaped(each) for each in data.trials]}
         traces.append(trace | {"xaxis": f"x{number}", "yaxis": f"y{number}", "marker": marker, "hovertemplate": hover})
         across: dict[str, Any] = {"title": {"text": escaped(axis.name, 30)}}
         if axis.ticks:

@@ -90,6 +90,8 @@ def draw_timeline(data: Timeline) -> dict[str, Any]:
             "type": "bar",
             "orientation": "h",
             "name": name,
+            "meta": status,
+            "customdata": [escaped(s.trial) for s in group],
             "marker": {"color": color, "opacity": opacity},
         }
         bars |= {"y": [s.lane for s in group], "base": [s.start / per for s in group]}

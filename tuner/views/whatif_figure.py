@@ -67,11 +67,11 @@ def draw_whatif(cuts: list[Cut], outcome: WhatIf, metric: str) -> dict[str, Any]
     rest = [cut for cut in cuts if cut.fate.trial != outcome.best]
     stopped = [cut for cut in rest if cut.fate.outcome == "stopped"]
     traces = [
-        _lines("saved epochs", GRAY, 0.5, [(cut.label, cut.saved) for cut in cuts if len(cut.saved) > 1], dash="dot"),
-        _lines("pruned", GRAY, 0.8, [(cut.label, cut.kept) for cut in stopped]),
-        _lines("as recorded", MAIN_COLOR, 0.85, [(c.label, c.kept) for c in rest if c.fate.outcome == "ended"]),
-        _lines("unknown outcome", "#b58900", 0.9, [(c.label, c.kept) for c in rest if c.fate.outcome == "unknown"]),
-        _lines(f"best: trial {escaped(outcome.best, 40)}", BEST_COLOR, 1, [(c.label, c.kept) for c in best], width=3),
+        _lines("saved epochs", GRAY, 0.5, [(cut, cut.saved) for cut in cuts if len(cut.saved) > 1], dash="dot"),
+        _lines("pruned", GRAY, 0.8, [(cut, cut.kept) for cut in stopped]),
+        _lines("as recorded", MAIN_COLOR, 0.85, [(c, c.kept) for c in rest if c.fate.outcome == "ended"]),
+        _lines("unknown outcome", "#b58900", 0.9, [(c, c.kept) for c in rest if c.fate.outcome == "unknown"]),
+        _lines(f"best: trial {escaped(outcome.best, 40)}", BEST_COLOR, 1, [(c, c.kept) for c in best], width=3),
         _marks("pruned here", "x", STOP_COLOR, [c for c in cuts if c.fate.outcome == "stopped"]),
         _marks("end of the record", "circle-open", "#b58900", [c for c in cuts if c.fate.outcome == "unknown"]),
     ]
@@ -85,29 +85,32 @@ def draw_whatif(cuts: list[Cut], outcome: WhatIf, metric: str) -> dict[str, Any]
 
 
 def _lines(
-    name: str, color: str, opacity: float, curves: list[tuple[str, Any]], dash: str = "solid", width: float = 1.5
+    name: str, color: str, opacity: float, cuts: list[tuple[Cut, Any]], dash: str = "solid", width: float = 1.5
 ) -> dict[str, Any]:
     gap = [(None, None)]
-    points = [point for _, curve in curves for point in [*curve, *gap]]
-    text = [label for label, curve in curves for _ in [*curve, *gap]]
+    points = [point for _, curve in cuts for point in [*curve, *gap]]
+    text = [cut.label for cut, curve in cuts for _ in [*curve, *gap]]
+    trials = [trial for cut, curve in cuts for trial in [*[escaped(cut.fate.trial)] * len(curve), None]]
     look = {"line": {"color": color, "width": width, "dash": dash}, "marker": {"color": color, "size": 4}}
     trace: dict[str, Any] = {
         "type": "scatter",
         "mode": "lines" if dash == "dot" else "lines+markers",
         "name": name,
         "text": text,
+        "customdata": trials,
     }
     trace |= {"x": [x for x, _ in points], "y": [y for _, y in points], "opacity": opacity}
     return trace | look | {"hovertemplate": "%{text}<br>epoch %{x}: %{y:.5g}<extra></extra>"}
 
 
 def _marks(name: str, symbol: str, color: str, cuts: list[Cut]) -> dict[str, Any]:
-    ends = [(cut.label, *cut.kept[-1]) for cut in cuts if cut.kept]
+    ends = [(cut, *cut.kept[-1]) for cut in cuts if cut.kept]
     trace: dict[str, Any] = {
         "type": "scatter",
         "mode": "markers",
         "name": name,
-        "text": [label for label, _, _ in ends],
+        "text": [cut.label for cut, _, _ in ends],
+        "customdata": [escaped(cut.fate.trial) for cut, _, _ in ends],
     }
     trace |= {"x": [x for _, x, _ in ends], "y": [y for _, _, y in ends], "hovertemplate": "%{text}<extra></extra>"}
     return trace | {"marker": {"symbol": symbol, "size": 9, "color": color}}

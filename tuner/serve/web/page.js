@@ -99,6 +99,8 @@ function nothing({ summary, trials }) {
   return BUSY.includes(summary.state) ? "No report yet." : "The search ended before a trial reported.";
 }
 
+const PRUNED = ["pruned", "stop", "cutoff"]; // traces of pruned trials only
+
 /** @param {string} id */
 const isChecked = (id) => at(id, HTMLInputElement).checked;
 
@@ -117,7 +119,7 @@ function drawFigure({ summary, figures }, name) {
       const logarithmic = (annotation) => ({ ...annotation, x: Math.log10(annotation.x) }); // as Plotly needs it
       layout.annotations = layout.annotations.map(logarithmic);
     }
-    for (const trace of data) trace.visible = isChecked("show-pruned") || trace.meta !== "pruned";
+    for (const trace of data) trace.visible = isChecked("show-pruned") || !PRUNED.includes(trace.meta);
   });
 }
 
