@@ -13,7 +13,9 @@ from tuner.record.records import Decision, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
 from tuner.views.contour import contour_of, draw_contour
-from tuner.views.figures import all_figures, curves_of, draw_curves, history_of
+from tuner.views.curves import curves_of, draw_curves
+from tuner.views.figures import all_figures
+from tuner.views.history import history_of
 from tuner.views.importance import Importance, draw_importance
 from tuner.views.labels import MOST_NAME, escaped, flat
 from tuner.views.one_trial import draw_metrics
@@ -69,7 +71,7 @@ def test_a_rung_between_two_epochs_is_one_line_at_the_later_epoch():
 
 def test_figures_are_plotlys_and_strict_json(searched):
     figures = all_figures(searched)
-    assert set(figures) == {"curves", "history"}  # the one parameter is the same in all
+    assert set(figures) == {"curves", "rung_values", "history"}  # the one parameter is the same in all
     for figure in figures.values():
         go.Figure(figure)
         json.dumps(figure, allow_nan=False)
@@ -94,7 +96,7 @@ def test_every_point_and_bar_of_a_trial_has_the_trials_id():
     assert {"curves", "history", "parallel", "slices", "timeline"} < set(figures)
     for name, figure in figures.items():
         shown = {each for trace in figure["data"] for each in trace.get("customdata", [])} - {None}
-        assert shown <= ids and (shown == ids or name in ("history", "timeline"))
+        assert shown <= ids and (shown == ids or name in ("history", "rung_values"))
         for trace in figure["data"]:
             values = trace.get("y") or trace.get("dimensions", [{}])[0].get("values") or []
             if trace["type"] != "contour":
@@ -120,7 +122,7 @@ def test_one_trial_is_drawn():
 
 
 def test_many_points_are_thinned_and_keep_their_ends(monkeypatch):
-    monkeypatch.setattr("tuner.views.figures.MAX_POINTS", 20)
+    monkeypatch.setattr("tuner.views.curves.MAX_POINTS", 20)
     data = curves_of(record(*(trial(n, [float(e) for e in range(10, 0, -1)]) for n in range(10))))
     assert {(c.epochs[0], c.epochs[-1]) for c in data.curves} == {(1, 10)}
     assert sum(len(c.epochs) for c in data.curves) <= 30
@@ -253,7 +255,7 @@ def test_a_trials_row_has_its_best_last_and_rung(searched):
 
 
 def test_of_very_many_trials_the_survivors_the_best_and_a_sample_of_the_pruned_are_drawn(monkeypatch):
-    monkeypatch.setattr("tuner.views.figures.MAX_CURVES", 40)
+    monkeypatch.setattr("tuner.views.curves.MAX_CURVES", 40)
     pruned = [trial(n, [100.0 + n], "pruned") for n in range(100)]
     left = [trial(100 + n, [float(n)]) for n in range(20)]
     data = curves_of(record(*pruned, *left))

@@ -29,7 +29,7 @@ def constants(text):
 def test_the_file_has_every_pair_of_parameters_and_nothing_fetched(searched):
     text = page(searched)
     figures, contours = constants(text)
-    assert set(figures) == {"curves", "history", "parallel", "slices"} and len(contours) == 3
+    assert set(figures) == {"curves", "rung_values", "history", "parallel", "slices"} and len(contours) == 3
     assert re.findall("<option>(.*?)</option>", text) == ["x, y", "x, act", "y, act"]
     assert "default-src 'none'" in text and "<script src" not in text and "</script><b>" not in text
 
@@ -74,7 +74,7 @@ def test_an_audit_that_is_damaged_is_a_line_and_keeps_nothing_else_back(searched
     folder.mkdir(exist_ok=True)
     (folder / "audit.json").write_text("[<b>")
     text = page(searched)
-    assert "audit.json is damaged" in text and len(constants(text)[0]) == 4
+    assert "audit.json is damaged" in text and len(constants(text)[0]) == 5
 
 
 def test_half_a_pair_of_surrogates_is_written(searched, tmp_path):

@@ -99,15 +99,28 @@ def test_a_contour_needs_parameters_that_differ(ask, name):
     assert f"no parameter '{name}'" in ask(f"/contour?x={name}&y=y", 422)["error"]
 
 
-def test_importance_finds_what_the_loss_follows(ask):
+def test_importance_of_a_few_trials_is_refused(ask):
     pytest.importorskip("sklearn")
-    figure = ask("/importance")["figure"]
-    assert figure["data"][0]["y"] == ["y", "x"]  # the most important on top, which Plotly draws last
+    assert "at least 20 trials" in ask("/importance", 422)["error"]
+
+
+def test_figures_compare_trials_by_the_value_that_is_chosen(ask):
+    answer = ask("/changes?figures=slices&figures=curves")
+    assert (answer["value_choices"], answer["value_default"]) == (["best", "last", "2"], "2")
+    by_default = answer["figures"]["slices"]
+    assert ask("/changes?figures=slices&values=2")["figures"]["slices"] == by_default
+    assert by_default["layout"]["yaxis"]["title"]["text"] == "loss at epoch 2" and len(by_default["data"][0]["y"]) == 12
+    later = ask("/changes?figures=slices&values=4")["figures"]["slices"]["data"][0]
+    assert later["y"] == pytest.approx([n / 10 + 1 / 4 for n in range(6)])  # the others were pruned at epoch 2
+    assert len(ask("/contour?x=x&y=y&values=4")["figure"]["data"][1]["x"]) == 6
+    none = ask("/changes?figures=slices&values=99")["figures"]["slices"]
+    assert none["data"] == [] and "epoch 99" in none["layout"]["meta"]["text"]
+    assert "values" in ask("/changes?values=worst", 422)["error"]
 
 
 def test_importance_is_worked_out_once_a_record(results, monkeypatch):
     drawn = []
-    monkeypatch.setattr(questions, "importance_of", drawn.append)
+    monkeypatch.setattr(questions, "importance_of", lambda *asked: drawn.append(asked))
     monkeypatch.setattr(questions, "draw_importance", lambda data: {})
     answers = questions.Answers(1 << 20)
     first, again = (answers.answer(str(results / NAME), "importance", {}) for _ in range(2))

@@ -31,7 +31,7 @@ def test_values_are_compared_by_rank_so_one_that_exploded_changes_little():
 
 def test_the_same_record_gives_the_same_figures():
     def asked():
-        return importance_of(record(*(trial(n, [float(n % 7)], x=n, y=n % 5) for n in range(12))))
+        return importance_of(record(*(trial(n, [float(n % 7)], x=n, y=n % 5) for n in range(20))))
 
     assert asked() == asked()
 
@@ -39,14 +39,14 @@ def test_the_same_record_gives_the_same_figures():
 @pytest.mark.parametrize(
     "trials",
     [
-        [trial(n, [float(n)], x=n) for n in range(9)],
+        [trial(n, [float(n)], x=n) for n in range(19)],
         [trial(n, [float(n)], x=1) for n in range(20)],
         [trial(n, [math.nan], x=n) for n in range(20)],
         [],
     ],
 )
 def test_too_little_to_tell_is_refused(trials):
-    with pytest.raises(RequestError, match="at least 10 trials with a value"):
+    with pytest.raises(RequestError, match="at least 20 trials with a value"):
         importance_of(record(*trials))
 
 
@@ -57,6 +57,6 @@ def test_without_scikit_learn_the_refusal_says_what_to_install(monkeypatch):
 
 
 def test_the_most_important_is_on_top_and_names_are_escaped():
-    figure = draw_importance(Importance(["<b>", "x"], [0.5, 0.1], [0.1, 0.0], math.nan, 10))
+    figure = draw_importance(Importance(["<b>", "x"], [0.5, 0.1], [0.1, 0.0], 0.4, 20))
     go.Figure(figure)
     assert figure["data"][0]["y"] == ["x", "&lt;b&gt;"]  # Plotly draws the last on top

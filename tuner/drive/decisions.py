@@ -184,6 +184,8 @@ class JournalingScheduler(TrialScheduler):
             action: str = self._inner.on_trial_result(self._seen(tune_controller), trial, result)
         compared = self._explain.after(trial, compared)
         changed = {k: (before[k], v) for k, v in trial.config.items() if k in self._mutable and v != before[k]}
+        if changed:
+            compared = self._explain.copying(trial, compared)
         # In a report without a checkpoint, Ray sets `checkpoint_dir_name` to None.
         if action == PAUSE and not trial.checkpoint and result.get("checkpoint_dir_name") is None:
             reason = f"--scheduler {self._experiment.scheduler} pauses trials, and this one saves no checkpoint"
@@ -309,6 +311,7 @@ class JournalingScheduler(TrialScheduler):
             action=ACTIONS[action],
             reason=reason,
             **of_trial,
+            **({"copied": compared.copied} if compared.copied else {}),
         )
 
 

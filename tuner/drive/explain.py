@@ -7,7 +7,8 @@ et al., ICML 2018; population-based training, Jaderberg et al., 2017.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -15,6 +16,7 @@ from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 
 from tuner.drive.incremental import IncrementalMedian
 from tuner.engine.rungs import AshaScheduler, HyperBand
+from tuner.record.events import is_trial_id
 from tuner.record.records import sign_of
 from tuner.views.labels import trials
 
@@ -31,6 +33,7 @@ class Comparison:
         recorded: the number of other trials that have a value at the rung.
         kept: for a halving of HyperBand or BOHB, how many trials of the bracket continue; 0 otherwise.
         value: for the median rule, the trial's best value, which is compared; None if the report's value is compared.
+        copied: with pbt, the trial whose state the trial copied; empty if it copied none.
     """
 
     rung: float | None = None
@@ -40,6 +43,7 @@ class Comparison:
     recorded: int = 0
     value: float | None = None
     kept: int = 0
+    copied: str = ""
 
 
 class Explainer:
@@ -64,6 +68,12 @@ class Explainer:
         """Returns `before`, or the comparison at a halving that the decision caused: it has HyperBand's cutoff."""
         halving = self._halving(trial)
         return before if halving is None or halving.rung != before.rung else halving
+
+    def copying(self, trial: Trial, compared: Comparison) -> Comparison:
+        """Adds the trial whose checkpoint the trial continues from, after population-based training changed it."""
+        checkpoint = trial.checkpoint
+        owner = PurePath(checkpoint.path).parent.name if checkpoint else ""  # as in `ray/00003/checkpoint_000001`
+        return replace(compared, copied=owner if is_trial_id(owner) and owner != trial.trial_id else "")
 
     def removed(self, trial: Trial) -> Comparison:
         """Returns the rung at which the scheduler stops a paused trial, and the cutoff if the trial missed one."""

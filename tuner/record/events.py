@@ -177,6 +177,10 @@ def _is_dict(value: Any) -> bool:
     return isinstance(value, dict)
 
 
+def _is_copied(value: Any) -> bool:
+    return value is None or is_trial_id(value)
+
+
 def _is_checkpoint(value: Any) -> bool:
     return value is None or is_inside(value)
 
@@ -197,6 +201,7 @@ _OF_A_TRIAL = frozenset(_FITS) - {"experiment_finished"}
 _OPTIONAL: _Fields = (
     ("band", _is_place),
     ("compared", _is_number),
+    ("copied", _is_copied),
     ("config", _is_dict),
     ("checkpoint", _is_checkpoint),
     ("reason", _is_text),

@@ -54,7 +54,8 @@ class Decision(NamedTuple):
 
     HyperBand and BOHB have several brackets in each `band`. Other schedulers have no bands, and journals of older
     versions do not record them. `compared` is the value that the scheduler compared with the cutoff if it is not
-    `value`: for the median rule the trial's best value. Journals of older versions do not have it.
+    `value`: for the median rule the trial's best value. Journals of older versions do not have it. `copied` is the
+    trial whose state population-based training copied; None if it copied none, and in journals of older versions.
     """
 
     epoch: int
@@ -67,6 +68,7 @@ class Decision(NamedTuple):
     reason: str
     band: int | None = None
     compared: float | None = None
+    copied: str | None = None
 
     @property
     def compared_value(self) -> float | None:
@@ -233,5 +235,5 @@ class _Building:
 
 
 _TIMED = frozenset({"report", "trial_ended", "trial_failed"})
-_MAY_MISS = ("band", "compared")  # the last fields of a decision; an event may lack them
+_MAY_MISS = ("band", "compared", "copied")  # the last fields of a decision; an event may lack them
 _decided = itemgetter(*Decision._fields[: -len(_MAY_MISS)])

@@ -12,6 +12,7 @@ from tuner.errors import blamed
 from tuner.serve.answers import MOST_BYTES, BoundedResponse, figures_text, text_of
 from tuner.serve.control import Desk, Shown
 from tuner.views import tables
+from tuner.views import values as value_choices
 from tuner.views.figures import FigureName
 from tuner.views.parallel import parallel_of
 from tuner.views.verdict import Verdict, verdict_of
@@ -19,6 +20,14 @@ from tuner.views.verdict import Verdict, verdict_of
 MOST_ROWS = 10_000
 Since = Annotated[int, Query(ge=0, le=10**12, description="only trials that changed after this line of the journal")]
 Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="rows to send at most")]
+Values = Annotated[
+    str,
+    Query(
+        pattern="^(best|last|[1-9][0-9]{0,8})?$",
+        description="which value of each trial figures of parameters compare: best, last, or that at an epoch; "
+        "empty = the response's value_default",
+    ),
+]
 Wanted = Annotated[list[FigureName], Query(max_length=len(get_args(FigureName)), description="figures to send")]
 
 
@@ -30,6 +39,7 @@ class Rows:
 
     `since` is 0 if the response does not depend on it: the request named no line, or one beyond the journal's end.
     `num_trials` and `num_decisions` count all of the experiment. `parameters` are those of the parallel coordinates.
+    `value_choices` are what figures can compare trials by, and `value_default` is the one they use without a choice.
     `rungs` are all rungs. With `since` 0, decisions start with the smallest margin, else they are in the order of the
     trials. `left_out` counts rows that did not fit into the response.
     """
@@ -41,6 +51,8 @@ class Rows:
     parameters: list[str]
     rungs: list[tables.RungRow]
     verdict: Verdict
+    value_choices: list[str]
+    value_default: str
     trials: list[tables.TrialRow] = field(default_factory=list)
     decisions: list[tables.DecisionRow] = field(default_factory=list)
     left_out: int = 0
@@ -60,7 +72,13 @@ def add_changes(app: FastAPI, desk: Desk) -> None:
     """Adds the route to the app."""
 
     @app.get("/api/experiments/{name}/changes", responses={200: {"model": Changes}})
-    def changes(name: str, since: Since = 0, limit: Limit = MOST_ROWS, figures: Wanted = []) -> Response:  # noqa: B006
+    def changes(
+        name: str,
+        since: Since = 0,
+        limit: Limit = MOST_ROWS,
+        figures: Wanted = [],  # noqa: B006
+        values: Values = "",
+    ) -> Response:
         """What a live view needs: the summary, the rows that changed after line `since` of the journal, and figures.
 
         limit applies to trials and to decisions separately.
@@ -80,6 +98,8 @@ def add_changes(app: FastAPI, desk: Desk) -> None:
             parameters=parameters,
             rungs=tables.rung_rows(record, MOST_ROWS),
             verdict=verdict,
+            value_choices=value_choices.offered(record),
+            value_default=value_choices.default(record),
             left_out=max(0, len(rungs) - MOST_ROWS),
         )
         changed = tables.changed_since(record, since)[:limit]
@@ -88,5 +108,5 @@ def add_changes(app: FastAPI, desk: Desk) -> None:
             trials=tables.trial_rows(record, changed),
             decisions=tables.decision_rows(record, limit=limit, since=since),
         ).encode()
-        drawn = figures_text({each: view.figure(each) for each in figures}, MOST_BYTES - len(text))
+        drawn = figures_text({each: view.figure(each, values) for each in figures}, MOST_BYTES - len(text))
         return BoundedResponse(text[:-1] + b', "figures": ' + drawn + b"}")

@@ -9,7 +9,10 @@ import numpy as np
 from tuner.errors import RequestError, nearest
 from tuner.record.results import ExperimentRecord
 from tuner.views.labels import escaped, label_of, tick
-from tuner.views.parallel import BEST_TO_WORST, Axis, parallel_of
+from tuner.views.labels import trials as number_of
+from tuner.views.parallel import Axis, parallel_of
+from tuner.views.scales import clipped, color_axis, within_range
+from tuner.views.values import title_of
 
 CELLS = 40  # of the grid, along each axis
 NEAR = 0.08  # the kernel's standard deviation, as a share of the axis
@@ -19,7 +22,7 @@ REACH = 0.2  # a share of the axis: cells farther than this from every trial sta
 class Contour(NamedTuple):
     """The trials and the smoothed metric: `grid[row][column]` is its value at `xs[column]`, `ys[row]`.
 
-    A cell is None if no trial is near it. `values` are the trials' best values.
+    A cell is None if no trial is near it. `values` are the trials' metric values, which `choice` chose.
     """
 
     x: Axis
@@ -30,16 +33,17 @@ class Contour(NamedTuple):
     xs: list[float]
     ys: list[float]
     grid: list[list[float | None]]
+    choice: str
 
 
-def contour_of(record: ExperimentRecord, x: str, y: str) -> Contour:
+def contour_of(record: ExperimentRecord, x: str, y: str, choice: str = "") -> Contour:
     """Smooths the metric over the parameters `x` and `y`, from the trials that have both.
 
     Raises:
         RequestError: a parameter does not exist or has the same value in all trials with a finite metric, or no trial
-            has both.
+            has both, or `choice` is none of `tuner.views.values`.
     """
-    parallel = parallel_of(record)
+    parallel = parallel_of(record, choice)
     axes = {axis.name: axis for axis in parallel.axes[:-1]}
     for name in (x, y):
         if name not in axes:
@@ -48,11 +52,13 @@ def contour_of(record: ExperimentRecord, x: str, y: str) -> Contour:
     if not both:
         raise RequestError(f"no trial has both {x!r} and {y!r}; choose parameters of one branch")
     first, second = (axis._replace(values=[axis.values[i] for i in both]) for axis in (axes[x], axes[y]))
-    values, trials = [parallel.best[i] for i in both], [parallel.trials[i] for i in both]
+    values, trials = [parallel.values[i] for i in both], [parallel.trials[i] for i in both]
     labels, ids = [label_of(trial) for trial in trials], [trial.id for trial in trials]
     xs, ys = _ticks(first), _ticks(second)
-    grid = smoothed_grid(first.known, second.known, values, xs, ys)
-    return Contour(first, second, values, labels, ids, xs, ys, grid)
+    # An outlier would hide all differences around it.
+    calm = within_range(values, clipped(values, record.experiment.mode), record.experiment.mode)
+    grid = smoothed_grid(first.known, second.known, calm, xs, ys)
+    return Contour(first, second, values, labels, ids, xs, ys, grid, parallel.choice)
 
 
 def shared(x: Axis, y: Axis) -> list[int]:
@@ -91,22 +97,28 @@ def smoothed_grid(
 
 def draw_contour(data: Contour, metric: str, mode: str) -> dict[str, Any]:
     """Draws the smoothed values, with the trials as dots on them."""
-    scale = {"colorscale": BEST_TO_WORST, "reversescale": mode == "max"}
-    low, high = min(data.values), max(data.values)
-    surface = {"type": "contour", "x": data.xs, "y": data.ys, "z": data.grid, "zmin": low, "zmax": high} | scale
-    surface |= {"hoverinfo": "skip", "line": {"width": 0}, "connectgaps": False}
-    surface |= {"colorbar": {"title": {"text": escaped(metric, 20)}}, "ncontours": 20}
-    look = {
-        "size": 7,
-        "color": data.values,
-        "cmin": low,
-        "cmax": high,
-        "line": {"width": 1, "color": "rgba(0,0,0,0.5)"},
-    } | scale
-    dots = {"type": "scatter", "mode": "markers", "x": data.x.values, "y": data.y.values, "text": data.labels}
+    title = title_of(metric, data.choice)
+    surface: dict[str, Any] = {"type": "contour", "x": data.xs, "y": data.ys, "z": data.grid, "coloraxis": "coloraxis"}
+    surface |= {"hoverinfo": "skip", "line": {"width": 0}, "connectgaps": False, "ncontours": 20}
+    look: dict[str, Any] = {"size": 7, "color": data.values, "coloraxis": "coloraxis"}
+    look |= {"line": {"width": 1, "color": "rgba(0,0,0,0.5)"}}
+    dots: dict[str, Any] = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": data.x.values,
+        "y": data.y.values,
+        "text": data.labels,
+    }
     dots |= {"meta": "trials", "customdata": [escaped(trial) for trial in data.trials]}
-    hover = f"%{{text}}<br>{escaped(metric, 40)} %{{marker.color:.5g}}<extra></extra>"
+    hover = f"%{{text}}<br>{escaped(title, 60)} %{{marker.color:.5g}}<extra></extra>"
+    best = min(data.values) if mode == "min" else max(data.values)
+    text = (
+        f"{tick(title, 60)} of {number_of(len(data.values))} over {tick(data.x.name, 30)} and "
+        f"{tick(data.y.name, 30)}, smoothed between the trials. The best value is {best:.5g}: trial "
+        f"{tick(data.trials[data.values.index(best)], 40)}."
+    )
     layout = {"xaxis": _axis(data.x), "yaxis": _axis(data.y), "hovermode": "closest", "showlegend": False}
+    layout |= {"coloraxis": color_axis(data.values, mode, title), "meta": {"text": text}}
     return {"data": [surface, dots | {"marker": look, "hovertemplate": hover}], "layout": layout}
 
 

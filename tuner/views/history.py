@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from tuner.record.results import ExperimentRecord
-from tuner.views.labels import BEST_COLOR, escaped, label_of
+from tuner.views.labels import BEST_COLOR, escaped, label_of, tick
+from tuner.views.scales import clipped, unclipped, value_axis
 
 
 class History(NamedTuple):
@@ -19,6 +21,7 @@ class History(NamedTuple):
     values: list[float]
     labels: list[str]
     trials: list[str]
+    mode: str
 
 
 def history_of(record: ExperimentRecord) -> History:
@@ -28,11 +31,13 @@ def history_of(record: ExperimentRecord) -> History:
     """
     standing, metric = record.standing, record.experiment.metric
     if not standing.improvements:
-        return History(metric, [], [], [], [])
+        return History(metric, [], [], [], [], record.experiment.mode)
     steps = [*standing.improvements, standing.improvements[-1]._replace(epochs=standing.arrived)]
     trials = [record.trials[step.place] for step in steps]
     labels, ids = [label_of(trial) for trial in trials], [trial.id for trial in trials]
-    return History(metric, [step.epochs for step in steps], [step.value for step in steps], labels, ids)
+    return History(
+        metric, [step.epochs for step in steps], [step.value for step in steps], labels, ids, record.experiment.mode
+    )
 
 
 def draw_history(data: History) -> dict[str, Any]:
@@ -41,6 +46,19 @@ def draw_history(data: History) -> dict[str, Any]:
     trace = {"type": "scatter", "mode": "lines+markers", "x": data.epochs, "y": data.values, "text": data.labels} | look
     trace |= {"meta": "best", "customdata": [escaped(trial) for trial in data.trials]}
     trace |= {"hovertemplate": "%{text}<br>best value: %{y:.5g}<extra></extra>", "showlegend": False}
-    title = {"text": f"best {escaped(data.metric, 40)}"}
+    title = f"best {data.metric}"
+    # Each value counts as long as it was the best one: a bad first trial then stands out as an outlier.
+    lasted = [float(after - before) for before, after in pairwise(data.epochs)]
+    within = clipped(data.values[:-1], data.mode, lasted) if sum(lasted) else None
     x_axis = {"title": {"text": "epochs trained by all trials"}, "rangemode": "tozero"}
-    return {"data": [trace], "layout": {"xaxis": x_axis, "yaxis": {"title": title}, "hovermode": "closest"}}
+    layout = {"xaxis": x_axis, "yaxis": value_axis(title, within), "hovermode": "closest"}
+    return {"data": [trace], "layout": layout | {"meta": {"text": _described(data), **unclipped(title, within)}}}
+
+
+def _described(data: History) -> str:
+    steps, metric = len(data.epochs) - 1, tick(data.metric, 40)
+    found = data.epochs[-2]
+    return (
+        f"Best {metric} so far: {data.values[-1]:.5g}, of trial {tick(data.trials[-1], 40)}, found after {found:,} of "
+        f"{data.epochs[-1]:,} epochs; the first value was {data.values[0]:.5g}, and it improved {steps - 1} times."
+    )

@@ -17,13 +17,15 @@ from tuner.errors import printable
 from tuner.record.records import TrialRecord, kept
 from tuner.record.report_keys import SPEED, USAGE
 
-BEST_COLOR = "#f08c00"  # the winner's colour in every figure; visible on a light and on a dark page
-MAIN_COLOR, GRAY, STOP_COLOR = "#4c8bf5", "#8b93a7", "#d9534f"
+# Colours of Okabe and Ito (2008), which readers with any colour blindness can tell apart, on a light and a dark page.
+BEST_COLOR = "#e69f00"  # the winner's colour in every figure
+MAIN_COLOR, GRAY, STOP_COLOR = "#2f86c8", "#8b93a7", "#d55e00"
+OPEN_COLOR = "#cc79a7"  # what was interrupted or is unknown
 GROUPS = {  # status -> legend name, colour, opacity; drawn in this order, the last one on top
     "pruned": ("pruned", GRAY, 0.45),
     "failed": ("failed", STOP_COLOR, 0.8),
-    "interrupted": ("interrupted", "#b58900", 0.8),
-    "running": ("running", "#2aa198", 0.9),
+    "interrupted": ("interrupted", OPEN_COLOR, 0.8),
+    "running": ("running", "#009e73", 0.9),
     "completed": ("completed", MAIN_COLOR, 0.85),
 }
 MOST_NAME = 200  # characters of a nested name: a million values under one long name would repeat it a million times

@@ -12,12 +12,13 @@ from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.files import open_in
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
-from tuner.views.labels import BEST_COLOR, MAIN_COLOR, STOP_COLOR, escaped
+from tuner.views.labels import BEST_COLOR, MAIN_COLOR, STOP_COLOR, escaped, tick
 from tuner.views.slices import USAGE_PREFIXES
 from tuner.views.tables import DecisionRow, TrialRow, decision_row, trial_row
 from tuner.views.timeline import cost_of
 
 TAIL_BYTES = 16 << 10  # of stdout or stderr, from its end
+MOST_NAMED = 4  # metrics in the text about the figure
 MOST_METRICS = 16  # plots in the figure
 MOST_REPORTS = 2000  # the table has the last ones, the figure an even sample of all
 LOGS = ("stdout", "stderr")
@@ -155,7 +156,19 @@ def draw_metrics(trial: TrialRecord, metric: str, best_epoch: int | None) -> dic
         traces.append(
             cutoffs | {"x": [epoch for epoch, _ in cutoff_points], "y": [cutoff for _, cutoff in cutoff_points]}
         )
+    layout["meta"] = {"text": _described(trial, shown)}
     return {"data": traces, "layout": layout}
+
+
+def _described(trial: TrialRecord, names: list[str]) -> str:
+    """Describes the plots in words: for each of the first metrics, its first and last value."""
+    known = {
+        name: [value for report in trial.reports if (value := finite(report.metrics.get(name))) is not None]
+        for name in names[:MOST_NAMED]
+    }
+    each = [f"{tick(name, 40)} from {values[0]:.5g} to {values[-1]:.5g}" for name, values in known.items() if values]
+    more = f" and {len(names) - MOST_NAMED} more metrics" if len(names) > MOST_NAMED else ""
+    return f"Over {len(trial.reports)} reports: {', '.join(each)}{more}." if each else ""
 
 
 def _varied(trial: TrialRecord, metric: str) -> list[str]:

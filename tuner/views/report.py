@@ -16,7 +16,8 @@ from tuner.record.records import finite
 from tuner.record.results import ExperimentRecord
 from tuner.views.alternatives import alternative_rows
 from tuner.views.contour import contour_of, draw_contour, varied
-from tuner.views.figures import Figure, all_figures
+from tuner.views.curves import Figure
+from tuner.views.figures import all_figures
 from tuner.views.labels import escaped, setting
 from tuner.views.parallel import parallel_of
 from tuner.views.tables import best_row, counts, decision_rows, notices, rung_rows, trial_rows
@@ -25,8 +26,9 @@ from tuner.views.whatif import REPLAYED, reproduced
 
 FILE = "report.html"
 TITLES = {  # as on the page
-    "curves": "Learning curves", "history": "Best value so far", "parallel": "Parallel coordinates",
-    "slices": "Slice plots", "timeline": "Timeline", "usage": "Resource usage",
+    "curves": "Learning curves", "rung_values": "Values at each rung", "lineage": "Lineage",
+    "history": "Best value so far", "parallel": "Parallel coordinates", "slices": "Slice plots",
+    "timeline": "Timeline", "usage": "Resource usage",
 }  # fmt: skip
 HEADINGS = {  # of the columns whose name is not their heading
     "came": "reached", "went_on": "continued", "stopped": "pruned", "waiting": "paused", "best": "best value",
@@ -46,6 +48,7 @@ function drawAll() {
 }
 const pair = document.getElementById("pair");
 pair?.addEventListener("change", drawAll);
+document.getElementById("all-values")?.addEventListener("change", drawAll);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
 for (const node of document.querySelectorAll("time")) {
   node.textContent = new Date(node.dateTime).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
@@ -144,10 +147,10 @@ def _time(seconds: float) -> str:
 
 
 def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[str]) -> list[str]:
-    parts = {name: _figure(name) for name in TITLES if name in figures}
+    parts = {name: _figure(name, figures[name]) for name in TITLES if name in figures}
     rungs = rung_rows(record)
     shown = [
-        parts.pop("curves", ""),
+        *(parts.pop(name, "") for name in ("curves", "rung_values", "lineage")),
         _table("Rungs", "rung bracket band came went_on stopped waiting best cutoff_then cutoff_now would_pass_now",
                rungs),
         _table("Decisions, smallest margin first", "trial outcome epoch rung value cutoff margin reason",
@@ -163,10 +166,19 @@ def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[
     return [part for part in shown if part]
 
 
-def _figure(name: str) -> str:
-    wide = "wide" if name in ("parallel", "slices", "usage") else "tall" if name == "curves" else ""
+def _figure(name: str, figure: Figure) -> str:
+    wide = (
+        "wide"
+        if name in ("rung_values", "lineage", "parallel", "slices", "usage")
+        else "tall"
+        if name == "curves"
+        else ""
+    )
     node = f'<div id="{name}" class="figure {wide}"></div>'
-    return f'<section><h2>{TITLES[name]}</h2><div class="scroll">{node}</div></section>'
+    text = f'<p id="{name}-text" class="figure-text">{escaped(figure["layout"].get("meta", {}).get("text", ""))}</p>'
+    box = '<p class="controls"><label><input type="checkbox" id="all-values"> show outliers in all figures</label></p>'
+    controls = box if name == "curves" else ""
+    return f'<section><h2>{TITLES[name]}</h2>{controls}<div class="scroll" tabindex="0">{node}</div>{text}</section>'
 
 
 def _contour(pairs: list[str]) -> str:

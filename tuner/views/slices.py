@@ -1,4 +1,4 @@
-"""Slice plots: each trial's best value against each parameter, and against its resource usage and speed."""
+"""Slice plots: each trial's value against each parameter, and against its resource usage and speed."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ from typing import Any, NamedTuple
 from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.report_keys import SPEED
 from tuner.record.results import ExperimentRecord
+from tuner.views import values
 from tuner.views.labels import BEST_COLOR, GRAY, MAIN_COLOR, escaped, label_of, tick
+from tuner.views.labels import trials as number_of
 from tuner.views.parallel import MOST_PARAMETERS, Axis, parallel_of, sampled
+from tuner.views.scales import clipped, unclipped, value_axis
 
 MOST_AXES = 24
+MANY = 300  # trials: from here on, marks of full size cover each other
+MOST_NAMED = 6  # axes in the text about the plots
 USAGE_PREFIXES = ("cpu_", "rss_", "gpu_")
 
 
 class Slices(NamedTuple):
-    """The data of slice plots: `axes[k].values[i]` is trial i's position on axis k, `values[i]` its best value.
+    """The data of slice plots: `axes[k].values[i]` is trial i's position on axis k, `values[i]` its metric value.
 
-    A position is None for a trial that does not have the parameter. `best` is the winner's index, or -1 if there is no
-    winner.
+    A position is None for a trial that does not have the parameter. `best` is the winner's index, or -1 if it is not
+    among the trials. `choice` says which value of each trial is compared (`tuner.views.values`).
     """
 
     across: str
@@ -30,21 +35,24 @@ class Slices(NamedTuple):
     trials: list[str]
     pruned: list[bool]
     best: int
+    mode: str
+    choice: str
 
 
-def slices_of(record: ExperimentRecord) -> Slices:
+def slices_of(record: ExperimentRecord, choice: str = "") -> Slices:
     """Returns the slices of the first MOST_AXES parameters that differ between trials, on the axes of `parallel_of`."""
-    return _slices("parameters", parallel_of(record).axes[:-1][:MOST_AXES], record)
+    parallel = parallel_of(record, choice)
+    return _slices("parameters", parallel.axes[:-1][:MOST_AXES], record, parallel.choice)
 
 
-def usage_of(record: ExperimentRecord) -> Slices:
+def usage_of(record: ExperimentRecord, choice: str = "") -> Slices:
     """Returns the slices of resource usage: per trial the mean of each column that all trials have and that varies."""
-    trials = sampled(record)
-    means = [means_of(trial) for trial in trials]
+    choice = values.chosen(record, choice)
+    means = [means_of(trial) for trial, _ in sampled(record, choice)]
     names = islice(dict.fromkeys(name for each in means for name in each), MOST_PARAMETERS)
     axes = [Axis(name, [each.get(name, math.nan) for each in means], [], []) for name in names]
     known = [axis for axis in axes if all(map(math.isfinite, axis.known)) and len(set(axis.known)) > 1]
-    return _slices("usage", known[:MOST_AXES], record)
+    return _slices("usage", known[:MOST_AXES], record, choice)
 
 
 @kept
@@ -64,22 +72,24 @@ def means_of(trial: TrialRecord) -> dict[str, float]:
     return {name: math.fsum(value / len(values) for value in values) for name, values in columns.items() if values}
 
 
-def _slices(across: str, axes: list[Axis], record: ExperimentRecord) -> Slices:
-    metric, mode = record.experiment.metric, record.experiment.mode
-    trials, winner = sampled(record), record.best()
+def _slices(across: str, axes: list[Axis], record: ExperimentRecord, choice: str) -> Slices:
+    compared, winner = sampled(record, choice), record.best()
+    trials = [trial for trial, _ in compared]
     return Slices(
         across,
         axes,
-        [best.metrics[metric] for trial in trials if (best := trial.best(metric, mode))],
+        [value for _, value in compared],
         [label_of(trial) for trial in trials],
         [trial.id for trial in trials],
         [trial.status == "pruned" for trial in trials],
         next((i for i, trial in enumerate(trials) if winner and trial.id == winner[0].id), -1),
+        record.experiment.mode,
+        choice,
     )
 
 
 def draw_slices(data: Slices, metric: str, columns: int = 3) -> dict[str, Any]:
-    """Draws a grid of scatter plots that share the metric's axis."""
+    """Draws a grid of scatter plots that share the metric's axis. Of many trials, the marks are small and lighter."""
     rows = math.ceil(len(data.axes) / columns)
     traces: list[dict[str, Any]] = []
     layout: dict[str, Any] = {
@@ -88,11 +98,14 @@ def draw_slices(data: Slices, metric: str, columns: int = 3) -> dict[str, Any]:
         "showlegend": False,
         "height": 60 + 230 * rows,
     }
+    title, within = values.title_of(metric, data.choice), clipped(data.values, data.mode)
+    layout["meta"] = {"text": _described(data, title), **unclipped(title, within)}
     color = [GRAY if pruned else MAIN_COLOR for pruned in data.pruned]
-    size = [6] * len(color)
+    many = len(color) > MANY
+    size = [4 if many else 6] * len(color)
     if data.best >= 0:
         color[data.best], size[data.best] = BEST_COLOR, 11
-    marker = {"color": color, "size": size, "opacity": 0.75, "line": {"width": 0}}
+    marker = {"color": color, "size": size, "opacity": 0.4 if many else 0.75, "line": {"width": 0}}
     for i, axis in enumerate(data.axes):
         number = str(i + 1) if i else ""
         trace = {"type": "scattergl", "mode": "markers", "x": axis.values, "y": data.values, "text": data.labels}
@@ -103,6 +116,25 @@ def draw_slices(data: Slices, metric: str, columns: int = 3) -> dict[str, Any]:
         if axis.ticks:
             across |= {"tickvals": axis.ticks, "ticktext": [tick(text, 12) for text in axis.texts]}
         layout[f"xaxis{number}"] = across
-        title = {"title": {"text": escaped(metric, 30)}} if i % columns == 0 else {}
-        layout[f"yaxis{number}"] = {**title, **({"matches": "y"} if i else {})}
+        first = value_axis(title, within) if i % columns == 0 else {}
+        layout[f"yaxis{number}"] = {**first, **({"matches": "y"} if i else {})}
     return {"data": traces, "layout": layout}
+
+
+def _described(data: Slices, title: str) -> str:
+    """Describes the plots in a sentence or two: the axes, and where on them the best trial is."""
+    names = ", ".join(tick(axis.name, 24) for axis in data.axes[:MOST_NAMED])
+    more = f" and {len(data.axes) - MOST_NAMED} more" if len(data.axes) > MOST_NAMED else ""
+    text = f"{number_of(len(data.values))}: {tick(title, 60)} against {names}{more}."
+    if data.best < 0:
+        return text
+    at = [(axis, axis.values[data.best]) for axis in data.axes[:MOST_NAMED]]
+    where = ", ".join(f"{tick(axis.name, 24)} {_label(axis, place)}" for axis, place in at if place is not None)
+    return f"{text} The best trial, {tick(data.trials[data.best], 40)}, is at {where}."
+
+
+def _label(axis: Axis, place: float) -> str:
+    """The label of a position: the text of its tick, or its number; a logarithmic axis has positions of log10."""
+    if place in axis.ticks:
+        return tick(axis.texts[axis.ticks.index(place)], 16)
+    return f"{10**place if axis.ticks else place:.4g}"

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
-from tuner.views.labels import BEST_COLOR, GROUPS, escaped, label_of
+from tuner.views.labels import BEST_COLOR, GROUPS, escaped, label_of, tick
+from tuner.views.labels import trials as number_of
 
 MOST_SPANS = 1000  # the plot shows only the latest spans; with more, a span's bar is thinner than a pixel
 
@@ -46,7 +47,7 @@ def timeline_of(record: ExperimentRecord) -> Timeline:
     worker_spans = record.standing.worker_spans[-MOST_SPANS:]
     first = worker_spans[0].start if worker_spans else 0.0
     busy: dict[str, list[float]] = {}
-    spans = []
+    spans, lanes = [], {}
     labels = {
         i: f"{label_of(record.trials[i])}<br>{cost_of(record.trials[i])}" for i in {s.place for s in worker_spans}
     }
@@ -57,8 +58,9 @@ def timeline_of(record: ExperimentRecord) -> Timeline:
         place = next((n for n, until in enumerate(places) if until <= start + 0.05), len(places))
         places[place : place + 1] = [end]
         lane = f"{escaped(trial.node or 'node', 60)} / {place + 1}"
+        lanes[trial.node, place] = lane
         spans.append(Span(trial.id, trial.status, labels[i], lane, round(start - first, 3), round(end - first, 3)))
-    return Timeline(spans, sorted({span.lane for span in spans}), winner[0].id if winner else "")
+    return Timeline(spans, [lanes[slot] for slot in sorted(lanes)], winner[0].id if winner else "")
 
 
 @kept
@@ -72,6 +74,12 @@ def cost_of(trial: TrialRecord) -> str:
     return f"{epochs} {'epoch' if epochs == 1 else 'epochs'} in {seconds:.3g} s{each} on {share}: {cost}"
 
 
+def unit_of(longest: float) -> tuple[str, float]:
+    """Returns the unit in which an axis up to `longest` seconds reads well, and its length in seconds."""
+    units = (("hours", 3600.0), ("minutes", 60.0))
+    return next(((name, length) for name, length in units if longest >= 2 * length), ("seconds", 1.0))
+
+
 def draw_timeline(data: Timeline) -> dict[str, Any]:
     """Draws one row per slot of a node and one bar per run of a trial, coloured by the trial's status."""
     traces = []
@@ -79,9 +87,7 @@ def draw_timeline(data: Timeline) -> dict[str, Any]:
     looks = {status: (name, color, opacity) for status, (name, color, opacity) in GROUPS.items()}
     looks["best"] = (f"best: trial {escaped(data.best, 40)}", BEST_COLOR, 1.0)
     longest = max((span.end for span in data.spans), default=0.0)
-    unit, per = next(
-        (u, s) for u, s in (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0)) if longest >= 2 * s or s == 1
-    )
+    unit, per = unit_of(longest)
     for status, (name, color, opacity) in looks.items():
         group = [s for s in data.spans if ("best" if s.trial == data.best else s.status) == status]
         if not group:
@@ -104,6 +110,21 @@ def draw_timeline(data: Timeline) -> dict[str, Any]:
         "yaxis": {"categoryorder": "array", "categoryarray": data.lanes[::-1]},
         "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
         "hovermode": "closest",
+        "meta": {"text": _described(data, f"{longest / per:.3g} {unit}")},
         "height": 120 + (width + 10) * max(3, len(data.lanes)),
     }
     return {"data": traces, "layout": layout}
+
+
+def _described(data: Timeline, took: str) -> str:
+    """Describes the plot in words: runs, rows, and how much of the rows' time trials used."""
+    used, whole = sum(span.end - span.start for span in data.spans), max(span.end for span in data.spans)
+    share = f", busy {100 * used / (whole * len(data.lanes)):.0f} % of the time" if whole > 0 else ""
+    runs, rows = len(data.spans), len(data.lanes)
+    last = "the last " if runs == MOST_SPANS else ""
+    best = f" The best trial is {tick(data.best, 40)}." if data.best else ""
+    slots = "1 slot" if rows == 1 else f"{rows} slots"
+    count = number_of(len({span.trial for span in data.spans}))
+    return (
+        f"{last.capitalize()}{'1 run' if runs == 1 else f'{runs} runs'} of {count} in {took} on {slots}{share}.{best}"
+    )

@@ -6,11 +6,13 @@ The part before the split has the epochs that would still be trained, the part a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any, NamedTuple
 
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
-from tuner.views.labels import BEST_COLOR, GRAY, MAIN_COLOR, STOP_COLOR, escaped, label_of
+from tuner.views.labels import BEST_COLOR, GRAY, MAIN_COLOR, OPEN_COLOR, STOP_COLOR, escaped, label_of
+from tuner.views.labels import trials as number_of
 from tuner.views.simulation import Fate
 from tuner.views.whatif import WhatIf
 
@@ -70,18 +72,27 @@ def draw_whatif(cuts: list[Cut], outcome: WhatIf, metric: str) -> dict[str, Any]
         _lines("saved epochs", GRAY, 0.5, [(cut, cut.saved) for cut in cuts if len(cut.saved) > 1], dash="dot"),
         _lines("pruned", GRAY, 0.8, [(cut, cut.kept) for cut in stopped]),
         _lines("as recorded", MAIN_COLOR, 0.85, [(c, c.kept) for c in rest if c.fate.outcome == "ended"]),
-        _lines("unknown outcome", "#b58900", 0.9, [(c, c.kept) for c in rest if c.fate.outcome == "unknown"]),
+        _lines("unknown outcome", OPEN_COLOR, 0.9, [(c, c.kept) for c in rest if c.fate.outcome == "unknown"]),
         _lines(f"best: trial {escaped(outcome.best, 40)}", BEST_COLOR, 1, [(c, c.kept) for c in best], width=3),
         _marks("pruned here", "x", STOP_COLOR, [c for c in cuts if c.fate.outcome == "stopped"]),
-        _marks("end of the record", "circle-open", "#b58900", [c for c in cuts if c.fate.outcome == "unknown"]),
+        _marks("end of the record", "circle-open", OPEN_COLOR, [c for c in cuts if c.fate.outcome == "unknown"]),
     ]
     layout = {
         "xaxis": {"title": {"text": "epoch"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": escaped(metric, 40)}},
         "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
         "hovermode": "closest",
+        "meta": {"text": _described(cuts, outcome)},
     }
     return {"data": [trace for trace in traces if trace["x"]], "layout": layout}
+
+
+def _described(cuts: list[Cut], outcome: WhatIf) -> str:
+    ends = Counter(cut.fate.outcome for cut in cuts)
+    return (
+        f"{number_of(len(cuts))} drawn, replayed with {outcome.scheduler}: {ends['stopped']} pruned, {ends['ended']} "
+        f"as recorded, {ends['unknown']} with an unknown outcome."
+    )
 
 
 def _lines(

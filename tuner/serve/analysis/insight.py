@@ -15,6 +15,7 @@ from tuner.record.results import ExperimentRecord
 from tuner.serve.analysis.costly import Costly
 from tuner.serve.analysis.questions import QUESTIONS, FigureAnswer, WhatIfAnswer
 from tuner.serve.answers import answer
+from tuner.serve.changes import Values
 from tuner.serve.control import Desk
 from tuner.serve.reading.results_reader import NotThere
 from tuner.serve.reading.watched import MOST_JOURNAL_BYTES
@@ -65,14 +66,14 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
         return await worked_out(request, name, "what-if", **choices, brackets=brackets)
 
     @app.get("/api/experiments/{name}/contour", responses={200: {"model": FigureAnswer}})
-    async def contour(request: Request, name: str, x: Parameter, y: Parameter) -> Response:
+    async def contour(request: Request, name: str, x: Parameter, y: Parameter, values: Values = "") -> Response:
         """The metric over two parameters, smoothed between the trials."""
-        return await worked_out(request, name, "contour", x=x, y=y)
+        return await worked_out(request, name, "contour", x=x, y=y, values=values)
 
     @app.get("/api/experiments/{name}/importance", responses={200: {"model": FigureAnswer}})
-    async def importance(request: Request, name: str) -> Response:
+    async def importance(request: Request, name: str, values: Values = "") -> Response:
         """How much each parameter matters, with its uncertainty; needs the extra `importance`."""
-        return await worked_out(request, name, "importance")
+        return await worked_out(request, name, "importance", values=values)
 
     @app.get("/api/experiments/{name}/trials/{trial}", responses={200: {"model": OneTrial}})
     def trial_route(name: str, trial: Annotated[str, Path(max_length=200)]) -> Response:

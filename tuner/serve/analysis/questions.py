@@ -62,21 +62,23 @@ def replayed(
     return WhatIfAnswer(outcome, figure)
 
 
-def smoothed(record: ExperimentRecord, x: str, y: str) -> FigureAnswer:
+def smoothed(record: ExperimentRecord, x: str, y: str, values: str = "") -> FigureAnswer:
     """Draws the metric over two parameters, smoothed between the trials."""
     experiment = record.experiment
-    return FigureAnswer(draw_contour(contour_of(record, x, y), experiment.metric, experiment.mode))
+    return FigureAnswer(draw_contour(contour_of(record, x, y, values), experiment.metric, experiment.mode))
 
 
 # A cache: the forests take seconds, and a page requests the figure again.
-_forests: WeakKeyDictionary[Standing, FigureAnswer] = WeakKeyDictionary()
+_forests: WeakKeyDictionary[Standing, dict[str, FigureAnswer]] = WeakKeyDictionary()
 
 
-def weighed(record: ExperimentRecord) -> FigureAnswer:
-    """Draws the importance of each parameter; reuses the figure until the record changes."""
-    if record.standing not in _forests:
-        _forests[record.standing] = FigureAnswer(draw_importance(importance_of(record)))
-    return _forests[record.standing]
+def weighed(record: ExperimentRecord, values: str = "") -> FigureAnswer:
+    """Draws the importance of each parameter; reuses the figure until the record or the choice of values changes."""
+    figures = _forests.setdefault(record.standing, {})
+    if values not in figures:
+        figures.clear()
+        figures[values] = FigureAnswer(draw_importance(importance_of(record, values)))
+    return figures[values]
 
 
 QUESTIONS: dict[str, Callable[..., Any]] = {"what-if": replayed, "contour": smoothed, "importance": weighed}

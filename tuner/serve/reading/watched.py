@@ -17,7 +17,8 @@ from tuner.record.results import ExperimentRecord, Following
 from tuner.serve.answers import figure_text
 from tuner.serve.reading.memory import Crowded, Memory
 from tuner.serve.reading.summary import Summary, summarised
-from tuner.views.figures import FIGURES, FigureName
+from tuner.views.figures import COMPARING, FIGURES, FigureName
+from tuner.views.values import chosen, offered
 
 MOST_JOURNAL_BYTES = 512 << 20  # of one journal; enough for a million trials of three reports
 AGAIN_S = 5.0  # before the retry if a folder could not be read
@@ -34,15 +35,24 @@ class View:
     record: ExperimentRecord
     summary: Summary
     keeps: Callable[[int], None] = field(default=lambda _: None, compare=False, repr=False)
-    _drawn: dict[FigureName, bytes] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _drawn: dict[tuple[FigureName, str], bytes] = field(default_factory=dict, init=False, compare=False, repr=False)
 
-    def figure(self, name: FigureName) -> bytes:
-        """Returns a figure as JSON; empty if it has no data."""
-        if name not in self._drawn:
-            with blamed(self.summary.name):
-                self._drawn[name] = figure_text(FIGURES[name](self.record))
-            self.keeps(sum(map(len, self._drawn.values())))
-        return self._drawn[name]
+    def figure(self, name: FigureName, values: str = "") -> bytes:
+        """Returns a figure as JSON; empty if it has no data.
+
+        Args:
+            values: which value of each trial a figure of COMPARING compares (`tuner.views.values`).
+        """
+        with blamed(self.summary.name):
+            choice = chosen(self.record, values) if name in COMPARING else ""
+            text = self._drawn.get((name, choice))
+            if text is None:
+                text = figure_text(FIGURES[name](self.record, *([choice] if choice else [])))
+                if choice and choice not in offered(self.record):
+                    return text  # not kept: a client may choose any of many epochs
+                self._drawn[name, choice] = text
+                self.keeps(sum(map(len, self._drawn.values())))
+        return text
 
 
 @dataclass(frozen=True)

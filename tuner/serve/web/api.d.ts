@@ -46,6 +46,7 @@ export interface Verdict {
 
 export interface Changes {
   summary: Shown; since: number; num_trials: number; num_decisions: number; parameters: string[]; rungs: RungRow[];
+  value_choices: string[]; value_default: string;
   figures: { [name: string]: Figure }; trials: TrialRow[]; decisions: DecisionRow[]; left_out: number;
   verdict: Verdict;
 }

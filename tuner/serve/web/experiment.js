@@ -11,7 +11,8 @@ import { ALL_ROWS, MOST_ROWS } from "./tables.js";
 /** @typedef {import("./api.js").Shown} Shown */
 
 export const BUSY = ["queued", "starting", "running", "stopping"];
-export const FIGURES = ["curves", "history", "parallel", "slices", "timeline", "usage"];
+export const FIGURES = ["curves", "rung_values", "lineage", "history", "parallel", "slices", "timeline", "usage"];
+const COMPARING = ["parallel", "slices", "usage"]; // figures that compare one value of each trial
 // The start and end of a job are not in the journal, and neither is the end of a killed process: the page asks.
 const JOB_POLL_MS = 1500; // while a job starts or ends
 const POLL_MS = 10000; // while a search runs
@@ -38,6 +39,7 @@ export class Experiment {
   /** @type {Changes | null} What is loaded; `trials` and `decisions` are the loaded rows. */
   loaded = null;
   trial = ""; // the trial in the dialog
+  values = ""; // which value of each trial figures compare, if the user chose one
   isClosed = false;
   /** @type {number | undefined} */ #update = undefined;
   /** @type {number | undefined} */ #poll = undefined;
@@ -88,6 +90,7 @@ export class Experiment {
     const wanted = FIGURES.filter((name) => (before?.figures[name] ? isNear(name) && (fresh || this.#isStale(name)) : fresh));
     const query = new URLSearchParams({ since: String(since), limit: String(since ? ALL_ROWS : Math.min(ALL_ROWS, this.#limit)) });
     for (const name of wanted) query.append("figures", name);
+    if (this.values) query.set("values", this.values);
     const began = performance.now();
     /** @type {Changes} */
     const changes = await get(`${this.path}/changes?${query}`);
@@ -98,7 +101,10 @@ export class Experiment {
     if (this.isWhole && !changes.since) await this.#loadRest(changes);
     if (this.isClosed) return;
     const figures = Object.keys(changes.figures);
-    for (const name of figures) this.#drawn.set(name, changes.summary.lines);
+    const chosen = query.get("values") ?? "";
+    for (const name of figures) {
+      if (chosen === this.values || !COMPARING.includes(name)) this.#drawn.set(name, changes.summary.lines);
+    }
     if (before) changes.figures = { ...before.figures, ...changes.figures };
     if (before && changes.since) {
       changes.trials = merged(before.trials, changes.trials, this.#limit);
@@ -121,6 +127,17 @@ export class Experiment {
         changes[rows].push(...more[rows]);
       }
     }
+  }
+
+  /**
+   * Compares trials by another value: `best`, `last`, or an epoch.
+   *
+   * @param {string} values
+   */
+  compareBy(values) {
+    this.values = values;
+    for (const name of COMPARING) this.#drawn.delete(name);
+    return this.load({ fresh: false });
   }
 
   /** @param {string} name */

@@ -129,8 +129,18 @@ function prepareContour({ summary, parameters }) {
   }
 }
 
+/** @returns {{values?: string}} which value of each trial to compare, if the user chose one */
+const chosenValues = () => (shown.now?.values ? { values: shown.now.values } : {});
+
+/** Draws the open figures again that compare one value of each trial. */
+export function drawCompared() {
+  for (const { id, show } of SECTIONS) {
+    if (["contour", "importance"].includes(id) && section(id).open && !section(id).hidden) show();
+  }
+}
+
 function contour() {
-  const query = new URLSearchParams({ x: AXES.x.value, y: AXES.y.value });
+  const query = new URLSearchParams({ x: AXES.x.value, y: AXES.y.value, ...chosenValues() });
   /** @param {FigureAnswer} answer @param {string} name */
   const draw = ({ figure }, name) => {
     set(at("contour-status"), "");
@@ -152,7 +162,7 @@ function importance() {
     at("importance").hidden = false;
     drawInto(at("importance"), figure, name);
   };
-  ask("importance", "importance", draw);
+  ask("importance", `importance?${new URLSearchParams(chosenValues())}`, draw);
 }
 
 // --- the audit -------------------------------------------------------------------------------------------------------

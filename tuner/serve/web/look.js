@@ -25,6 +25,33 @@ function redrawAll(printing) {
 window.addEventListener("beforeprint", () => redrawAll(true));
 window.addEventListener("afterprint", () => redrawAll(false));
 
+const isDark = () => !isPrinting && matchMedia("(prefers-color-scheme: dark)").matches;
+
+/** Whether the user wants to see the values that clipped axes leave out. */
+function showsAll() {
+  const box = document.getElementById("all-values");
+  return box instanceof HTMLInputElement && box.checked;
+}
+
+/**
+ * Shows the description of a figure in words below it.
+ *
+ * @param {HTMLElement} node
+ * @param {string} text
+ */
+function describe(node, text) {
+  const id = `${node.id}-text`;
+  let line = document.getElementById(id);
+  if (!line) {
+    line = Object.assign(document.createElement("p"), { id, className: "figure-text" });
+    (node.closest(".scroll") ?? node).after(line);
+  }
+  node.setAttribute("role", "figure");
+  if (text) node.setAttribute("aria-labelledby", id);
+  if (line.textContent !== text) line.textContent = text;
+  line.hidden = !text;
+}
+
 /**
  * Draws a figure into a node. The user's zoom is kept while `revision` stays the same.
  *
@@ -43,8 +70,18 @@ export function drawInto(node, figure, revision, change = () => {}) {
     modebar: { bgcolor: clear, color: muted, activecolor: text } };
   /** @type {Figure["layout"]} */
   const layout = { margin: { l: 60, r: 16, t: 12, b: 44 }, ...figure.layout, ...look, uirevision: revision };
+  const { text: description = "", clipped } = figure.layout.meta ?? {};
+  describe(node, description);
   for (const name of Object.keys(figure.layout)) {
     if (/^[xy]axis\d*$/.test(name)) layout[name] = { ...axis, ...figure.layout[name] };
+  }
+  if (layout.coloraxis && isDark()) {
+    // The best value gets the colour that contrasts most with the page.
+    layout.coloraxis = { ...layout.coloraxis, reversescale: !layout.coloraxis.reversescale };
+  }
+  if (clipped && showsAll()) {
+    const { range, ...whole } = layout[clipped.axis];
+    layout[clipped.axis] = { ...whole, title: { text: clipped.title }, uirevision: "all" };
   }
   const data = figure.data.map((trace) => ({ ...trace,
     type: !HAS_WEBGL && trace.type === "scattergl" ? "scatter" : trace.type }));

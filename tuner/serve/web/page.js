@@ -6,7 +6,7 @@ import { at, attempt, duration, moment, number, parameters, set } from "./dom.js
 import { BUSY, Experiment, FIGURES, shown } from "./experiment.js";
 import { addImageButtons } from "./download.js";
 import { fill, resetTables, source } from "./grid.js";
-import { drawInsight, showTrial } from "./insight.js";
+import { drawCompared, drawInsight, showTrial } from "./insight.js";
 import { drawInto } from "./look.js";
 import { showSection } from "./sections.js";
 import { get } from "./service.js";
@@ -70,6 +70,7 @@ function draw(loaded, figures) {
   fill(at("rungs", HTMLTableElement), RUNGS, rungs);
   fill(at("decisions", HTMLTableElement), DECISIONS, decisions, loaded.num_decisions);
   fill(at("trials", HTMLTableElement), trialColumns(loaded.trials), loaded.trials, loaded.num_trials);
+  drawChoices(loaded);
   for (const name of FIGURES) at(`${name}-section`).hidden = !loaded.figures[name];
   for (const name of figures) drawFigure(loaded, name);
   drawInsight(loaded);
@@ -99,6 +100,21 @@ function nothing({ summary, trials }) {
   return BUSY.includes(summary.state) ? "No report yet." : "The search ended before a trial reported.";
 }
 
+/** @param {Changes} loaded */
+function drawChoices({ value_choices, value_default, summary, figures }) {
+  const box = at("values", HTMLSelectElement), chosen = shown.now?.values || value_default;
+  at("values-choice").hidden = !figures.parallel;
+  /** @param {string} choice */
+  const name = (choice) => (isNaN(Number(choice)) ? `the ${choice} ${summary.metric} of each trial`
+    : `the ${summary.metric} at epoch ${choice}`);
+  const choices = value_choices.includes(chosen) ? value_choices : [...value_choices, chosen];
+  const offered = [...box.options].map((option) => option.textContent);
+  if (String(offered) !== String(choices.map(name))) {
+    box.replaceChildren(...choices.map((choice) => new Option(name(choice), choice)));
+  }
+  box.value = chosen;
+}
+
 const PRUNED = ["pruned", "stop", "cutoff"]; // traces of pruned trials only
 
 /** @param {string} id */
@@ -112,7 +128,10 @@ function drawFigure({ summary, figures }, name) {
     layout.margin.t = 40;
     for (const side of /** @type {const} */ (["xaxis", "yaxis"])) {
       // A zoom made on one scale means nothing on the other.
-      if (logs[side]) Object.assign(layout[side], { type: "log", uirevision: "log", rangemode: "normal" });
+      if (!logs[side]) continue;
+      Object.assign(layout[side], { type: "log", uirevision: "log", rangemode: "normal" });
+      const range = layout[side].range; // of a clipped axis
+      if (range) layout[side].range = range[0] > 0 ? range.map(Math.log10) : undefined;
     }
     if (logs.xaxis) {
       /** @param {{x: number}} annotation */
@@ -173,7 +192,12 @@ source.all = async () => {
   if (experiment?.loaded && !experiment.isWhole) await experiment.load({ all: true, fresh: false });
 };
 
-for (const id of ["show-pruned", "log-metric", "log-epoch"]) at(id).addEventListener("change", redraw);
+at("values").addEventListener("change", () => attempt(async () => {
+  const loading = shown.now?.compareBy(at("values", HTMLSelectElement).value);
+  drawCompared();
+  await loading;
+}));
+for (const id of ["show-pruned", "log-metric", "log-epoch", "all-values"]) at(id).addEventListener("change", redraw);
 for (const figure of document.querySelectorAll(".figure")) addImageButtons(/** @type {HTMLElement} */ (figure));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 window.addEventListener("hashchange", route);

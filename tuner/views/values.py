@@ -1,0 +1,71 @@
+"""Which value of each trial the figures compare: its best, its last, or its value at an epoch that trials share.
+
+A pruned trial's best value comes from fewer epochs than that of a trial that trained to the end. Figures of parameters
+would show mostly this difference. If the scheduler pruned trials, they therefore compare values at the same epoch.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+
+from tuner.errors import RequestError, nearest
+from tuner.record.records import TrialRecord, finite, kept
+from tuner.record.results import ExperimentRecord
+
+BEST, LAST = "best", "last"
+SHARED = 0.9  # share of the trials that reached the epoch of the default
+MOST_EPOCHS = 12  # offered
+
+
+@kept
+def offered(record: ExperimentRecord) -> list[str]:
+    """Returns the possible choices: `best`, `last`, and as texts the epochs of rungs and of the default."""
+    rungs = sorted({math.ceil(rung.rung) for rung in record.standing.rungs})
+    epochs = {*rungs[:: math.ceil(len(rungs) / MOST_EPOCHS) or 1], _shared_epoch(record)}
+    return [BEST, LAST, *(str(epoch) for epoch in sorted(epochs) if epoch)]
+
+
+@kept
+def default(record: ExperimentRecord) -> str:
+    """Returns the choice of a figure that names none.
+
+    If trials were pruned, it is the last epoch that nine of ten trials reached, else the best value.
+    """
+    return str(_shared_epoch(record)) if record.standing.counts.get("pruned") and _shared_epoch(record) else BEST
+
+
+@kept
+def _shared_epoch(record: ExperimentRecord) -> int:
+    reached = sorted(record.trials[rank.place].reports[-1].epoch for rank in record.standing.ranked)
+    return reached[math.floor((1 - SHARED) * len(reached))] if reached else 0
+
+
+def chosen(record: ExperimentRecord, choice: str) -> str:
+    """Returns the choice, or the default for an empty text.
+
+    Raises:
+        RequestError: it is neither `best` nor `last` nor an epoch.
+    """
+    if choice and choice not in (BEST, LAST) and not (choice.isdecimal() and choice.isascii()):
+        raise RequestError(f"values {choice!r}: must be {BEST}, {LAST} or an epoch{nearest(choice, (BEST, LAST))}")
+    return choice or default(record)
+
+
+@kept
+def value_of(trial: TrialRecord, metric: str, mode: str, choice: str) -> float | None:
+    """Returns the trial's value for a choice: `best`, `last` or an epoch; None if it is not finite, or not reached."""
+    if choice == BEST:
+        best = trial.best(metric, mode)
+        return None if best is None else best.metrics[metric]
+    if not trial.reports:
+        return None
+    if choice == LAST:
+        return finite(trial.reports[-1].metrics.get(metric))
+    place = bisect_left(trial.reports, int(choice), key=lambda report: report.epoch)
+    return finite(trial.reports[place].metrics.get(metric)) if place < len(trial.reports) else None
+
+
+def title_of(metric: str, choice: str) -> str:
+    """Names the compared values as an axis does: `best loss`, `loss at epoch 4`."""
+    return f"{choice} {metric}" if choice in (BEST, LAST) else f"{metric} at epoch {choice}"
