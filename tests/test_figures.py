@@ -96,10 +96,12 @@ def test_every_point_and_bar_of_a_trial_has_the_trials_id():
     assert {"curves", "history", "parallel", "slices", "timeline"} < set(figures)
     for name, figure in figures.items():
         shown = {each for trace in figure["data"] for each in trace.get("customdata", [])} - {None}
-        assert shown <= ids and (shown == ids or name in ("history", "rung_values"))
+        assert shown <= ids and (shown == ids or name in ("history", "rung_values", "timeline"))
         for trace in figure["data"]:
             values = trace.get("y") or trace.get("dimensions", [{}])[0].get("values") or []
-            if trace["type"] != "contour":
+            if "customdata" not in trace:
+                assert trace["type"] == "contour" or trace["meta"] == "cutoff"  # of a rung, not of one trial
+            else:
                 assert len(trace["customdata"]) == len(values), name
                 gaps = zip(trace["customdata"], values, strict=True)
                 assert all(value is None for each, value in gaps if each is None)

@@ -90,7 +90,7 @@ def test_rules_that_cannot_be_replayed_are_refused(ask, query, message):
 
 def test_a_contour_of_two_parameters_has_every_trial_as_a_dot(ask):
     surface, dots = ask("/contour?x=x&y=y")["figure"]["data"]
-    assert len(dots["x"]) == 12 and dots["marker"]["cmin"] == 0.25
+    assert len(dots["x"]) == 12 and dots["marker"]["color"][0] == 0.5
     assert len(surface["z"]) == len(surface["y"]) == 40
 
 
@@ -158,6 +158,6 @@ def test_rows_come_in_pages_and_figures_once_a_record(ask, monkeypatch):
     assert len(ask("/trials?limit=5")["trials"]) == 5 and ask("/trials?offset=10")["trials"][0]["trial"] == "00010"
     assert ask("")["epochs"] == 36
     first = ask("/figures")
-    assert set(first) == {"curves", "history", "parallel", "slices", "timeline"}
+    assert set(first) == {"curves", "rung_values", "history", "parallel", "slices", "timeline"}
     monkeypatch.setattr("tuner.serve.reading.watched.FIGURES", {})
     assert ask("/figures") == first

@@ -50,6 +50,26 @@ def test_too_little_to_tell_is_refused(trials):
         importance_of(record(*trials))
 
 
+def test_a_message_says_how_many_trials_there_are():
+    with pytest.raises(RequestError, match="here 10 trials have a value"):
+        importance_of(record(*(trial(n, [float(n)], x=n) for n in range(10))))
+    with pytest.raises(RequestError, match="values that differ; all 30 trials have 1"):
+        importance_of(record(*(trial(n, [1.0], x=n) for n in range(30))))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("num", [20, 21, 40])
+def test_noise_gives_a_sentence_and_no_bars_and_no_warning(num):
+    stream = np.random.default_rng(1)
+    found = importance_of(record(*(trial(n, [float(stream.random())], x=n, y=(n * 7) % 11) for n in range(num))))
+    figure = draw_importance(found)
+    go.Figure(figure)
+    assert found.explained <= 0 and figure["data"] == []
+    assert figure["layout"]["annotations"][0]["text"].startswith("Nothing can be read from these")
+    undefined = draw_importance(Importance(["x"], [math.nan], [math.nan], math.nan, 10))
+    assert undefined["data"] == [] and "nan" not in undefined["layout"]["meta"]["text"]
+
+
 def test_without_scikit_learn_the_refusal_says_what_to_install(monkeypatch):
     monkeypatch.setattr("tuner.views.importance.importlib.util.find_spec", lambda name: None)
     with pytest.raises(RequestError, match="tuner\\[importance\\]"):

@@ -52,3 +52,10 @@ def test_of_very_many_sessions_the_latest_are_drawn(monkeypatch):
     monkeypatch.setattr("tuner.views.timeline.MOST_SPANS", 3)
     data = timeline_of(record(*(ran(n, (n, n + 1)) for n in range(9))))
     assert [span.trial for span in data.spans] == ["00006", "00007", "00008"]
+
+
+def test_lanes_are_in_the_order_of_their_numbers():
+    data = timeline_of(record(*(ran(n, (100, 200)) for n in range(12))))
+    assert data.lanes == [f"n / {n}" for n in range(1, 13)]
+    text = draw_timeline(data)["layout"]["meta"]["text"]
+    assert text == "12 runs of 12 trials in 100 seconds on 12 slots, busy 100 % of the time. The best trial is 00000."

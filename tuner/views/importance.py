@@ -21,10 +21,10 @@ from tuner.views.parallel import parallel_of
 from tuner.views.scales import empty_figure
 
 REPEATS = 10
-# Synthetic searches of 3 to 6 parameters, of which one or two matter, decided this. R^2 was undefined with 10 trials, and
-# above 0 in 15 of 30 searches with 15 trials, 22 of 30 with 20, and 29 of 30 with 30. The first bar was then the right
-# one in all searches with 20 or 30 trials, and wrong in 1 of 15 with 15. Where no parameter matters, R^2 was above 0 in
-# 1 of 50 searches.
+# Synthetic searches of 3 to 6 parameters, of which one or two matter, decided this. R^2 was undefined with 10
+# trials. It was above 0 in 15 of 30 searches with 15 trials, 22 of 30 with 20, and 29 of 30 with 30. The first bar
+# was then right in all searches with 20 or 30 trials, and wrong in 1 of 15 with 15. Where no parameter matters, R^2
+# was above 0 in 1 of 50 searches.
 LEAST_TRIALS = 20
 INSTALL = "pip install 'tuner[importance]'"
 

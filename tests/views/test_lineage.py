@@ -1,0 +1,69 @@
+"""The lineage of population-based training: who copied whom, and the history of the best value."""
+
+import plotly.graph_objects as go
+from test_figures import record, trial
+
+from tuner.record.records import Decision, records_of
+from tuner.views.figures import all_figures
+from tuner.views.lineage import draw_lineage, lineage_of
+
+WHY = "is in the worst quarter: copies the state of a better trial, with lr 0.1 -> 0.12"
+
+
+def copied(epoch, value, source):
+    return Decision(epoch, None, None, value, None, 0, "pause", WHY, None, source)
+
+
+def population(source="00001"):
+    """Trial 0 copies trial 1 after epoch 2, which copied trial 2 after epoch 1; times are 10 * trial + epoch."""
+    return record(
+        trial(0, [9.0, 8.0, 1.0], decisions=[copied(2, 8.0, source)], lr=0.1),
+        trial(1, [7.0, 6.0, 5.0], decisions=[copied(1, 7.0, "00002")], lr=0.2),
+        trial(2, [3.0, 3.0, 3.0], lr=0.3),
+        scheduler="pbt",
+    )
+
+
+def test_copies_have_their_source_and_the_changed_parameters():
+    figure = draw_lineage(lineage_of(population()))
+    go.Figure(figure)
+    heads = next(trace for trace in figure["data"] if trace["name"] == "copy with changed parameters")
+    assert heads["customdata"] == ["00000", "00001"] and "copied trial 00001" in heads["text"][0]
+    assert "lr 0.1 -&gt; 0.12" in heads["text"][0]
+    lines = next(trace for trace in figure["data"] if trace["name"] == "copied from")
+    assert lines["y"] == [1, 0, None, 2, 1, None] and lines["x"][0] == lines["x"][1]
+
+
+def test_the_best_value_is_traced_back_through_the_copies():
+    """In time: trial 0 copies at 2, and trial 1 copied at 11, after that: its copy is no ancestor."""
+    data = lineage_of(population())
+    assert [part[0] for part in data.path] == ["00000", "00001"]
+    assert "goes back to 00001" in draw_lineage(data)["layout"]["meta"]["text"]
+
+
+def test_a_journal_of_an_older_version_does_not_name_the_source():
+    data = lineage_of(population(source=""))
+    assert [part[0] for part in data.path] == ["00000"] and len(data.copies) == 2
+    assert "does not name the copied trial" in draw_lineage(data)["layout"]["meta"]["text"]
+
+
+def test_only_population_based_training_has_a_lineage():
+    whole = population()
+    assert "lineage" in all_figures(whole)
+    assert "lineage" not in all_figures(record(*whole.trials, scheduler="asha"))
+
+
+def test_a_large_population_has_few_rows(monkeypatch):
+    monkeypatch.setattr("tuner.views.lineage.MOST_LANES", 3)
+    trials = [trial(n, [float(n)], lr=n) for n in range(20)]
+    late = trial(19, [5.0, 0.5], decisions=[copied(1, 5.0, "00007")], lr=1)
+    data = lineage_of(record(*trials[:19], late, scheduler="pbt"))
+    assert data.lanes == ["00000", "00007", "00019"] and data.num_trials == 20
+
+
+def test_the_journal_may_name_the_copied_trial_or_not():
+    event = {"time": 1.0, "event": "decision", "trial": "0", "epoch": 1, "rung": None, "bracket": None, "value": 1.0}
+    event |= {"cutoff": None, "recorded": 0, "action": "pause", "reason": WHY}
+    (named,) = records_of([{**event, "copied": "00003"}])[0].decisions
+    (unnamed,) = records_of([event])[0].decisions
+    assert (named.copied, unnamed.copied) == ("00003", "")
