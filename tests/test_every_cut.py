@@ -86,6 +86,8 @@ def test_more_epochs_continue_the_completed_trials_of_pbt(whole, monkeypatch):
     run(folder, **CHOICES | {"max_epochs": 6}, scheduler="pbt")
     events = read(folder / "journal.jsonl")
     assert ended == {event["trial"] for event in events if event["event"] == "report" and event["epoch"] == 6}
+    copies = [event for event in events if event["event"] == "decision" and "copies the state" in event["reason"]]
+    assert copies and all(event["copied"] in ended - {event["trial"]} for event in copies)
 
 
 @pytest.mark.slow

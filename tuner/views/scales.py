@@ -17,6 +17,7 @@ from tuner.views.labels import escaped, tick
 # scale on a dark page, so that the best value always contrasts most with the page.
 VIRIDIS = ("#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#7ad151", "#bddf26")
 FENCE = 10  # an outlier is farther from the best value than FENCE times the median
+GAIN = 3  # the whole axis must be GAIN times as long as the clipped one; else clipping gains little
 LEAST_VALUES = 12  # with fewer values, none counts as an outlier
 NUM_TICKS = 5
 
@@ -60,6 +61,8 @@ def clipped(values: Iterable[float], mode: str, weights: Sequence[float] | None 
     if not math.isfinite(fence) or median <= best or kept == len(losses):
         return None
     worst = losses[kept - 1]
+    if losses[-1] - best < GAIN * (worst - best):
+        return None
     margin = 0.06 * (worst - best)
     low, high = sorted((sign * (best - margin), sign * (worst + margin)))
     return Range(low, high, sign * worst, len(losses) - kept, len(losses))
