@@ -38,7 +38,7 @@ def test_a_search_that_pruned_compares_values_of_one_epoch_everywhere():
     assert slices.values == parallel_of(whole).values == contour_of(whole, "x", "y").values == at_one
     title = draw_slices(slices, "loss")["layout"]["yaxis"]["title"]["text"]
     dimensions = draw_parallel(parallel_of(whole))["data"][0]["dimensions"]
-    colors = draw_contour(contour_of(whole, "x", "y"), "loss", "min")["layout"]["coloraxis"]["colorbar"]
+    colors = draw_contour(contour_of(whole, "x", "y"), "loss", "min")["data"][0]["colorbar"]
     assert title == dimensions[-1]["label"] == colors["title"]["text"] == "loss at epoch 1"
     assert slices_of(whole, "best").values[:2] == [7.0, 8.0] and slices_of(whole, "best").values[-1] == 33.0
 

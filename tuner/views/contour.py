@@ -98,9 +98,13 @@ def smoothed_grid(
 def draw_contour(data: Contour, metric: str, mode: str) -> dict[str, Any]:
     """Draws the smoothed values, with the trials as dots on them."""
     title = title_of(metric, data.choice)
-    surface: dict[str, Any] = {"type": "contour", "x": data.xs, "y": data.ys, "z": data.grid, "coloraxis": "coloraxis"}
+    surface: dict[str, Any] = {"type": "contour", "x": data.xs, "y": data.ys, "z": data.grid}
     surface |= {"hoverinfo": "skip", "line": {"width": 0}, "connectgaps": False, "ncontours": 20}
-    look: dict[str, Any] = {"size": 7, "color": data.values, "coloraxis": "coloraxis"}
+    # Plotly would let both traces share a `coloraxis`, but then warns without end that their scales do not fit.
+    color = color_axis(data.values, mode, title)
+    scale = {"colorscale": color["colorscale"], "reversescale": color["reversescale"]}
+    surface |= scale | {"zmin": color["cmin"], "zmax": color["cmax"], "colorbar": color["colorbar"]}
+    look: dict[str, Any] = {"size": 7, "color": data.values, "cmin": color["cmin"], "cmax": color["cmax"], **scale}
     look |= {"line": {"width": 1, "color": "rgba(0,0,0,0.5)"}}
     dots: dict[str, Any] = {
         "type": "scatter",
@@ -118,7 +122,7 @@ def draw_contour(data: Contour, metric: str, mode: str) -> dict[str, Any]:
         f"{tick(data.trials[data.values.index(best)], 40)}."
     )
     layout = {"xaxis": _axis(data.x), "yaxis": _axis(data.y), "hovermode": "closest", "showlegend": False}
-    layout |= {"coloraxis": color_axis(data.values, mode, title), "meta": {"text": text}}
+    layout |= {"meta": {"text": text}}
     return {"data": [surface, dots | {"marker": look, "hovertemplate": hover}], "layout": layout}
 
 

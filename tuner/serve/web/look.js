@@ -27,6 +27,15 @@ window.addEventListener("afterprint", () => redrawAll(false));
 
 const isDark = () => !isPrinting && matchMedia("(prefers-color-scheme: dark)").matches;
 
+/**
+ * Reverses a colour scale on a dark page, so that the best value always gets the colour that contrasts most.
+ *
+ * @template {{[name: string]: any}} Part
+ * @param {Part} part of a figure: a colour axis, a trace or its markers
+ * @returns {Part}
+ */
+const contrasting = (part) => ("reversescale" in part && isDark() ? { ...part, reversescale: !part.reversescale } : part);
+
 /** Whether the user wants to see the values that clipped axes leave out. */
 function showsAll() {
   const box = document.getElementById("all-values");
@@ -75,15 +84,13 @@ export function drawInto(node, figure, revision, change = () => {}) {
   for (const name of Object.keys(figure.layout)) {
     if (/^[xy]axis\d*$/.test(name)) layout[name] = { ...axis, ...figure.layout[name] };
   }
-  if (layout.coloraxis && isDark()) {
-    // The best value gets the colour that contrasts most with the page.
-    layout.coloraxis = { ...layout.coloraxis, reversescale: !layout.coloraxis.reversescale };
-  }
+  if (layout.coloraxis) layout.coloraxis = contrasting(layout.coloraxis);
   if (clipped && showsAll()) {
     const { range, ...whole } = layout[clipped.axis];
     layout[clipped.axis] = { ...whole, title: { text: clipped.title }, uirevision: "all" };
   }
-  const data = figure.data.map((trace) => ({ ...trace,
+  const data = figure.data.map((trace) => ({ ...contrasting(trace),
+    ...(trace.marker && { marker: contrasting(trace.marker) }),
     type: !HAS_WEBGL && trace.type === "scattergl" ? "scatter" : trace.type }));
   change(layout, data);
   redraws.set(node, () => drawInto(node, figure, revision, change));
