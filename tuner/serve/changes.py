@@ -20,14 +20,7 @@ from tuner.views.verdict import Verdict, verdict_of
 MOST_ROWS = 10_000
 Since = Annotated[int, Query(ge=0, le=10**12, description="only trials that changed after this line of the journal")]
 Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="rows to send at most")]
-Values = Annotated[
-    str,
-    Query(
-        pattern="^(best|last|[1-9][0-9]{0,8})?$",
-        description="which value of each trial figures of parameters compare: best, last, or that at an epoch; "
-        "empty = the response's value_default",
-    ),
-]
+Values = Annotated[str, Query(pattern=value_choices.PATTERN, description=value_choices.ABOUT)]
 Wanted = Annotated[list[FigureName], Query(max_length=len(get_args(FigureName)), description="figures to send")]
 
 

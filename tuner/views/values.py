@@ -14,6 +14,11 @@ from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
 
 BEST, LAST = "best", "last"
+PATTERN = "^(best|last|[1-9][0-9]{0,8})?$"  # of a choice, for the service
+ABOUT = (
+    "which value of each trial to compare: best, last, or that at an epoch; empty = the last epoch that nine of ten "
+    "trials reached if trials were pruned, else best"
+)
 SHARED = 0.9  # share of the trials that reached the epoch of the default
 MOST_EPOCHS = 12  # offered
 

@@ -15,15 +15,16 @@ from tuner.record.results import ExperimentRecord
 from tuner.serve.analysis.costly import Costly
 from tuner.serve.analysis.questions import QUESTIONS, FigureAnswer, WhatIfAnswer
 from tuner.serve.answers import answer
-from tuner.serve.changes import Values
 from tuner.serve.control import Desk
 from tuner.serve.reading.results_reader import NotThere
 from tuner.serve.reading.watched import MOST_JOURNAL_BYTES
+from tuner.views import values as value_choices
 from tuner.views.audit_record import AuditResult, result_of
 from tuner.views.commands import audit_command
 from tuner.views.one_trial import OneTrial, one_trial
 from tuner.views.whatif import MOST_BRACKETS, Replayed
 
+Values = Annotated[str, Query(pattern=value_choices.PATTERN, description=value_choices.ABOUT)]
 Parameter = Annotated[str, Query(max_length=500, description="a parameter that differs between trials")]
 
 
