@@ -91,7 +91,11 @@ def _reached(trial: TrialRecord) -> list[Reached]:
             continue
         place = (decision.bracket or 0, decision.rung)
         arrivals[place] = Reached(
-            place, times[decision.epoch], finite(decision.compared_value), finite(decision.cutoff), decision.action == "stop"
+            place,
+            times[decision.epoch],
+            finite(decision.compared_value),
+            finite(decision.cutoff),
+            decision.action == "stop",
         )
     return list(arrivals.values())
 
