@@ -197,7 +197,7 @@ def draw_curves(data: Curves) -> Figure:
     """
     count = len(data.curves)
     # Many lines on one another are readable if each is lighter.
-    lighter, width = (0.5, 1.0) if count > FEW_CURVES else (1.0, 1.3)
+    lighter, width = (0.7, 1.0) if count > FEW_CURVES else (1.0, 1.3)
     traces = _band_traces(data.band) if data.band else []
     for status, (name, color, opacity) in GROUPS.items():
         group = [curve for curve in data.curves if curve.status == status and curve.trial != data.best]
