@@ -11,7 +11,7 @@ WHY = "is in the worst quarter: copies the state of a better trial, with lr 0.1 
 
 
 def copied(epoch, value, source):
-    return Decision(epoch, None, None, value, None, 0, "pause", WHY, None, source)
+    return Decision(epoch, None, None, value, None, 0, "pause", WHY, copied=source or None)
 
 
 def population(source="00001"):
@@ -66,4 +66,4 @@ def test_the_journal_may_name_the_copied_trial_or_not():
     event |= {"cutoff": None, "recorded": 0, "action": "pause", "reason": WHY}
     (named,) = records_of([{**event, "copied": "00003"}])[0].decisions
     (unnamed,) = records_of([event])[0].decisions
-    assert (named.copied, unnamed.copied) == ("00003", "")
+    assert (named.copied, unnamed.copied) == ("00003", None)

@@ -11,7 +11,7 @@ from tuner.record.results import ExperimentRecord
 from tuner.views import values
 from tuner.views.labels import escaped, flat_parameters, formatted, tick
 from tuner.views.labels import trials as number_of
-from tuner.views.scales import beyond, clipped, color_axis, within_range
+from tuner.views.scales import clipped, color_axis, within_range
 
 MOST_LINES = 1000  # trials that are drawn and used for importance: more lines cannot be told apart
 MOST_PARAMETERS = 500  # axes; a page shows about 20 legibly
@@ -146,7 +146,7 @@ def draw_parallel(data: Parallel) -> dict[str, Any]:
     shown = within_range(data.values, within, data.mode)
     own: dict[str, Any] = {"label": escaped(data.title, 30), "values": shown, "range": _ends(shown)}
     if within:
-        own["label"] += f"<br>{beyond(within)}"
+        own["label"] += " (clipped)"
     trace = {
         "type": "parcoords",
         "meta": "trials",

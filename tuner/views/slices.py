@@ -102,10 +102,10 @@ def draw_slices(data: Slices, metric: str, columns: int = 3) -> dict[str, Any]:
     layout["meta"] = {"text": _described(data, title), **unclipped(title, within)}
     color = [GRAY if pruned else MAIN_COLOR for pruned in data.pruned]
     many = len(color) > MANY
-    size = [4 if many else 6] * len(color)
+    size, opacity = [4 if many else 6] * len(color), [0.4 if many else 0.75] * len(color)
     if data.best >= 0:
-        color[data.best], size[data.best] = BEST_COLOR, 11
-    marker = {"color": color, "size": size, "opacity": 0.4 if many else 0.75, "line": {"width": 0}}
+        color[data.best], size[data.best], opacity[data.best] = BEST_COLOR, 11, 1.0
+    marker = {"color": color, "size": size, "opacity": opacity, "line": {"width": 0}}
     for i, axis in enumerate(data.axes):
         number = str(i + 1) if i else ""
         trace = {"type": "scattergl", "mode": "markers", "x": axis.values, "y": data.values, "text": data.labels}

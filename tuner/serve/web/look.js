@@ -78,7 +78,7 @@ export function drawInto(node, figure, revision, change = () => {}) {
     hoverlabel: { bgcolor: back, bordercolor: muted, font: { color: text }, align: "left" },
     modebar: { bgcolor: clear, color: muted, activecolor: text } };
   /** @type {Figure["layout"]} */
-  const layout = { margin: { l: 60, r: 16, t: 12, b: 44 }, ...figure.layout, ...look, uirevision: revision };
+  const layout = { margin: { l: 60, r: 16, t: 12, b: 44 }, ...figure.layout, ...look, uirevision: revision + (showsAll() ? " whole" : "") };
   const { text: description = "", clipped } = figure.layout.meta ?? {};
   describe(node, description);
   for (const name of Object.keys(figure.layout)) {
@@ -87,7 +87,7 @@ export function drawInto(node, figure, revision, change = () => {}) {
   if (layout.coloraxis) layout.coloraxis = contrasting(layout.coloraxis);
   if (clipped && showsAll()) {
     const { range, ...whole } = layout[clipped.axis];
-    layout[clipped.axis] = { ...whole, title: { text: clipped.title }, uirevision: "all" };
+    layout[clipped.axis] = { ...whole, title: { text: clipped.title } };
   }
   const data = figure.data.map((trace) => ({ ...contrasting(trace),
     ...(trace.marker && { marker: contrasting(trace.marker) }),
