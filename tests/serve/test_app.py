@@ -127,7 +127,7 @@ def test_close_calls_come_first(client):
 
 
 def test_a_script_in_a_setting_never_reaches_plotly_as_markup(client):
-    assert set(get(client, "/demo/figures")) == {"curves", "history", "parallel", "slices", "timeline"}
+    assert set(get(client, "/demo/figures")) == {"curves", "rung_values", "history", "parallel", "slices", "timeline"}
     assert "<script" not in client.get("/api/experiments/demo/figures").text
 
 
