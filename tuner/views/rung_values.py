@@ -16,6 +16,7 @@ from tuner.views.timeline import unit_of
 MOST_RUNGS = 12  # of more rungs, an even sample; the median rule has one at each epoch
 MOST_DOTS = 30  # trials of a rung that are drawn one by one; more are summarised by a box
 MOST_CUTOFFS = 200  # points of a rung's cutoff over time
+MOST_CLIPPED = 5000  # values that decide where the axis ends: an even sample, the least and the greatest
 MOST_NAMED = 4  # rungs in the text about the plot
 GROUPS = {"continued": (MAIN_COLOR, -0.18), "pruned": (STOP_COLOR, 0.18)}  # name -> colour, offset from the rung
 
@@ -30,32 +31,26 @@ class Reached(NamedTuple):
     is_pruned: bool
 
 
-class Dot(NamedTuple):
-    """A trial's value at a rung."""
-
-    value: float
-    trial: TrialRecord
-
-
 @dataclass
 class Rung:
-    """The trials at one rung of one bracket, and its cutoffs as (time, cutoff) in the order of time."""
+    """The trials at one rung of one bracket, as (value, index), and its cutoffs as (time, cutoff) in order of time."""
 
     bracket: int
     epoch: float
-    groups: dict[str, list[Dot]] = field(default_factory=lambda: {name: [] for name in GROUPS})
+    groups: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: {name: [] for name in GROUPS})
     cutoffs: list[tuple[float, float]] = field(default_factory=list)
 
     @property
     def values(self) -> list[float]:
         """The values of all trials at the rung."""
-        return [dot.value for dots in self.groups.values() for dot in dots]
+        return [value for dots in self.groups.values() for value, _ in dots]
 
 
 class RungValues(NamedTuple):
     """The rungs that trials reached, from the lowest bracket and rung on; `start` is when the first trial started."""
 
     rungs: list[Rung]
+    trials: tuple[TrialRecord, ...]
     metric: str
     mode: str
     start: float
@@ -64,23 +59,31 @@ class RungValues(NamedTuple):
 def rung_values_of(record: ExperimentRecord) -> RungValues:
     """Collects the values and cutoffs at each rung; a trial that waits at a rung counts as neither."""
     rungs: dict[tuple[int, float], Rung] = {}
-    for trial in record.trials:
-        for at in _reached(trial):
-            rung = rungs.get(at.rung) or rungs.setdefault(at.rung, Rung(*at.rung))
-            if at.value is not None:
-                rung.groups["pruned" if at.is_pruned else "continued"].append(Dot(at.value, trial))
-            if at.cutoff is not None:
-                rung.cutoffs.append((at.time, at.cutoff))
+    for i, trial in enumerate(record.trials):
+        for place, time, value, cutoff, is_pruned in _reached(trial):
+            rung = rungs.get(place) or rungs.setdefault(place, Rung(*place))
+            if value is not None:
+                rung.groups["pruned" if is_pruned else "continued"].append((value, i))
+            if cutoff is not None:
+                rung.cutoffs.append((time, cutoff))
     places = sorted(rungs)
     shown = [rungs[place] for place in places[:: math.ceil(len(places) / MOST_RUNGS) or 1]]
     for rung in shown:
-        rung.cutoffs.sort()
+        rung.cutoffs = _thinned(rung.cutoffs)
     spans, experiment = record.standing.worker_spans, record.experiment
-    return RungValues(shown, experiment.metric, experiment.mode, spans[0].start if spans else math.nan)
+    return RungValues(shown, record.trials, experiment.metric, experiment.mode, spans[0].start if spans else math.nan)
+
+
+def _thinned(cutoffs: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Returns an even sample in the order of time, with the first and the last; sorting all takes 40 ms of 10,000."""
+    every = math.ceil(len(cutoffs) / MOST_CUTOFFS) or 1
+    return sorted({*cutoffs[::every], min(cutoffs), max(cutoffs)}) if cutoffs else []
 
 
 @kept
 def _reached(trial: TrialRecord) -> list[Reached]:
+    if not trial.decisions:
+        return []
     times = {report.epoch: report.time for report in trial.reports}
     last = trial.reports[-1].epoch if trial.reports else 0
     arrivals: dict[tuple[int, float], Reached] = {}  # after a restart or a pause, the last decision counts
@@ -102,12 +105,14 @@ def _reached(trial: TrialRecord) -> list[Reached]:
 
 def draw_rung_values(data: RungValues) -> dict[str, Any]:
     """Draws each rung's values as dots, or as boxes if they are many; beside them, each rung's cutoff over time."""
-    within = clipped([value for rung in data.rungs for value in rung.values], data.mode)
+    values = [value for rung in data.rungs for value in rung.values]
+    every = math.ceil(len(values) / MOST_CLIPPED) or 1
+    within = clipped([*values[::every], min(values), max(values)], data.mode)
     many = len({rung.bracket for rung in data.rungs}) > 1
     names = [f"{rung.epoch:g} ({rung.bracket})" if many else f"{rung.epoch:g}" for rung in data.rungs]
     latest = max((time for rung in data.rungs for time, _ in rung.cutoffs), default=data.start)
     unit, per = unit_of(latest - data.start)
-    traces = [trace for name in GROUPS for trace in (_boxes(data.rungs, name), _dots(data.rungs, name)) if trace["x"]]
+    traces = [trace for name in GROUPS for trace in (_boxes(data.rungs, name), _dots(data, name)) if trace["x"]]
     traces += _last_cutoffs(data.rungs)
     traces += [_over_time(rung, names[i], data.start, per, i / len(names)) for i, rung in enumerate(data.rungs)]
     metric = value_axis(data.metric, within)
@@ -125,14 +130,18 @@ def draw_rung_values(data: RungValues) -> dict[str, Any]:
     return {"data": [trace for trace in traces if trace["x"]], "layout": layout}
 
 
-def _dots(rungs: list[Rung], name: str) -> dict[str, Any]:
+def _dots(data: RungValues, name: str) -> dict[str, Any]:
     color, offset = GROUPS[name]
-    places = [(i, dots) for i, rung in enumerate(rungs) if len(dots := rung.groups[name]) <= MOST_DOTS]
-    every = [(i + offset + 0.24 * _spread(n), dot) for i, dots in places for n, dot in enumerate(dots)]
+    places = [(i, dots) for i, rung in enumerate(data.rungs) if len(dots := rung.groups[name]) <= MOST_DOTS]
+    every = [
+        (i + offset + 0.24 * _spread(n), value, data.trials[place])
+        for i, dots in places
+        for n, (value, place) in enumerate(dots)
+    ]
     return {
         "type": "scatter", "mode": "markers", "name": name, "meta": name, "legendgroup": name,
-        "x": [round(x, 3) for x, _ in every], "y": [dot.value for _, dot in every],
-        "text": [label_of(dot.trial) for _, dot in every], "customdata": [escaped(dot.trial.id) for _, dot in every],
+        "x": [round(x, 3) for x, _, _ in every], "y": [value for _, value, _ in every],
+        "text": [label_of(trial) for _, _, trial in every], "customdata": [escaped(trial.id) for _, _, trial in every],
         "marker": {"color": color, "size": 6, "opacity": 0.7, "symbol": "x" if name == "pruned" else "circle"},
         "hovertemplate": "%{text}<br>%{y:.5g}<extra></extra>",
     }  # fmt: skip
@@ -147,7 +156,7 @@ def _boxes(rungs: list[Rung], name: str) -> dict[str, Any]:
     """Draws quartiles as a box and the 5 % and 95 % quantiles as whiskers."""
     color, offset = GROUPS[name]
     places = [(i, rung) for i, rung in enumerate(rungs) if len(rung.groups[name]) > MOST_DOTS]
-    ordered = [sorted(dot.value for dot in rung.groups[name]) for _, rung in places]
+    ordered = [sorted(value for value, _ in rung.groups[name]) for _, rung in places]
     at = {key: [percentile(each, percent) for each in ordered] for key, percent in QUANTILES.items()}
     return {
         "type": "box", "name": name, "meta": f"{name} box", "x": [i + offset for i, _ in places], **at,
@@ -170,9 +179,7 @@ def _last_cutoffs(rungs: list[Rung]) -> list[dict[str, Any]]:
 
 
 def _over_time(rung: Rung, name: str, start: float, per: float, share: float) -> dict[str, Any]:
-    last = len(rung.cutoffs) - 1
-    every = math.ceil(len(rung.cutoffs) / MOST_CUTOFFS) or 1
-    points = [point for i, point in enumerate(rung.cutoffs) if i % every == 0 or i == last]
+    points = rung.cutoffs
     first = start if math.isfinite(start) else points[0][0] if points else 0.0
     color = VIRIDIS[math.floor(share * len(VIRIDIS))]
     return {
