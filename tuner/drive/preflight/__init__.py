@@ -35,7 +35,7 @@ SKIP = "; --no-preflight skips this check"
 
 
 def check(request: Request) -> None:
-    """Checks the Task of a request whose data has been read, or that its train function can be sent to a worker.
+    """Checks the space of a request whose data has been read: tries a Task, or reads the text of a train function.
 
     Raises:
         RequestError: a trial would fail; the text names the user's function, its file and line, and the tried values.
