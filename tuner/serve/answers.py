@@ -23,7 +23,7 @@ from tuner.record.events import strict
 from tuner.record.reading import NotYet
 
 MOST_BYTES = 32 << 20  # bytes of a response; 10,000 trials of ten parameters take 5 MB, figures of 12 parameters 8 MB
-MOST_ROW = 64 << 10  # bytes of one row of a list
+MOST_ROW = 64 << 10  # bytes of one row of a list; a longer row is shortened
 MOST_SENT = 256 << 20  # bytes of all unsent responses together; those of at most PIECE_BYTES do not count
 MOST_WRITTEN = 4  # responses encoded at once; the GIL encodes one at a time, and each is in memory twice meanwhile
 RETRY_S = 1  # seconds after which a client should repeat a request that got 503
@@ -171,7 +171,7 @@ def _left_to_right(text: str) -> str:
 
 
 def _fitted(value: Any) -> Any:
-    """Shortens the value of a response's field if it is too large; replaces too large a plot by an empty plot."""
+    """Shortens the value of a response's field if it is too large; replaces a too large figure by an empty one."""
     if isinstance(value, dict) and "data" in value and "layout" in value:
         size = len(to_json(value))
         return value if size <= MOST_BYTES // 2 else _empty(size)

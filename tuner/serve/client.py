@@ -21,7 +21,7 @@ MOST_TRIES = 60  # tries of a GET request while the service answers with Retry-A
 
 
 class ServiceError(Exception):
-    """The service refused a request. The text is the service's own and says what to do.
+    """Raised if the service refuses a request. The text is the service's own and says what to do.
 
     `status` is the HTTP status. `again_s` is the number of seconds after which to retry, 0 if the service names none.
     """

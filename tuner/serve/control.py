@@ -1,4 +1,4 @@
-"""Routes to start, stop and resume a search, and to sign in and out. The guard checks the token."""
+"""Routes to list spaces, to start, stop and resume a search, and to sign in and out. The guard checks the token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps the user's code from printing and ending the process during the check, and a dry run from the network."""
+"""Keeps the user's code from printing and ending the process during the check, and from the network in a dry run."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Tries:
     broken: bool = False  # whether any batch's loss was NaN or infinite
     left_out: list[str] = field(default_factory=list)
     remaining: list[str] = field(default_factory=list)  # the values that the newest and the later settings try
-    forward: str = ""  # where the user's code defines the forward pass
+    forward: str = ""  # file and line of the user's forward pass, for error texts
 
     @property
     def spent_s(self) -> float:
@@ -51,5 +51,5 @@ class Tries:
 
     @property
     def late(self) -> bool:
-        """Whether twice BUDGET_S is over; always False in the first setting, which is tried in any case."""
+        """Whether twice BUDGET_S seconds have passed; always False in the first setting, which is tried in any case."""
         return self.num > 1 and self.spent_s > 2 * BUDGET_S

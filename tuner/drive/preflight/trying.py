@@ -73,7 +73,7 @@ def try_in_parts(
     from tuner.training.batches import examples_of
 
     assert isinstance(small.train, Arrays) and isinstance(small.validation, Arrays)
-    # Row -1 is the first of the batch: `batch_of` puts an example with NaN last, unless an earlier row has one.
+    # Row -1 is tried first: `batch_of` puts an example with NaN into the last row, unless an earlier row has one.
     train, validation = (part.take(np.arange(-1, num_examples - 1)) for part in (small.train, small.validation))
     examples = examples_of(train, training.task, training.device)
     ((inputs, targets),) = examples.batches(torch.arange(len(train)), len(train), training.train_format)

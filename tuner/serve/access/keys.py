@@ -1,4 +1,4 @@
-"""The credentials: the token, the sign-in code and the browser sessions, and how often a client may try wrong ones."""
+"""Checks the credentials (token, sign-in code, browser sessions) and limits how often clients may try wrong ones."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Keys:
         return hmac.new(self._sealing, secret.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
     def end_session(self, secret: str) -> None:
-        """Ends the session with that secret."""
+        """Ends the browser session with that secret; does nothing if there is none."""
         self._sessions.pop(_hashed(secret), None)
 
     def take_cookie(self, scope: Scope) -> str:

@@ -205,8 +205,8 @@ class Connection(H11Protocol):
     def _claim(self) -> tuple[int, float]:
         """Returns the sort key by which connections are closed; the oldest of the lowest state is closed first.
 
-        The states in order: already closing, no complete request yet, idle, with a response that the client does not
-        read, and waiting for its response.
+        The states in order: the connection is closing; it has no complete request yet; it is idle; its client does not
+        read a response; its client waits for a response.
         """
         asks = self.cycle is not None and not self.cycle.response_complete
         if self.transport.is_closing():

@@ -23,7 +23,7 @@ BASE = "TUNER_STATE"  # environment variable: a folder to use in place of the us
 
 
 def state_folder(results: Path) -> Path:
-    """Creates and checks the folder for the service's files about these results: token, queue, cluster.
+    """Creates, checks and returns the folder of the service's own files for `results`: token, queue and cluster.
 
     The service trusts the files in this folder, so only this user may have access to it. It trusts no file under
     `results`.

@@ -61,7 +61,8 @@ class Costly:
     ) -> Response:
         """Computes a response in the child process.
 
-        The status is 503 if the request exceeds a limit, if MOST_WAITING requests wait, at shutdown, or after a crash.
+        The status is 503 if the request takes too much time or memory or its response is too long, if MOST_WAITING
+        requests wait, at shutdown, or after a crash.
         """
         with self._lock:
             if self._waiting >= MOST_WAITING:
@@ -82,7 +83,7 @@ class Costly:
         return BoundedResponse(content, status)
 
     def close(self) -> None:
-        """Kills the process; requests that wait for it get an error."""
+        """Kills the process; the request that it computes gets status 503."""
         _end(self._processes)
 
     def _done(self, _: Any) -> None:

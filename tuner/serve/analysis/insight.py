@@ -28,7 +28,7 @@ Parameter = Annotated[str, Query(max_length=500, description="a parameter that d
 
 @dataclass(frozen=True)
 class AuditAnswer:
-    """The audit's `result` so far (None before the first), and the shell `command` to begin or continue it, if any."""
+    """The audit's `result` so far (None before an audit), and the shell `command` to begin or continue it, if any."""
 
     result: AuditResult | None
     command: str

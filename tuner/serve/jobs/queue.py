@@ -60,7 +60,7 @@ class Search:
 
     @property
     def experiment(self) -> Experiment:
-        """The requested experiment."""
+        """The requested experiment, built from `options`."""
         return Experiment(**self.options)
 
     @property

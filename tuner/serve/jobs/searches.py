@@ -27,8 +27,8 @@ from tuner.serve.jobs.options import resume_arguments, start_arguments
 from tuner.serve.jobs.queue import ACTIVE, Queue, Search
 from tuner.serve.jobs.ray_jobs import Jobs
 
-MOST_WAITING = 1000  # queued searches
-MOST_CHECKS = 4  # concurrent checks; each is a process that imports ray and torch
+MOST_WAITING = 1000  # queued searches; a further request gets 503
+MOST_CHECKS = 4  # concurrent checks of requests; each is a process that imports ray and torch
 NO_DATA_DIR = "--data-dir="  # empty = each space's default; without this argument a resume would use its folder's path
 
 Check = Callable[[list[str]], dict[str, Any]]
@@ -64,7 +64,7 @@ class Searches:
         return left
 
     def get(self, name: str) -> Search | None:
-        """Returns the requested search of that name; None if this service and earlier ones got no such request."""
+        """Returns the search of that name that this or an earlier service was asked to run; None if there is none."""
         with self._queue.lock:
             return self._queue.get(name)
 

@@ -30,7 +30,7 @@ class Holder(Protocol):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the experiment has been read completely."""
+        """Whether the experiment has been read completely and its records are in memory."""
 
     def forget(self) -> bool:
         """Drops its records and returns True; returns False if the experiment is being read."""

@@ -114,8 +114,8 @@ class ResultsReader:
 
         Raises:
             NotThere: there is no experiment of that name.
-            NotYet: reading takes longer than VIEW_S, the memory is in use, or MOST_READERS requests are reading.
-            RequestError: the experiment's files are damaged.
+            NotYet: reading takes longer than VIEW_S, other experiments use the memory, or MOST_READERS requests read.
+            RequestError: the experiment's files are damaged or too large.
         """
         last = self._look(name, time.monotonic() + VIEW_S)
         if last.view is None:

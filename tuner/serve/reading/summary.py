@@ -15,7 +15,7 @@ from tuner.views.commands import audit_command, extend_command, retrain_command
 from tuner.views.tables import BestRow
 from tuner.views.verdict import outcome_of
 
-MOST_SUMMARY = 64 << 10  # bytes of one summary as JSON; the list may have thousands
+MOST_SUMMARY = 64 << 10  # bytes of one summary as JSON; the list may have thousands of summaries
 
 
 @dataclass(frozen=True)
