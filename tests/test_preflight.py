@@ -568,7 +568,8 @@ def test_a_later_setting_that_takes_too_long_is_said(command, monkeypatch):
     assert code == "searched" and "not tried, to save time: width=8, lr=0.1\n" in out
 
 
-def test_an_interrupt_says_that_nothing_was_made(command):
+def test_an_interrupt_says_that_nothing_was_made(command, monkeypatch):
+    monkeypatch.setattr("tuner.engine.signals.end_family", lambda: None)  # would kill the Ray of the other tests
     code, _, message = command("def wrong(config):\n    raise KeyboardInterrupt\n", model="wrong")
     assert (code, message) == (130, "\ninterrupted before the first trial; no folder was made\n")
 

@@ -1,4 +1,4 @@
-"""Searches from Python, in a script or a notebook: `tuner.search(space, num_samples=20)`."""
+"""Starts a search from Python, in a script or a notebook: `tuner.search(space, num_samples=20)`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 AnySpace = Space | str | PathLike[str] | ModuleType
 TABLES = get_args(Table)
-NAMES = {field.name for field in dataclasses.fields(Experiment)} - {"space"}  # the options of `search`
+NAMES = {field.name for field in dataclasses.fields(Experiment)} - {"space"}  # names of the `options` of `search`
 
 
 @overload
@@ -74,8 +74,7 @@ def search(
 ) -> SearchResult | None:
     """Searches a space as `python -m tuner.run` does; returns the result when the search has ended.
 
-    An interrupt ends the search as Ctrl-C does on the command line: its state is saved, and `search` raises
-    KeyboardInterrupt.
+    Ctrl-C ends the search as on the command line: the search's state is saved, and `search` raises KeyboardInterrupt.
 
     Args:
         space: a Space, a name in search_spaces/, a path to a .py file, or a module with a `space`. A resumed search
@@ -84,14 +83,14 @@ def search(
         resume: the name of the experiment to resume, or "latest".
         trust: with `resume`, run the folder's code even if it has changed or the folder belongs to another user.
         preflight: whether to try a new search's space on one batch before the first trial.
-        dry_run: print the plan of the search, check the space, and return None; nothing is searched.
+        dry_run: print the plan of the search, do the preflight check, and return None; no trial is run.
         table: how to print the table of trials: "fit", "wide" or "off".
         options: the options of the command line by name, such as `num_samples=20` or `time_budget="30m"`. `point` is
             a list of settings to try first; `stop` maps a metric to the value at which a trial ends.
 
     Raises:
-        RequestError: an option is unknown or wrong, or the search cannot be done. Trials have run only if their reports
-            show what is wrong: a metric or a checkpoint is missing.
+        RequestError: an option is unknown or wrong, or the search cannot be done. It is raised before the first trial,
+            unless only the trials' reports show the error: a metric or a checkpoint is missing.
         KeyboardInterrupt: the search was interrupted; its text says how to resume it.
     """
     with in_python():
@@ -101,7 +100,7 @@ def search(
         try:
             given, options = _moved(space, options)
             done = _searched(given, asked, _checked(options))
-        except KeyboardInterrupt as error:  # a second interrupt, or one outside of the search itself
+        except KeyboardInterrupt as error:  # from a second Ctrl-C, or from one before or after the trials
             if isinstance(error, InterruptedEarly) or not (asked.begun and asked.begun.folder.exists()):
                 raise
             raise KeyboardInterrupt(_interrupted(asked.begun)) from error
@@ -115,7 +114,7 @@ def search(
 
 
 def load(folder: str | PathLike[str]) -> SearchResult:
-    """Reads the result of a search from its folder, such as "results/NAME", also while it is running."""
+    """Reads the result of a search from its folder, such as "results/NAME"; the search may still be running."""
     from tuner.drive.result import load as load_result
 
     with in_python():
@@ -132,7 +131,7 @@ def load_best(folder: str | PathLike[str], *, space: AnySpace | None = None, tru
 
 @contextlib.contextmanager
 def in_python() -> Iterator[None]:
-    """Names options in error texts as Python does: `num_samples` instead of `--num-samples`."""
+    """Context manager that renames options in the texts of RequestErrors: `--num-samples` becomes `num_samples`."""
     known = {*NAMES, "space", "resume", "trust", "table"}
 
     def named(match: re.Match[str]) -> str:
@@ -146,7 +145,7 @@ def in_python() -> Iterator[None]:
 
 
 def _moved(space: AnySpace | tune.Tuner | None, options: dict[str, Any]) -> tuple[AnySpace | None, dict[str, Any]]:
-    """The space and options of a search; those that a `tune.Tuner` declares if one is given."""
+    """Returns the space and options of a search; takes both from a `tune.Tuner`, but `options` take precedence."""
     if inspect.isroutine(space) or isinstance(space, functools.partial):
         name = getattr(getattr(space, "func", space), "__name__", "train")
         raise RequestError(
@@ -159,14 +158,14 @@ def _moved(space: AnySpace | tune.Tuner | None, options: dict[str, Any]) -> tupl
 
     try:
         own = moved(cast("tune.Tuner", space), options)
-    except ValueError as error:  # the Space refuses what the Tuner declares
+    except ValueError as error:  # no Space can be made of what the Tuner declares
         raise RequestError(f"the Tuner: {error}") from None
     say(*(f"NOTE: the Tuner: {note}" for note in own.notes))
     return own.space, own.options | options
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as values of Experiment's fields; raises RequestError for an unknown option."""
+    """Converts options to the types of Experiment's fields; raises RequestError for an unknown option."""
     for name in options:
         if name in ("params", "train", "task", "mutable", "callbacks"):
             raise RequestError(
@@ -188,14 +187,14 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Asked:
-    """The arguments of `search` that are no fields of an Experiment, and the experiment once it is known."""
+    """The arguments of `search` that are no fields of an Experiment, and the experiment made of the other ones."""
 
     resume: str
     trust: bool
     preflight: bool
     dry_run: bool
     table: Table
-    begun: Experiment | None = None  # the checked experiment
+    begun: Experiment | None = None  # None until its options are checked
 
 
 def _interrupted(experiment: Experiment) -> str:
@@ -227,7 +226,7 @@ def _session(stack: contextlib.ExitStack, space: AnySpace | None, asked: Asked, 
     given = space_of(space) if space is not None else None
     earlier = None
     if asked.resume:
-        # A Space or module is the caller's own code. A name is compared with the one that the folder has.
+        # A Space or module that the caller passes is the caller's own code. A name must be the one that the folder has.
         own = None if space is None or isinstance(space, (str, PathLike)) else given
         wanted = Experiment(space=given.name if given else "", results=options.get("results", "results"))
         again = partial(load_resumed, wanted, asked.resume, asked.trust, own)
@@ -257,7 +256,7 @@ def _session(stack: contextlib.ExitStack, space: AnySpace | None, asked: Asked, 
 
 
 def _new(given: LoadedSpace, options: dict[str, Any]) -> Experiment:
-    """The experiment of a new search: options replace the space's defaults; `point` and `stop` are added to them."""
+    """Returns the experiment of a new search: options replace the space's, but `point` and `stop` are added to them."""
     from tuner.drive.session import defaults_of
 
     default = defaults_of(given)

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Cell:
-    """The output of the running notebook cell."""
+    """An output of the running notebook cell, whose text can be replaced."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -24,7 +24,7 @@ class Cell:
 
 
 def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook; IPython at a terminal is none."""
+    """Whether this process is the kernel of a notebook; False for IPython in a terminal."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     return shell is not None and hasattr(shell, "kernel")

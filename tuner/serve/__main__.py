@@ -25,9 +25,9 @@ from tuner.serve.jobs.ray_jobs import RayJobs, missing
 from tuner.serve.jobs.searches import NO_DATA_DIR, Searches
 from tuner.spec.experiment import CHOICES
 
-MOST_CLIENTS = 400  # open connections; tuner.serve.app allows fewer event streams
-GRACE_S = 3  # for responses that are being sent when the service shuts down
-REQUEST_S = 10  # from the start of a connection, or its last response, to the end of the next request's headers
+MOST_CLIENTS = 400  # open connections of all clients; tuner.serve.app allows fewer event streams
+GRACE_S = 3  # seconds for responses that are being sent when the service shuts down
+REQUEST_S = 10  # seconds from a connection's start, or its last response, to the end of the next request's headers
 
 
 def main(argv: list[str]) -> int:
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
         print(f"tuner: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return 0  # Ctrl-C or SIGTERM before uvicorn handles signals; later `Server.shutdown` ends the process
+        return 0  # a signal that came before uvicorn handles signals; later `Server.shutdown` ends the process
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -60,10 +60,11 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
     """Serves until a signal arrives.
 
     Raises:
-        RequestError: the results folder is missing, the token is too short or missing, or the address cannot be bound.
+        RequestError: the results folder is missing, the address cannot be bound, or the token is too short, or missing
+            beyond loopback.
     """
     # Records contain no reference cycles, but a full garbage collection visits each of them. With Python's default
-    # thresholds, this is a third of the time for reading 10,000 trials.
+    # thresholds, collections take a third of the time for reading 10,000 trials.
     gc.set_threshold(50_000, 20, 100)
     results = Path(args.results)
     if not results.is_dir():
@@ -85,15 +86,15 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
         if left:
             print(f"{', '.join(left)}: still running; the next tuner.serve of this folder finds them", flush=True)
 
-    signal.signal(signal.SIGTERM, interrupt)  # until uvicorn handles signals: `close` still runs
+    signal.signal(signal.SIGTERM, interrupt)  # until uvicorn handles signals, so that `close` runs after SIGTERM too
     try:
         with listen(args.host, args.port) as listener:
             config = uvicorn.Config(
                 app,
                 http=Connection,
                 ws="none",
-                log_level="error",  # warnings are about clients that do not speak HTTP
-                access_log=False,  # it would record the code of the sign-in link
+                log_level="error",  # uvicorn's warnings are about clients that do not speak HTTP
+                access_log=False,  # an access log would record the code of the sign-in link
                 timeout_keep_alive=REQUEST_S,
                 limit_concurrency=MOST_CLIENTS,
                 # By default uvicorn trusts the X-Forwarded-For header of any local program. A forged address would
@@ -102,7 +103,7 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
                 proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
             )
             server = Server(config, close)
-            app.state.stopping = lambda: server.should_exit  # else an open event stream would block shutdown
+            app.state.stopping = lambda: server.should_exit  # ends the event streams, which would delay shutdown
             if searches:
                 searches.dispatcher.open()
             print(
@@ -114,12 +115,12 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server whose shutdown ends the process, after at most GRACE_S and `close`.
+    """A uvicorn server whose shutdown ends the process, after at most GRACE_S seconds and the call of `close`.
 
-    It then waits neither for requests that a thread still works on nor for the records in memory to be freed.
+    The process ends without waiting for requests that a thread still works on, and without freeing its memory.
 
     Args:
-        close: ends the child processes; called after the last response, or after GRACE_S.
+        close: a function that ends the child processes; called after the last response, or after GRACE_S.
     """
 
     def __init__(self, config: uvicorn.Config, close: Callable[[], None]) -> None:
@@ -153,7 +154,7 @@ def starter(args: argparse.Namespace, state: Path) -> Searches:
 def listen(host: str, port: int) -> socket.socket:
     """Returns a socket that listens at the address; raises RequestError if the address cannot be bound.
 
-    uvicorn would print a log line and exit with code 1 instead.
+    If uvicorn bound the address, a failure would only be a log line and exit code 1.
     """
     if not 0 <= port <= 65535:
         raise RequestError(f"--port {port}: must be 0..65535")
@@ -173,7 +174,7 @@ def listen(host: str, port: int) -> socket.socket:
 def greeting(results: Path, host: str, port: int, code: str, problem: str, kept: Path | None) -> str:
     """Returns the text printed at the start: the page's address, the sign-in link and the file with the token.
 
-    The code in the link works once. After the user has signed in with it, a saved copy of this output is useless.
+    A `problem` takes the place of the link. The link's code works once: a saved copy is useless after the sign-in.
     """
     name = f"[{host}]" if ":" in host else host
     where = f"{results.absolute()} at http://{name}:{port}/"

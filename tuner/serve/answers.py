@@ -22,21 +22,21 @@ from tuner.errors import RequestError
 from tuner.record.events import strict
 from tuner.record.reading import NotYet
 
-MOST_BYTES = 32 << 20  # of one response; 10,000 trials of ten parameters take 5 MB, the figures of 12 parameters 8 MB
-MOST_ROW = 64 << 10  # bytes of one row of a list
+MOST_BYTES = 32 << 20  # bytes of a response; 10,000 trials of ten parameters take 5 MB, figures of 12 parameters 8 MB
+MOST_ROW = 64 << 10  # bytes of one row of a list; a longer row is shortened
 MOST_SENT = 256 << 20  # bytes of all unsent responses together; those of at most PIECE_BYTES do not count
 MOST_WRITTEN = 4  # responses encoded at once; the GIL encodes one at a time, and each is in memory twice meanwhile
-RETRY_S = 1  # after which a client should repeat a request that got 503
-LEAST_ITEM, LONGEST_NAME = 100, 1000  # of a shortened value: bytes that a further item needs, bytes of the longest key
+RETRY_S = 1  # seconds after which a client should repeat a request that got 503
+LEAST_ITEM, LONGEST_NAME = 100, 1000  # bytes: the space that a further item of a cut list needs; the longest key
 PIECE_BYTES = 64 << 10  # bytes sent at once, so that a client that does not read costs no larger copy
 _encode = json.JSONEncoder(default=vars, allow_nan=False).encode
-# Matches each escape in JSON text. Group 1 is the hex code if the character changes the direction of writing.
+# _ESCAPED matches each escape in JSON text. Group 1 is the hex code if the character changes the direction of writing.
 _ESCAPED = re.compile(r"\\(?:u(20(?:2[a-e]|6[6-9]))|.)")
 _writing = threading.Semaphore(MOST_WRITTEN)
 
 
 class Refused(RequestError):
-    """A request that the service cannot fulfil now; `status` is the HTTP status."""
+    """Raised for a request that the service cannot fulfil now; `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -171,7 +171,7 @@ def _left_to_right(text: str) -> str:
 
 
 def _fitted(value: Any) -> Any:
-    """Shortens the value of a response's field if it is too large; replaces too large a plot by an empty plot."""
+    """Shortens the value of a response's field if it is too large; replaces a too large figure by an empty one."""
     if isinstance(value, dict) and "data" in value and "layout" in value:
         size = len(to_json(value))
         return value if size <= MOST_BYTES // 2 else _empty(size)

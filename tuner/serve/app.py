@@ -51,10 +51,9 @@ class Health:
 
 @dataclasses.dataclass(frozen=True)
 class Experiments:
-    """The requested experiments of the results folder: queued ones, then the newest first. `total` counts all there.
+    """The requested experiments of the results folder: queued ones, then the newest first. `total` counts all of them.
 
-    `left_out` counts requested ones that are missing, because a response has a maximum size: request them with a
-    larger offset.
+    `left_out` counts requested experiments that did not fit into the response: request them with a larger offset.
     """
 
     results: str
@@ -65,7 +64,7 @@ class Experiments:
 
 @dataclasses.dataclass(frozen=True)
 class Trials:
-    """The requested rows; `total` counts all trials of the experiment; `left_out` as in `Experiments`."""
+    """The requested trials; `total` counts all trials of the experiment; `left_out` counts those that did not fit."""
 
     total: int
     trials: list[tables.TrialRow] = dataclasses.field(default_factory=list)
@@ -76,7 +75,7 @@ class Trials:
 class Rungs:
     """The rungs, and the requested decisions; `total` counts all decisions.
 
-    `left_out` counts the missing rungs and decisions together, as in `Experiments`.
+    `left_out` counts rungs and decisions together that did not fit into the response.
     """
 
     rungs: list[tables.RungRow]
@@ -138,7 +137,7 @@ def _api(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/api/experiments", responses={200: {"model": Experiments}})
     def experiments(offset: Offset = 0, limit: Limit = MOST_ROWS) -> Response:
-        """All experiments: first those that wait to be started, then the others from newest to oldest."""
+        """Lists the experiments: first those that wait to be started, then the others from newest to oldest."""
         total, rows = desk.rows(offset, limit)
         return answer(Experiments(str(desk.reader.root), total), experiments=rows)
 
@@ -149,14 +148,14 @@ def _api(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/api/experiments/{name}/trials", responses={200: {"model": Trials}})
     def trials(name: str, offset: Offset = 0, limit: Limit = MOST_ROWS, since: Since = 0) -> Response:
-        """The experiment's trials in the order in which they were suggested."""
+        """Lists the experiment's trials in the order in which they were suggested."""
         record = desk.view(name).record
         asked = tables.changed_since(record, since)[offset : offset + limit]
         return answer(Trials(len(record.trials)), trials=tables.trial_rows(record, asked))
 
     @app.get("/api/experiments/{name}/rungs", responses={200: {"model": Rungs}})
     def rungs(name: str, offset: Offset = 0, limit: Limit = MOST_ROWS, since: Since = 0) -> Response:
-        """An experiment's rungs, and its decisions with their margins (|value - cutoff|), the smallest margin first.
+        """Lists rungs, and decisions with their margins (|value - cutoff|), the smallest margin first.
 
         offset, limit and since apply to the decisions. With since, decisions are in the order of the trials.
         """
@@ -167,7 +166,7 @@ def _api(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/api/experiments/{name}/figures", responses={200: {"model": dict[str, dict[str, Any]]}})
     def figures(name: str) -> Response:
-        """Figures of Plotly's schema by name; figures without data are left out."""
+        """Returns figures of Plotly's schema by name; leaves out figures without data."""
         view = desk.view(name)
         return BoundedResponse(figures_text({each: view.figure(each) for each in FIGURES}))
 
@@ -176,9 +175,9 @@ def _event_route(app: FastAPI, desk: Desk) -> None:
     num_streams = 0
 
     async def counted() -> AsyncIterator[None]:
-        """Counts a stream until its response ends, however it ends.
+        """Counts an event stream until its response ends, however it ends.
 
-        It is async, so it runs in the event loop's one thread; in several threads, two streams could pass the check.
+        It is async, so it runs in the event loop's one thread. In several threads, streams could exceed MOST_STREAMS.
         """
         nonlocal num_streams
         if num_streams >= MOST_STREAMS:
@@ -193,9 +192,9 @@ def _event_route(app: FastAPI, desk: Desk) -> None:
     def events(
         name: str, after: Annotated[Line, Query()] = 0, last_event_id: Annotated[Line, Header()] = 0
     ) -> Response:
-        """Server-sent events: the journal's lines, as they are written; `id` is the line's number."""
+        """Sends the journal's lines as server-sent events as soon as they are written; `id` is the line's number."""
         frames = event_frames(desk.journal(name), last_event_id or after, app.state.stopping)
-        return EventSourceResponse(frames, headers={"X-Accel-Buffering": "no"})  # else nginx holds events back
+        return EventSourceResponse(frames, headers={"X-Accel-Buffering": "no"})  # nginx then holds no events back
 
 
 def _errors_as_json(app: FastAPI) -> None:
@@ -213,7 +212,7 @@ def _errors_as_json(app: FastAPI) -> None:
             return refusal(error.status, str(error))
         if isinstance(error, NotYet):
             return later(str(error))
-        # A damaged folder gets 422 too; 500 is for faults of the service itself.
+        # Status 422 is for wrong requests and damaged folders; 500 is for faults of the service itself.
         return refusal(404 if isinstance(error, NotThere) else 422, str(error))
 
     def unforeseen(_: Request, error: Exception) -> Response:

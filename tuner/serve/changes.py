@@ -31,7 +31,7 @@ class Rows:
     `verdict` says in plain words what the search has found out.
 
     `since` is 0 if the response does not depend on it: the request named no line, or one beyond the journal's end.
-    `num_trials` and `num_decisions` count all of the experiment. `parameters` are those of the parallel coordinates.
+    `num_trials` and `num_decisions` count all of the experiment. `parameters` are the axes of the parallel coordinates.
     `value_choices` are what figures can compare trials by, and `value_default` is the one they use without a choice.
     `rungs` are all rungs. With `since` 0, decisions start with the smallest margin, else they are in the order of the
     trials. `left_out` counts rows that did not fit into the response.
@@ -62,7 +62,7 @@ class Changes(Rows):
 
 
 def add_changes(app: FastAPI, desk: Desk) -> None:
-    """Adds the route to the app."""
+    """Adds the route for changed rows to the app."""
 
     @app.get("/api/experiments/{name}/changes", responses={200: {"model": Changes}})
     def changes(
@@ -72,7 +72,7 @@ def add_changes(app: FastAPI, desk: Desk) -> None:
         figures: Wanted = [],  # noqa: B006
         values: Values = "",
     ) -> Response:
-        """What a live view needs: the summary, the rows that changed after line `since` of the journal, and figures.
+        """Returns what a live view needs: the summary, the rows that changed after line `since`, and figures.
 
         limit applies to trials and to decisions separately.
         """

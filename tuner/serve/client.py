@@ -17,11 +17,11 @@ Row = dict[str, Any]
 BUSY = ("queued", "starting", "running", "stopping")
 
 
-MOST_TRIES = 60  # tries of a GET request that the service answers with Retry-After; then comes a last try
+MOST_TRIES = 60  # tries of a GET request while the service answers with Retry-After; one last try follows
 
 
 class ServiceError(Exception):
-    """The service refused a request. The text is the service's own and says what to do.
+    """Raised if the service refuses a request. The text is the service's own and says what to do.
 
     `status` is the HTTP status. `again_s` is the number of seconds after which to retry, 0 if the service names none.
     """
@@ -36,7 +36,7 @@ class Client:
 
     Args:
         url: the address that `tuner.serve` prints.
-        token: needed to start, stop and resume searches, and for every request to an address beyond loopback; by
+        token: needed to start, stop and resume searches, and for every request to a service beyond loopback; by
             default TUNER_TOKEN. A service started without a token generates one and prints the path of its file.
         timeout_s: how long to wait for the service's next bytes. It is long because the service checks a search
             before it starts it, and the check imports torch.
@@ -78,8 +78,8 @@ class Client:
     def events(self, name: str, after: int = 0) -> Iterator[Row]:
         """Yields the journal's events except the first `after`, then new ones as they are written.
 
-        The iterator ends when the service closes the stream. To continue, call it again with `after` = the number of
-        the journal's events seen so far.
+        The iterator ends when the service closes the stream. To continue, call `events` again with `after` = the number
+        of the journal's events seen so far.
         """
         connection, answer = self._ask("GET", _path(name, f"/events?after={int(after)}"), None)
         try:
@@ -118,7 +118,7 @@ class Client:
         return row
 
     def _get(self, path: str) -> Row:
-        """Sends a GET request; retries it if the service asks for that, which it does while it reads a long journal."""
+        """Sends a GET request; retries it if the service asks for that, for example while it reads a long journal."""
         for _ in range(MOST_TRIES):
             try:
                 return self._json("GET", path, None)

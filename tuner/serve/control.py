@@ -1,4 +1,4 @@
-"""Routes to start, stop and resume a search, and to sign in and out. The guard checks the token."""
+"""Routes to list spaces, to start, stop and resume a search, and to sign in and out. The guard checks the token."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class SignIn:
 class Shown(Summary):
     """An experiment's summary, with what the service knows about its job.
 
-    Further values of `state` are queued, starting and stopping. `message` says why the search waits or failed.
+    Its `state` may also be queued, starting or stopping. `message` says why the search waits or failed.
     `actions` lists the allowed requests: stop, resume.
     """
 
@@ -198,12 +198,12 @@ def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
 
     @app.get("/api/spaces", responses={200: {"model": SpaceChoices}})
     def spaces() -> Response:
-        """The search spaces that a search can use."""
+        """Lists the search spaces that a search can use."""
         return answer(SpaceChoices([SpaceChoice(*pair) for pair in list_spaces().items()]))
 
     @app.post("/api/experiments", status_code=202, responses={202: {"model": Shown}})
     def start(asked: Start) -> Response:  # type: ignore[valid-type]  # made from Experiment's fields
-        """Starts a search: it is queued, and runs as soon as it is its turn and one of its trials has room."""
+        """Starts a search: it is queued, and runs as soon as it is its turn and a trial fits the free resources."""
         return answer(desk.one(desk.searches.start(asked).name), 202)
 
     @app.post("/api/experiments/{name}/stop", status_code=202, responses={202: {"model": Shown}})

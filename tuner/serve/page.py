@@ -16,10 +16,10 @@ from starlette.responses import Response
 
 HERE = Path(__file__).parent / "web"
 SCRIPTS = tuple(path.name for path in sorted(HERE.glob("*.js")))  # ES modules; page.js imports the others
-# The Content-Security-Policy of the one page that runs scripts: only the service's own files, no inline scripts. Plotly
-# compiles its WebGL drawing by `new Function` from its own texts; without 'unsafe-eval' it draws neither scattergl nor
-# parcoords. The hash is that of an empty text: Plotly adds an empty <style>, which it fills through the DOM, and sets
-# style attributes to the empty text, which 'unsafe-hashes' allows.
+# POLICY is the Content-Security-Policy of the one page that runs scripts: only the service's files, no inline scripts.
+# Plotly compiles its WebGL drawing by `new Function` from its own texts; without 'unsafe-eval' it draws neither
+# scattergl nor parcoords. The hash is that of an empty text: Plotly adds an empty <style>, which it fills through the
+# DOM, and sets style attributes to the empty text, which 'unsafe-hashes' allows.
 POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-eval'; connect-src 'self'; img-src 'self' data: blob:; "
     "style-src 'self' 'unsafe-hashes' 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='; "
@@ -28,7 +28,7 @@ POLICY = (
 
 
 class Script:
-    """A large script that never changes while the service runs: it is compressed once, 4.8 MB to 1.4 MB."""
+    """A large script (Plotly's) that never changes while the service runs: compressed once, from 4.8 MB to 1.4 MB."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,9 +1,9 @@
-"""Checks a space before its first trial: a Task's functions get a batch, in this process, on the CPU.
+"""Checks a space before its first trial: runs a Task's functions on a batch, in this process, on the CPU.
 
 The check uses the trials' own training loop. It tries the smallest values of all parameters first, then changes one
 parameter at a time, and begins no further setting after `BUDGET_S`. With a large model, it does only what fits in that
-time, but always the forward pass, the loss and the metrics. A line says what it left out. The random streams of Python,
-numpy and torch's CPU are restored.
+time, but always the forward pass, the loss and the metrics. It prints what it left out. Afterwards it restores the
+random streams of Python, numpy and torch's CPU.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ SKIP = "; --no-preflight skips this check"
 
 
 def check(request: Request) -> None:
-    """Checks the task or the function of a request whose data has been read.
+    """Checks the space of a request whose data has been read: tries a Task, or reads the text of a train function.
 
     Raises:
-        RequestError: a trial would fail; the text names the user's function, file and line, and the tried values.
+        RequestError: a trial would fail; the text names the user's function, its file and line, and the tried values.
     """
     space, tries = request.loaded_space.space, Tries()
     try:
@@ -56,7 +56,7 @@ def check(request: Request) -> None:
 
 
 def check_task(request: Request, task: Task, splits: Splits, tries: Tries) -> None:
-    """Tries settings on one batch while there is time; raises a Failed for what fails."""
+    """Tries settings of the parameters on one batch until BUDGET_S is over; raises Failed if one would fail."""
     from tuner.training.streams import kept_streams
 
     check_lengths(splits, request.loaded_space.space)
@@ -79,9 +79,9 @@ def check_task(request: Request, task: Task, splits: Splits, tries: Tries) -> No
 
 
 def rehearse(request: Request) -> str:
-    """Checks the space for a dry run, with data that is on this machine.
+    """Checks the space for a dry run, without the network: only with data that is on this machine.
 
-    Returns in words whether it passed, or why it was not run.
+    Returns a text: that the check passed, or why it was not run.
 
     Raises:
         RequestError: a trial would fail.
@@ -105,10 +105,10 @@ def rehearse(request: Request) -> str:
 
 
 def forgiven(problem: str, request: Request) -> bool:
-    """Whether a failure says nothing about trials: memory ran out here, or the model needs a GPU, which trials have."""
+    """Whether to ignore a failure: memory ran out in this process, or the model needs a GPU and the trials get one."""
     gpus = request.resources.gpus if request.resources else request.experiment.gpus_per_trial
     asked = re.search(r"tried to allocate (\d+) bytes", problem)
     if asked and int(asked[1]) > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") and not gpus:
-        return bool(request.experiment.address)  # no trial of this machine has that memory
+        return bool(request.experiment.address)  # only a cluster's machine may have that much memory
     needs_gpu = any(word in problem for word in ("CUDA", "cuda", "'CPU'", "GPU"))
     return any(text in problem for text in OUT_OF_MEMORY) or "MemoryError" in problem or bool(gpus and needs_gpu)

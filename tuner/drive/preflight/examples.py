@@ -1,4 +1,4 @@
-"""What the data must be like for a task, and the examples of it that are tried."""
+"""Checks the data of a Task, and chooses the examples that the preflight check tries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_lengths(splits: Splits, space: Space) -> None:
-    """Checks that no part is empty, and warns if each epoch is a single batch."""
+    """Raises Failed if a part of the data is empty; warns if a constant batch_size exceeds the train examples."""
     parts = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     assert space.task is not None
     advice = {"validation": "give more examples, or Splits(validation=...)", "test": "leave it out, or give some"}
@@ -36,7 +36,10 @@ def check_lengths(splits: Splits, space: Space) -> None:
 
 
 def odd_example(part: Part) -> int | None:
-    """The first example of arrays with a value that is NaN or infinite; None if there is none, or they are large."""
+    """Returns the row of the first example with NaN or infinity; None if there is none.
+
+    It searches only Arrays, the inputs before the targets, and no array above LARGEST_SCAN bytes.
+    """
     for values in (part.inputs, part.targets) if isinstance(part, Arrays) else ():
         if values.dtype.kind == "f" and values.nbytes <= limits.LARGEST_SCAN:
             odd = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
@@ -46,16 +49,16 @@ def odd_example(part: Part) -> int | None:
 
 
 def batch_of(part: Part, name: str, batch_size: int) -> Arrays:
-    """Examples from the start of a part: as many as a batch and the smaller last one have, fewer if they are large."""
+    """Returns a part's first examples: a full batch and the smaller last one, or fewer if examples are large."""
     one = part if isinstance(part, Arrays) else None
     values = np.size(one.inputs[0]) if one else limits.MOST_VALUES // 8
     most = max(2, limits.MOST_VALUES // max(1, int(values)))
     rest = len(part) % batch_size
-    # A last batch of one example is tried, because batch norm cannot train on one.
+    # If an epoch's last batch has one example, a batch of one is tried, because batch norm cannot train on it.
     num = batch_size + rest if batch_size <= most else 1 if rest == 1 else most
     rows = np.arange(min(num, len(part)))
     if one:
-        odd = odd_example(one)  # it must come into the batch
+        odd = odd_example(one)  # replaces the last example, so that the batch has it
         return one.take(rows if odd is None or odd in rows else np.array([*rows[:-1], odd]))
     assert not isinstance(part, Arrays)
     try:
@@ -66,7 +69,7 @@ def batch_of(part: Part, name: str, batch_size: int) -> Arrays:
 
 
 def check_classes(task: Task, splits: Splits, outputs: Any) -> None:
-    """Checks that class numbers lie below the number of the model's outputs; on a GPU, CUDA would only say `assert`."""
+    """Checks that class numbers lie from 0 to the model's outputs - 1; on a GPU, CUDA would only report an `assert`."""
     import torch
 
     from tuner.training.sources import predicts_classes

@@ -1,4 +1,4 @@
-"""What the user's code may not do while it is tried: print, end the process or use the network."""
+"""Keeps the user's code from printing and ending the process during the check, and from the network in a dry run."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def silence() -> Iterator[list[warnings.WarningMessage]]:
-    """Drops what the user's functions print; their trials print it again.
+    """Context manager that drops what the user's functions print; the trials print it again.
 
-    Yields the list to which their warnings are added. `os._exit` raises SystemExit here; it would end the command
-    without a word.
+    Yields the list to which Python's warnings are added. `os._exit` raises SystemExit meanwhile, because it would
+    end the command without a message.
     """
     process, ends = os.getpid(), os._exit
 
     def leave(status: int) -> NoReturn:
-        if os.getpid() != process:  # a loader process that has been forked
+        if os.getpid() != process:  # a forked process, such as a DataLoader's
             ends(status)
         raise SystemExit(f"os._exit({status})")
 
@@ -41,7 +41,7 @@ def silence() -> Iterator[list[warnings.WarningMessage]]:
                 os._exit = ends
 
 
-WARNINGS = {  # a part of torch's warning -> the part of the task, and what to do
+WARNINGS = {  # words of a warning of torch -> the Task's function that causes it, and what to do
     "Using a target size": ("loss", "give targets the shape of the outputs; else the loss compares every pair of them"),
     "Implicit dimension choice": (
         "model",
@@ -51,7 +51,7 @@ WARNINGS = {  # a part of torch's warning -> the part of the task, and what to d
 
 
 def warn_of(heard: list[warnings.WarningMessage], task: Task) -> None:
-    """Logs torch's warnings of mistakes that give a wrong loss and no error, once each."""
+    """Logs the warnings listed in WARNINGS, once each: mistakes that give a wrong loss but no error."""
     for part, (name, advice) in WARNINGS.items():
         for each in heard:
             if part in str(each.message):
@@ -61,12 +61,12 @@ def warn_of(heard: list[warnings.WarningMessage], task: Task) -> None:
 
 
 class NoNetwork(OSError):
-    """A dry run does not use the network."""
+    """Raised if a dry run would connect to another machine."""
 
 
 @contextlib.contextmanager
 def no_network() -> Iterator[list[str]]:
-    """Refuses connections to other machines by Python's sockets; yields the list of the refused hosts."""
+    """Context manager that refuses connections of Python's sockets to other machines; yields the refused hosts."""
     hosts: list[str] = []
     local = ("localhost", "127.0.0.1", "::1", "", None)
     look_up, connect = socket.getaddrinfo, socket.socket.connect

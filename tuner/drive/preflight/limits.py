@@ -1,4 +1,4 @@
-"""How far the check goes, what it has tried so far, and what ends it."""
+"""The preflight check's limits on time and size, its progress, and the exceptions that end it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-BUDGET_S = 1.5  # after this time no further setting is tried, and a large model's first setting only in part
-# At most this many input values are tried at once: 10 MNIST images. With 85 CIFAR images, MobileNet at 112 pixels
+BUDGET_S = 1.5  # no further setting begins after these seconds; a large model's first setting is tried only in part
+# MOST_VALUES limits the input values of a tried batch: 10 MNIST images. With 85 CIFAR images, MobileNet at 112 pixels
 # takes 30 s.
 MOST_VALUES = 2**13
-# A model with more weights is tried with one setting, and its checkpoint without the tensors: 300 million weights take
-# 1.2 GB, and as much again for gradients, momentum and each copy.
+# A model with more than LARGE_MODEL weights is tried with one setting, and its checkpoint without the tensors: 300
+# million weights take 1.2 GB, and as much again for gradients, momentum and each copy.
 LARGE_MODEL = 20_000_000
-CHEAP_S = 1.0  # a part of the first setting that should take less is tried even if the time is up
-STEP_S = 5e-9  # seconds per weight of an optimizer's first step: Adam's takes 1.3 s for 270 million weights
-LARGEST_SCAN = 2**28  # bytes of a part's inputs that are searched for NaN, at 1 GB/s
+CHEAP_S = 1.0  # seconds; a step of a setting that should take less is tried even after BUDGET_S
+STEP_S = 5e-9  # estimate of an optimizer's first step, in seconds per weight: Adam takes 1.3 s for 270 million
+LARGEST_SCAN = 2**28  # bytes; a larger array is not searched for NaN, which takes 1 s per GB
 Config = dict[str, Any]
 
 
 @dataclass
 class Failed(Exception):
-    """A part of the task fails; `advice` says what is expected and what to do."""
+    """Raised if a part of the space or its data fails; `advice` says what is expected and what to do."""
 
     part: str
     problem: str
@@ -29,21 +29,21 @@ class Failed(Exception):
 
 
 class Late(Exception):
-    """The time is up; what remains of a setting that is not the first is not tried."""
+    """Raised in a setting after the first when the time is up; the remaining steps of that setting are not tried."""
 
 
 @dataclass
 class Tries:
-    """The settings that were tried, and what was left out to save time."""
+    """The check's progress: the settings that were tried, and what was left out to save time."""
 
     began: float = field(default_factory=time.perf_counter)
-    tried: Config = field(default_factory=dict)  # the last one
+    tried: Config = field(default_factory=dict)  # the config of the newest setting
     num: int = 0
-    losses: list[float] = field(default_factory=list)  # of the first batch of each setting, before any update
-    broken: bool = False  # whether any batch had a loss that is not finite
+    losses: list[float] = field(default_factory=list)  # loss of each setting's first batch, before any update
+    broken: bool = False  # whether any batch's loss was NaN or infinite
     left_out: list[str] = field(default_factory=list)
-    remaining: list[str] = field(default_factory=list)  # the values that the last setting and those after it try
-    forward: str = ""  # where the user's code defines the forward pass
+    remaining: list[str] = field(default_factory=list)  # the values that the newest and the later settings try
+    forward: str = ""  # file and line of the user's forward pass, for error texts
 
     @property
     def spent_s(self) -> float:
@@ -51,5 +51,5 @@ class Tries:
 
     @property
     def late(self) -> bool:
-        """Whether the time is up; a first setting is tried in any case."""
+        """Whether twice BUDGET_S seconds have passed; always False in the first setting, which is tried in any case."""
         return self.num > 1 and self.spent_s > 2 * BUDGET_S

@@ -1,4 +1,4 @@
-"""Checks the text of a function or script whose trials report by themselves."""
+"""Checks the source of a train function or script, whose own code must report each trial's metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tuner.spec.source import check_reports, never_reports
 
 
 def check_text(train: Any, metric: str) -> None:
-    """Raises RequestError if a script never reports, or if a script's or function's file reports in a wrong way."""
+    """Raises RequestError if a script never reports a metric, or if a function's file calls `report` without a dict."""
     if isinstance(train, Script):
         never_reports(train.path, {**train.sources(), **python_files(Path(train.path).parent)}, metric)
         return

@@ -1,4 +1,4 @@
-"""Checks that what the trials need can be sent to a worker process."""
+"""Checks that the functions and datasets of a space can be sent to a worker process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_parts(request: Request) -> None:
-    """Checks that the functions, and datasets that trials read, can be sent to a worker."""
+    """Raises Failed if a function of the space, or a dataset that is not Arrays, cannot be sent to a worker."""
     from ray import cloudpickle
 
     from tuner.engine import probe
@@ -43,7 +43,7 @@ def check_parts(request: Request) -> None:
 
 
 def sendable(name: str, value: Any, cloudpickle: Any) -> None:
-    """Raises a Failed that names the captured variable if a value cannot be sent to a worker."""
+    """Raises Failed if a function or dataset cannot be sent to a worker; names the captured variable at fault."""
     try:
         cloudpickle.CloudPickler(Nowhere(), protocol=5, buffer_callback=lambda buffer: None).dump(value)
         return
@@ -68,7 +68,7 @@ FILES = dict.fromkeys(("TextIOWrapper", "BufferedReader", "BufferedWriter", "Fil
 
 
 def variables_of(function: Any) -> Mapping[str, Any]:
-    """The variables of outer functions and of the module that a function uses, with their values."""
+    """Returns the variables of its module and of outer functions that a function uses, name -> value."""
     try:
         variables = inspect.getclosurevars(inspect.unwrap(function))
     except (TypeError, ValueError):
@@ -77,13 +77,13 @@ def variables_of(function: Any) -> Mapping[str, Any]:
 
 
 def path_of(failure: Any) -> tuple[str, ...]:
-    """The variable of a function and the attributes that lead to an object that cannot be sent."""
-    path = getattr(failure, "path", None) or ("", failure.name)  # Ray 2.59 knows only the last variable
+    """Returns the variable that a function uses, and the attributes that lead from it to what cannot be sent."""
+    path = getattr(failure, "path", None) or ("", failure.name)  # Ray 2.59 names only the last step
     return tuple(map(str, path[1:]))
 
 
 class Nowhere(io.RawIOBase):
-    """A file that forgets what is written: only whether it can be written matters."""
+    """A file that discards what is written: the check only needs to know whether an object can be pickled."""
 
     def writable(self) -> bool:
         return True

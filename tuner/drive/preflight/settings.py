@@ -1,4 +1,4 @@
-"""Which settings of a space are tried."""
+"""Chooses the settings of a space's parameters that the preflight check tries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tuner.spec.spaces import with_place
 
 
 def settings(space: Space, seed: int, tries: Tries) -> Iterator[Config]:
-    """Yields configs while there is time: the smallest values, then each parameter's largest or other values."""
+    """Yields the configs to try until BUDGET_S is over: all smallest values, then one parameter at a time changed."""
     from tuner.drive.sampling import seeded
 
     ends = {name: ends_of(domain) for name, domain in domains.leaves(space.encoded)}
@@ -31,9 +31,10 @@ def settings(space: Space, seed: int, tries: Tries) -> Iterator[Config]:
 
 
 def ends_of(domain: Any) -> list[Any]:
-    """The smallest and the largest value of a domain.
+    """Returns the values of a domain that are tried, usually the smallest and the largest one.
 
-    All values of a choice with a bool or a value that is no number; a random value of a normal; `sample_from` itself.
+    A choice that has a bool or a value that is no number is tried with all its values. A normal distribution is tried
+    with one random value. For `tune.sample_from`, the list has the domain itself, which `resolved` samples.
     """
     kind = domains.kind(domain)
     if kind in ("choice", "grid_search"):
@@ -48,13 +49,13 @@ def ends_of(domain: Any) -> list[Any]:
 
 
 def resolved(space: Space, flat: Mapping[str, Any]) -> Config:
-    """The config of flattened values; computes those of `tune.sample_from`."""
+    """Returns the nested config of flat values; calls the functions of `tune.sample_from`."""
     from ray.tune.search.variant_generator import generate_variants
 
     config = parameters.decode(space.declared, nested(flat))
     try:
         drawn: Config = next(spec["config"] for _, spec in generate_variants({"config": config}))
-    except Exception as error:  # of a function in tune.sample_from
+    except Exception as error:  # from the user's function in tune.sample_from
         raise Failed("a tune.sample_from of the params", f"raises {with_place(error)}") from error
     return drawn
 

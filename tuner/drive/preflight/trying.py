@@ -1,4 +1,4 @@
-"""Tries one setting: trains and evaluates it on about one batch, and saves and loads its state."""
+"""Tries one setting of the parameters: trains and evaluates on about one batch, and saves and loads the state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def try_setting(request: Request, task: Task, splits: Splits, tries: Tries) -> None:
-    """Trains and evaluates a setting on about one batch, saves and loads its state; raises a Failed for what fails."""
+    """Trains and evaluates with `tries.tried` on about one batch, saves and loads the state; raises Failed or Late."""
     from tuner.training.loop import Training, checked_batch_size
 
     experiment, config = request.experiment, tries.tried
@@ -63,16 +63,17 @@ def try_setting(request: Request, task: Task, splits: Splits, tries: Tries) -> N
 def try_in_parts(
     training: Training, small: Splits, num_examples: int, weights: int, outputs: list[Any], tries: Tries
 ) -> None:
-    """Does what `run_epoch` does on one small batch, but nothing that would take longer than the time that is left.
+    """Does what `run_epoch` does on one small batch, but leaves out long steps that would exceed BUDGET_S.
 
-    Forward pass, loss and metrics are tried in any case. In a setting that is not the first, raises Late.
+    The first setting always tries the forward pass, the loss and the metrics. A later setting raises Late instead of
+    leaving out a step.
     """
     import torch
 
     from tuner.training.batches import examples_of
 
     assert isinstance(small.train, Arrays) and isinstance(small.validation, Arrays)
-    # The last row is the one with NaN, if the data have any.
+    # Row -1 is tried first: `batch_of` puts an example with NaN into the last row, unless an earlier row has one.
     train, validation = (part.take(np.arange(-1, num_examples - 1)) for part in (small.train, small.validation))
     examples = examples_of(train, training.task, training.device)
     ((inputs, targets),) = examples.batches(torch.arange(len(train)), len(train), training.train_format)
@@ -102,7 +103,7 @@ def try_in_parts(
 
 
 def failed_step(error: BaseException, task: Task, config: Config, forward: str) -> Failed:
-    """What to say about an error of a training step that no function of the task raised, such as its backward pass."""
+    """Returns the Failed for an error that no function of the Task raised, such as an error of the backward pass."""
     text, advice = said(error), advice_on(error, config)
     if "does not require grad" in text:
         name, function = ("training_loss", task.training_loss) if task.training_loss else ("the loss", task.loss)
@@ -116,7 +117,7 @@ def failed_step(error: BaseException, task: Task, config: Config, forward: str) 
 
 
 def check_parameters(training: Training, task: Task) -> None:
-    """Checks that the optimizer trains at least one parameter of the model."""
+    """Raises Failed if the model has parameters and the optimizer trains none of them."""
     own = {id(parameter) for parameter in training.model.parameters()}
     given = [parameter for group in training.optimizer.param_groups for parameter in group["params"]]
     if own and not any(id(parameter) in own for parameter in given):
@@ -126,7 +127,7 @@ def check_parameters(training: Training, task: Task) -> None:
 
 
 def check_losses(tries: Tries, splits: Splits, task: Task) -> None:
-    """Checks that at least one tried setting has a finite loss before its first update, with NaN in the data or not."""
+    """Raises Failed if a loss was NaN or infinite, and the train data has such values or no first loss was finite."""
     row, place = odd_example(splits.train), place_of(task.training_loss or task.loss)
     if not (tries.losses and tries.broken) or (row is None and any(map(math.isfinite, tries.losses))):
         return
@@ -138,7 +139,7 @@ def check_losses(tries: Tries, splits: Splits, task: Task) -> None:
 
 
 def check_state(training: Training, large: bool, tries: Tries) -> None:
-    """Saves and loads the training's state as a checkpoint does; without its tensors if the model is large."""
+    """Saves and loads the training's state as a checkpoint does; a large model's tensors are left out."""
     import torch
     from torch.utils import _pytree
 

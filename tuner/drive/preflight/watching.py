@@ -1,4 +1,4 @@
-"""Watches the functions of a task and the model's forward pass: names those that fail or return a wrong value."""
+"""Wraps the functions of a Task and the model's forward pass, to name those that fail or return a wrong value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def watched_task(task: Task, config: Config, tries: Tries) -> Task:
-    """The task with functions that raise a Failed with their name, and that check what they return."""
+    """Returns the Task with wrapped functions: one that fails or returns a wrong value raises Failed with its name."""
     import torch
     from torch import nn
 
@@ -48,7 +48,7 @@ def watched_task(task: Task, config: Config, tries: Tries) -> Task:
         return call
 
     def got(arguments: tuple[Any, ...], with_places: bool) -> str:
-        """What a function got, and where it comes from if the function is not the user's own."""
+        """Describes the tensors that a function got; `with_places` adds where the user's model and data are defined."""
         if not any(isinstance(each, torch.Tensor) for each in arguments):
             return ""
         if len(arguments) == 1:
@@ -98,7 +98,7 @@ def watched_task(task: Task, config: Config, tries: Tries) -> Task:
 
 
 def number(value: Any) -> bool:
-    """Whether a metric's value can be reported."""
+    """Whether a metric's value can be converted to a float, as reports need."""
     try:
         float(value)
         return True
@@ -107,7 +107,7 @@ def number(value: Any) -> bool:
 
 
 def watch_model(training: Training, task: Task, of_one: str, outputs: list[Any], tries: Tries) -> None:
-    """Makes the forward pass raise a Failed with its name and inputs; `outputs` then holds its last outputs."""
+    """Makes the forward pass raise a Failed that describes its inputs, and store its last outputs in `outputs`."""
     forward = training.model.forward
     tries.forward = place_of(forward)
 

@@ -1,1 +1,1 @@
-"""Who may use the service, how much of it one client may use, and the service's own files."""
+"""Decides who may use the service and how much of it one client may use; keeps the service's own files."""

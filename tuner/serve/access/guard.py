@@ -2,8 +2,8 @@
 
 A foreign web page can send requests to loopback through its visitor's browser. It cannot read the responses, because
 the service sends no CORS header. By DNS rebinding (its own name resolved to 127.0.0.1) it could, but then the Host
-header has its name, and the guard refuses that. If it sends a request that changes something, the guard refuses the
-Origin header. Such a request also lacks the session's cookie, which browsers send only from pages of this host.
+header has its name, and the guard refuses the request. If it sends a request that changes something, the guard refuses
+that for its Origin header. It also lacks the session's cookie, which browsers send only from pages of this host.
 
 Cookies ignore ports: the browser sends the cookie to every other service on this host too. The cookie alone therefore
 only allows reading. Requests that change something also need the session's key. The page keeps the key in the browser's
@@ -36,7 +36,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 READS = ("GET", "HEAD")
-PUBLIC = ("/signin", "/page.css", "/control.css")  # needed before there is a session; they contain no data
+PUBLIC = ("/signin", "/page.css", "/control.css")  # paths that anybody may read to sign in; they contain no data
 NO_TOKEN = (
     "sign in at /signin, or send 'Authorization: Bearer TOKEN'; the token is TUNER_TOKEN, or in the file that "
     "tuner.serve named when it was started"
@@ -53,7 +53,7 @@ def is_loopback(host: str) -> bool:
 
 
 def require_token(host: str, token: str) -> None:
-    """Raises RequestError if other machines can reach the service and there is no token."""
+    """Raises RequestError if other machines can reach a service at `host` and `token` is empty."""
     if not (token or is_loopback(host)):
         raise RequestError(
             f"--host {host} is open to other machines and there is no token: set TUNER_TOKEN to a secret of "
@@ -91,7 +91,7 @@ class Guard:
             await (answer or self._app)(scope, receive, send_guarded)
 
     def _foreign(self, scope: Scope) -> Response | None:
-        """Refuses requests of foreign pages, by the Host, Origin and Sec-Fetch-Site headers; None if allowed."""
+        """Returns a 403 for requests of foreign pages, by Host, Origin and Sec-Fetch-Site headers; None for others."""
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or (self._loopback and not is_loopback(_without_port(hosts[0]))):
             what = "open this page as http://127.0.0.1 or localhost" if self._loopback else "send one"
@@ -105,7 +105,7 @@ class Guard:
         return None
 
     def _signed_in(self, scope: Scope) -> Response | None:
-        """Handles `GET /signin`: with a code it is the link printed at the start. None for every other request."""
+        """Handles `GET /signin`: shows the form, or signs in by the printed link's code; None for other requests."""
         if scope["path"] != "/signin" or scope["method"] != "GET":
             return None
         codes = parse_qs(scope["query_string"].decode("latin-1")).get("code", [])
@@ -119,7 +119,7 @@ class Guard:
         return welcome(self._keys, secure=scope["scheme"] == "https")
 
     def _without_key(self, scope: Scope) -> Response | None:
-        """Refuses a request without the token or the session that it needs; notes in its state whether it may act."""
+        """Returns a 401 for requests without the token or session they need, else None; sets `state.signed_in`."""
         reads = scope["method"] in READS
         public, asked = scope["path"] in PUBLIC or (self._loopback and reads), HTTPConnection(scope)
         try:
@@ -127,7 +127,7 @@ class Guard:
         except Wait:
             if not public:
                 raise
-            by_token = by_cookie = False  # reading needs no token here, and a program may send an outdated one
+            by_token = by_cookie = False  # this request needs no token; a program may send an outdated one
         sent, key = asked.headers.get(KEY, ""), self._keys.key_of(asked.state.session)
         acts = by_cookie and hmac.compare_digest(sent.encode("latin-1"), key.encode())
         asked.state.signed_in = by_token or acts
@@ -139,13 +139,13 @@ class Guard:
 
 
 def welcome(keys: Keys, secure: bool) -> Response:
-    """Opens a session and returns a page that sets its cookie and forwards the browser to the dashboard with its key.
+    """Opens a session; returns a page that sets the session's cookie and opens the dashboard with the session's key.
 
     A redirect would not work: if the sign-in link was opened from another site, such as a chat, the browser would not
     send the SameSite=Strict cookie with the redirected request.
     """
     session = keys.open_session()
-    page = f"/#key={keys.key_of(session)}"  # browsers never send the fragment; the page moves it to its storage
+    page = f"/#key={keys.key_of(session)}"  # browsers never send what follows #; service.js stores the key
     answer = HTMLResponse(
         _page(f'<meta http-equiv="refresh" content="0;url={page}"><p>Signed in. <a href="{page}">Continue</a></p>')
     )
@@ -154,7 +154,7 @@ def welcome(keys: Keys, secure: bool) -> Response:
 
 
 def signin_page(problem: str = "", status: int = 200, more: Mapping[str, str] | None = None) -> Response:
-    """Returns the sign-in page, a form for the token without a script.
+    """Returns the sign-in page: a form for the token. The page needs no script.
 
     Args:
         problem: a text shown above the form. It is not escaped, so it must never contain text from a request.
@@ -167,7 +167,7 @@ def signin_page(problem: str = "", status: int = 200, more: Mapping[str, str] | 
         "content of the file that the service named when it started.</p>"
     )
     policy = HEADERS["Content-Security-Policy"].replace("form-action 'none'", "form-action 'self'")
-    # With the policy no-referrer, a browser sends a form with `Origin: null`, even to its own site.
+    # With the policy no-referrer, a browser sends a form with `Origin: null`, even to its own site: `Guard` refuses it.
     headers = {"Content-Security-Policy": policy, "Referrer-Policy": "same-origin"}
     headers |= {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     return HTMLResponse(_page(form), status, headers | dict(more or {}))

@@ -1,4 +1,4 @@
-"""The credentials: the token, the sign-in code and the browser sessions, and how often a client may try wrong ones."""
+"""Checks the credentials (token, sign-in code, browser sessions) and limits how often clients may try wrong ones."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ WINDOW_S = 60.0
 MOST = 10  # wrong tries of one client within WINDOW_S
 MOST_IN_ALL = 100  # wrong tries of all clients together within WINDOW_S
 SESSION_S = 12 * 3600
-MOST_SESSIONS = 1000  # a further session ends the oldest one
+MOST_SESSIONS = 1000  # open browser sessions; a further one ends the oldest one
 
 
 class Wait(Exception):
-    """Raised for a wrong token or sign-in code after too many wrong ones; the next try should wait `seconds`."""
+    """Raised for a wrong token or sign-in code after too many wrong ones; tells the client to wait `seconds`."""
 
     def __init__(self, seconds: int) -> None:
         super().__init__(f"too many wrong tries; wait {seconds} s")
@@ -30,7 +30,7 @@ class Wait(Exception):
 
 
 class Tries:
-    """Counts the wrong tries of the last WINDOW_S.
+    """Counts the wrong tries of a secret in the last WINDOW_S seconds.
 
     The right secret is never refused, so one client's wrong tries lock no other client out. The secret's length, not
     this limit, protects it from being guessed.
@@ -55,7 +55,7 @@ class Tries:
         return False
 
     def _wait_s(self, client: str) -> int:
-        """Returns the whole seconds until a wrong try of this client gets no Wait; 0 if it gets none now."""
+        """Returns the whole seconds after which a wrong try of this client raises no Wait; 0 if it raises none now."""
         now = self._clock()
         while self._wrong and self._wrong[0][0] <= now - WINDOW_S:
             self._wrong.popleft()
@@ -84,9 +84,9 @@ class Keys:
     def __init__(self, token: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._token, self._clock = token.encode(), clock
         self._tries = Tries(clock)
-        self._code_tries = Tries(clock)  # counted separately, because a link on a foreign page may send wrong codes
+        self._code_tries = Tries(clock)  # apart from tokens: a link on a foreign page may send wrong codes
         self._sealing = secrets.token_bytes(32)  # HMAC key: derives a session's key from its secret
-        self._sessions: dict[bytes, float] = {}  # the hash of a session's secret -> when it ends
+        self._sessions: dict[bytes, float] = {}  # the hash of a session's secret -> when it ends, by `clock`
         # Browsers store cookies by host, not by port, so each service on a machine needs its own cookie name.
         self.cookie = f"tuner_{secrets.token_hex(6)}"
         self.code = secrets.token_urlsafe(24)
@@ -116,7 +116,7 @@ class Keys:
     def open_session(self) -> str:
         """Opens a session and returns its secret for a cookie.
 
-        The session ends after SESSION_S, after MOST_SESSIONS newer ones, with the service, or when its user signs out.
+        The session ends after SESSION_S, after MOST_SESSIONS newer ones, when the service ends, or at sign-out.
         """
         secret, now = secrets.token_urlsafe(32), self._clock()
         going_on = [(key, ends) for key, ends in self._sessions.items() if ends > now]
@@ -128,7 +128,7 @@ class Keys:
         return hmac.new(self._sealing, secret.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
     def end_session(self, secret: str) -> None:
-        """Ends the session with that secret."""
+        """Ends the browser session with that secret; does nothing if there is none."""
         self._sessions.pop(_hashed(secret), None)
 
     def take_cookie(self, scope: Scope) -> str:
@@ -150,17 +150,17 @@ class Keys:
         """Checks whether a request has the right token, and whether it has the secret of an open session.
 
         Raises:
-            Wait: as `is_token`.
+            Wait: the token is wrong, and too many wrong ones were tried in the minute before.
         """
         kind, _, bearer = asked.headers.get("authorization", "").partition(" ")
-        # Starlette decodes headers as latin-1, but the token may contain other characters.
+        # Starlette decodes headers as latin-1, but the token may contain other characters, so its bytes are compared.
         by_token = kind.lower() == "bearer" and self.is_token(bearer.strip().encode("latin-1"), client_of(asked))
         ends = self._sessions.get(_hashed(secret), 0.0)
         return by_token, self._clock() < ends
 
 
 def client_of(asked: HTTPConnection) -> str:
-    """Returns the address that a request comes from; headers count only if the user trusts a proxy (`tuner.serve`)."""
+    """Returns the client's address; X-Forwarded-For counts only if the user trusts a proxy (`tuner.serve.__main__`)."""
     return asked.client.host if asked.client else ""
 
 

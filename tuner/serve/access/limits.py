@@ -21,24 +21,24 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from tuner.serve.access.guard import READS
 from tuner.serve.answers import refusal
 
-MOST_BYTES = 16 << 10  # of a request body; a search's options take 1 kB
-BODY_S = 10.0  # for the whole body
-READER_S = 30.0  # a client that reads nothing of its response for this time is disconnected
-# The kernel's send buffer for one connection. The default of 4 MB hides a client that does not read: 400 such clients
-# were detected after 7 s, with this size after 2 s. It still sends 5 MB/s to a client 100 ms away.
+MOST_BYTES = 16 << 10  # bytes of a request body; a search's options take 1 kB
+BODY_S = 10.0  # seconds in which the whole body must arrive
+READER_S = 30.0  # seconds; a client that reads nothing of its response for this time is disconnected
+# SEND_BYTES is the kernel's send buffer for one connection. The default of 4 MB hides clients that do not read: 400 of
+# them were detected after 7 s, with 256 kB after 2 s. With it, a client 100 ms away still gets 5 MB/s.
 SEND_BYTES = 256 << 10
-# At shutdown, a connection whose client reads nothing for this time is closed. Otherwise it would delay the end of the
-# service by GRACE_S (3 s).
+# At shutdown, a connection whose client reads nothing for ENDS_S seconds is closed. Otherwise it would delay the end of
+# the service by GRACE_S (3 s).
 ENDS_S = 0.5
-HEAD_BYTES = 64 << 10  # the largest request line and headers together
-# Chunks of one body. uvicorn parses all 256 kB that it has read before it serves another client. A chunk takes 40 us,
-# and 600 kB in chunks of one byte took 5 s. A normal body of 16 kB has one or two chunks.
+HEAD_BYTES = 64 << 10  # bytes of a request line and its headers together
+# MOST_PARTS limits the chunks of a body. uvicorn parses all 256 kB that it has read before it serves another client. A
+# chunk takes 40 us, and 600 kB in chunks of one byte took 5 s. A normal body of 16 kB has one or two chunks.
 MOST_PARTS = 500
-CLOSED, UNASKED, IDLE, UNREAD, OWED = range(5)  # a connection's state; a lower one is closed first (`_claim`)
+CLOSED, UNASKED, IDLE, UNREAD, OWED = range(5)  # states of connections; the lowest are closed first (`_claim`)
 
 
 class Bounds:
-    """Middleware that reads a writing request's whole body before the app runs, and drops clients that do not read."""
+    """Middleware that reads the body of a POST request before the app runs, and drops clients that read no response."""
 
     def __init__(self, app: ASGIApp, body_s: float = BODY_S, reader_s: float = READER_S) -> None:
         self._app, self._body_s, self._reader_s = app, body_s, reader_s
@@ -76,7 +76,7 @@ class Bounds:
 
 
 async def _whole_body(receive: Receive) -> bytes | None:
-    """Reads the whole body; returns None if it is too long or the client disconnected."""
+    """Reads the whole body; returns None if it exceeds MOST_BYTES or the client disconnected."""
     body = b""
     while len(body) <= MOST_BYTES:
         message = await receive()
@@ -134,16 +134,16 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             self.conn.receive_data(data)
-            self.handle_events()  # stops the timer once a request head is complete
-        except h11.LocalProtocolError:  # bytes after a refused body are not HTTP, and the refusal is already sent
+            self.handle_events()  # uvicorn stops the timer of the head once it is complete
+        except h11.LocalProtocolError:  # the rest of a refused body is not HTTP, and the refusal is already sent
             self.transport.abort()
 
     def handle_events(self) -> None:
         """Makes room for a request if all connections are in use; if that fails, uvicorn answers it with 503.
 
-        A `limit_concurrency` of 0 makes uvicorn refuse every request. uvicorn's own rule also counts tasks, and the
-        task of a connection that was just closed runs on for a moment. The request for which the connection was closed
-        would then be refused.
+        uvicorn's own limit also counts tasks, and the task of a connection that was just closed runs on for a moment.
+        The request for which it was closed would be refused. So uvicorn gets no limit if there is room, and otherwise a
+        `limit_concurrency` of 0, which makes it refuse the request.
         """
         if not self._has_room():
             self._make_room()
@@ -151,7 +151,7 @@ class Connection(H11Protocol):
         super().handle_events()
 
     def send_400_response(self, msg: str) -> None:
-        """Sends status 400 in place of the app's response, which would now fail with a traceback."""
+        """Sends status 400 for wrong HTTP, and drops the app's response, which would now fail with a traceback."""
         if self.cycle is not None:
             self.cycle.disconnected = True
         super().send_400_response(msg)
@@ -159,7 +159,8 @@ class Connection(H11Protocol):
     def shutdown(self) -> None:
         """Closes the connection at shutdown.
 
-        It closes at once if its client does not read a response, else after the response, or once unread for ENDS_S.
+        It closes at once if its client has stopped reading. Otherwise it closes after the response, or as soon as the
+        client reads nothing for ENDS_S.
         """
         self.reader_s = ENDS_S
         if self._stalled is not None:
@@ -204,8 +205,8 @@ class Connection(H11Protocol):
     def _claim(self) -> tuple[int, float]:
         """Returns the sort key by which connections are closed; the oldest of the lowest state is closed first.
 
-        The states in order: already closing, no complete request yet, idle, with a response that the client does not
-        read, and waiting for its response.
+        The states in order: the connection is closing; it has no complete request yet; it is idle; its client does not
+        read a response; its client waits for a response.
         """
         asks = self.cycle is not None and not self.cycle.response_complete
         if self.transport.is_closing():
@@ -221,7 +222,7 @@ class Connection(H11Protocol):
         self._stalled = self.loop.call_later(self.reader_s, self._give_up, left)
 
     def _give_up(self, left: int) -> None:
-        """Aborts the connection if its client has read nothing since the last check.
+        """Aborts the connection if its client has read nothing since the last check; otherwise checks again later.
 
         It aborts, because a normal close would wait for the client to read.
         """

@@ -23,7 +23,7 @@ BASE = "TUNER_STATE"  # environment variable: a folder to use in place of the us
 
 
 def state_folder(results: Path) -> Path:
-    """Creates and checks the folder for the service's files about these results: token, queue, cluster.
+    """Creates, checks and returns the folder of the service's own files for `results`: token, queue and cluster.
 
     The service trusts the files in this folder, so only this user may have access to it. It trusts no file under
     `results`.
@@ -59,7 +59,7 @@ def _elsewhere() -> str:
 
 
 def lock_state(state: Path) -> int:
-    """Locks the state folder, because two services would start each search twice; closing the file unlocks it.
+    """Locks the state folder, so that no two services start the same search; closing the returned file unlocks it.
 
     Raises:
         RequestError: another service has the lock, or the lock file cannot be opened.
@@ -84,12 +84,12 @@ def child_environment() -> dict[str, str]:
 
 
 def keep_secret(path: Path, new: str) -> Path:
-    """Returns the file with a secret; creates it with the text `new` if it does not exist.
+    """Returns the path of a file with a secret; creates the file with the text `new` if it does not exist.
 
     No file remains if it cannot be written completely.
 
     Raises:
-        RequestError: the file cannot be created, is a link, belongs to or is readable by other users, or is incomplete.
+        RequestError: the file cannot be created, is a link, belongs to another user, is open to others, or incomplete.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -97,7 +97,9 @@ def keep_secret(path: Path, new: str) -> Path:
     except FileExistsError:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077 or status.st_uid != os.getuid():
-            raise RequestError(f"{path} can be read by others; delete it, and tuner.serve generates another") from None
+            raise RequestError(
+                f"{path} is no plain file or can be read by others; delete it, and tuner.serve generates another"
+            ) from None
         if status.st_size < LEAST_CHARS:
             raise RequestError(
                 f"{path} contains no complete token; delete it, and tuner.serve generates another"
@@ -134,11 +136,11 @@ def token_from_environment() -> str:
 
 
 def long_enough(token: str) -> str:
-    """Returns the token unchanged, also an empty one; raises RequestError if another is shorter than LEAST_CHARS."""
+    """Returns the token unchanged; raises RequestError if it is shorter than LEAST_CHARS but not empty."""
     if token and len(token.strip()) < LEAST_CHARS:
         raise RequestError(
-            f"{TOKEN} has {len(token.strip())} characters, give {LEAST_CHARS} or more (openssl rand -hex 16 prints as "
-            "many), or leave it out"
+            f"the token in {TOKEN_FILE} or {TOKEN} has {len(token.strip())} characters, give {LEAST_CHARS} or more "
+            "(openssl rand -hex 16 prints as many), or leave it out"
         )
     return token
 
@@ -149,7 +151,7 @@ def kept_token(state: Path) -> tuple[Path, str]:
     The token is generated once and kept.
 
     Raises:
-        RequestError: as `keep_secret`.
+        RequestError: the file cannot be created, or `keep_secret` refuses it.
     """
     path = keep_secret(state / "token", secrets.token_urlsafe(32))
     return path, path.read_text()

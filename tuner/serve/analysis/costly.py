@@ -26,16 +26,16 @@ from starlette.responses import Response
 from tuner.serve.access.state import child_environment
 from tuner.serve.answers import BoundedResponse, later, refusal
 
-MOST_S = 30.0  # for one request; a replay of 10,000 trials takes 3 s
+MOST_S = 30.0  # seconds for one request; a replay of 10,000 trials takes 3 s
 MOST_MEMORY = 2 << 30  # bytes of address space; 10,000 trials take 300 MB
-MOST_ANSWER = 64 << 20  # bytes
-MOST_WAITING = 8  # requests, including the one that is being computed
-LOOK_S = 0.1  # between two checks whether the client still waits
-ALONE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # each thread's stack counts against MOST_MEMORY
+MOST_ANSWER = 64 << 20  # bytes of one response
+MOST_WAITING = 8  # queued requests, including the one that is being computed
+LOOK_S = 0.1  # seconds between two checks whether the client still waits
+ALONE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # one thread: each stack counts in MOST_MEMORY
 
 
 class Ended(Exception):
-    """There is no response from the child process; the text says why."""
+    """Raised if there is no response from the child process; the text says why."""
 
 
 class Costly:
@@ -61,7 +61,8 @@ class Costly:
     ) -> Response:
         """Computes a response in the child process.
 
-        The status is 503 if the request exceeds a limit, if MOST_WAITING requests wait, at shutdown, or after a crash.
+        The status is 503 if the request takes too much time or memory or its response is too long, if MOST_WAITING
+        requests wait, at shutdown, or after a crash.
         """
         with self._lock:
             if self._waiting >= MOST_WAITING:
@@ -77,12 +78,12 @@ class Costly:
         except Ended as error:
             return refusal(503, str(error))
         finally:
-            gone.set()  # also if this task is cancelled, which happens at shutdown
+            gone.set()  # ends the work in the thread, also if this task is cancelled at shutdown
             watch.cancel()
         return BoundedResponse(content, status)
 
     def close(self) -> None:
-        """Kills the process; requests that wait for it get an error."""
+        """Kills the process; the request that it computes gets status 503."""
         _end(self._processes)
 
     def _done(self, _: Any) -> None:
@@ -140,7 +141,7 @@ class Costly:
         _end(self._processes)
         env = child_environment() | ALONE
         command = [sys.executable, "-m", "tuner.serve.analysis.questions", *self._bounds]
-        # A new session, so that Ctrl-C reaches only the service. The process exits when the service closes its stdin.
+        # The process gets its own session, so that Ctrl-C reaches only the service. It exits when its stdin is closed.
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, start_new_session=True, bufsize=0
         )
@@ -149,7 +150,7 @@ class Costly:
 
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Kills the process, waits for it, and removes it from the list."""
+    """Kills the child process in the list, waits for its end, and removes it; does nothing if the list is empty."""
     while processes:
         process = processes.pop()
         process.kill()

@@ -1,4 +1,4 @@
-"""Read-only routes for analysing one experiment: what if, one trial, contour, importance, and the audit."""
+"""Read-only routes that analyse one experiment: what-if (a replay), one trial, contour, importance, and the audit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Parameter = Annotated[str, Query(max_length=500, description="a parameter that d
 
 @dataclass(frozen=True)
 class AuditAnswer:
-    """The audit's `result` so far (None before the first), and the shell `command` to begin or continue it, if any."""
+    """The audit's `result` so far (None before an audit), and the shell `command` to begin or continue it, if any."""
 
     result: AuditResult | None
     command: str
@@ -43,7 +43,7 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
     async def worked_out(request: Request, name: str, question: str, **choices: Any) -> Response:
         """Computes an expensive response in the child process.
 
-        An experiment without a folder has an empty record, so the service itself computes its response.
+        A queued experiment without a folder has an empty record, so the service itself computes its response.
         """
         try:
             folder = await asyncio.to_thread(desk.reader.folder, name)
@@ -62,23 +62,23 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
         ] = 2,
         brackets: Annotated[int, Query(ge=1, le=MOST_BRACKETS, description="how many brackets asha has")] = 1,
     ) -> Response:
-        """Replays the recorded curves under other rules: where trials would stop, epochs saved, winner lost or not."""
+        """Replays the recorded curves under other rules: where trials stop, epochs saved, and if the winner is lost."""
         choices = {"scheduler": scheduler, "grace_period": grace_period, "reduction_factor": reduction_factor}
         return await worked_out(request, name, "what-if", **choices, brackets=brackets)
 
     @app.get("/api/experiments/{name}/contour", responses={200: {"model": FigureAnswer}})
     async def contour(request: Request, name: str, x: Parameter, y: Parameter, values: Values = "") -> Response:
-        """The metric over two parameters, smoothed between the trials."""
+        """Draws the metric over two parameters, smoothed between the trials."""
         return await worked_out(request, name, "contour", x=x, y=y, values=values)
 
     @app.get("/api/experiments/{name}/importance", responses={200: {"model": FigureAnswer}})
     async def importance(request: Request, name: str, values: Values = "") -> Response:
-        """How much each parameter matters, with its uncertainty; needs the extra `importance`."""
+        """Draws how much each parameter matters, with its uncertainty; the service needs the extra `importance`."""
         return await worked_out(request, name, "importance", values=values)
 
     @app.get("/api/experiments/{name}/trials/{trial}", responses={200: {"model": OneTrial}})
     def trial_route(name: str, trial: Annotated[str, Path(max_length=200)]) -> Response:
-        """One trial: its row, decisions, metrics, the end of its output, and the command that trains it again."""
+        """Returns one trial: its row, decisions, metrics, the end of its output, and the command that retrains it."""
 
         def work(record: ExperimentRecord) -> OneTrial:
             details = one_trial(record, trial)
@@ -90,7 +90,7 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/api/experiments/{name}/audit", responses={200: {"model": AuditAnswer}})
     def audit(name: str) -> Response:
-        """How many of a sample of pruned trials would have beaten the winner, as far as it has been measured."""
+        """Returns how many of a sample of pruned trials would have beaten the winner, as far as tuner.audit knows."""
 
         def work(record: ExperimentRecord) -> AuditAnswer:
             return AuditAnswer(result_of(record), audit_command(record))

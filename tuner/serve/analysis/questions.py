@@ -30,7 +30,7 @@ from tuner.views.importance import draw_importance, importance_of
 from tuner.views.whatif import WhatIf, what_if
 from tuner.views.whatif_figure import cuts_of, draw_whatif
 
-MOST_FATES = 20_000  # trials whose outcomes are listed one by one: 3 MB
+MOST_FATES = 20_000  # trials whose outcomes a replay lists one by one: 3 MB
 MOST_FOLLOWED = 2  # experiments whose records stay in memory; a page requests only one
 
 
@@ -68,7 +68,7 @@ def smoothed(record: ExperimentRecord, x: str, y: str, values: str = "") -> Figu
     return FigureAnswer(draw_contour(contour_of(record, x, y, values), experiment.metric, experiment.mode))
 
 
-# A cache: the forests take seconds, and a page requests the figure again.
+# The cache of importance figures: their forests take seconds, and a page requests the figure again.
 _forests: WeakKeyDictionary[Standing, dict[str, FigureAnswer]] = WeakKeyDictionary()
 
 
@@ -115,7 +115,7 @@ class Answers:
         while len(self._followed) > MOST_FOLLOWED:
             self._records.pop(self._followed.popitem(last=False)[0], None)
         record, before = followed.load(), self._records.get(folder)
-        # Unchanged trials are the same objects in both records, so the comparison is fast.
+        # The two records share the objects of unchanged trials, so the comparison is fast.
         self._records[folder] = before if before == record else record
         return self._records[folder]
 
@@ -152,7 +152,7 @@ def main(argv: list[str]) -> int:
     most_s, most_memory, most_journal = float(argv[0]), int(argv[1]), int(argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (most_memory, most_memory))
     responses = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a library's prints go to stderr, so that they do not mix with responses
+    os.dup2(2, 1)  # what libraries print goes to stderr, so that it does not mix with responses
     return answer_requests(sys.stdin.buffer, responses, Answers(most_journal), most_s, most_memory)
 
 

@@ -1,1 +1,1 @@
-"""The searches that the service runs: requested, checked, queued, and run as Ray jobs."""
+"""Checks and queues the searches that the service is asked to run, and runs them as Ray jobs."""

@@ -4,8 +4,8 @@ The cluster outlives the service while a search runs there. The next service fin
 which names the process id of its head. Before the service ends that process, it checks by `/proc` that the process is
 the head which a service started.
 
-Child processes with a Ray each would not do as well, because their searches would not share the machine. When a search
-of higher priority started beside another on 2 CPUs, the cluster ran 2 trials at once, and two child processes ran 4.
+A child process with its own Ray for each search would be worse, because the searches would not share the machine. When
+a search of higher priority started beside another on 2 CPUs, the cluster ran 2 trials at once, two child processes 4.
 Child processes would save 7 of 15 s before the first trial, none on a cluster that already runs, and 0.8 GB of memory
 until the idle cluster ends. `--address` needs Ray's jobs anyway, so both ways would have to be kept.
 """
@@ -34,9 +34,9 @@ from tuner.errors import RequestError
 from tuner.record.files import bytes_in, write_atomically
 from tuner.serve.access.state import child_environment, keep_secret
 
-START_S = 120.0  # a cold start takes 8 to 20 s on two busy cores
-END_S = 40.0  # Ray drains its node for up to 30 s
-PREFIX = "tuner-"  # of the name of a cluster's temporary folder
+START_S = 120.0  # seconds; a cold start takes 8 to 20 s on two busy cores
+END_S = 40.0  # seconds; Ray drains its node for up to 30 s
+PREFIX = "tuner-"  # begins the name of a cluster's temporary folder
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Cluster:
     pid: int
     born: str
     port: int
-    folder: str  # Ray's temporary files, deleted when the cluster ends
+    folder: str  # path of the folder of Ray's temporary files, deleted when the cluster ends
     token: str  # path of the file with the token
 
     @property
@@ -100,7 +100,7 @@ def start(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
         RequestError: Ray ended, or did not accept jobs within START_S.
     """
     token = keep_secret(state / "ray_token", secrets.token_hex(32))
-    folder = tempfile.mkdtemp(prefix=PREFIX)  # short, because the path of a Unix socket has at most 107 characters
+    folder = tempfile.mkdtemp(prefix=PREFIX)  # a short path, because that of a Unix socket has at most 107 characters
     port, client, agent = _free_ports(3)
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"]
     command += ["--port=0", "--node-ip-address=127.0.0.1"]
@@ -112,8 +112,8 @@ def start(state: Path, num_cpus: float, num_gpus: float) -> Cluster:
     for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):  # these name another cluster; Ray prefers RAY_AUTH_TOKEN to the file
         env.pop(name, None)
     env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-    # With 0, Ray uses 127.0.0.1 as the node's address and binds every port there. Without it `ray start` listens on all
-    # interfaces, whatever --node-ip-address says.
+    # With this variable, Ray uses 127.0.0.1 as the node's address and binds every port there. Without it, `ray start`
+    # listens on all interfaces, whatever --node-ip-address says.
     env |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     with open(state / "cluster.log", "wb") as log:
         # The cluster runs in its own session: Ctrl-C in the service's terminal ends neither it nor the searches in it.

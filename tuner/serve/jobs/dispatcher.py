@@ -12,9 +12,9 @@ from tuner.errors import RequestError
 from tuner.serve.jobs.queue import ACTIVE, Queue, Search, TooLarge, startable
 from tuner.serve.jobs.ray_jobs import Jobs, JobState
 
-PAUSE_S = 1.0  # between two checks of the jobs that run or wait
-AFTER_ERROR_S = 3.0  # before the retry after an error, such as a cluster that does not answer
-IDLE_S = 300.0  # without a search, until the service ends its own Ray cluster, which uses 0.8 GB
+PAUSE_S = 1.0  # seconds between two checks of the jobs that run or wait
+AFTER_ERROR_S = 3.0  # seconds before the retry after an error, such as a cluster that does not answer
+IDLE_S = 300.0  # seconds without a search, after which the service ends its own Ray cluster, which uses 0.8 GB
 
 
 class Dispatcher:
@@ -71,12 +71,12 @@ class Dispatcher:
                 busy = time.monotonic()
             elif time.monotonic() - busy > IDLE_S:
                 self._jobs.close()
-                busy = float("inf")  # close once, until there is work again
+                busy = float("inf")  # the cluster is closed only once, until there is a search again
             self._wake.wait(PAUSE_S * 10 if pause_s is None else pause_s)
             self._wake.clear()
 
     def step(self) -> bool:
-        """Checks the jobs once: records which ended, stops and starts searches; returns whether any runs or waits."""
+        """Records which jobs have ended, stops and starts searches; returns whether any search still runs or waits."""
         with self._queue.lock:
             active = self._queue.phase(*ACTIVE)
         for search in active:
@@ -105,7 +105,7 @@ class Dispatcher:
                 after = replace(now, phase="queued", job="")
             elif ended.state == "lost":
                 after = replace(now, phase="failed", message="the cluster that it ran on is gone; resume it")
-            elif ended.exit_code in (0, 1):  # of tuner.run: done, or no trial with a finite metric
+            elif ended.exit_code in (0, 1):  # tuner.run's 0 = done, 1 = no trial with a finite metric
                 after = replace(now, phase="done", message="")
             else:
                 message = ended.last_line.removeprefix("tuner: error: ") or f"ended with exit code {ended.exit_code}"

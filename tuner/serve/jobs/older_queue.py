@@ -23,7 +23,7 @@ from tuner.spec.experiment import Experiment
 
 FOLDER = ".service"
 HEAD = b"tuner.serve.head"  # the module with which an older version of the service ran the head of its Ray cluster
-MOST_BYTES = 64 << 10  # of a file; the service wrote 3 kB
+MOST_BYTES = 64 << 10  # bytes of a file of the older queue; the older service wrote 3 kB
 MOST_FILES = 1000
 MESSAGE = "waited in the queue of an older tuner.serve; start it again"
 WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, RequestError)

@@ -60,7 +60,7 @@ class Search:
 
     @property
     def experiment(self) -> Experiment:
-        """The requested experiment."""
+        """The requested experiment, built from `options`."""
         return Experiment(**self.options)
 
     @property
@@ -146,7 +146,7 @@ def startable(
 
 
 class TooLarge(Exception):
-    """A search whose trials fit no node; `reason` says why."""
+    """Raised for a search whose trials fit no node; `reason` says why."""
 
     def __init__(self, search: Search, reason: str) -> None:
         super().__init__(reason)
@@ -154,7 +154,7 @@ class TooLarge(Exception):
 
 
 def _most_of(search: Search, nodes: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Returns the resources that a search reserves; 0 if none of its trials fits the nodes any more."""
+    """Returns the CPUs and GPUs that a search reserves; 0 if a trial of it does not fit the nodes any more."""
     try:
         needed = resources_of(search.experiment, nodes)
     except RequestError:

@@ -17,12 +17,12 @@ from tuner.serve.jobs import cluster as clusters
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
-STOP_WAIT_S = 120  # by default Ray kills a job 3 s after its SIGTERM; writing the answer and W&B takes longer
+STOP_WAIT_S = 120  # seconds until Ray kills a stopped job; by default 3, but writing the answer and W&B takes longer
 
 
 @dataclass(frozen=True)
 class JobState:
-    """The state of a job; `last_line` is the last of Ray's message, which quotes the end of a failed job's output."""
+    """The state of a job; `last_line` ends Ray's message, which quotes the end of a failed job's output."""
 
     state: Literal["active", "stopped", "ended", "lost"]
     exit_code: int | None = None
@@ -97,7 +97,7 @@ class RayJobs:
             try:
                 client.submit_job(entrypoint=f"exec {command}", submission_id=job, runtime_env={"env_vars": wait})
             except RuntimeError as error:
-                if "already exists" not in str(error):  # a first try succeeded, but its response was lost
+                if "already exists" not in str(error):  # an earlier try succeeded, but its response was lost
                     raise
 
     def job_state(self, job: str) -> JobState:
@@ -136,7 +136,7 @@ class RayJobs:
     def _connected(self, start: bool) -> JobSubmissionClient | None:
         """Returns the client of Ray's Jobs API; None if the service's own cluster does not run and `start` is False.
 
-        If `start` is True, it starts that cluster instead.
+        If `start` is True and that cluster does not run, it is started.
         """
         if self._client and (self.address or (self._own and self._own.alive())):
             return self._client

@@ -27,9 +27,9 @@ from tuner.serve.jobs.options import resume_arguments, start_arguments
 from tuner.serve.jobs.queue import ACTIVE, Queue, Search
 from tuner.serve.jobs.ray_jobs import Jobs
 
-MOST_WAITING = 1000  # queued searches
-MOST_CHECKS = 4  # concurrent checks; each is a process that imports ray and torch
-NO_DATA_DIR = "--data-dir="  # empty = each space's default; always passed, or a resume would use the path in its folder
+MOST_WAITING = 1000  # queued searches; a further request gets 503
+MOST_CHECKS = 4  # concurrent checks of requests; each is a process that imports ray and torch
+NO_DATA_DIR = "--data-dir="  # empty = each space's default; without this argument a resume would use its folder's path
 
 Check = Callable[[list[str]], dict[str, Any]]
 
@@ -64,7 +64,7 @@ class Searches:
         return left
 
     def get(self, name: str) -> Search | None:
-        """Returns the requested search of that name; None if this service and earlier ones got no such request."""
+        """Returns the search of that name that this or an earlier service was asked to run; None if there is none."""
         with self._queue.lock:
             return self._queue.get(name)
 
@@ -84,8 +84,8 @@ class Searches:
     def resume(self, name: str, asked: BaseModel) -> Search:
         """Queues a search to be resumed or extended; raises RequestError if the request, a `Resume`, is wrong."""
         with self._reserved(name):
-            # This reads only the text of the experiment's file. The space is refused, or passed to the check by name,
-            # before any code of it is imported.
+            # Only experiment.json is read here. The space is refused, or passed to the check by name, before any of its
+            # code is imported.
             saved = load_experiment(self._results / name)[0]
             if saved.data_dir and NO_DATA_DIR in self._chosen:
                 raise RequestError(
@@ -127,7 +127,7 @@ class Searches:
 
     @contextmanager
     def _reserved(self, name: str) -> Iterator[None]:
-        """Reserves a name for one request while it is checked; raises Refused if it is in use."""
+        """Reserves a name while a request is checked; raises Refused if it is queued, running or being checked."""
         with self._queue.lock:
             search = self._queue.get(name)
             if name in self._checking or (search and search.phase in ("queued", *ACTIVE)):

@@ -12,14 +12,15 @@ from typing import NamedTuple, Protocol
 from tuner.errors import RequestError
 from tuner.record.reading import NotYet
 
-# Bytes, as `files.weight` estimates them. 230,000 trials of three reports and decisions reach it; measured 1.5 GB.
+# MOST_MEMORY is in bytes as `files.weight` estimates them. 230,000 trials of three reports and decisions reach it; they
+# take 1.5 GB as measured.
 MOST_MEMORY = 2 << 30
-LEAST_WEIGHT = 100_000  # bytes counted for an experiment with small files
-IDLE_S = 30.0  # partly read records that nobody reads on may be dropped after this time
+LEAST_WEIGHT = 100_000  # bytes counted for an experiment, even if its records take less
+IDLE_S = 30.0  # seconds; partly read records that nobody reads on may be dropped after this time
 
 
 class Crowded(NotYet):
-    """Another experiment that is being read needs the memory; the caller must drop what it has read."""
+    """Raised if a larger experiment that is being read needs the memory; the caller must drop what it has read."""
 
 
 class Holder(Protocol):
@@ -29,10 +30,10 @@ class Holder(Protocol):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the experiment has been read completely."""
+        """Whether the experiment has been read completely and its records are in memory."""
 
     def forget(self) -> bool:
-        """Drops its records and returns True; returns False if they are being read."""
+        """Drops its records and returns True; returns False if the experiment is being read."""
 
 
 class _Use(NamedTuple):
@@ -50,7 +51,7 @@ class Memory:
     def __init__(self, stopping: Callable[[], bool] = lambda: False) -> None:
         self._stopping = stopping
         self._lock = threading.Lock()
-        self._uses: OrderedDict[Holder, _Use] = OrderedDict()  # the most recently used one is last
+        self._uses: OrderedDict[Holder, _Use] = OrderedDict()  # the most recently used holder is last
         self._total = 0
 
     @property
@@ -81,7 +82,7 @@ class Memory:
             if self._total <= MOST_MEMORY:
                 return
             for other in self._forgettable(holder):
-                if self._total <= MOST_MEMORY - MOST_MEMORY // 8:  # frees an eighth, so that the next calls need not
+                if self._total <= MOST_MEMORY - MOST_MEMORY // 8:  # an eighth is freed for the next calls
                     break
                 if other.forget():
                     self._set(other, 0)

@@ -23,13 +23,13 @@ from tuner.serve.reading.watched import Last, View, Watched
 from tuner.spec.experiment import NAMES
 
 Item = TypeVar("Item")
-MOST_READERS = 12  # requests that read a folder or wait for it, of 40 that run at once; each uses at most 100 MB
-VIEW_S = 10.0  # for reading one experiment, before the request gets "try again"
+MOST_READERS = 12  # requests that read a folder or wait for one, of 40 that run at once; each takes up to 100 MB
+VIEW_S = 10.0  # seconds for reading one experiment, before the request gets "try again"
 LIST_S, EACH_S = 2.0, 0.5  # time limits in seconds: for reading the whole list, and for each experiment of it
 
 
 class NotThere(RequestError):
-    """There is no experiment of that name."""
+    """Raised if there is no experiment of that name, or it is a link, or it has no such trial."""
 
 
 class ResultsReader:
@@ -43,7 +43,7 @@ class ResultsReader:
         self.root = folder.absolute()
         share(self.root)
         self._stopping = stopping
-        self._lock = threading.Lock()  # for the dictionary; never held while a file is read
+        self._lock = threading.Lock()  # guards `_watched`; never held while a file is read
         self._watched: dict[str, Watched] = {}
         self._memory = Memory(stopping)
         self._readers = threading.Semaphore(MOST_READERS)
@@ -90,7 +90,7 @@ class ResultsReader:
     def _unread(self, name: str) -> Summary | None:
         """Returns the last summary without reading files.
 
-        If there is none, returns one with the state `reading`, or None without experiment.json.
+        If there is none, returns one with the state `reading`, or None if the folder has no experiment.json.
         """
         watched = self._watched.get(name)
         if watched and watched.last:
@@ -114,8 +114,8 @@ class ResultsReader:
 
         Raises:
             NotThere: there is no experiment of that name.
-            NotYet: reading takes longer than VIEW_S, the memory is in use, or MOST_READERS requests are reading.
-            RequestError: the experiment's files are damaged.
+            NotYet: reading takes longer than VIEW_S, other experiments use the memory, or MOST_READERS requests read.
+            RequestError: the experiment's files are damaged or too large.
         """
         last = self._look(name, time.monotonic() + VIEW_S)
         if last.view is None:
@@ -181,7 +181,7 @@ def _is_name(name: str) -> bool:
 
 
 def _is_experiment(folder: Path) -> bool:
-    """Checks whether the list shows a folder: it is an experiment, or this user may not open it."""
+    """Whether the list shows a folder: it is an experiment (of tuner or of Ray Tune), or this user may not open it."""
     try:
         if not stat.S_ISDIR(os.lstat(folder).st_mode):
             return False

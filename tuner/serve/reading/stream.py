@@ -18,11 +18,11 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 
 from tuner.record.files import open_in
 
-PAUSE_S = 0.5  # between two checks; polling, because inotify does not report what another host writes
-HEARTBEAT_S = 10.0  # between two comments in a quiet stream, which detect clients that have disconnected
+PAUSE_S = 0.5  # seconds between two checks; polling, because inotify does not report what another host writes
+HEARTBEAT_S = 10.0  # seconds between two comments in a quiet stream, which detect clients that have disconnected
 CHUNK_BYTES = 4 << 20  # bytes read at once, and the longest line that is sent
-# Sending 20,000 lines blocks other requests for 10 ms. CHUNK_BYTES alone would allow 4 million empty lines of a damaged
-# journal.
+# MOST_LINES: sending 20,000 lines blocks other requests for 10 ms. CHUNK_BYTES alone would allow 4 million empty lines
+# of a damaged journal.
 MOST_LINES = 20_000  # lines sent per read
 
 
@@ -57,7 +57,7 @@ async def event_frames(
 
 
 def read_on(journal: Path, place: Place) -> list[bytes] | None:
-    """Returns the journal's next complete lines, at most MOST_LINES and CHUNK_BYTES; none if there is none yet.
+    """Returns the journal's next complete lines, at most MOST_LINES and CHUNK_BYTES; an empty list if none is new.
 
     Returns None if the event stream must end: the journal shrank, a line is too long, or the file cannot be read.
     """

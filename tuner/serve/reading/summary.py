@@ -15,19 +15,19 @@ from tuner.views.commands import audit_command, extend_command, retrain_command
 from tuner.views.tables import BestRow
 from tuner.views.verdict import outcome_of
 
-MOST_SUMMARY = 64 << 10  # bytes of one summary as JSON; the list may have thousands
+MOST_SUMMARY = 64 << 10  # bytes of one summary as JSON; the list may have thousands of summaries
 
 
 @dataclass(frozen=True)
 class Summary:
     """The summary of one experiment. Times are unix seconds; `took_s` leaves out the time between two sessions.
 
-    `outcome` is the state, but refused if the request was wrong, failed if a finished search has no answer, and killed
-    as `killed` says. `audit` is the command that audits the search; empty if it cannot be audited.
-    `epochs` counts the epochs of all trials together. `lines` counts the journal's lines at that time; an event stream
-    can start after them. `killed`: its process ended without recording why. If its files cannot be read, `error` says
-    why, `state` is damaged, and only `name` is set besides. The state `reading` means that its journal takes long to
-    read.
+    `outcome` is the state, with three exceptions: refused if the request was wrong, failed if a finished search has no
+    answer, and killed. `killed`: the search's process ended without recording why. `epochs` counts the epochs of all
+    trials together. `lines` counts the journal's lines that the summary is based on; an event stream can start after
+    them. `audit` is the command that audits the search; empty if it cannot be audited. If the files cannot be read,
+    `error` says why, `state` is damaged, and only `name` is set besides. The state `reading` means that the files have
+    not been read yet.
     """
 
     name: str
@@ -108,6 +108,6 @@ def _summary_of(record: ExperimentRecord, reading: Reading) -> Summary:
 
 
 def _took_s(record: ExperimentRecord) -> float:
-    """Returns the seconds from the first start to the last report, for a folder without a journal."""
+    """Returns the seconds from the first trial's start to the last report, for a folder without a journal."""
     spans = [span for trial in record.trials for span in trial.spans]
     return max(end for _, end in spans) - min(start for start, _ in spans) if spans else 0.0

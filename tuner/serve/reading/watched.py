@@ -20,9 +20,9 @@ from tuner.serve.reading.summary import Summary, summarised
 from tuner.views.figures import COMPARING, FIGURES, FigureName
 from tuner.views.values import chosen, offered
 
-MOST_JOURNAL_BYTES = 512 << 20  # of one journal; enough for a million trials of three reports
-AGAIN_S = 5.0  # before the retry if a folder could not be read
-LONG_LOOK_S, LOOK_SHARE = 0.05, 20  # checks that take longer than 0.05 s may use 1/20 of the time
+MOST_JOURNAL_BYTES = 512 << 20  # bytes of one journal; enough for a million trials of three reports
+AGAIN_S = 5.0  # seconds before the retry if a folder could not be read
+LONG_LOOK_S, LOOK_SHARE = 0.05, 20  # checks for changes that take longer than 0.05 s may use 1/20 of the time
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Last:
     """The result of the last read.
 
     `stamp` identifies the state of the files, `took_s` is the duration of the read and `time` its end. `view` is None
-    if the summary has an error, or if the record was dropped because others needed the memory.
+    if the summary has an error, or if the record was dropped because other experiments needed the memory.
     """
 
     stamp: object
@@ -106,7 +106,7 @@ class Watched:
     def known(self) -> Last | None:
         """Returns the last result if the files have not changed since; None otherwise.
 
-        Calls soon after a check that takes long skip it, so that checks use at most 1 / LOOK_SHARE of the time.
+        After a check that took longer than LONG_LOOK_S, calls skip the check for LOOK_SHARE times as long.
         """
         last, began = self.last, time.monotonic()
         if last is None or not last.is_current:
@@ -139,7 +139,7 @@ class Watched:
         try:
             with blamed(self.folder.name):
                 record = self._followed.load(until)
-                # The summary's number of lines must be that of this record: the event stream starts after it.
+                # The summary's number of lines must be that of this record: the event stream starts after that line.
                 view = View(record, summarised(record, self._followed.reading), self._keep)
                 summary = view.summary
         except NotYet as error:
