@@ -20,6 +20,7 @@ import { choice, select, subscribe } from "./selection.js";
  * @property {number} half of a bar's height
  * @property {number[]} axes
  * @property {(i: number, axis: number) => number} at
+ * @property {boolean} isPinned whether the trace itself tells the pinned trials apart
  * @property {Box} box in which the trace is visible
  */
 
@@ -111,7 +112,7 @@ function* marksOf(node) {
   for (const [n, trace] of (data ?? []).entries()) {
     if (!Array.isArray(trace.customdata) || full?.[n]?.visible !== true) continue;
     const trials = trialsOf(trace.customdata);
-    const none = { x: () => 0, y: () => 0, from: () => 0, half: 0, axes: [], at: () => 0, trials };
+    const none = { x: () => 0, y: () => 0, from: () => 0, half: 0, axes: [], at: () => 0, trials, isPinned: trace.meta === "pinned" };
     if (trace.type === "parcoords") {
       yield { ...none, shape: "parallel", ...parallelPlaces(trace, layout) };
       continue;
@@ -206,7 +207,7 @@ function paint(node, brush = null) {
     pen.rect(left, top, right - left, bottom - top);
     pen.clip();
     stroke(pen, marks, selected, text, back);
-    stroke(pen, marks, pinned, pin, back);
+    if (!marks.isPinned) stroke(pen, marks, pinned, pin, back);
     pen.restore();
   }
   if (!brush) return;
@@ -227,7 +228,8 @@ function stroke(pen, marks, chosen, color, rim) {
     const trial = trials[i];
     if (trial !== null && chosen.has(trial)) places.push(i);
   }
-  const size = places.length > FEW ? 2 : shape === "points" ? 4.5 : 3;
+  const isMany = places.length > FEW, size = isMany ? 2 : shape === "points" ? 4.5 : 3;
+  pen.fillStyle = color;
   for (const i of places) {
     if (shape === "bars") {
       const from = marks.from(i);
@@ -237,7 +239,7 @@ function stroke(pen, marks, chosen, color, rim) {
     } else {
       const across = x(i), up = y(i);
       if (!Number.isFinite(across) || !Number.isFinite(up)) continue;
-      if (places.length > FEW) points.rect(across - size, up - size, 2 * size, 2 * size);
+      if (isMany) pen.fillRect(across - size, up - size, 2 * size, 2 * size); // a path of many takes ten times as long
       else {
         points.moveTo(across + size, up);
         points.arc(across, up, size, 0, 2 * Math.PI);
@@ -249,16 +251,16 @@ function stroke(pen, marks, chosen, color, rim) {
       if (isSame) lines.lineTo(x(i + 1), y(i + 1));
     }
   }
-  const width = places.length > FEW ? 1 : 2.5;
-  pen.lineJoin = "round";
-  if (places.length <= FEW) {
+  const width = isMany ? 1 : 2.5;
+  pen.lineJoin = isMany ? "bevel" : "round";
+  if (!isMany) {
     pen.strokeStyle = rim;
     pen.lineWidth = width + 2.5;
     pen.stroke(lines);
     pen.lineWidth = 3;
     pen.stroke(points);
   }
-  pen.strokeStyle = pen.fillStyle = color;
+  pen.strokeStyle = color;
   pen.lineWidth = width;
   pen.stroke(lines);
   pen.fill(points);
@@ -278,7 +280,10 @@ function trialAt(node, px, py) {
       const trial = trials[i];
       if (trial === null) continue;
       let far = Infinity;
-      if (shape === "bars") far = px >= from(i) - 2 && px <= Math.max(x(i), from(i) + 3) + 2 && Math.abs(py - y(i)) <= half ? 0 : Infinity;
+      if (shape === "bars") {
+        const start = from(i), end = Math.max(x(i), start + 3), isOn = px >= start - 2 && px <= end + 2 && Math.abs(py - y(i)) <= half;
+        if (isOn) far = Math.abs(px - (start + end) / 2) / (end - start + 4); // of short bars on one another, the closest
+      }
       else if (shape === "parallel") {
         const part = Math.max(0, Math.min(axes.length - 2, axes.findIndex((across) => across > px) - 1));
         far = toLine(px, py, axes[part], at(i, part), axes[part + 1], at(i, part + 1));

@@ -56,6 +56,10 @@ document.addEventListener("click", (event) => {
   reach(line);
   select([line.dataset.trial ?? ""], event.shiftKey || event.ctrlKey || event.metaKey);
 });
+document.addEventListener("focusin", ({ target }) => {
+  const table = target instanceof HTMLTableRowElement ? target.closest("table") : null;
+  if (table) current.set(table, /** @type {HTMLElement} */ (target).dataset.trial ?? "");
+});
 document.addEventListener("mousedown", (event) => {
   if (event.shiftKey && lineOf(event)) event.preventDefault(); // else the browser selects text
 });
