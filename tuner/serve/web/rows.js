@@ -23,7 +23,7 @@ function mark(table) {
     if (line.classList.contains("selected") !== isSelected) line.classList.toggle("selected", isSelected);
     if (line.classList.contains("pinned") !== isPinned) line.classList.toggle("pinned", isPinned);
     if (line.ariaSelected !== String(isSelected)) line.ariaSelected = String(isSelected);
-    if (line.tabIndex !== -1) line.tabIndex = -1;
+    if (line.getAttribute("tabindex") !== "-1") line.tabIndex = -1;
     if (trial === wanted) reached ??= line;
   }
   reached ??= lines[0];
