@@ -2,8 +2,10 @@
 // Selection in figures: a layer over each figure shows the selected and pinned trials, and clicks and drags choose them.
 // Plotly draws nothing anew for a selection, because it takes up to a second for 10,000 trials.
 
+import { shown } from "./experiment.js";
 import { additions, drawAgain } from "./look.js";
 import { choice, select, subscribe } from "./selection.js";
+import { get } from "./service.js";
 
 /** @typedef {import("./api.js").Figure["data"][number]} Trace */
 /** @typedef {import("./selection.js").Trials} Trials */
@@ -145,6 +147,47 @@ function parallelPlaces(trace, layout) {
   return { axes, at, box: { left: l - CLICK, top: t, right: l + w + CLICK, bottom: t + h } };
 }
 
+// --- trials that a figure does not draw ------------------------------------------------------------------------------
+
+const MOST_LOADED = 8; // selected trials whose curves are loaded
+/** @type {Map<string, {epochs: number[], values: (number | null)[]} | null>} Null while they are loaded. */
+const loadedCurves = new Map();
+let curvesOf = ""; // the experiment of these curves
+
+/** Returns the curve of a selected trial that is not among the drawn ones; loads it first.
+ * @param {string} trial @param {HTMLElement} node */
+function loadedCurve(trial, node) {
+  const experiment = shown.now, metric = experiment?.loaded?.summary.metric ?? "";
+  if (!experiment) return null;
+  if (curvesOf !== experiment.name) loadedCurves.clear();
+  curvesOf = experiment.name;
+  const known = loadedCurves.get(trial);
+  if (known !== undefined) return known;
+  loadedCurves.set(trial, null);
+  get(`${experiment.path}/trials/${encodeURIComponent(trial)}`).then((/** @type {import("./api.js").OneTrial} */ { metrics }) => {
+    if (curvesOf !== experiment.name) return;
+    const number = (/** @type {unknown} */ value) => (typeof value === "number" ? value : null);
+    loadedCurves.set(trial, { epochs: metrics.map(({ epoch }) => Number(epoch)), values: metrics.map((each) => number(each[metric])) });
+    paint(node);
+  }, () => {}); // a trial that cannot be loaded is not drawn
+  return null;
+}
+
+/** Adds the selected and pinned trials that the curves do not draw.
+ * @param {HTMLElement} node @param {Marks[]} all @returns {Marks[]} */
+function withLoaded(node, all) {
+  const { selected, pinned } = choice.now, first = all[0];
+  if (node.id !== "curves" || !first || selected.size > MOST_LOADED) return all;
+  const drawn = new Set(all.flatMap(({ trials }) => trials)), { xaxis, yaxis } = /** @type {any} */ (node)._fullLayout;
+  const more = [...new Set([...selected, ...pinned])].filter((trial) => !drawn.has(trial)).flatMap((trial) => {
+    const curve = loadedCurve(trial, node);
+    return curve ? [{ ...first, shape: /** @type {const} */ ("lines"), trials: curve.epochs.map(() => trial),
+      x: (/** @type {number} */ i) => xaxis._offset + xaxis.d2p(curve.epochs[i]),
+      y: (/** @type {number} */ i) => (curve.values[i] === null ? NaN : yaxis._offset + yaxis.d2p(curve.values[i])) }] : [];
+  });
+  return [...all, ...more];
+}
+
 // --- the layer over a figure -----------------------------------------------------------------------------------------
 
 /** @type {WeakMap<HTMLElement, HTMLCanvasElement>} */
@@ -188,7 +231,7 @@ function paint(node, brush = null) {
   pen.scale(devicePixelRatio, devicePixelRatio);
   const style = getComputedStyle(document.documentElement);
   const [back, text, pin] = ["--back", "--text", "--pin"].map((name) => style.getPropertyValue(name));
-  const all = [...marksOf(node)];
+  const all = withLoaded(node, [...marksOf(node)]);
   if (selected.size) {
     pen.globalAlpha = VEIL;
     pen.fillStyle = back;
