@@ -188,6 +188,24 @@ function withLoaded(node, all) {
   return [...all, ...more];
 }
 
+/** Adds the values of selected and pinned trials at rungs that are drawn as boxes, which name no trials.
+ * @param {HTMLElement} node @param {Marks[]} all @returns {Marks[]} */
+function withinBoxes(node, all) {
+  if (node.id !== "rung_values") return all;
+  const { selected, pinned } = choice.now, { data, _fullLayout: { xaxis, yaxis } } = /** @type {any} */ (node);
+  const boxes = data.filter((/** @type {Trace} */ { type }) => type === "box").flatMap((/** @type {Trace} */ { x }) => x.map(Math.round));
+  const places = new Map((xaxis?.ticktext ?? []).map((/** @type {string} */ text, /** @type {number} */ i) => [text, i]));
+  const inBoxes = (shown.now?.loaded?.decisions ?? []).flatMap(({ trial, rung, bracket, value }) => {
+    if (!selected.has(trial) && !pinned.has(trial)) return [];
+    const place = places.get(`${rung}`) ?? places.get(`${rung} (${bracket})`);
+    return typeof value === "number" && boxes.includes(place) ? [{ trial, value, place }] : [];
+  });
+  if (!inBoxes.length) return all;
+  const box = { left: xaxis._offset, top: yaxis._offset, right: xaxis._offset + xaxis._length, bottom: yaxis._offset + yaxis._length };
+  return [...all, { shape: "points", box, trials: inBoxes.map(({ trial }) => trial), from: () => 0, half: 0, axes: [], at: () => 0,
+    isPinned: false, x: (i) => box.left + xaxis.d2p(inBoxes[i].place), y: (i) => box.top + yaxis.d2p(inBoxes[i].value) }];
+}
+
 // --- the layer over a figure -----------------------------------------------------------------------------------------
 
 /** @type {WeakMap<HTMLElement, HTMLCanvasElement>} */
@@ -231,7 +249,7 @@ function paint(node, brush = null) {
   pen.scale(devicePixelRatio, devicePixelRatio);
   const style = getComputedStyle(document.documentElement);
   const [back, text, pin] = ["--back", "--text", "--pin"].map((name) => style.getPropertyValue(name));
-  const all = withLoaded(node, [...marksOf(node)]);
+  const all = withinBoxes(node, withLoaded(node, [...marksOf(node)]));
   if (selected.size) {
     pen.globalAlpha = VEIL;
     pen.fillStyle = back;
@@ -429,7 +447,7 @@ window.addEventListener("pointercancel", () => {
 }, { capture: true });
 
 additions.drawn = (node) => {
-  const has = /** @type {any} */ (node).data?.some((/** @type {Trace} */ trace) => Array.isArray(trace.customdata));
+  const has = /** @type {any} */ (node).data?.some((/** @type {Trace} */ trace) => Array.isArray(trace.customdata) || trace.type === "box");
   node.classList.toggle("linked", Boolean(has));
   outdated.delete(node);
   if (figures.has(node)) return;
