@@ -149,28 +149,33 @@ function parallelPlaces(trace, layout) {
 
 // --- trials that a figure does not draw ------------------------------------------------------------------------------
 
-const MOST_LOADED = 8; // selected trials whose curves are loaded
-/** @type {Map<string, {epochs: number[], values: (number | null)[]} | null>} Null while they are loaded. */
-const loadedCurves = new Map();
-let curvesOf = ""; // the experiment of these curves
+/** @typedef {{epochs: number[], values: (number | null)[], decisions: import("./api.js").DecisionRow[]}} Loaded */
 
-/** Returns the curve of a selected trial that is not among the drawn ones; loads it first.
- * @param {string} trial @param {HTMLElement} node */
-function loadedCurve(trial, node) {
+const LOADING = ["curves", "rung_values"]; // figures that show trials that they do not draw
+const MOST_LOADED = 8; // selected trials that are loaded
+/** @type {Map<string, Loaded | null>} Null while it is loaded. */
+const loadedTrials = new Map();
+let loadedOf = ""; // the experiment of these trials
+
+/** Returns a selected trial that a figure does not draw; null until it is loaded.
+ * @param {string} trial @returns {Loaded | null} */
+function loadedTrial(trial) {
   const experiment = shown.now, metric = experiment?.loaded?.summary.metric ?? "";
   if (!experiment) return null;
-  if (curvesOf !== experiment.name) loadedCurves.clear();
-  curvesOf = experiment.name;
-  const known = loadedCurves.get(trial);
-  if (known !== undefined) return known;
-  loadedCurves.set(trial, null);
-  get(`${experiment.path}/trials/${encodeURIComponent(trial)}`).then((/** @type {import("./api.js").OneTrial} */ { metrics }) => {
-    if (curvesOf !== experiment.name) return;
-    const number = (/** @type {unknown} */ value) => (typeof value === "number" ? value : null);
-    loadedCurves.set(trial, { epochs: metrics.map(({ epoch }) => Number(epoch)), values: metrics.map((each) => number(each[metric])) });
-    paint(node);
+  if (loadedOf !== experiment.name) loadedTrials.clear();
+  loadedOf = experiment.name;
+  const known = loadedTrials.get(trial), row = experiment.loaded?.trials.find((each) => each.trial === trial);
+  const isOld = known && row && row.epochs > (known.epochs.at(-1) ?? 0);
+  if (known !== undefined && !isOld) return known;
+  if (known === undefined) loadedTrials.set(trial, null);
+  get(`${experiment.path}/trials/${encodeURIComponent(trial)}`).then((/** @type {import("./api.js").OneTrial} */ { metrics, decisions }) => {
+    if (loadedOf !== experiment.name) return;
+    /** @param {unknown} value */
+    const number = (value) => (typeof value === "number" ? value : null);
+    loadedTrials.set(trial, { epochs: metrics.map(({ epoch }) => Number(epoch)), values: metrics.map((each) => number(each[metric])), decisions });
+    for (const node of figures) if (LOADING.includes(node.id)) paint(node);
   }, () => {}); // a trial that cannot be loaded is not drawn
-  return null;
+  return known ?? null;
 }
 
 /** Adds the selected and pinned trials that the curves do not draw.
@@ -180,7 +185,7 @@ function withLoaded(node, all) {
   if (node.id !== "curves" || !first || selected.size > MOST_LOADED) return all;
   const drawn = new Set(all.flatMap(({ trials }) => trials)), { xaxis, yaxis } = /** @type {any} */ (node)._fullLayout;
   const more = [...new Set([...selected, ...pinned])].filter((trial) => !drawn.has(trial)).flatMap((trial) => {
-    const curve = loadedCurve(trial, node);
+    const curve = loadedTrial(trial);
     return curve ? [{ ...first, shape: /** @type {const} */ ("lines"), trials: curve.epochs.map(() => trial),
       x: (/** @type {number} */ i) => xaxis._offset + xaxis.d2p(curve.epochs[i]),
       y: (/** @type {number} */ i) => (curve.values[i] === null ? NaN : yaxis._offset + yaxis.d2p(curve.values[i])) }] : [];
@@ -191,15 +196,15 @@ function withLoaded(node, all) {
 /** Adds the values of selected and pinned trials at rungs that are drawn as boxes, which name no trials.
  * @param {HTMLElement} node @param {Marks[]} all @returns {Marks[]} */
 function withinBoxes(node, all) {
-  if (node.id !== "rung_values") return all;
+  if (node.id !== "rung_values" || choice.now.selected.size > MOST_LOADED) return all;
   const { selected, pinned } = choice.now, { data, _fullLayout: { xaxis, yaxis } } = /** @type {any} */ (node);
   const boxes = data.filter((/** @type {Trace} */ { type }) => type === "box").flatMap((/** @type {Trace} */ { x }) => x.map(Math.round));
   const places = new Map((xaxis?.ticktext ?? []).map((/** @type {string} */ text, /** @type {number} */ i) => [text, i]));
-  const inBoxes = (shown.now?.loaded?.decisions ?? []).flatMap(({ trial, rung, bracket, value }) => {
-    if (!selected.has(trial) && !pinned.has(trial)) return [];
+  const chosen = boxes.length ? [...new Set([...selected, ...pinned])] : [];
+  const inBoxes = chosen.flatMap((trial) => (loadedTrial(trial)?.decisions ?? []).flatMap(({ rung, bracket, value }) => {
     const place = places.get(`${rung}`) ?? places.get(`${rung} (${bracket})`);
     return typeof value === "number" && boxes.includes(place) ? [{ trial, value, place }] : [];
-  });
+  }));
   if (!inBoxes.length) return all;
   const box = { left: xaxis._offset, top: yaxis._offset, right: xaxis._offset + xaxis._length, bottom: yaxis._offset + yaxis._length };
   return [...all, { shape: "points", box, trials: inBoxes.map(({ trial }) => trial), from: () => 0, half: 0, axes: [], at: () => 0,
