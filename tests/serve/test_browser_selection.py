@@ -156,7 +156,7 @@ def test_hidden_trials_leave_figures_and_tables_and_come_back(page, viewer):
     expect(rows(page, "decisions")).to_have_count(4)
     for name in ("curves", "slices", "parallel", "timeline"):
         page.locator(f"#{name}").scroll_into_view_if_needed()
-        page.wait_for_function(f"JSON.stringify(({drawn})('{name}')) == '[\"00000\",\"00002\",\"00003\",\"00005\"]'")
+        page.wait_for_function(f'JSON.stringify(({drawn})(\'{name}\')) == \'["00000","00002","00003","00005"]\'')
     lengths = "document.getElementById('slices').data[0]"
     assert page.evaluate(f"[{lengths}.x.length, {lengths}.y.length, {lengths}.marker.color.length]") == [4, 4, 4]
     page.click("#hidden-show")
@@ -220,7 +220,10 @@ def test_an_update_keeps_what_is_selected_pinned_and_hidden(page, viewer):
     assert page.evaluate("document.activeElement.dataset.trial") == "00002"
     page.locator("#curves").scroll_into_view_if_needed()
     page.wait_for_function("document.getElementById('curves').data.some((each) => each.customdata?.includes('00006'))")
-    assert page.evaluate("document.getElementById('curves').data.some((each) => each.customdata?.includes('00005'))") is False
+    assert (
+        page.evaluate("document.getElementById('curves').data.some((each) => each.customdata?.includes('00005'))")
+        is False
+    )
     assert page.evaluate(COVERED, "curves") > 0
     page.evaluate("location.hash = '#'")
     expect(page.locator("#experiments")).to_be_visible()
