@@ -219,15 +219,28 @@ def test_an_update_keeps_what_is_selected_pinned_and_hidden(page, viewer):
     assert marked(page) == ["00001"] and row(page, "00005").count() == 0
     assert page.evaluate("document.activeElement.dataset.trial") == "00002"
     page.locator("#curves").scroll_into_view_if_needed()
-    page.wait_for_function("document.getElementById('curves').data.some((each) => each.customdata?.includes('00006'))")
-    assert (
-        page.evaluate("document.getElementById('curves').data.some((each) => each.customdata?.includes('00005'))")
-        is False
-    )
+    drawn = "(trial) => document.getElementById('curves').data.some((each) => each.customdata?.includes(trial))"
+    page.wait_for_function(drawn, arg="00006")
+    assert page.evaluate(drawn, "00005") is False
     assert page.evaluate(COVERED, "curves") > 0
     page.evaluate("location.hash = '#'")
     expect(page.locator("#experiments")).to_be_visible()
     assert page.evaluate(CHOICE) == {"selected": [], "pinned": [], "hidden": []}
+
+
+def test_selected_trials_that_figures_do_not_draw_are_loaded(page, viewer):
+    journal = write_experiment(viewer.results)
+    for trial in range(6, 420):
+        add_trial(journal, trial)
+    journal.close()
+    opened(page, viewer, trials=100)
+    drawn = "[...new Set(document.getElementById('curves').data.flatMap((each) => each.customdata ?? []))]"
+    missing = sorted({f"{trial:05}" for trial in range(420)} - set(page.evaluate(drawn)))
+    assert missing and page.evaluate("document.getElementById('rung_values').data.some((each) => each.type === 'box')")
+    page.evaluate("async (trial) => (await import('/selection.js')).select([trial])", missing[0])
+    for figure in ("curves", "rung_values"):
+        page.locator(f"#{figure}").scroll_into_view_if_needed()
+        page.wait_for_function(f"({COVERED})('{figure}') > 0")
 
 
 def test_a_hostile_name_of_a_trial_is_selected_and_shown_as_text(page, viewer):
