@@ -28,8 +28,13 @@ const collator = new Intl.Collator(undefined, { numeric: true });
 const grids = new WeakMap();
 /** @type {Set<Grid>} */
 const known = new Set();
-/** Loads the rows that are missing: the page sets `all`, and `name` to the start of the saved files' names. */
-export const source = { all: async () => {}, name: () => "" };
+/** Loads the rows that are missing: the page sets `all`, and `name` to the start of the saved files' names. `isShown`
+ * says which rows a table has at all, and `drawn` is called with each table that was drawn. */
+export const source = {
+  all: async () => {}, name: () => "",
+  /** @type {(row: any, table: HTMLTableElement) => boolean} */ isShown: () => true,
+  /** @type {(table: HTMLTableElement) => void} */ drawn: () => {},
+};
 
 /**
  * Shows rows in a table, in the order and with the filter that the user chose.
@@ -48,6 +53,11 @@ export function fill(table, columns, rows, total = rows.length) {
     known.add(grid);
   }
   grid.show(/** @type {Column<any>[]} */ (columns), rows, total);
+}
+
+/** Draws all tables again: `source.isShown` has changed. */
+export function refreshTables() {
+  for (const grid of known) grid.update();
 }
 
 /** Forgets orders, filters and scroll positions: the tables will show another experiment. */
@@ -87,7 +97,7 @@ class Grid {
     this.#fields = columns.map(fieldOf);
     this.#rows = rows;
     this.#total = total;
-    this.#update();
+    this.update();
   }
 
   reset() {
@@ -99,7 +109,7 @@ class Grid {
     this.scroller?.scrollTo(0, 0);
   }
 
-  #update() {
+  update() {
     const { rows, hint, problem } = this.#filtered();
     this.#found = sorted(rows, this.#fields, this.#order);
     this.#draw();
@@ -111,18 +121,19 @@ class Grid {
   #restart(isFilter = false) {
     this.#drawn = CHUNK;
     this.scroller?.scrollTo({ top: 0, left: isFilter ? 0 : this.scroller.scrollLeft });
-    this.#update();
+    this.update();
     if (this.#rows.length < this.#total) attempt(source.all);
   }
 
   #filtered() {
     const text = this.#tools?.box.value ?? "";
-    if (!text.trim()) return { rows: this.#rows, hint: "", problem: "" };
+    const own = this.#rows.filter((row) => source.isShown(row, this.table));
+    if (!text.trim()) return { rows: own, hint: "", problem: "" };
     try {
       const { test, hint } = filterOf(text, this.#fields);
-      return { rows: this.#rows.filter(test), hint, problem: "" };
+      return { rows: own.filter(test), hint, problem: "" };
     } catch (error) {
-      return { rows: this.#rows, hint: "", problem: error instanceof Error ? error.message : String(error) };
+      return { rows: own, hint: "", problem: error instanceof Error ? error.message : String(error) };
     }
   }
 
@@ -138,7 +149,9 @@ class Grid {
 
   /** Draws the first rows; cells that have not changed are not replaced. */
   #draw() {
-    const body = this.table.tBodies[0], rows = this.#found.slice(0, this.#drawn);
+    const body = this.table.tBodies[0];
+    if (!body) return;
+    const rows = this.#found.slice(0, this.#drawn);
     this.table.ariaRowCount = String(this.#found.length + 1);
     while (body.rows.length > rows.length) body.deleteRow(-1);
     rows.forEach((row, i) => {
@@ -159,6 +172,7 @@ class Grid {
         }
       });
     });
+    source.drawn(this.table);
   }
 
   #addHead() {

@@ -25,6 +25,13 @@ function redrawAll(printing) {
 window.addEventListener("beforeprint", () => redrawAll(true));
 window.addEventListener("afterprint", () => redrawAll(false));
 
+/** What the page adds to each figure: `data` may change its traces, and `drawn` is called with its node. */
+export const additions = {
+  /** @type {(data: Figure["data"]) => Figure["data"]} */ data: (data) => data,
+  /** @type {(node: HTMLElement) => void} */ drawn: () => {},
+};
+/** @typedef {(layout: Figure["layout"], data: Figure["data"]) => void} Change */
+
 const isDark = () => !isPrinting && matchMedia("(prefers-color-scheme: dark)").matches;
 
 /**
@@ -67,7 +74,7 @@ function describe(node, text) {
  * @param {HTMLElement} node
  * @param {Figure} figure
  * @param {string} revision
- * @param {(layout: Figure["layout"], data: Figure["data"]) => void} change may change both before they are drawn
+ * @param {Change} change may change both before they are drawn
  */
 export function drawInto(node, figure, revision, change = () => {}) {
   const style = getComputedStyle(document.documentElement);
@@ -89,7 +96,7 @@ export function drawInto(node, figure, revision, change = () => {}) {
     const { range, ...whole } = layout[clipped.axis];
     layout[clipped.axis] = { ...whole, title: { text: clipped.title } };
   }
-  const data = figure.data.map((trace) => ({ ...contrasting(trace),
+  const data = additions.data(figure.data).map((trace) => ({ ...contrasting(trace),
     ...(trace.marker && { marker: contrasting(trace.marker) }),
     type: !HAS_WEBGL && trace.type === "scattergl" ? "scatter" : trace.type }));
   change(layout, data);
@@ -100,6 +107,13 @@ export function drawInto(node, figure, revision, change = () => {}) {
   }
   if (layout.height) node.style.height = `${layout.height}px`;
   Plotly.react(node, data, layout, MODE_BAR);
+  additions.drawn(node);
+}
+
+/** Draws a figure again as it was last drawn.
+ * @param {HTMLElement} node */
+export function drawAgain(node) {
+  redraws.get(node)?.();
 }
 
 /**

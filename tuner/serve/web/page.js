@@ -1,6 +1,7 @@
 // @ts-check
 // One page, two views: the list of experiments (#) and one experiment (#name), kept up to date by its journal.
 
+import { readAddress, writePins } from "./address.js";
 import { showControl, showSession } from "./control.js";
 import { at, attempt, duration, moment, number, parameters, set } from "./dom.js";
 import { BUSY, Experiment, FIGURES, shown } from "./experiment.js";
@@ -8,7 +9,11 @@ import { addImageButtons } from "./download.js";
 import { fill, resetTables, source } from "./grid.js";
 import { drawCompared, drawInsight, showTrial } from "./insight.js";
 import { drawInto } from "./look.js";
+import { drawPinned } from "./pinned.js";
+import { linkTables } from "./rows.js";
 import { showSection } from "./sections.js";
+import { choice, reset, setPins } from "./selection.js";
+import { drawSelection } from "./selection_bar.js";
 import { get } from "./service.js";
 import { DECISIONS, EXPERIMENTS, RUNGS, rules, state, trialColumns } from "./tables.js";
 import { drawVerdict, unsaid } from "./verdict.js";
@@ -74,6 +79,7 @@ function draw(loaded, figures) {
   for (const name of FIGURES) at(`${name}-section`).hidden = !loaded.figures[name];
   for (const name of figures) drawFigure(loaded, name);
   drawInsight(loaded);
+  drawPinned(loaded);
 }
 
 /** @param {import("./api.js").Shown} summary */
@@ -145,8 +151,10 @@ function drawFigure({ summary, figures }, name) {
 // --- which view ------------------------------------------------------------------------------------------------------
 
 async function route() {
-  const [name, trial = "", section = ""] = location.hash.slice(1).split("/").map(decodeURIComponent);
+  const { name, trial, section, pins } = readAddress();
   if (shown.now?.name !== name || !shown.now?.loaded) await show(name);
+  if (pins && shown.now?.name === name) setPins(pins);
+  if (shown.now) writePins(choice.now.pinned); // a link within the page does not name them
   const experiment = shown.now;
   if (!experiment || experiment.name !== name) return;
   experiment.trial = trial;
@@ -162,6 +170,7 @@ async function show(name) {
   if (!shown.now) listAt = window.scrollY;
   shown.now?.close();
   resetTables();
+  reset();
   const experiment = shown.now = name ? new Experiment(name, draw, (text) => set(at("live"), text)) : null;
   document.title = name ? `${name}: tuner` : "tuner";
   set(at("live"), "");
@@ -202,4 +211,6 @@ for (const figure of document.querySelectorAll(".figure")) addImageButtons(/** @
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 window.addEventListener("hashchange", route);
 document.addEventListener("visibilitychange", () => (shown.now ? shown.now.updateLater() : attempt(showList)));
+linkTables();
+drawSelection();
 attempt(showSession).then(route);

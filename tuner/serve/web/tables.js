@@ -1,6 +1,7 @@
 // @ts-check
 // The columns of the page's tables: their headings, values and looks.
 
+import { addressOf, readAddress } from "./address.js";
 import { duration, flat, moment, number } from "./dom.js";
 
 /** @typedef {import("./api.js").Shown} Shown */
@@ -15,10 +16,8 @@ export const MOST_ROWS = 500; // loaded at first; to sort, filter, save or scrol
 export const ALL_ROWS = 10000; // the most that the service sends in one response
 const MOST_PARAMETERS = 100; // that have a column; one more column has the others
 
-/** @param {string} experiment @param {string} trial */
-const trialLink = (experiment, trial) => `#${encodeURIComponent(experiment)}/${encodeURIComponent(trial)}`;
 /** @param {{trial: string}} row */
-const link = (row) => trialLink(location.hash.slice(1).split("/").map(decodeURIComponent)[0], row.trial);
+const link = (row) => addressOf(readAddress().name, row.trial);
 
 /** Whether the search has ended, and its request was wrong or it has no result.
  * @param {Shown} summary */
