@@ -251,7 +251,8 @@ def test_nothing_but_the_page_may_run_a_script(client, path):
 def test_the_api_is_described(client):
     paths = client.get("/api/openapi.json").json()["paths"]
     writes = {path for path, methods in paths.items() if set(methods) - {"get"}}
-    assert writes == {f"/api/experiments{rest}" for rest in ("", "/{name}/stop", "/{name}/resume")}
+    actions = ("", "/{name}", *(f"/{{name}}/{each}" for each in ("stop", "resume", "notes", "archive", "rename")))
+    assert writes == {f"/api/experiments{rest}" for rest in actions}
     docs = client.get("/api/docs").text
     assert all(path in docs for path in paths) and "http" not in docs and "<script" not in docs
 

@@ -33,7 +33,7 @@ from tuner.record.reading import Scan, scan
 from tuner.record.report_keys import USAGE
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import damaged_experiment, save_experiment
-from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, Table, option, words
+from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, Table, fixed_epochs, option, words
 from tuner.spec.facts import facts_of, space_facts
 from tuner.spec.places import is_uri, local_root
 from tuner.spec.resources import Resources, resources_of
@@ -163,11 +163,8 @@ def check_more_epochs(earlier: Experiment, wanted: Experiment) -> None:
         raise RequestError(
             f"{options} is below the previous {earlier.max_epochs}; give a larger number, or leave it out"
         )
-    if wanted.scheduler in ("hyperband", "bohb"):
-        raise RequestError(
-            f"{options}: the brackets of --scheduler {wanted.scheduler} were built for {earlier.max_epochs} epochs; "
-            f"leave it out, or start anew with --name"
-        )
+    if why := fixed_epochs(wanted.scheduler, earlier.max_epochs):
+        raise RequestError(f"{options}: {why}; leave it out, or start anew with --name")
 
 
 def journaled_events(folder: Path) -> list[Event]:

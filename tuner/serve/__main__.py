@@ -178,9 +178,10 @@ def greeting(results: Path, host: str, port: int, code: str, problem: str, kept:
     """
     name = f"[{host}]" if ":" in host else host
     where = f"{results.absolute()} at http://{name}:{port}/"
-    sign_in = f"to start and stop searches, sign in once with http://{name}:{port}/signin?code={code}"
+    what = "to tag, rename and delete experiments" if problem else "to start and stop searches"
+    sign_in = f"{what}, sign in once with http://{name}:{port}/signin?code={code}"
     programs = f"\nprograms sign in with the token in {kept}" if kept else ""
-    return f"{where} (Ctrl-C ends it)\n{problem or sign_in}{programs}"
+    return "\n".join([f"{where} (Ctrl-C ends it)", *([problem] if problem else []), sign_in]) + programs
 
 
 if __name__ == "__main__":

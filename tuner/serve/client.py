@@ -8,8 +8,10 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -36,7 +38,7 @@ class Client:
 
     Args:
         url: the address that `tuner.serve` prints.
-        token: needed to start, stop and resume searches, and for every request to a service beyond loopback; by
+        token: needed for each request that changes something, and for every request to an address beyond loopback; by
             default TUNER_TOKEN. A service started without a token generates one and prints the path of its file.
         timeout_s: how long to wait for the service's next bytes. It is long because the service checks a search
             before it starts it, and the check imports torch.
@@ -101,8 +103,38 @@ class Client:
         return self._post(_path(name, "/stop"), {})
 
     def resume(self, name: str, **extended: Any) -> Row:
-        """Queues a search to be resumed; `num_samples` and `time_budget` may be raised to extend it."""
+        """Queues a search to be resumed; `num_samples`, `max_epochs` and `time_budget` may be raised to extend it."""
         return self._post(_path(name, "/resume"), extended)
+
+    def annotate(self, name: str, tags: Sequence[str] = (), notes: str = "") -> Row:
+        """Replaces the tags and notes of an experiment; returns its summary."""
+        return self._post(_path(name, "/notes"), {"tags": list(tags), "notes": notes})
+
+    def archive(self, name: str, archived: bool = True) -> Row:
+        """Hides an experiment from the page's list, or with `archived=False` shows it again."""
+        return self._post(_path(name, "/archive"), {"archived": archived})
+
+    def rename(self, name: str, new: str) -> Row:
+        """Renames an experiment and its folder, unless it is queued or running; returns its summary."""
+        return self._post(_path(name, "/rename"), {"name": new})
+
+    def contents(self, name: str) -> Row:
+        """Returns what an experiment's folder holds: trials, epochs, files, bytes, checkpoints, files of `best/`."""
+        return self._get(_path(name, "/contents"))
+
+    def delete(self, name: str) -> Row:
+        """Deletes an experiment and its folder for ever, unless it is queued or running."""
+        return self._json("DELETE", _path(name), None)
+
+    def download(self, name: str, file: str, path: str | Path) -> Path:
+        """Saves a file of an experiment's folder `best/`, such as `model.pt`, at `path`; returns the path."""
+        connection, answer = self._ask("GET", _path(name, f"/best/{quote(file)}"), None)
+        try:
+            with open(path, "wb") as saved:
+                shutil.copyfileobj(answer, saved)
+        finally:
+            connection.close()
+        return Path(path)
 
     def wait(self, name: str, timeout_s: float = float("inf"), pause_s: float = 0.5) -> Row:
         """Waits until a search is neither queued nor starting, running or stopping; returns its summary.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,19 @@ from fastapi import Body, FastAPI, Request
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from starlette.responses import Response
 
+from tuner.errors import RequestError
 from tuner.record.lock import driver_of
 from tuner.record.results import ExperimentRecord
 from tuner.serve.access.guard import signin_page, welcome
 from tuner.serve.access.keys import Keys, Wait, client_of
 from tuner.serve.answers import Refused, answer
-from tuner.serve.jobs.options import Resume, Start
+from tuner.serve.jobs.options import Resume, Start, defaults_of, resume_arguments
 from tuner.serve.jobs.queue import ACTIVE, Search
 from tuner.serve.jobs.searches import Searches
 from tuner.serve.reading.results_reader import NotThere, ResultsReader
 from tuner.serve.reading.summary import Summary, options_summary
 from tuner.serve.reading.watched import View
+from tuner.spec.experiment import fixed_epochs
 from tuner.spec.spaces import list_spaces
 
 
@@ -38,10 +41,14 @@ class Refusal:
 
 @dataclasses.dataclass(frozen=True)
 class SpaceChoice:
-    """A search space that a search can use, with the first line of its docstring."""
+    """A search space that a search can use, with the first line of its docstring.
+
+    `defaults` has the value of each option that a request leaves out; an option that the space computes is missing.
+    """
 
     name: str
     about: str
+    defaults: dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +60,7 @@ class SpaceChoices:
 
 @dataclasses.dataclass(frozen=True)
 class SignIn:
-    """Whether this client is signed in, and may start, stop and resume searches unless there is a `problem`.
+    """Whether this client is signed in: it may then change experiments, and start and stop searches.
 
     `problem` says why the service cannot start searches; it is empty if it can.
     """
@@ -67,11 +74,17 @@ class Shown(Summary):
     """An experiment's summary, with what the service knows about its job.
 
     Its `state` may also be queued, starting or stopping. `message` says why the search waits or failed.
-    `actions` lists the allowed requests: stop, resume.
+    `actions` lists the allowed requests: stop, resume. `waits_for` says what a queued or starting search waits for, and
+    `waits_since` since when, in unix seconds. `not_resumed` says why this service cannot resume or extend the search,
+    `same_epochs` why its epochs per trial cannot change.
     """
 
     message: str = ""
     actions: list[str] = dataclasses.field(default_factory=list)
+    waits_for: str = ""
+    waits_since: float | None = None
+    not_resumed: str = ""
+    same_epochs: str = ""
 
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -94,6 +107,11 @@ class Desk:
 
     def __init__(self, reader: ResultsReader, searches: Searches | None, problem: str = "") -> None:
         self.reader, self._searches, self.problem = reader, searches, problem
+
+    @property
+    def asked(self) -> Searches | None:
+        """The searches that this service was asked to run; None if it cannot start any."""
+        return self._searches
 
     @property
     def searches(self) -> Searches:
@@ -153,6 +171,18 @@ class Desk:
             self.view(name)
             return self.reader.root / name / "journal.jsonl"
 
+    @contextmanager
+    def idle(self, *names: str) -> Iterator[None]:
+        """Reserves the names while the `with` block runs, so that this service starts no search of these names.
+
+        Raises:
+            Refused: a search of one of these names is queued or running.
+        """
+        with ExitStack() as stack:
+            for name in names if self._searches else ():
+                stack.enter_context(self.searches.reserved(name))
+            yield
+
     def resume(self, name: str, asked: Any) -> None:
         """Queues a search to be resumed; raises Refused while a process runs it."""
         if driver := driver_of(self.reader.journal(name).parent):
@@ -162,15 +192,18 @@ class Desk:
 
 def shown(summary: Summary, search: Search | None) -> Shown:
     """Returns the summary from the experiment's files, with its state corrected by the state of its job."""
-    state, message = summary.state, ""
+    state, message, waits_for, waits_since = summary.state, "", "", None
     if search and search.phase == "queued":
         state, message = "queued", search.message or "waiting for free resources"
+        waits_for, waits_since = message, search.since
     elif search and search.phase == "stopping":
         state = "stopping"
     elif search and search.phase == "submitted":
         # The search has started once its journal was written after the request. It stays "running" until its job
         # ends, because the driver prints the answer after the end of the journal.
         state = "running" if (summary.updated or 0) > search.since else "starting"
+        if state == "starting":
+            waits_for, waits_since = search.message, search.submitted or search.since
     elif search and search.phase in ("stopped", "failed"):
         # The job ended without writing an end to its journal, so the state in the journal is out of date.
         if state in ("running", "queued") or summary.killed:
@@ -180,7 +213,24 @@ def shown(summary: Summary, search: Search | None) -> Shown:
     there = summary.started is not None or summary.lines > 0
     actions = ["stop"] if busy and state != "stopping" else ["resume"] if there and not busy else []
     fields = {field.name: getattr(summary, field.name) for field in dataclasses.fields(Summary)}
-    return Shown(**{**fields, "state": state}, message=message, actions=actions)
+    return Shown(
+        **{**fields, "state": state},
+        message=message,
+        actions=actions,
+        waits_for=waits_for,
+        waits_since=waits_since,
+        not_resumed=_not_resumed(summary) if there else "",
+        same_epochs=fixed_epochs(summary.scheduler, summary.max_epochs),
+    )
+
+
+def _not_resumed(summary: Summary) -> str:
+    """Returns why the service does not resume a search, in the words of the refusal; empty if it does."""
+    try:
+        resume_arguments(summary.name, summary.space, Resume())
+    except RequestError as error:
+        return str(error)
+    return ""
 
 
 def _pending(search: Search) -> Summary:
@@ -199,7 +249,7 @@ def add_control(app: FastAPI, desk: Desk, keys: Keys) -> None:
     @app.get("/api/spaces", responses={200: {"model": SpaceChoices}})
     def spaces() -> Response:
         """Lists the search spaces that a search can use."""
-        return answer(SpaceChoices([SpaceChoice(*pair) for pair in list_spaces().items()]))
+        return answer(SpaceChoices([SpaceChoice(*pair, defaults_of(pair[0])) for pair in list_spaces().items()]))
 
     @app.post("/api/experiments", status_code=202, responses={202: {"model": Shown}})
     def start(asked: Start) -> Response:  # type: ignore[valid-type]  # made from Experiment's fields

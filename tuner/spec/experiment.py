@@ -334,6 +334,13 @@ def _are_words(value: Any, depth: int) -> bool:
     return isinstance(value, tuple) and len(value) <= MOST_WORDS and all(_are_words(each, depth - 1) for each in value)
 
 
+def fixed_epochs(scheduler: str, max_epochs: int) -> str:
+    """Returns why a resume cannot change --max-epochs; an empty text if it can."""
+    if scheduler not in ("hyperband", "bohb"):
+        return ""
+    return f"the brackets of --scheduler {scheduler} were built for {max_epochs} epochs"
+
+
 def option(field: str) -> str:
     """The command-line option of a field: `--num-samples` for `num_samples`."""
     return "--" + field.replace("_", "-")

@@ -15,6 +15,8 @@ from tuner.serve.jobs.ray_jobs import Jobs, JobState
 PAUSE_S = 1.0  # seconds between two checks of the jobs that run or wait
 AFTER_ERROR_S = 3.0  # seconds before the retry after an error, such as a cluster that does not answer
 IDLE_S = 300.0  # seconds without a search, after which the service ends its own Ray cluster, which uses 0.8 GB
+STARTS_RAY = "waiting for Ray to accept the search"
+STARTS_SEARCH = "waiting for the search to load its space and data"
 
 
 class Dispatcher:
@@ -102,7 +104,7 @@ class Dispatcher:
             elif ended.state == "lost" and now.phase == "stopping":
                 after = replace(now, phase="stopped", message="stopped; its cluster is gone")
             elif ended.state == "lost" and not begun:  # nothing was trained: it waits for the next cluster
-                after = replace(now, phase="queued", job="")
+                after = replace(now, phase="queued", job="", message="")
             elif ended.state == "lost":
                 after = replace(now, phase="failed", message="the cluster that it ran on is gone; resume it")
             elif ended.exit_code in (0, 1):  # tuner.run's 0 = done, 1 = no trial with a finite metric
@@ -129,10 +131,13 @@ class Dispatcher:
                 except RequestError as error:  # for example, the file of the search's space was deleted
                     self._queue.put(replace(search, phase="failed", message=str(error)))
                     continue
-                submitted = replace(search, phase="submitted", job=job, message="")
+                submitted = replace(search, phase="submitted", job=job, message=STARTS_RAY, submitted=time.time())
                 self._queue.put(submitted)
             try:
                 self._jobs.submit(job, arguments)
+                with self._queue.lock:
+                    if self._queue.get(search.name) == submitted:
+                        self._queue.put(replace(submitted, message=STARTS_SEARCH))
             except Exception as error:
                 with self._queue.lock:
                     if self._queue.get(search.name) == submitted:  # else a client has stopped it in the meantime

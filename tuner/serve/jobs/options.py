@@ -10,6 +10,7 @@ who starts the service sets them. These say where searches read and write (`resu
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 from typing import Any, get_type_hints
 
@@ -17,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from tuner.errors import RequestError, nearest
 from tuner.spec.experiment import LATEST, Experiment, option
-from tuner.spec.spaces import list_spaces
+from tuner.spec.space import Space
+from tuner.spec.spaces import file_of, list_spaces
 
 SETTABLE = (
     "num_samples", "max_epochs", "grace_period", "reduction_factor", "perturbation_interval",
@@ -26,7 +28,7 @@ SETTABLE = (
     "max_concurrent_trials", "priority", "max_failures", "trial_timeout", "time_budget", "seed", "name", "tensorboard",
 )  # fmt: skip
 WITHHELD = ("results", "data_dir", "address", "wandb", "wandb_project", "point", "stop")
-ON_RESUME = ("num_samples", "time_budget")
+ON_RESUME = ("num_samples", "max_epochs", "time_budget")
 MOST_CHARS = 200  # most characters of a text option in a request
 
 
@@ -62,6 +64,25 @@ Start: type[BaseModel] = _model(
 Resume: type[BaseModel] = _model(
     "Resume", "What to extend in a resumed search; an empty one changes nothing.", ON_RESUME
 )
+
+
+def defaults_of(space: str) -> dict[str, Any]:
+    """Returns the default of each option in SETTABLE for a space of `search_spaces/`, without importing the space.
+
+    An option that the space's file computes is left out.
+    """
+    defaults: dict[str, Any] = {each.name: each.default for each in dataclasses.fields(Experiment) if each.name in SETTABLE}
+    path = file_of(space)
+    calls = ast.walk(ast.parse(path.read_text())) if path else ()
+    called = next((node for node in calls if isinstance(node, ast.Call) and ast.unparse(node.func) == "Space"), None)
+    own: dict[str, Any] = {each.name: each.default for each in dataclasses.fields(Space) if each.name in defaults}
+    for keyword in called.keywords if called else ():
+        if keyword.arg in own:
+            own[keyword.arg] = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
+    defaults |= own
+    if None not in (defaults["grace_period"], defaults["max_epochs"]):
+        defaults["grace_period"] = min(defaults["grace_period"], defaults["max_epochs"])
+    return {name: value for name, value in defaults.items() if value is not None}
 
 
 def ships(space: object) -> bool:

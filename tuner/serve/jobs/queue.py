@@ -33,6 +33,7 @@ class Search:
         since: the time of the request in unix seconds; searches of equal priority start in this order.
         job: the id of the Ray job, once it is submitted.
         message: why the search waits, failed or stopped.
+        submitted: the time when it was submitted, in unix seconds; 0 in the files of older versions.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Search:
     job: str = ""
     message: str = ""
     resumed: bool = False
+    submitted: float = 0.0
 
     def arguments(self) -> list[str]:
         """Returns the arguments for `tuner.run`, built from the fields of the request.

@@ -77,13 +77,13 @@ class Searches:
         """Queues a new search; raises RequestError if the request, a `Start`, is wrong."""
         fields = asked.model_dump()
         name = fields["name"] or self._free_name(fields["space"])
-        with self._reserved(name):
+        with self.reserved(name):
             asked = asked.model_copy(update={"name": name})
             return self._ask(name, start_arguments(asked), asked, resumed=False)
 
     def resume(self, name: str, asked: BaseModel) -> Search:
         """Queues a search to be resumed or extended; raises RequestError if the request, a `Resume`, is wrong."""
-        with self._reserved(name):
+        with self.reserved(name):
             # Only experiment.json is read here. The space is refused, or passed to the check by name, before any of its
             # code is imported.
             saved = load_experiment(self._results / name)[0]
@@ -108,6 +108,19 @@ class Searches:
             raise Refused(409, f"{name} was not started by this service; press Ctrl-C where it runs")
         raise Refused(409, f"{name} is not running, so there is nothing to stop")
 
+    def forget(self, name: str) -> None:
+        """Removes a search that has ended from those that this service was asked to run."""
+        with self._queue.lock:
+            self._queue.remove(name)
+
+    def rename(self, old: str, new: str) -> None:
+        """Gives a search that has ended another name, so that its last state and message are kept."""
+        with self._queue.lock:
+            search = self._queue.get(old)
+            if search:
+                self._queue.put(replace(search, name=new, options={**search.options, "name": new}))
+                self._queue.remove(old)
+
     def _ask(self, name: str, arguments: list[str], asked: BaseModel, resumed: bool) -> Search:
         if not self._checks.acquire(blocking=False):
             raise Refused(503, f"{MOST_CHECKS} requests are being checked, the limit; try again in a few seconds")
@@ -126,8 +139,12 @@ class Searches:
         return search
 
     @contextmanager
-    def _reserved(self, name: str) -> Iterator[None]:
-        """Reserves a name while a request is checked; raises Refused if it is queued, running or being checked."""
+    def reserved(self, name: str) -> Iterator[None]:
+        """Reserves a name for one request: nothing else starts, resumes, renames or deletes a search of that name.
+
+        Raises:
+            Refused: the name is reserved already, or its search is queued or running.
+        """
         with self._queue.lock:
             search = self._queue.get(name)
             if name in self._checking or (search and search.phase in ("queued", *ACTIVE)):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
+from tuner.record.notes import read_notes
 from tuner.record.reading import Reading
 from tuner.record.results import KILLED, ExperimentRecord
 from tuner.serve.answers import text_of
@@ -27,7 +29,7 @@ class Summary:
     trials together. `lines` counts the journal's lines that the summary is based on; an event stream can start after
     them. `audit` is the command that audits the search; empty if it cannot be audited. If the files cannot be read,
     `error` says why, `state` is damaged, and only `name` is set besides. The state `reading` means that the files have
-    not been read yet.
+    not been read yet. `tags`, `notes` and `archived` are those of notes.json; `notes_error` says why it cannot be read.
     """
 
     name: str
@@ -56,6 +58,10 @@ class Summary:
     retrain: str = ""
     outcome: str = ""
     audit: str = ""
+    tags: tuple[str, ...] = ()
+    notes: str = ""
+    archived: bool = False
+    notes_error: str = ""
 
 
 UNRECORDED: dict[str, Any] = {
@@ -82,6 +88,15 @@ def summarised(record: ExperimentRecord, reading: Reading) -> Summary:
         folder = record.experiment.folder
         raise RequestError(f"{folder}: names and values make a summary of more than {MOST_SUMMARY:,} bytes")
     return summary
+
+
+def with_notes(summary: Summary, folder: Path) -> Summary:
+    """Adds the tags, notes and archive mark of an experiment's folder to its summary, or why they cannot be read."""
+    try:
+        notes = read_notes(folder)
+    except RequestError as error:
+        return replace(summary, notes_error=str(error))
+    return replace(summary, tags=notes.tags, notes=notes.notes, archived=notes.archived)
 
 
 def _summary_of(record: ExperimentRecord, reading: Reading) -> Summary:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from tuner.errors import RequestError, blamed
 from tuner.record.lock import abandoned
+from tuner.record.notes import FILE as NOTES
 from tuner.record.ray_folder import ray_files_in
 from tuner.record.reading import NotYet
 from tuner.record.results import ExperimentRecord, Following
 from tuner.serve.answers import figure_text
 from tuner.serve.reading.memory import Crowded, Memory
-from tuner.serve.reading.summary import Summary, summarised
+from tuner.serve.reading.summary import Summary, summarised, with_notes
 from tuner.views.figures import COMPARING, FIGURES, FigureName
 from tuner.views.values import chosen, offered
 
@@ -140,15 +141,15 @@ class Watched:
             with blamed(self.folder.name):
                 record = self._followed.load(until)
                 # The summary's number of lines must be that of this record: the event stream starts after that line.
-                view = View(record, summarised(record, self._followed.reading), self._keep)
-                summary = view.summary
+                summary = with_notes(summarised(record, self._followed.reading), self.folder)
+                view = View(record, summary, self._keep)
         except NotYet as error:
             if isinstance(error, Crowded):
                 self._followed = self._begun_anew()
             raise
         except RequestError as error:
             self._followed = self._begun_anew()
-            summary = Summary(self.folder.name, state="damaged", error=str(error))
+            summary = with_notes(Summary(self.folder.name, state="damaged", error=str(error)), self.folder)
         finally:
             self._memory.settle(self, self._followed.weight)
         now = time.monotonic()
@@ -173,16 +174,17 @@ class Watched:
 
 
 def _stamp(folder: Path) -> object:
-    """Returns a value that changes whenever experiment.json, journal.jsonl or best/config.json changes.
+    """Returns a value that changes whenever experiment.json, journal.jsonl, best/config.json or notes.json changes.
 
-    If plain Ray Tune wrote the folder, the value changes with Ray's files instead. If the files cannot be listed, it
-    changes with the folder itself.
+    If plain Ray Tune wrote the folder, the value changes with Ray's files and notes.json. If the files cannot be
+    listed, it changes with the folder itself.
     """
     files = [folder / "experiment.json", folder / "journal.jsonl", folder / "best" / "config.json"]
     try:
-        return [_stat(path) for path in (files if os.path.lexists(files[0]) else ray_files_in(folder))]
+        own = files if os.path.lexists(files[0]) else ray_files_in(folder)
+        return [_stat(path) for path in (*own, folder / NOTES)]
     except (OSError, RequestError):
-        return [_stat(folder)]
+        return [_stat(folder), _stat(folder / NOTES)]
 
 
 def _has_changed(folder: Path, stamp: object, summary: Summary) -> bool:

@@ -1,0 +1,582 @@
+"""Tags, notes, archive, rename, delete and downloads: what they change, and what nobody can make them do."""
+
+import json
+import os
+import shutil
+import socket
+import threading
+
+import pytest
+import uvicorn
+from test_attacks import WRITES
+
+from tuner.drive.resumed_experiment import load_resumed
+from tuner.drive.session import defaults_of, journaled_events
+from tuner.errors import RequestError
+from tuner.record import folder as folders
+from tuner.record.lock import HOLDER, only_driver
+from tuner.record.notes import MOST_CHARS, MOST_TAGS, Notes, read_notes
+from tuner.record.saved_experiment import COPY, latest_experiment, save_experiment
+from tuner.serve import housekeeping
+from tuner.serve.app import create_app
+from tuner.serve.client import Client
+from tuner.serve.jobs import options
+from tuner.serve.jobs.ray_jobs import JobState
+from tuner.spec.experiment import Experiment
+from tuner.spec.spaces import find_space, list_spaces
+
+ALL, DEMO = "/api/experiments", "/api/experiments/demo"
+CHANGES = {
+    "notes": ("POST", f"{DEMO}/notes", {"tags": ["evil"], "notes": "evil"}),
+    "archive": ("POST", f"{DEMO}/archive", {"archived": True}),
+    "rename": ("POST", f"{DEMO}/rename", {"name": "evil"}),
+    "delete": ("DELETE", DEMO, None),
+}
+
+
+def ended(service, name="demo", **options):
+    """A search that has ended, with a best model; its folder."""
+    journal = service.begin(name, **options)
+    journal.write("trial_started", "00000", config={"x": 1.0}, resources={"CPU": 1}, node="n")
+    for epoch in (1, 2):
+        journal.write("report", "00000", epoch=epoch, metrics={"loss": 1.0 / epoch})
+    journal.write("trial_ended", "00000", status="completed", reason="trained its 2 epochs")
+    journal.write("experiment_finished", state="finished", reason="")
+    journal.close()
+    folder = service.results / name
+    (folder / "best" / "checkpoint").mkdir(parents=True)
+    (folder / "best" / "config.json").write_text("{}")
+    (folder / "best" / "model.pt").write_bytes(b"m" * 700_000)
+    (folder / "best" / "checkpoint" / "own file.bin").write_bytes(b"own")
+    (folder / "ray" / "00000" / "checkpoint_000001").mkdir(parents=True)
+    (folder / "ray" / "00000" / "checkpoint_000001" / "state.pt").write_bytes(b"s" * 1000)
+    return folder
+
+
+def everything(folder):
+    return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+
+
+def change(service, what, status=200, **body):
+    method, path, asked = CHANGES[what]
+    answer = service.owner.request(method, path, json=body or asked)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def listed(service):
+    return [row["name"] for row in service.owner.get(ALL).json()["experiments"]]
+
+
+# --- notes and archive ------------------------------------------------------------------------------------------------
+
+
+def test_tags_and_notes_are_saved_and_shown_by_every_route(service):
+    folder = ended(service)
+    row = change(service, "notes", tags=["baseline", "größe/2"], notes="line 1\nline 2 <b>")
+    assert (row["tags"], row["notes"], row["archived"]) == (["baseline", "größe/2"], "line 1\nline 2 <b>", False)
+    assert change(service, "archive", archived=True)["archived"] and read_notes(folder).tags == ("baseline", "größe/2")
+    changes = service.owner.get(f"{DEMO}/changes").json()
+    for row in (service.owner.get(DEMO).json(), service.owner.get(ALL).json()["experiments"][0], changes["summary"]):
+        assert (row["tags"], row["archived"], row["notes_error"]) == (["baseline", "größe/2"], True, "")
+    assert change(service, "notes", tags=[], notes="")["archived"]
+    assert not change(service, "archive", archived=False)["archived"]
+
+
+def test_a_running_search_can_be_noted(service):
+    service.begin("demo").close()
+    with only_driver(service.results / "demo"):
+        assert change(service, "notes", tags=["now"])["tags"] == ["now"]
+
+
+@pytest.mark.parametrize(
+    "asked, says",
+    [
+        ({"tags": ["two words"]}, "tag 'two words': must be 1 to 40 letters"),
+        ({"tags": ["x" * 41]}, "must be 1 to 40"),
+        ({"tags": [""]}, "must be 1 to 40"),
+        ({"tags": ["a", "a"]}, "a tag is given twice"),
+        ({"tags": [f"t{n}" for n in range(MOST_TAGS + 1)]}, "tags: List should have at most 20 items"),
+        ({"tags": "baseline"}, "tags: Input should be a valid list"),
+        ({"notes": "x" * (MOST_CHARS + 1)}, "notes: String should have at most 2000"),
+        ({"notes": "a\x1b[2Jb"}, "printable characters"),
+        ({"notes": "\u202eevil"}, "printable characters"),
+        ({"more": 1}, "Extra inputs"),
+    ],
+)
+def test_wrong_notes_are_refused(service, asked, says):
+    folder = ended(service)
+    assert says in change(service, "notes", 422, **asked)["error"] and not (folder / "notes.json").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"tags": ["a"', b"[]", b"null", b'{"tags": "a"}', b'{"tags": [["a"]]}', b'{"notes": 3}', b"\xff\xfe",
+        b"[" * 10_000, b'{"archived": 1}', b'{"notes": "' + b"x" * 100_000 + b'"}', b'{"notes": "\\u001b[2J"}', b'{"tags": [1e999]}',
+    ],
+)  # fmt: skip
+def test_damaged_notes_are_said_and_take_nothing_down(service, content):
+    folder = ended(service)
+    ended(service, "other")
+    (folder / "notes.json").write_bytes(content)
+    rows = {row["name"]: row for row in service.owner.get(ALL).json()["experiments"]}
+    assert rows["demo"]["notes_error"].startswith("notes.json cannot be read (") and rows["demo"]["tags"] == []
+    assert rows["demo"]["state"] == "finished" and rows["other"]["notes_error"] == ""
+    assert "cannot be read" in change(service, "archive", 422)["error"]  # the damaged notes are kept
+    assert (folder / "notes.json").read_bytes() == content
+    assert change(service, "notes", tags=["new"])["tags"] == ["new"]
+
+
+def test_notes_that_are_no_file_are_never_followed_or_waited_for(service, tmp_path):
+    folder, secret = ended(service), tmp_path / "secret.json"
+    secret.write_text('{"notes": "a secret"}')
+    (folder / "notes.json").symlink_to(secret)
+    row = service.owner.get(DEMO).json()
+    assert row["notes"] == "" and "cannot be read" in row["notes_error"]
+    change(service, "notes", notes="mine")
+    assert secret.read_text() == '{"notes": "a secret"}' and not (folder / "notes.json").is_symlink()
+    (folder / "notes.json").unlink()
+    os.mkfifo(folder / "notes.json")
+    assert "cannot be read" in service.owner.get(DEMO).json()["notes_error"]
+
+
+def test_changes_of_two_requests_at_once_are_both_kept(service):
+    folder = ended(service)
+    threads = [
+        threading.Thread(target=change, args=(service, "archive")),
+        threading.Thread(target=change, args=(service, "notes"), kwargs={"tags": ["a"]}),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert read_notes(folder) == Notes(("a",), "", True)
+
+
+def test_a_search_does_not_read_the_notes(service):
+    folder = ended(service)
+    (folder / "notes.json").write_bytes(b"\xff")
+    assert load_resumed(Experiment(results=str(service.results)), "demo").experiment.name == "demo"
+
+
+# --- rename -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_renamed_search_is_resumed_also_one_of_an_older_version(service, is_old):
+    folder = ended(service)
+    if is_old:  # without a checksum, a copy and the options of today
+        (folder / COPY).unlink()
+        document = json.loads((folder / "experiment.json").read_text())
+        del document["sha256"], document["options"]["trial_timeout"]
+        document["options"]["results"] = "/elsewhere"
+        (folder / "experiment.json").write_text(json.dumps(document))
+    events = journaled_events(folder)
+    row = change(service, "rename", name="better")
+    assert row["name"] == "better" and row["resume"].startswith("python -m tuner.run --resume better ")
+    assert listed(service) == ["better"] and not folder.exists()
+    loaded = load_resumed(Experiment(results=str(service.results)), "better")
+    assert loaded.experiment.folder == service.results / "better"
+    assert journaled_events(loaded.experiment.folder) == events
+    resumed = service.owner.post(f"{ALL}/better/resume", json={"num_samples": 40, "max_epochs": 54})
+    assert resumed.status_code == 202, resumed.text
+    service.searches.dispatcher.step()
+    (arguments,) = service.jobs.submitted.values()
+    assert arguments[:4] == ["--resume=better", "--space=quadratic", "--num-samples=40", "--max-epochs=54"]
+
+
+def test_the_services_search_keeps_its_state_under_the_new_name(service):
+    assert service.owner.post(ALL, json={"space": "quadratic", "name": "demo"}).status_code == 202
+    service.searches.dispatcher.step()
+    folder = ended(service)
+    (job,) = service.jobs.submitted
+    service.jobs.job_states[job] = JobState("ended", 2, "tuner: error: out of luck")
+    service.searches.dispatcher.step()
+    assert change(service, "rename", name="better")["message"] == "out of luck" and not folder.exists()
+    service = service.reopened()
+    assert listed(service) == ["better"]
+    assert service.owner.get(f"{ALL}/better").json()["message"] == "out of luck"
+    assert service.owner.get(DEMO).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "name", ["../up", "a/b", ".hidden", "-x", "latest", "", "x" * 101, "a b", "a\n", "ü", "..", "/tmp/x", "a\0"]
+)
+def test_a_name_that_is_no_name_is_refused(service, name):
+    folder = ended(service)
+    before = everything(folder)
+    assert change(service, "rename", 422, name=name)["error"] and everything(folder) == before
+    assert os.listdir(service.results) == ["demo"]
+
+
+@pytest.mark.parametrize("kind", ["experiment", "empty folder", "file", "link", "queued"])
+def test_a_name_that_is_taken_is_refused(service, kind):
+    folder, other = ended(service), service.results / "evil"
+    before = everything(folder)
+    if kind == "experiment":
+        ended(service, "evil")
+    elif kind == "queued":
+        assert service.owner.post(ALL, json={"space": "quadratic", "name": "evil"}).status_code == 202
+    elif kind == "link":
+        other.symlink_to("/tmp")
+    else:
+        other.mkdir() if kind == "empty folder" else other.write_text("mine")
+    answer = service.owner.post(f"{DEMO}/rename", json={"name": "evil"})
+    assert answer.status_code in (409, 422) and "already exists" in answer.json()["error"]
+    after = everything(folder)
+    assert {path: after[path] for path in before} == before
+    assert kind in ("experiment", "queued") or os.path.lexists(other)
+
+
+# --- delete -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_deletion_says_what_is_lost_and_leaves_nothing(service):
+    folder = ended(service)
+    ended(service, "other")
+    contents = service.owner.get(f"{DEMO}/contents").json()
+    assert (contents["trials"], contents["epochs"], contents["checkpoints"], contents["kept"]) == (1, 2, 1, "")
+    whole = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    assert contents["size_bytes"] == whole and contents["is_whole"]
+    sizes = {"config.json": 2, "model.pt": 700_000, "checkpoint/own file.bin": 3}
+    assert {each["path"]: each["size_bytes"] for each in contents["best"]} == sizes
+    assert change(service, "delete") == {"name": "demo", "left": ""}
+    assert os.listdir(service.results) == ["other"] == listed(service)
+    assert service.owner.get(DEMO).status_code == 404
+
+
+@pytest.mark.parametrize("what", ["rename", "delete"])
+@pytest.mark.parametrize("by", ["queue", "job", "process", "journal", "check"])
+def test_a_search_that_runs_or_waits_is_kept(service, what, by):
+    if by in ("queue", "job"):
+        assert service.owner.post(ALL, json={"space": "quadratic", "name": "demo"}).status_code == 202
+        if by == "job":
+            service.searches.dispatcher.step()
+    if by == "journal":
+        service.begin("demo").close()  # its process may run on another host
+    else:
+        ended(service)
+    if by == "process":
+        with only_driver(service.results / "demo"):
+            assert "is run by process" in service.owner.get(f"{DEMO}/contents").json()["kept"]
+            error = change(service, what, 422)["error"]
+    elif by == "check":
+        with service.searches.reserved("demo"):
+            error = change(service, what, 409)["error"]
+    else:
+        assert service.owner.get(f"{DEMO}/contents").json()["kept"]
+        error = change(service, what, 409)["error"]
+    assert "running" in error or "is run by" in error
+    assert os.listdir(service.results) == ["demo"] and (service.results / "demo" / "journal.jsonl").exists()
+
+
+def test_a_check_of_the_lock_does_not_claim_to_be_the_driver(service):
+    folder = ended(service)
+    (folder / HOLDER).write_text("process 7 on elsewhere\n")
+    assert service.owner.get(f"{DEMO}/contents").json()["kept"] == ""
+    assert (folder / HOLDER).read_text() == "process 7 on elsewhere\n"
+
+
+def test_a_search_that_never_began_is_forgotten(service):
+    assert service.owner.post(ALL, json={"space": "quadratic", "name": "demo"}).status_code == 202
+    service.searches.dispatcher.step()
+    (job,) = service.jobs.submitted
+    service.jobs.job_states[job] = JobState("ended", 2, "tuner: error: no data")
+    service.searches.dispatcher.step()
+    assert listed(service) == ["demo"] and service.owner.get(f"{DEMO}/contents").json()["files"] == 0
+    change(service, "delete")
+    assert listed(service) == [] and service.owner.delete(DEMO).status_code == 404
+    assert listed(service.reopened()) == []
+
+
+def test_a_damaged_experiment_can_be_deleted(service):
+    folder = ended(service)
+    (folder / "experiment.json").write_text("{")
+    (folder / COPY).unlink()
+    assert service.owner.get(DEMO).status_code == 422 and change(service, "delete")["left"] == ""
+    assert os.listdir(service.results) == []
+
+
+@pytest.mark.parametrize("name", ["..", ".", "%2e%2e", "..%2foutside", "%2fetc", "plain", "link", "ray", "file", "%00"])
+def test_only_an_experiment_of_the_folder_is_changed(service, tmp_path, name):
+    """A folder that is none, one outside, one behind a link, one of plain Ray Tune, whose process tuner cannot know."""
+    outside = tmp_path / "outside"
+    shutil.copytree(ended(service), outside)
+    shutil.rmtree(service.results / "demo")
+    (service.results / "plain").mkdir()
+    (service.results / "plain" / "thesis.tex").write_text("years of work")
+    (service.results / "link").symlink_to(outside)
+    (service.results / "file").write_text("a file")
+    (service.results / "ray").mkdir()
+    (service.results / "ray" / "tuner.pkl").write_bytes(b"")
+    before = everything(tmp_path)
+    for method, path in (("DELETE", ""), ("POST", "/rename"), ("POST", "/notes"), ("POST", "/archive")):
+        if name == "ray" and path in ("/notes", "/archive"):
+            continue  # these write only notes.json
+        body = {"name": "evil"} if path == "/rename" else {}
+        answer = service.owner.request(method, f"{ALL}/{name}{path}", json=body)
+        assert answer.status_code in (404, 405, 422), answer.text
+    assert everything(tmp_path) == before
+
+
+def test_links_in_a_deleted_folder_lose_nothing_behind_them(service, tmp_path):
+    folder, outside = ended(service), tmp_path / "outside"
+    outside.mkdir()
+    (outside / "thesis.tex").write_text("years of work")
+    (folder / "best" / "more").symlink_to(outside)
+    (folder / "ray" / "link.tex").symlink_to(outside / "thesis.tex")
+    assert change(service, "delete")["left"] == "" and os.listdir(service.results) == []
+    assert (outside / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("what", ["rename", "delete"])
+@pytest.mark.parametrize("exchanged", ["link", "folder"])
+@pytest.mark.parametrize("moment", ["before", "during"])
+def test_a_folder_that_is_exchanged_between_check_and_change_is_kept(
+    service, tmp_path, monkeypatch, what, exchanged, moment
+):
+    folder, outside = ended(service), tmp_path / "outside"
+    outside.mkdir()
+    (outside / "thesis.tex").write_text("years of work")
+
+    def exchange():
+        if folder.is_symlink() or (folder / "thesis.tex").exists():
+            return
+        folder.rename(tmp_path / "mine")
+        folder.symlink_to(outside) if exchanged == "link" else shutil.copytree(outside, folder)
+
+    if moment == "before":  # after the folder was opened
+        true = folders.without_driver
+        monkeypatch.setattr(folders, "without_driver", lambda opened: (exchange(), true(opened))[1])
+    else:  # between the last check and the call that renames
+        true_rename = os.rename
+
+        def late(*args, **kwargs):
+            monkeypatch.setattr(os, "rename", true_rename)
+            exchange()
+            return true_rename(*args, **kwargs)
+
+        monkeypatch.setattr(os, "rename", late)
+    assert "; nothing was changed" in change(service, what, 422)["error"]
+    assert os.listdir(service.results) == ["demo"]
+    assert (outside / "thesis.tex").exists() and (folder / "thesis.tex").exists()
+    assert (tmp_path / "mine" / "journal.jsonl").exists()
+
+
+def test_an_error_before_the_deletion_changes_nothing(service, monkeypatch):
+    folder = ended(service)
+    before = everything(folder)
+
+    def full(*args, **kwargs):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "unlink", full)
+    assert "nothing was changed" in change(service, "delete", 422)["error"]
+    after = everything(folder)
+    assert {path: after[path] for path in before} == before and listed(service) == ["demo"]
+
+
+def test_an_error_midway_leaves_no_half_of_an_experiment(service, monkeypatch):
+    ended(service)
+    true = os.unlink
+
+    def stubborn(path, *args, **kwargs):
+        if path == "model.pt":
+            raise PermissionError(1, "Operation not permitted")
+        return true(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "unlink", stubborn)
+    left = change(service, "delete")["left"]
+    (rest,) = os.listdir(service.results)
+    assert rest.startswith(".deleted-") and rest in left and "Operation not permitted" in left
+    assert listed(service) == [] and service.owner.get(DEMO).status_code == 404
+    with pytest.raises(RequestError, match="no experiment in"):
+        latest_experiment(service.results)
+
+
+def test_folders_within_folders_without_end_are_counted_and_deleted_without_one(service):
+    place = os.open(ended(service), os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("deep", dir_fd=place)
+        inner = os.open("deep", os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = inner
+    os.close(place)
+    contents = service.owner.get(f"{DEMO}/contents").json()
+    assert not contents["is_whole"] and contents["size_bytes"] > 700_000
+    answer = service.owner.delete(DEMO)
+    assert answer.status_code == 200 and listed(service) == []
+    for rest in service.results.iterdir():
+        assert "delete it yourself" in answer.json()["left"]
+        os.system(f"rm -r '{rest}'")  # pytest's own clean-up recurses
+
+
+# --- who may ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_nobody_without_the_token_or_from_elsewhere_changes_anything(service, what):
+    folder = ended(service)
+    before = everything(folder)
+    method, path, body = CHANGES[what]
+    for attack, (headers, status) in WRITES.items():
+        if attack.startswith("wrong token"):
+            continue  # only so many are answered in a minute
+        answer = service.anyone.request(
+            method, path, json=body, headers=headers(service) if callable(headers) else headers
+        )
+        assert answer.status_code in (status, 429) and list(answer.json()) == ["error"], attack
+        assert "access-control-allow-origin" not in answer.headers
+    assert everything(folder) == before and os.listdir(service.results) == ["demo"]
+    preflight = service.anyone.options(path, headers={"Origin": "http://evil.com"})
+    assert preflight.status_code in (401, 403, 405)
+
+
+def test_a_service_that_cannot_start_searches_keeps_the_list_in_order_for_its_owner(service):
+    from fastapi.testclient import TestClient
+
+    folder = ended(service)
+    app = create_app(service.results, token=service.token)
+    owner = TestClient(app, base_url="http://127.0.0.1:8800", headers={"Authorization": f"Bearer {service.token}"})
+    anyone = TestClient(app, base_url="http://127.0.0.1:8800")
+    assert anyone.delete(DEMO).status_code == 401 and owner.post(f"{DEMO}/resume").status_code == 503
+    assert owner.post(f"{DEMO}/notes", json={"tags": ["a"]}).json()["tags"] == ["a"]
+    assert owner.post(f"{DEMO}/rename", json={"name": "b"}).json()["name"] == "b"
+    assert owner.delete(f"{ALL}/b").json() == {"name": "b", "left": ""} and not folder.exists()
+    app.state.costly.close()
+
+
+# --- downloads --------------------------------------------------------------------------------------------------------
+
+
+def test_the_best_model_is_downloaded_under_a_safe_name(service):
+    ended(service)
+    answer = service.anyone.get(f"{DEMO}/best/model.pt")
+    assert answer.status_code == 200 and answer.content == b"m" * 700_000
+    assert answer.headers["content-disposition"] == 'attachment; filename="demo-model.pt"'
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-length"] == "700000" and answer.headers["x-content-type-options"] == "nosniff"
+    own = service.anyone.get(f"{DEMO}/best/checkpoint/own file.bin")
+    assert own.content == b"own" and own.headers["content-disposition"].endswith('"demo-checkpoint-own-file.bin"')
+
+
+def test_a_file_name_cannot_steer_the_answers_headers(service):
+    folder = ended(service)
+    (folder / "best" / 'a"\r\nX-Evil: 1; ü.html').write_text("<script>")
+    answer = service.anyone.get(f"{DEMO}/best/a%22%0d%0aX-Evil%3a%201%3b%20%c3%bc.html")
+    assert answer.status_code == 200 and "x-evil" not in answer.headers
+    assert answer.headers["content-disposition"] == 'attachment; filename="demo-a-X-Evil-1-.html"'
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../experiment.json", "%2e%2e/experiment.json", "..%2fexperiment.json", "%2fetc/passwd", "/etc/passwd", "link",
+     "folder/secret", "checkpoint", "", ".", "%00", "missing", "pipe", "model.pt/x", "x" * 5000],
+)  # fmt: skip
+def test_only_files_of_best_are_sent(service, tmp_path, path):
+    folder, outside = ended(service), tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    (folder / "best" / "link").symlink_to(outside / "secret")
+    (folder / "best" / "folder").symlink_to(outside)
+    os.mkfifo(folder / "best" / "pipe")
+    answer = service.anyone.get(f"{DEMO}/best/{path}")
+    assert answer.status_code in (404, 405) and "secret" not in answer.text and "options" not in answer.text
+
+
+def test_a_best_folder_that_is_a_link_is_not_followed(service, tmp_path):
+    folder, outside = ended(service), tmp_path / "outside"
+    shutil.move(folder / "best", outside)
+    (folder / "best").symlink_to(outside)
+    assert service.anyone.get(f"{DEMO}/best/model.pt").status_code == 404
+    assert service.owner.get(f"{DEMO}/contents").json()["best"] == []
+
+
+def test_few_files_are_sent_at_once_and_each_end_makes_room(service, monkeypatch):
+    ended(service)
+    keeper = housekeeping.threading.Semaphore(0)
+    keeper.release()
+    monkeypatch.setattr(housekeeping.threading, "Semaphore", lambda value: keeper)
+    other = service.reopened()
+    for _ in range(3):
+        assert other.anyone.get(f"{DEMO}/best/model.pt").status_code == 200
+        assert other.anyone.get(f"{DEMO}/best/missing").status_code == 404
+    keeper.acquire()
+    assert other.anyone.get(f"{DEMO}/best/model.pt").status_code == 503
+
+
+def test_a_file_that_grows_while_it_is_sent_ends_where_it_ended(service):
+    folder = ended(service)
+    file = open(folder / "best" / "config.json", "rb")
+    with open(folder / "best" / "config.json", "a") as more:
+        more.write("x" * 1000)
+    assert b"".join(housekeeping.Download._chunks(file, 2)) == b"{}"
+    file.close()
+
+
+# --- extend, wait, defaults -------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_extended_says_why(service):
+    ended(service)
+    row = service.owner.get(DEMO).json()
+    assert (row["not_resumed"], row["same_epochs"]) == ("", "")
+    folder = ended(service, "own", scheduler="hyperband")
+    experiment = Experiment(space="my/space.py", name="own", scheduler="hyperband", max_epochs=27)
+    save_experiment(experiment, folder, {"created": 1000.0, "space": {"params": {}}})
+    row = service.owner.get(f"{ALL}/own").json()
+    assert "the service resumes only searches over" in row["not_resumed"]
+    assert row["same_epochs"] == "the brackets of --scheduler hyperband were built for 27 epochs"
+    refused = service.owner.post(f"{ALL}/own/resume", json={"max_epochs": 54})
+    assert refused.status_code == 422 and row["not_resumed"] in refused.json()["error"]
+
+
+def test_what_waits_says_for_what_and_since_when(service):
+    assert service.owner.post(ALL, json={"space": "quadratic", "name": "demo"}).status_code == 202
+    row = service.owner.get(DEMO).json()
+    assert row["waits_for"] == "waiting for free resources" and row["waits_since"] > 1e9
+    service.jobs.down = "the cluster is away"
+    with pytest.raises(RequestError):
+        service.searches.dispatcher.step()
+    assert service.owner.get(DEMO).json()["waits_for"] == "the cluster is away"
+    service.jobs.down = ""
+    service.searches.dispatcher.step()
+    row = service.reopened().owner.get(DEMO).json()
+    assert (row["state"], row["waits_for"]) == ("starting", "waiting for the search to load its space and data")
+    service.begin("demo").close()
+    row = service.owner.get(DEMO).json()
+    assert (row["state"], row["waits_for"], row["waits_since"]) == ("running", "", None)
+
+
+def test_the_form_shows_the_defaults_that_a_search_gets(service):
+    """They are read from the space's text; a search gets them from the imported space."""
+    shown = {each["name"]: each["defaults"] for each in service.anyone.get("/api/spaces").json()["spaces"]}
+    assert list(shown) == list(list_spaces())
+    for name in ("quadratic", "cifar", "resnet50_pipeline"):
+        whole = vars(defaults_of(find_space(name)))
+        assert shown[name] == {each: whole[each] for each in options.SETTABLE}
+
+
+# --- the client -------------------------------------------------------------------------------------------------------
+
+
+def test_the_client_keeps_the_list_in_order(service, tmp_path):
+    ended(service)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(service.app, log_level="error", ws="none"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", service.token)
+        assert client.annotate("demo", ["baseline"], "a note")["tags"] == ["baseline"]
+        assert client.archive("demo")["archived"] and not client.archive("demo", False)["archived"]
+        saved = client.download("demo", "checkpoint/own file.bin", tmp_path / "own.bin")
+        assert (
+            saved.read_bytes() == b"own"
+            and client.download("demo", "model.pt", tmp_path / "m").stat().st_size == 700_000
+        )
+        assert client.rename("demo", "new")["name"] == "new"
+        assert client.contents("new")["trials"] == 1 and client.delete("new") == {"name": "new", "left": ""}
+        assert client.experiments() == []
+        server.should_exit = True
+        thread.join(30)
