@@ -113,7 +113,8 @@ def test_wrong_notes_are_refused(service, asked, says):
     "content",
     [
         b'{"tags": ["a"', b"[]", b"null", b'{"tags": "a"}', b'{"tags": [["a"]]}', b'{"notes": 3}', b"\xff\xfe",
-        b"[" * 10_000, b'{"archived": 1}', b'{"notes": "' + b"x" * 100_000 + b'"}', b'{"notes": "\\u001b[2J"}', b'{"tags": [1e999]}',
+        b"[" * 10_000, b'{"archived": 1}', b'{"notes": "' + b"x" * 100_000 + b'"}', b'{"notes": "\\u001b[2J"}',
+        b'{"tags": [1e999]}',
     ],
 )  # fmt: skip
 def test_damaged_notes_are_said_and_take_nothing_down(service, content):
@@ -241,6 +242,7 @@ def test_a_deletion_says_what_is_lost_and_leaves_nothing(service):
     assert contents["size_bytes"] == whole and contents["is_whole"]
     sizes = {"config.json": 2, "model.pt": 700_000, "checkpoint/own file.bin": 3}
     assert {each["path"]: each["size_bytes"] for each in contents["best"]} == sizes
+    assert service.anyone.get(f"{DEMO}/best").json()["files"] == contents["best"]
     assert change(service, "delete") == {"name": "demo", "left": ""}
     assert os.listdir(service.results) == ["other"] == listed(service)
     assert service.owner.get(DEMO).status_code == 404
@@ -463,10 +465,11 @@ def test_the_best_model_is_downloaded_under_a_safe_name(service):
 
 def test_a_file_name_cannot_steer_the_answers_headers(service):
     folder = ended(service)
-    (folder / "best" / 'a"\r\nX-Evil: 1; ü.html').write_text("<script>")
-    answer = service.anyone.get(f"{DEMO}/best/a%22%0d%0aX-Evil%3a%201%3b%20%c3%bc.html")
+    (folder / "best" / 'a"\rX-Evil: 1; ü.html').write_text("<script>")
+    answer = service.anyone.get(f"{DEMO}/best/a%22%0dX-Evil%3a%201%3b%20%c3%bc.html")
     assert answer.status_code == 200 and "x-evil" not in answer.headers
     assert answer.headers["content-disposition"] == 'attachment; filename="demo-a-X-Evil-1-.html"'
+    assert service.anyone.get(f"{DEMO}/best/a%0d%0aX-Evil%3a%201").status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -491,6 +494,7 @@ def test_a_best_folder_that_is_a_link_is_not_followed(service, tmp_path):
     (folder / "best").symlink_to(outside)
     assert service.anyone.get(f"{DEMO}/best/model.pt").status_code == 404
     assert service.owner.get(f"{DEMO}/contents").json()["best"] == []
+    assert service.anyone.get(f"{DEMO}/best").json() == {"files": []}
 
 
 def test_few_files_are_sent_at_once_and_each_end_makes_room(service, monkeypatch):

@@ -26,7 +26,7 @@ JOURNAL = "journal.jsonl"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 MOST_ENTRIES, MOST_S = 500_000, 5.0  # of a folder that is measured; listing 100,000 entries takes 0.5 s
 MOST_LEVELS = 40  # of folders within folders; each takes a file descriptor while it is measured
-MOST_BEST = 100  # files of best/ that are named
+MOST_NAMED = 100  # files of a subfolder that are named
 
 
 @dataclass(frozen=True)
@@ -214,38 +214,60 @@ def write_in(folder: OpenFolder, name: str, content: str) -> None:
 class Size:
     """The regular files below a folder: their number, their bytes, and whether all of them were counted.
 
-    `checkpoints` counts folders of checkpoints. `best` has the path and size of each file of `best/`, up to 100.
+    `checkpoints` counts folders of checkpoints.
     """
 
     files: int
     size_bytes: int
     is_whole: bool
     checkpoints: int
-    best: tuple[tuple[str, int], ...]
 
 
 def size_of(folder: OpenFolder) -> Size:
     """Counts the files of the folder, for at most MOST_S seconds; follows no link."""
     files = size_bytes = entries = checkpoints = 0
-    best: list[tuple[str, int]] = []
     until, is_whole = time.monotonic() + MOST_S, True
     for place, folders, names, fd in os.fwalk(".", dir_fd=folder.place, follow_symlinks=False):
         entries += len(folders) + len(names)
         checkpoints += sum(each.startswith("checkpoint_") for each in folders)
-        below = Path(place)
-        if len(below.parts) >= MOST_LEVELS and folders:
+        if len(Path(place).parts) >= MOST_LEVELS and folders:
             folders.clear()
             is_whole = False
         for name in names:
-            try:
-                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-            except OSError:
-                continue
-            if stat.S_ISREG(status.st_mode):
-                files, size_bytes = files + 1, size_bytes + status.st_size
-                if below.parts[:1] == ("best",) and len(best) < MOST_BEST:
-                    best.append((str(Path(*below.parts[1:], name)), status.st_size))
+            if (size := _bytes_of(name, fd)) is not None:
+                files, size_bytes = files + 1, size_bytes + size
         if entries > MOST_ENTRIES or time.monotonic() > until:
             is_whole = False
             break
-    return Size(files, size_bytes, is_whole, checkpoints, tuple(sorted(best)))
+    return Size(files, size_bytes, is_whole, checkpoints)
+
+
+def files_in(folder: OpenFolder, name: str) -> list[tuple[str, int]]:
+    """Returns path and bytes of the first MOST_NAMED regular files below a subfolder; none if it is missing or a link.
+
+    The paths start below the subfolder.
+    """
+    found: list[tuple[str, int]] = []
+    try:
+        place = os.open(name, _FOLDER, dir_fd=folder.place)
+    except OSError:
+        return found
+    try:
+        for below, folders, names, fd in os.fwalk(".", dir_fd=place, follow_symlinks=False):
+            sizes = {each: _bytes_of(each, fd) for each in sorted(names)[:MOST_NAMED]}
+            found += [(str(Path(below, each)), size) for each, size in sizes.items() if size is not None]
+            if len(found) >= MOST_NAMED:
+                break
+            folders[:] = sorted(folders)[:MOST_NAMED] if len(Path(below).parts) < MOST_LEVELS else []
+    finally:
+        os.close(place)
+    return found[:MOST_NAMED]
+
+
+def _bytes_of(name: str, place: int) -> int | None:
+    """Returns the size of a regular file in an open folder; None for anything else."""
+    try:
+        status = os.stat(name, dir_fd=place, follow_symlinks=False)
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None

@@ -68,6 +68,13 @@ class BestFile:
 
 
 @dataclass(frozen=True)
+class BestFiles:
+    """The files of the best model, at most 100."""
+
+    files: list[BestFile]
+
+
+@dataclass(frozen=True)
 class Contents:
     """What an experiment's folder holds, and a deletion would lose.
 
@@ -135,8 +142,18 @@ class Housekeeping:
                     kept = ""
             except RequestError as error:
                 kept = str(error)
-        best = [BestFile(*each) for each in size.best]
+            best = [BestFile(*each) for each in folders.files_in(opened, "best")]
         return Contents(trials, epochs, size.files, size.size_bytes, size.is_whole, size.checkpoints, best, kept)
+
+    def best_files(self, name: str) -> list[BestFile]:
+        """Returns the files of an experiment's folder `best/`; none if it has no best model, or no folder yet."""
+        try:
+            path = self._desk.reader.folder(name)
+        except NotThere:
+            self._desk.view(name)
+            return []
+        with folders.opened(path) as opened:
+            return [BestFile(*each) for each in folders.files_in(opened, "best")]
 
     def rename(self, name: str, new: str) -> Shown:
         """Renames an experiment; returns its summary."""
@@ -247,6 +264,11 @@ def add_housekeeping(app: FastAPI, desk: Desk) -> None:
     def contents(name: str) -> Response:
         """What the experiment's folder holds, and what a deletion would lose."""
         return answer(keeper.contents(name))
+
+    @app.get("/api/experiments/{name}/best", responses={200: {"model": BestFiles}})
+    def best_files(name: str) -> Response:
+        """The files of the best model, which can be downloaded."""
+        return answer(BestFiles(keeper.best_files(name)))
 
     @app.get("/api/experiments/{name}/best/{path:path}", response_class=StreamingResponse)
     def best(name: str, path: str) -> Response:

@@ -71,7 +71,9 @@ def defaults_of(space: str) -> dict[str, Any]:
 
     An option that the space's file computes is left out.
     """
-    defaults: dict[str, Any] = {each.name: each.default for each in dataclasses.fields(Experiment) if each.name in SETTABLE}
+    defaults: dict[str, Any] = {
+        each.name: each.default for each in dataclasses.fields(Experiment) if each.name in SETTABLE
+    }
     path = file_of(space)
     calls = ast.walk(ast.parse(path.read_text())) if path else ()
     called = next((node for node in calls if isinstance(node, ast.Call) and ast.unparse(node.func) == "Space"), None)

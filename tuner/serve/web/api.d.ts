@@ -12,6 +12,8 @@ export interface Shown {
   reduction_factor: number; seed: number; counts: { [status: string]: number }; best: BestRow | null;
   started: number | null; updated: number | null; epochs: number; took_s: number; lines: number; notice: string;
   resume: string; retrain: string; message: string; actions: string[]; outcome: string; audit: string;
+  tags: string[]; notes: string; archived: boolean; notes_error: string;
+  waits_for: string; waits_since: number | null; not_resumed: string; same_epochs: string;
 }
 
 export interface TrialRow {
@@ -88,8 +90,17 @@ export interface AuditResult {
 
 export interface AuditAnswer { result: AuditResult | null; command: string }
 export interface SignIn { signed_in: boolean; problem: string }
-export interface SpaceChoice { name: string; about: string }
+export interface SpaceChoice { name: string; about: string; defaults: Config }
 export interface SpaceChoices { spaces: SpaceChoice[] }
+
+export interface BestFile { path: string; size_bytes: number }
+export interface BestFiles { files: BestFile[] }
+export interface Deleted { name: string; left: string }
+
+export interface Contents {
+  trials: number; epochs: number; files: number; size_bytes: number; is_whole: boolean; checkpoints: number;
+  best: BestFile[]; kept: string;
+}
 
 // A property of the schema `Start`.
 export interface Option { type?: string; description?: string; enum?: string[]; anyOf?: Option[] }

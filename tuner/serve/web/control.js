@@ -1,9 +1,9 @@
 // @ts-check
-// Starts, stops and resumes searches. The form is generated from the API's schema, which is generated from the command
-// line's options. All controls are hidden until the user has signed in; the service checks each request anyway.
+// Starts, stops, resumes and extends searches. The form is generated from the API's schema, which is generated from the
+// command line's options. All controls are hidden until the user has signed in; the service checks each request anyway.
 
-import { at, set } from "./dom.js";
-import { shown } from "./experiment.js";
+import { at, duration, set } from "./dom.js";
+import { BUSY, shown } from "./experiment.js";
 import { get, key, post } from "./service.js";
 
 /** @typedef {import("./api.js").Option} Option */
@@ -13,18 +13,25 @@ const FIRST = ["space", "num_samples", "max_epochs", "searcher", "scheduler", "n
 const LABELS = { num_samples: "number of trials", cpus_per_trial: "CPUs per trial", gpus_per_trial: "GPUs per trial",
   on_oom: "when memory runs out", tensorboard: "TensorBoard logs", max_concurrent_trials: "concurrent trials, at most",
   max_failures: "failures per trial, at most", max_epochs: "epochs per trial, at most" };
-let isSignedIn = false;
+/** @type {Record<string, string>} What the default of an option means, if its value does not say it. */
+const MEANINGS = { name: "space and time", time_budget: "no limit", trial_timeout: "no limit",
+  max_concurrent_trials: "as many as fit", perturbation_interval: "the grace period" };
+/** Whether this user may change experiments, and may start searches. */
+export const session = { isSignedIn: false, mayStart: false };
 
 // --- the session -----------------------------------------------------------------------------------------------------
 
 export async function showSession() {
   /** @type {import("./api.js").SignIn} */
-  const session = await get("/api/session", key());
-  isSignedIn = session.signed_in && !session.problem;
-  at("signin").hidden = session.signed_in || Boolean(session.problem);
-  at("signout").hidden = !session.signed_in;
-  at("start").hidden = !isSignedIn;
-  if (isSignedIn) await makeForm();
+  const { signed_in, problem } = await get("/api/session", key());
+  session.isSignedIn = signed_in;
+  session.mayStart = signed_in && !problem;
+  at("signin").hidden = signed_in;
+  at("signout").hidden = !signed_in;
+  at("start").hidden = !session.mayStart;
+  set(at("start-problem"), signed_in ? problem : "");
+  at("start-problem").hidden = !at("start-problem").textContent;
+  if (session.mayStart) await makeForm();
 }
 
 // --- start -----------------------------------------------------------------------------------------------------------
@@ -40,7 +47,11 @@ async function makeForm() {
     at(FIRST.includes(name) ? "start-fields" : "start-more").append(field(name, properties[name]));
   }
   const chosen = at("start-space", HTMLSelectElement);
-  const describe = () => set(at("start-about"), spaces.find((space) => space.name === chosen.value)?.about);
+  const describe = () => {
+    const space = spaces.find((each) => each.name === chosen.value);
+    set(at("start-about"), space?.about);
+    for (const name of names) showDefault(at(`start-${name}`), name, space?.defaults[name]);
+  };
   chosen.addEventListener("change", describe);
   describe();
 }
@@ -53,7 +64,6 @@ function field(name, schema) {
   const input = choices.length ? select(choices, name !== "space") : document.createElement("input");
   if (input instanceof HTMLInputElement) {
     input.type = types.includes("boolean") ? "checkbox" : types.includes("integer") ? "number" : "text";
-    input.placeholder = name === "name" ? "generated" : "default";
   }
   input.id = `start-${name}`;
   input.name = name;
@@ -65,10 +75,23 @@ function field(name, schema) {
   return label;
 }
 
+/**
+ * Shows the value that an option has if the user leaves it out; the space decides it where it is undefined.
+ *
+ * @param {HTMLElement} input
+ * @param {string} name
+ * @param {unknown} value
+ */
+function showDefault(input, name, value) {
+  const text = value === undefined ? "set by the space" : value ? String(value) : MEANINGS[name] ?? String(value);
+  if (input instanceof HTMLSelectElement && name !== "space") input.options[0].text = `${text} (default)`;
+  if (input instanceof HTMLInputElement) input.placeholder = text;
+}
+
 /** @param {string[]} choices @param {boolean} hasDefault */
 function select(choices, hasDefault) {
   const box = document.createElement("select");
-  if (hasDefault) box.add(new Option("default", ""));
+  if (hasDefault) box.add(new Option("", ""));
   for (const choice of choices) box.add(new Option(choice, choice));
   return box;
 }
@@ -94,47 +117,78 @@ function chosen(form) {
 }
 
 /**
- * Sends a request with the buttons of its form disabled; shows its progress, and its error if it is refused.
+ * Sends a request with the buttons of its form disabled; shows its progress and for how long it takes, then its error
+ * if it is refused.
  *
  * @param {HTMLFormElement} form
  * @param {HTMLElement} status
  * @param {string} progress
  * @param {() => Promise<void>} work
+ * @param {string} done what is shown at the end
  */
-async function act(form, status, progress, work) {
-  const buttons = [...form.querySelectorAll("button")];
+export async function act(form, status, progress, work, done = "") {
+  const buttons = [...form.querySelectorAll("button")].filter((button) => !button.disabled), began = Date.now();
   for (const button of buttons) button.disabled = true;
   status.className = "";
-  set(status, progress);
+  const tell = () => set(status, `${progress}, ${duration((Date.now() - began) / 1000)}`);
+  tell();
+  const clock = setInterval(tell, 1000);
   try {
     await work();
-    set(status, "");
+    set(status, done);
   } catch (error) {
     status.className = "failed";
     set(status, error instanceof Error ? error.message : error);
+  } finally {
+    clearInterval(clock);
   }
   for (const button of buttons) button.disabled = false;
 }
 
 // --- stop and resume -------------------------------------------------------------------------------------------------
 
+const CHECKING = "checking the request: a process imports the space";
+
 /** @param {import("./api.js").Shown} summary */
 export function showControl(summary) {
-  set(at("message"), summary.message);
-  at("message").hidden = !summary.message;
-  const actions = isSignedIn ? summary.actions : [];
-  at("control").hidden = !actions.length;
+  tellWait();
+  const actions = session.mayStart ? summary.actions : [], mayResume = actions.includes("resume");
+  at("control").hidden = !actions.includes("stop") && (!mayResume || Boolean(summary.not_resumed));
   at("stop").hidden = !actions.includes("stop");
-  at("extend").hidden = !actions.includes("resume");
+  at("extend").hidden = !mayResume || Boolean(summary.not_resumed);
+  set(at("not-extended"), mayResume ? [summary.not_resumed || summary.same_epochs].filter(Boolean).map((why) =>
+    `${summary.not_resumed ? "No resume here" : "The epochs per trial stay as they are"}: ${why}.`).join("") : "");
+  at("not-extended").hidden = !at("not-extended").textContent;
+  set(at("resume-button"), summary.state === "finished" ? "Extend" : "Resume");
   at("more-samples", HTMLInputElement).placeholder = String(summary.num_samples);
+  const epochs = at("more-epochs", HTMLInputElement);
+  epochs.placeholder = String(summary.max_epochs);
+  epochs.disabled = Boolean(summary.same_epochs);
 }
+
+/** Says what the search waits for and since when, or why it failed. */
+function tellWait() {
+  const summary = shown.now?.loaded?.summary;
+  if (!summary) return;
+  const { state, waits_for, message } = summary, isUnreported = state === "running" && !summary.epochs;
+  const started = Object.values(summary.counts).reduce((sum, n) => sum + n, 0);
+  const what = waits_for || (isUnreported ? `waiting for ${started ? "the first report" : "a worker"}` : "");
+  const since = summary.waits_since ?? (isUnreported ? summary.updated : null);
+  const wait = what && since ? `${state}: ${what}, ${duration(Math.max(0, Date.now() / 1000 - since))}` : "";
+  set(at("message"), wait || message);
+  at("message").hidden = !(wait || message);
+}
+
+setInterval(() => BUSY.includes(shown.now?.loaded?.summary.state ?? "") && tellWait(), 1000);
 
 /** @param {"stop" | "resume"} action @param {object} body */
 async function control(action, body) {
   const experiment = shown.now;
   if (!experiment) return;
-  const progress = action === "stop" ? "requesting the stop ..." : "checking the request ...";
-  await act(at("control", HTMLFormElement), at("control-status"), progress, async () => {
+  await act(at("control", HTMLFormElement), at("control-status"), action === "stop" ? "requesting the stop" : CHECKING, async () => {
+    if (action === "resume" && experiment.loaded?.summary.state === "finished" && !Object.keys(body).length) {
+      throw new Error("the search has trained all its trials: give more trials or more epochs per trial");
+    }
     await post(`${experiment.path}/${action}`, body);
     await experiment.load();
   });
@@ -143,7 +197,7 @@ async function control(action, body) {
 const startForm = at("start-form", HTMLFormElement), controlForm = at("control", HTMLFormElement);
 startForm.addEventListener("submit", (event) => {
   event.preventDefault();
-  act(startForm, at("start-status"), "checking the request ...", async () => {
+  act(startForm, at("start-status"), CHECKING, async () => {
     const { name } = await post("/api/experiments", chosen(startForm));
     location.hash = `#${name}`;
   });

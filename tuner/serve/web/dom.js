@@ -43,6 +43,13 @@ export function duration(seconds) {
   return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
 }
 
+const UNITS = ["bytes", "kB", "MB", "GB", "TB"];
+/** @param {number} count */
+export function bytes(count) {
+  const power = Math.min(UNITS.length - 1, Math.floor(Math.log10(Math.max(1, count)) / 3));
+  return `${Number((count / 1000 ** power).toPrecision(3))} ${UNITS[power]}`;
+}
+
 /**
  * Flattens a trial's parameters: `{"opt": {"momentum": 0.9}}` gives `opt/momentum`, 0.9.
  *

@@ -196,7 +196,7 @@ export class Experiment {
       const now = await get(this.path);
       const seen = this.loaded?.summary ?? before;
       const isSame = now.state === seen.state && now.message === seen.message && now.lines <= seen.lines
-        && String(now.actions) === String(seen.actions) && (now.lines > 0 || now.updated === seen.updated);
+        && String(now.actions) === String(seen.actions) && now.waits_for === seen.waits_for && (now.lines > 0 || now.updated === seen.updated);
       if (!isSame) await this.load({ fresh: now.lines !== seen.lines });
     } finally {
       this.#pollLater(this.loaded?.summary ?? before);

@@ -108,7 +108,7 @@ function column(name, fields, term) {
 function comparison(term, { value, shown }, operator, wanted) {
   const text = wanted.toLowerCase(), limit = numeric(wanted);
   /** @param {Row} row */
-  const isEqual = (row) => shown(row).toLowerCase() === text || (limit !== null && numeric(value(row)) === limit);
+  const isEqual = (row) => [shown(row), value(row)].flat().some((own) => String(own ?? "").toLowerCase() === text) || (limit !== null && numeric(value(row)) === limit);
   /** @param {Row} row */
   const contains = (row) => shown(row).toLowerCase().includes(text);
   if (operator === ":" || operator === "=" || operator === "==") return isEqual;

@@ -60,9 +60,9 @@ export function refreshTables() {
   for (const grid of known) grid.update();
 }
 
-/** Forgets orders, filters and scroll positions: the tables will show another experiment. */
+/** Forgets orders, filters and scroll positions: the tables will show another experiment. The list keeps its own. */
 export function resetTables() {
-  for (const grid of known) grid.reset();
+  for (const grid of known) if (grid.table.id !== "experiments") grid.reset();
 }
 
 class Grid {

@@ -7,46 +7,19 @@ import { at, attempt, duration, moment, number, parameters, set } from "./dom.js
 import { BUSY, Experiment, FIGURES, shown } from "./experiment.js";
 import { addImageButtons } from "./download.js";
 import { fill, resetTables, source } from "./grid.js";
+import { showLabels } from "./labels.js";
 import { drawCompared, drawInsight, showTrial } from "./insight.js";
+import { showList } from "./list.js";
 import { drawInto } from "./look.js";
 import { drawPinned } from "./pinned.js";
 import { linkTables } from "./rows.js";
 import { showSection } from "./sections.js";
 import { choice, reset, setPins } from "./selection.js";
 import { drawSelection } from "./selection_bar.js";
-import { get } from "./service.js";
-import { DECISIONS, EXPERIMENTS, RUNGS, rules, state, trialColumns } from "./tables.js";
+import { DECISIONS, RUNGS, rules, state, trialColumns } from "./tables.js";
 import { drawVerdict, unsaid } from "./verdict.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
-
-// --- the list --------------------------------------------------------------------------------------------------------
-
-const LIST_MS = 3000; // between two loads of the list while a search is under way, and else:
-const QUIET_LIST_MS = 10000;
-/** @type {number | undefined} */
-let listTimer;
-
-async function showList() {
-  clearTimeout(listTimer);
-  let pause = QUIET_LIST_MS;
-  try {
-    if (document.hidden) return;
-    /** @type {import("./api.js").Experiments} */
-    const { results, experiments } = await get("/api/experiments");
-    if (shown.now) return; // the user opened an experiment meanwhile
-    if (experiments.some((experiment) => BUSY.includes(experiment.state))) pause = LIST_MS;
-    set(at("where"), results);
-    fill(at("experiments", HTMLTableElement), EXPERIMENTS, experiments);
-    at("experiments-scroll").hidden = !experiments.length;
-    at("no-experiments").hidden = experiments.length > 0;
-    const command = `python -m tuner.run --space cifar --results ${results}`;
-    set(at("no-experiments"), `No experiments yet. Start one with:\n${command}`);
-  } finally {
-    clearTimeout(listTimer);
-    if (!shown.now) listTimer = setTimeout(() => shown.now || attempt(showList), pause);
-  }
-}
 
 // --- one experiment --------------------------------------------------------------------------------------------------
 
@@ -60,6 +33,7 @@ function draw(loaded, figures) {
   const winner = best && `trial ${best.trial}, epoch ${best.epoch}: ${parameters(best.config)}`;
   set(at("best"), best ? `Best ${metric} ${number(best.value)}: ${winner}` : "");
   showControl(summary);
+  showLabels(summary);
   const notice = unsaid(loaded);
   set(at("notice"), notice);
   at("notice").hidden = !notice;

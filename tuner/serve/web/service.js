@@ -51,5 +51,18 @@ export async function post(path, body) {
   return content;
 }
 
+/**
+ * Sends a DELETE request with the session's key.
+ *
+ * @param {string} path
+ * @returns {Promise<any>}
+ */
+export async function remove(path) {
+  const answer = await fetch(path, { method: "DELETE", headers: key() });
+  const content = await answer.json();
+  if (!answer.ok) throw new Error(content.error);
+  return content;
+}
+
 /** @param {string} name */
 export const pathOf = (name) => `/api/experiments/${encodeURIComponent(name)}`;

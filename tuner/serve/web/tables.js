@@ -2,7 +2,7 @@
 // The columns of the page's tables: their headings, values and looks.
 
 import { addressOf, readAddress } from "./address.js";
-import { duration, flat, moment, number } from "./dom.js";
+import { duration, flat, number } from "./dom.js";
 
 /** @typedef {import("./api.js").Shown} Shown */
 /** @typedef {import("./api.js").TrialRow} TrialRow */
@@ -21,7 +21,7 @@ const link = (row) => addressOf(readAddress().name, row.trial);
 
 /** Whether the search has ended, and its request was wrong or it has no result.
  * @param {Shown} summary */
-const isWithoutAnswer = ({ state, outcome }) =>
+export const isWithoutAnswer = ({ state, outcome }) =>
   ["finished", "failed"].includes(state) && ["refused", "failed"].includes(outcome);
 
 /** @param {Shown} summary */
@@ -30,22 +30,6 @@ export function state(summary) {
   const silent = Date.now() / 1000 - (summary.updated ?? 0);
   return summary.state === "running" && silent > 600 ? `running? no event for ${duration(silent)}` : summary.state;
 }
-
-/** @type {Column<Shown>[]} */
-export const EXPERIMENTS = [
-  { head: "name", text: (e) => e.name, link: (e) => `#${encodeURIComponent(e.name)}` },
-  { head: "space, searcher, scheduler", look: "text",
-    text: (e) => e.error || [e.space, ...rules(e)].filter(Boolean).join(", ") || e.notice },
-  { head: "state", text: (e) => (e.error ? "unreadable" : state(e)),
-    look: (e) => (e.error || isWithoutAnswer(e) ? "failed" : e.state) },
-  { head: "completed", text: (e) => e.counts.completed, look: "number" },
-  { head: "pruned", text: (e) => e.counts.pruned, look: "number" },
-  { head: "running", text: (e) => e.counts.running, look: "number" },
-  { head: "failed", text: (e) => e.counts.failed, look: "number" },
-  { head: "best value", text: (e) => (e.best ? `${e.metric} ${number(e.best.value)}` : e.error ? "" : "none") },
-  { head: "started", text: (e) => moment(e.started) },
-  { head: "duration", text: (e) => (e.error ? "" : duration(e.took_s)) },
-];
 
 /** Returns searcher and scheduler; only one of them if both are equal, for example "not recorded".
  * @param {Shown} e */

@@ -1,0 +1,255 @@
+"""The list of experiments in chromium, and what users do with an experiment as a whole."""
+
+import socket
+import threading
+from types import SimpleNamespace
+
+import pytest
+import uvicorn
+from browsing import expect, rows, write_experiment
+from test_housekeeping import ended
+
+from tuner.record.notes import Notes, read_notes
+from tuner.serve.jobs.ray_jobs import JobState
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def acting(service):
+    """A service that starts searches as noted jobs, in a thread; `link` signs in."""
+    app = service.app
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none"))
+        app.state.stopping = lambda: server.should_exit
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        yield SimpleNamespace(**vars(service), url=url, link=f"{url}signin?code={app.state.keys.code}")
+        server.should_exit = True
+        thread.join(30)
+    app.state.costly.close()
+
+
+def signed_in(page, acting, name=""):
+    page.goto(acting.link)
+    page.wait_for_url(acting.url)
+    if name:
+        page.goto(f"{acting.url}#{name}")
+        expect(page.locator("#name")).to_have_text(name)
+
+
+def noted(service, name, tags=(), **options):
+    folder = ended(service, name, **options)
+    (folder / "notes.json").write_text(Notes(tuple(tags), f"about {name}").text())
+    return folder
+
+
+def names(page):
+    return page.locator("#experiments tbody tr td:first-child").all_text_contents()
+
+
+def test_the_list_is_filtered_sorted_and_keeps_both(page, viewer):
+    service = SimpleNamespace(results=viewer.results)
+    from conftest import begin
+
+    service.begin = lambda name, **options: begin(viewer.results, name, **options)
+    noted(service, "a", ["baseline", "best/1"])
+    noted(service, "b", ["baseline-2"], max_epochs=9)
+    noted(service, "c", searcher="grid")
+    (noted(service, "damaged", ["baseline"]) / "journal.jsonl").unlink()
+    (viewer.results / "damaged" / "experiment.json").write_text("{}")
+    (viewer.results / "damaged" / ".experiment.json.copy").unlink()
+    page.goto(viewer.url)
+    expect(rows(page, "experiments")).to_have_count(4)
+    cases = {
+        "tag:baseline": ["a", "damaged"],
+        "tag:baseline state:finished best<0.6": ["a"],
+        "tag~base -state:unreadable": ["b", "a"],
+        "best<0.2": [],
+        "searcher:grid": ["c"],
+        "state:unreadable": ["damaged"],
+        'notes~"about b"': ["b"],
+        'tag:""': ["c"],
+    }
+    for text, found in cases.items():
+        page.fill("#experiment-filter", text)
+        expect(rows(page, "experiments")).to_have_count(len(found))
+        assert sorted(names(page)) == sorted(found), text
+    page.fill("#experiment-filter", "state:finished")
+    page.click("#experiments th button >> text=name")
+    assert names(page) == ["a", "b", "c"]
+    page.get_by_role("link", name="b", exact=True).click()
+    expect(page.locator("#name")).to_have_text("b")
+    expect(page.locator("#tags")).to_have_text("Tags: baseline-2")
+    expect(page.locator("#manage")).to_be_hidden()  # not signed in
+    page.go_back()
+    expect(rows(page, "experiments")).to_have_count(3)
+    assert page.input_value("#experiment-filter") == "state:finished" and names(page) == ["a", "b", "c"]
+
+
+def test_tags_and_notes_are_saved_and_an_update_keeps_what_is_typed(page, acting):
+    folder = ended(acting)
+    signed_in(page, acting, "demo")
+    page.click("#manage > summary")
+    page.fill("#own-tags", "baseline, wide")
+    page.fill("#own-notes", "first line\n<b>second</b>")
+    page.click("#notes-form button")
+    expect(page.locator("#notes-status")).to_have_text("saved")
+    expect(page.locator("#tags")).to_have_text("Tags: baseline, wide")
+    expect(page.locator("#notes")).to_have_text("first line\n<b>second</b>")
+    assert read_notes(folder) == Notes(("baseline", "wide"), "first line\n<b>second</b>")
+    page.fill("#own-tags", "two=words")
+    page.click("#notes-form button")
+    expect(page.locator("#notes-status")).to_contain_text("tag 'two=words': must be 1 to 40 letters")
+    page.evaluate("document.getElementById('show-pruned').click()")  # draws the page again
+    assert page.input_value("#own-tags") == "two=words"
+    (folder / "notes.json").write_text("{")
+    page.reload()
+    expect(page.locator("#notes-error")).to_contain_text("notes.json cannot be read")
+
+
+def test_an_archived_experiment_is_hidden_until_it_is_asked_for(page, acting):
+    noted(acting, "old")
+    noted(acting, "new")
+    signed_in(page, acting, "old")
+    page.click("#manage > summary")
+    page.click("#archive")
+    expect(page.locator("#archived")).to_be_visible()
+    page.click("header a")
+    expect(rows(page, "experiments")).to_have_count(1)
+    page.get_by_label("show 1 archived").check()
+    expect(rows(page, "experiments")).to_have_count(2)
+    page.click("#experiments >> text=old")
+    page.click("#archive")
+    expect(page.locator("#archived")).to_be_hidden()
+    page.click("header a")
+    expect(page.locator("#archived-choice")).to_be_hidden()
+    expect(rows(page, "experiments")).to_have_count(2)
+
+
+def test_a_new_name_is_shown_at_once_and_a_wrong_one_refused(page, acting):
+    ended(acting)
+    ended(acting, "taken")
+    signed_in(page, acting, "demo")
+    page.click("#manage > summary")
+    for wrong, says in (("../up", "must be letters, digits"), ("taken", "already exists")):
+        page.fill("#new-name", wrong)
+        page.click("#rename")
+        expect(page.locator("#rename-status")).to_contain_text(says)
+    page.fill("#new-name", "better")
+    page.press("#new-name", "Enter")
+    expect(page.locator("#name")).to_have_text("better")
+    assert page.url == f"{acting.url}#better" and (acting.results / "better" / "journal.jsonl").exists()
+
+
+def test_a_deletion_says_what_is_lost_and_wants_the_name(page, acting):
+    folder = ended(acting)
+    signed_in(page, acting, "demo")
+    page.click("#manage > summary")
+    page.click("#delete")
+    expect(page.locator("#delete-lost")).to_contain_text("1 trial with 2 epochs")
+    expect(page.locator("#delete-lost")).to_contain_text("the best model and 1 checkpoint among them")
+    expect(page.locator("#delete-for-ever")).to_be_disabled()
+    page.fill("#typed-name", "dem")
+    page.press("#typed-name", "Enter")
+    assert folder.exists()
+    page.click("#delete-cancel")
+    expect(page.locator("#delete-dialog")).to_be_hidden()
+    page.click("#delete")
+    page.fill("#typed-name", "demo")
+    page.click("#delete-for-ever")
+    expect(page.locator("#list-status")).to_have_text("demo is deleted.")
+    expect(page.locator("#no-experiments")).to_be_visible()
+    assert not folder.exists()
+
+
+def test_a_running_search_offers_neither_rename_nor_deletion(page, acting):
+    write_experiment(acting.results).close()
+    signed_in(page, acting, "demo")
+    page.click("#manage > summary")
+    expect(page.locator("#rename")).to_be_disabled()
+    expect(page.locator("#delete")).to_be_disabled()
+
+
+def test_the_best_model_is_saved_from_the_page(page, acting):
+    ended(acting)
+    page.goto(f"{acting.url}#demo")
+    expect(page.locator("#best-files li")).to_have_count(3)
+    with page.expect_download() as download:
+        page.click("#best-files >> text=model.pt")
+    assert download.value.suggested_filename == "demo-model.pt"
+    assert download.value.path().read_bytes() == b"m" * 700_000
+
+
+def test_a_finished_search_is_extended_by_trials_and_epochs(page, acting):
+    ended(acting)
+    ended(acting, "fixed", scheduler="hyperband")
+    ended(acting, "own", space="my/space.py")
+    signed_in(page, acting, "demo")
+    expect(page.locator("#resume-button")).to_have_text("Extend")
+    assert page.get_attribute("#more-samples", "placeholder") == "10"
+    assert page.get_attribute("#more-epochs", "placeholder") == "27"
+    page.click("#resume-button")
+    expect(page.locator("#control-status")).to_contain_text("give more trials or more epochs per trial")
+    page.fill("#more-samples", "12")
+    page.fill("#more-epochs", "54")
+    page.click("#resume-button")
+    expect(page.locator("#summary")).to_contain_text("queued")
+    search = acting.searches.get("demo")
+    assert search.asked == {"num_samples": 12, "max_epochs": 54}
+    page.goto(f"{acting.url}#fixed")
+    expect(page.locator("#not-extended")).to_contain_text("built for 27 epochs")
+    expect(page.locator("#more-epochs")).to_be_disabled()
+    page.goto(f"{acting.url}#own")
+    expect(page.locator("#not-extended")).to_contain_text("the service resumes only searches over")
+    expect(page.locator("#control")).to_be_hidden()
+
+
+def test_the_form_shows_every_default_and_the_page_what_a_search_waits_for(page, acting):
+    signed_in(page, acting)
+    expect(page.locator("main#list .about")).to_contain_text("A space is a Python file")
+    page.click("#start > summary")
+    page.click("#start details > summary")
+    page.select_option("#start-space", "quadratic")
+    assert page.get_attribute("#start-max_epochs", "placeholder") == "27"
+    assert page.get_attribute("#start-num_samples", "placeholder") == "20"
+    page.select_option("#start-space", "cifar")
+    assert page.get_attribute("#start-max_epochs", "placeholder") == "10"
+    assert page.locator("#start-scheduler option").first.text_content() == "asha (default)"
+    empty = (
+        "inputs => inputs.filter(e => e.type != 'checkbox' && !(e.placeholder || e.options?.[0].text)).map(e => e.id)"
+    )
+    assert page.eval_on_selector_all("#start-form input, #start-form select", empty) == []
+    page.select_option("#start-space", "quadratic")
+    page.fill("#start-name", "mine")
+    page.click("#start-form p button")
+    expect(page.locator("#name")).to_have_text("mine")
+    expect(page.locator("#message")).to_contain_text("queued: waiting for free resources, ")
+    before = page.text_content("#message")
+    expect(page.locator("#message")).not_to_have_text(before)  # the seconds go on
+    acting.searches.dispatcher.step()
+    expect(page.locator("#message")).to_contain_text("starting: waiting for the search to load its space and data, ")
+    acting.begin("mine").close()
+    expect(page.locator("#message")).to_contain_text("running: waiting for a worker, ")
+    (job,) = acting.jobs.submitted
+    acting.jobs.job_states[job] = JobState("ended", 2, "tuner: error: no data")
+    acting.searches.dispatcher.step()
+    expect(page.locator("#message")).to_have_text("no data")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_keeps_the_list_in_order(page, acting, scheme):
+    folder = noted(acting, "demo-" + "x" * 90, ["a-long-tag-of-forty-characters-" + "y" * 9] * 1)
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": 400, "height": 800})
+    signed_in(page, acting)
+    expect(rows(page, "experiments")).to_have_count(1)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.goto(f"{acting.url}#{folder.name}")
+    page.click("#manage > summary")
+    page.wait_for_function("document.getElementById('timeline').data?.length > 0")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.click("#delete")
+    expect(page.locator("#delete-dialog")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400

@@ -1,0 +1,140 @@
+// @ts-check
+// What users add to an experiment and do with it as a whole: tags, notes, archive, a new name, deletion, downloads.
+
+import { act, session } from "./control.js";
+import { at, attempt, bytes, set } from "./dom.js";
+import { BUSY, shown } from "./experiment.js";
+import { get, pathOf, post, remove } from "./service.js";
+
+/** @typedef {import("./api.js").Shown} Shown */
+
+const notesForm = at("notes-form", HTMLFormElement), renameForm = at("rename-form", HTMLFormElement);
+const deleteForm = at("delete-form", HTMLFormElement), dialog = at("delete-dialog", HTMLDialogElement);
+const tags = at("own-tags", HTMLInputElement), notes = at("own-notes", HTMLTextAreaElement);
+const typed = at("typed-name", HTMLInputElement), newName = at("new-name", HTMLInputElement);
+let filled = ""; // the experiment and labels that the form shows
+let offered = ""; // the experiment and state whose files are offered
+
+/** @param {Shown} summary */
+export function showLabels(summary) {
+  const { name } = summary, isHere = session.isSignedIn;
+  set(at("tags"), summary.tags.length ? `Tags: ${summary.tags.join(", ")}` : "");
+  set(at("notes"), summary.notes);
+  set(at("notes-error"), summary.notes_error);
+  at("archived").hidden = !summary.archived;
+  for (const id of ["tags", "notes", "notes-error"]) at(id).hidden = !at(id).textContent;
+  at("manage").hidden = !isHere;
+  set(at("archive"), summary.archived ? "Show in the list again" : "Archive");
+  const now = JSON.stringify([name, summary.tags, summary.notes]);
+  if (now !== filled) { // else an update would overwrite what the user types
+    if (JSON.parse(filled || "[]")[0] !== name) {
+      newName.value = name;
+      for (const id of ["notes-status", "rename-status", "archive-status"]) set(at(id), "");
+    }
+    filled = now;
+    tags.value = summary.tags.join(" ");
+    notes.value = summary.notes;
+  }
+  const isBusy = BUSY.includes(summary.state);
+  for (const id of ["rename", "delete"]) {
+    at(id, HTMLButtonElement).disabled = isBusy;
+    at(id).title = isBusy ? "not while the search is queued or running; stop it first" : "";
+  }
+  const key = `${name} ${summary.state} ${summary.lines}`;
+  if (offered !== key) {
+    if (!offered.startsWith(`${name} `)) at("downloads").hidden = true;
+    offered = key;
+    if (summary.best && !isBusy) attempt(() => offer(name));
+  }
+}
+
+/** Shows links to the files of the best model.
+ * @param {string} name */
+async function offer(name) {
+  /** @type {import("./api.js").BestFiles} */
+  const { files } = await get(`${pathOf(name)}/best`);
+  if (shown.now?.name !== name) return;
+  at("downloads").hidden = !files.length;
+  at("best-files").replaceChildren(...files.map(({ path, size_bytes }) => {
+    const item = document.createElement("li"), link = item.appendChild(document.createElement("a"));
+    link.href = `${pathOf(name)}/best/${path.split("/").map(encodeURIComponent).join("/")}`;
+    link.download = "";
+    link.textContent = path;
+    item.append(` ${bytes(size_bytes)}`);
+    return item;
+  }));
+}
+
+/** @param {number} number @param {string} noun */
+const counted = (number, noun) => `${number || "no"} ${noun}${number === 1 ? "" : "s"}`;
+
+/** Says what a deletion loses.
+ * @param {import("./api.js").Contents} contents */
+function lost({ trials, epochs, size_bytes, files, is_whole, checkpoints, best }) {
+  const model = best.some(({ path }) => !/\.(json|md)$/.test(path)) ? "the best model" : "no best model";
+  const more = is_whole ? "" : "more than ";
+  return `This deletes ${counted(trials, "trial")} with ${counted(epochs, "epoch")} and ${more}${counted(files, "file")} of `
+    + `${more}${bytes(size_bytes)}: ${model} and ${counted(checkpoints, "checkpoint")} among them. `
+    + "It cannot be undone. Archive the experiment instead to hide it from the list.";
+}
+
+async function askToDelete() {
+  const experiment = shown.now;
+  if (!experiment) return;
+  /** @type {import("./api.js").Contents} */
+  const contents = await get(`${experiment.path}/contents`);
+  set(at("delete-title"), `Delete ${experiment.name}?`);
+  set(at("delete-lost"), lost(contents));
+  set(at("delete-status"), contents.kept);
+  at("delete-status").className = "failed";
+  typed.value = "";
+  typed.disabled = Boolean(contents.kept);
+  at("delete-for-ever", HTMLButtonElement).disabled = true;
+  dialog.showModal();
+}
+
+notesForm.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const experiment = shown.now;
+  act(notesForm, at("notes-status"), "saving", async () => {
+    await post(`${experiment?.path}/notes`, { tags: tags.value.split(/[\s,]+/).filter(Boolean), notes: notes.value });
+    await experiment?.load({ fresh: false });
+  }, "saved");
+});
+renameForm.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const experiment = shown.now;
+  act(renameForm, at("rename-status"), "renaming", async () => {
+    const { name } = await post(`${experiment?.path}/rename`, { name: newName.value.trim() });
+    location.hash = `#${encodeURIComponent(name)}`;
+  });
+});
+at("archive").addEventListener("click", () => {
+  const experiment = shown.now;
+  act(at("archive-form", HTMLFormElement), at("archive-status"), "saving", async () => {
+    await post(`${experiment?.path}/archive`, { archived: !experiment?.loaded?.summary.archived });
+    await experiment?.load({ fresh: false });
+  });
+});
+at("delete").addEventListener("click", () =>
+  act(at("archive-form", HTMLFormElement), at("archive-status"), "counting the files", askToDelete));
+typed.addEventListener("input", () => {
+  at("delete-for-ever", HTMLButtonElement).disabled = typed.value !== shown.now?.name;
+});
+at("delete-cancel").addEventListener("click", () => dialog.close());
+deleteForm.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const experiment = shown.now;
+  if (!experiment || typed.value !== experiment.name) return;
+  act(deleteForm, at("delete-status"), "deleting", async () => {
+    /** @type {import("./api.js").Deleted} */
+    const { name, left } = await remove(experiment.path);
+    dialog.close();
+    set(at("list-status"), left || `${name} is deleted.`);
+    location.hash = "#";
+  });
+});
+window.addEventListener("hashchange", () => {
+  dialog.close();
+  if (location.hash.length > 1) set(at("list-status"), "");
+});

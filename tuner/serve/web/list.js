@@ -1,0 +1,79 @@
+// @ts-check
+// The list of experiments: its columns, filter and archive, kept up to date while it is shown.
+
+import { at, attempt, duration, moment, number, set } from "./dom.js";
+import { BUSY, shown } from "./experiment.js";
+import { fill } from "./grid.js";
+import { get } from "./service.js";
+import { isWithoutAnswer, state } from "./tables.js";
+
+/** @typedef {import("./api.js").Shown} Shown */
+
+const LIST_MS = 3000; // between two loads of the list while a search is under way, and else:
+const QUIET_LIST_MS = 10000;
+/** @type {number | undefined} */
+let listTimer;
+/** @type {Shown[]} */
+let loaded = [];
+
+/** A row's state, and for how long it has waited.
+ * @param {Shown} e */
+const stateText = (e) => (e.error ? "unreadable"
+  : e.waits_since ? `${e.state}, ${duration(Math.max(0, Date.now() / 1000 - e.waits_since))}` : state(e));
+/** @param {Shown} e */
+const remark = (e) => [e.error || e.notes_error, e.state === "reading" ? e.notice : "", e.message, e.notes].filter(Boolean).join("; ");
+
+/** @type {import("./grid.js").Column<Shown>[]} */
+const EXPERIMENTS = [
+  { head: "name", value: (e) => e.name, link: (e) => `#${encodeURIComponent(e.name)}` },
+  { head: "state", value: (e) => (e.error ? "unreadable" : isWithoutAnswer(e) ? e.outcome : e.state), text: stateText,
+    look: (e) => (e.error || isWithoutAnswer(e) ? "failed" : e.state) },
+  { head: "tag", value: (e) => e.tags, text: (e) => e.tags.join(", "), look: "tags", about: "tag:baseline finds all with this tag" },
+  { head: "best", value: (e) => e.best?.value ?? null, look: "number", about: "the best value of the metric" },
+  { head: "metric", value: (e) => e.metric },
+  { head: "notes", value: remark, look: "value" },
+  { head: "space", value: (e) => e.space, about: "the Python file with the parameters and the training" },
+  { head: "searcher", value: (e) => e.searcher, about: "how settings are proposed" },
+  { head: "scheduler", value: (e) => e.scheduler, about: "which rule stops, pauses and resumes trials" },
+  { head: "completed", value: (e) => e.counts.completed ?? null, look: "number" },
+  { head: "pruned", value: (e) => e.counts.pruned ?? null, look: "number" },
+  { head: "running", value: (e) => e.counts.running ?? null, look: "number" },
+  { head: "failed", value: (e) => e.counts.failed ?? null, look: "number" },
+  { head: "epochs", value: (e) => (e.error ? null : e.epochs), look: "number", about: "epochs of all trials together" },
+  { head: "started", value: (e) => e.started, text: (e) => moment(e.started) },
+  { head: "duration", value: (e) => (e.error ? null : e.took_s), text: (e) => (e.error ? "" : duration(e.took_s)), look: "number",
+    about: "in seconds for a filter and in a saved file" },
+];
+
+/** Loads the list and shows it; loads it again after a while, until the user opens an experiment. */
+export async function showList() {
+  clearTimeout(listTimer);
+  let pause = QUIET_LIST_MS;
+  try {
+    if (document.hidden) return;
+    /** @type {import("./api.js").Experiments} */
+    const { results, experiments } = await get("/api/experiments");
+    if (shown.now) return; // the user opened an experiment meanwhile
+    if (experiments.some((experiment) => BUSY.includes(experiment.state))) pause = LIST_MS;
+    set(at("where"), results);
+    loaded = experiments;
+    drawList();
+    const command = `python -m tuner.run --space cifar --results ${results}`;
+    set(at("no-experiments"), `No experiments yet. Start one with:\n${command}`);
+  } finally {
+    clearTimeout(listTimer);
+    if (!shown.now) listTimer = setTimeout(() => shown.now || attempt(showList), pause);
+  }
+}
+
+function drawList() {
+  const archived = loaded.filter((each) => each.archived).length;
+  const rows = at("show-archived", HTMLInputElement).checked ? loaded : loaded.filter((each) => !each.archived);
+  fill(at("experiments", HTMLTableElement), EXPERIMENTS, rows);
+  at("experiments-scroll").hidden = at("experiments-tools").hidden = !loaded.length;
+  at("no-experiments").hidden = loaded.length > 0;
+  set(at("num-archived"), `show ${number(archived)} archived`);
+  at("archived-choice").hidden = !archived;
+}
+
+at("show-archived").addEventListener("change", drawList);
