@@ -16,6 +16,7 @@ from tuner.errors import RequestError
 from tuner.record import folder as folders
 from tuner.record.lock import HOLDER, only_driver
 from tuner.record.notes import MOST_CHARS, MOST_TAGS, Notes, read_notes
+from tuner.record.reading import read
 from tuner.record.saved_experiment import COPY, latest_experiment, save_experiment
 from tuner.serve import housekeeping
 from tuner.serve.app import create_app
@@ -199,6 +200,19 @@ def test_the_services_search_keeps_its_state_under_the_new_name(service):
     assert listed(service) == ["better"]
     assert service.owner.get(f"{ALL}/better").json()["message"] == "out of luck"
     assert service.owner.get(DEMO).status_code == 404
+
+
+@pytest.mark.slow
+def test_a_renamed_search_trains_on_from_its_checkpoints(search):
+    first = search("tiny.py", "--num-samples", "3", "--max-epochs", "2", "--scheduler", "fifo", name="first")
+    assert first.code == 0
+    with folders.opened(first.folder) as opened, folders.without_driver(opened):
+        folders.rename(opened, "second")
+    again = search("", "--resume", "second", "--num-samples", "4", "--max-epochs", "4", name="second")
+    assert again.code == 0, again.err
+    assert [len(trial.reports) for trial in again.record.trials] == [4, 4, 4, 4] and not first.folder.exists()
+    epochs = [event["epoch"] for event in read(again.folder / "journal.jsonl") if event["event"] == "report"]
+    assert len(epochs) == 16  # no epoch was trained twice
 
 
 @pytest.mark.parametrize(
