@@ -164,6 +164,42 @@ def test_a_deletion_says_what_is_lost_and_wants_the_name(page, acting):
     assert not folder.exists()
 
 
+def test_an_experiment_that_cannot_be_read_can_be_deleted(page, acting):
+    folder = ended(acting)
+    (folder / "experiment.json").write_text("{")
+    (folder / ".experiment.json.copy").unlink()
+    page.goto(acting.link)
+    page.wait_for_url(acting.url)
+    page.click("#experiments >> text=demo")
+    expect(page.locator("#problem")).to_contain_text("damaged")
+    page.click("#delete-damaged")
+    expect(page.locator("#delete-lost")).to_contain_text("no trials")
+    page.fill("#typed-name", "demo")
+    page.click("#delete-for-ever")
+    expect(page.locator("#no-experiments")).to_be_visible()
+    expect(page.locator("#problem")).to_be_hidden()
+    assert not folder.exists()
+    page.goto(f"{acting.url}#nothing")
+    expect(page.locator("#problem")).to_contain_text("no experiment of that name")
+    expect(page.locator("#damaged")).to_be_hidden()
+
+
+def test_a_search_that_never_began_is_forgotten(page, acting):
+    acting.owner.post("/api/experiments", json={"space": "quadratic", "name": "demo"})
+    signed_in(page, acting, "demo")
+    expect(page.locator("#manage")).to_be_hidden()
+    acting.searches.dispatcher.step()
+    (job,) = acting.jobs.submitted
+    acting.jobs.job_states[job] = JobState("ended", 2, "tuner: error: no data")
+    acting.searches.dispatcher.step()
+    page.click("#manage > summary")
+    expect(page.locator("#notes-form")).to_be_hidden()
+    page.click("#delete")
+    page.fill("#typed-name", "demo")
+    page.press("#typed-name", "Enter")
+    expect(page.locator("#list-status")).to_have_text("demo is deleted.")
+
+
 def test_a_running_search_offers_neither_rename_nor_deletion(page, acting):
     write_experiment(acting.results).close()
     signed_in(page, acting, "demo")

@@ -23,7 +23,9 @@ export function showLabels(summary) {
   set(at("notes-error"), summary.notes_error);
   at("archived").hidden = !summary.archived;
   for (const id of ["tags", "notes", "notes-error"]) at(id).hidden = !at(id).textContent;
-  at("manage").hidden = !isHere;
+  const isBusy = BUSY.includes(summary.state), hasFolder = summary.started !== null || summary.lines > 0;
+  at("manage").hidden = !isHere || (isBusy && !hasFolder);
+  notesForm.hidden = renameForm.hidden = at("archive").hidden = !hasFolder;
   set(at("archive"), summary.archived ? "Show in the list again" : "Archive");
   const now = JSON.stringify([name, summary.tags, summary.notes]);
   if (now !== filled) { // else an update would overwrite what the user types
@@ -35,7 +37,6 @@ export function showLabels(summary) {
     tags.value = summary.tags.join(" ");
     notes.value = summary.notes;
   }
-  const isBusy = BUSY.includes(summary.state);
   for (const id of ["rename", "delete"]) {
     at(id, HTMLButtonElement).disabled = isBusy;
     at(id).title = isBusy ? "not while the search is queued or running; stop it first" : "";
@@ -46,6 +47,14 @@ export function showLabels(summary) {
     offered = key;
     if (summary.best && !isBusy) attempt(() => offer(name));
   }
+}
+
+/** Offers to delete an experiment that cannot be read; the page shows the reason above.
+ * @param {string} name */
+export function showDamaged(name) {
+  set(at("damaged-name"), name);
+  set(at("damaged-status"), "");
+  at("damaged").hidden = !session.isSignedIn;
 }
 
 /** Shows links to the files of the best model.
@@ -118,6 +127,8 @@ at("archive").addEventListener("click", () => {
 });
 at("delete").addEventListener("click", () =>
   act(at("archive-form", HTMLFormElement), at("archive-status"), "counting the files", askToDelete));
+at("delete-damaged").addEventListener("click", () =>
+  act(at("damaged-form", HTMLFormElement), at("damaged-status"), "counting the files", askToDelete));
 typed.addEventListener("input", () => {
   at("delete-for-ever", HTMLButtonElement).disabled = typed.value !== shown.now?.name;
 });

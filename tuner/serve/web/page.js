@@ -7,7 +7,7 @@ import { at, attempt, duration, moment, number, parameters, set } from "./dom.js
 import { BUSY, Experiment, FIGURES, shown } from "./experiment.js";
 import { addImageButtons } from "./download.js";
 import { fill, resetTables, source } from "./grid.js";
-import { showLabels } from "./labels.js";
+import { showDamaged, showLabels } from "./labels.js";
 import { drawCompared, drawInsight, showTrial } from "./insight.js";
 import { showList } from "./list.js";
 import { drawInto } from "./look.js";
@@ -137,6 +137,7 @@ async function route() {
   if (section) showSection(section);
 }
 
+const UNREADABLE = 422; // the status of an experiment whose files are damaged
 let listAt = 0; // how far the list was scrolled when an experiment was opened
 
 /** @param {string} name of the experiment; empty for the list */
@@ -149,6 +150,7 @@ async function show(name) {
   document.title = name ? `${name}: tuner` : "tuner";
   set(at("live"), "");
   at("list").hidden = Boolean(name);
+  at("damaged").hidden = true;
   if (!experiment) {
     at("one").hidden = true;
     window.scrollTo(0, listAt);
@@ -157,10 +159,15 @@ async function show(name) {
   set(at("where"), name);
   at("one").hidden = false;
   window.scrollTo(0, 0);
+  let status = 0;
   await attempt(async () => {
-    await experiment.load();
+    await experiment.load().catch((error) => {
+      status = error.status;
+      throw error;
+    });
     experiment.follow();
   });
+  if (shown.now === experiment && status === UNREADABLE) showDamaged(name);
   at("one").hidden = shown.now === experiment && !experiment.loaded;
 }
 

@@ -32,7 +32,7 @@ export async function get(path, headers = {}) {
     return get(path, headers);
   }
   const body = await answer.json();
-  if (!answer.ok) throw new Error(body.error);
+  if (!answer.ok) throw Object.assign(new Error(body.error), { status: answer.status });
   return body;
 }
 
