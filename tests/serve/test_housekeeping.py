@@ -244,6 +244,13 @@ def test_a_name_that_is_taken_is_refused(service, kind):
     assert kind in ("experiment", "queued") or os.path.lexists(other)
 
 
+def test_a_working_copy_of_an_object_store_keeps_its_name(service):
+    folder = ended(service)
+    experiment = Experiment(space="quadratic", name="demo", results="s3://bucket/folder", max_epochs=27)
+    save_experiment(experiment, folder, {"created": 1000.0, "space": {"params": {}}})
+    assert "working copy of an object store" in change(service, "rename", 409)["error"] and folder.exists()
+
+
 # --- delete -----------------------------------------------------------------------------------------------------------
 
 
@@ -489,7 +496,7 @@ def test_a_file_name_cannot_steer_the_answers_headers(service):
 @pytest.mark.parametrize(
     "path",
     ["../experiment.json", "%2e%2e/experiment.json", "..%2fexperiment.json", "%2fetc/passwd", "/etc/passwd", "link",
-     "folder/secret", "checkpoint", "", ".", "%00", "missing", "pipe", "model.pt/x", "x" * 5000],
+     "folder/secret", "checkpoint", "", "%2e", "%00", "missing", "pipe", "model.pt/x", "x" * 5000],
 )  # fmt: skip
 def test_only_files_of_best_are_sent(service, tmp_path, path):
     folder, outside = ended(service), tmp_path / "outside"
@@ -546,6 +553,9 @@ def test_what_cannot_be_extended_says_why(service):
     row = service.owner.get(f"{ALL}/own").json()
     assert "the service resumes only searches over" in row["not_resumed"]
     assert row["same_epochs"] == "the brackets of --scheduler hyperband were built for 27 epochs"
+    (service.results / "ray").mkdir()
+    (service.results / "ray" / "tuner.pkl").write_bytes(b"")
+    assert service.owner.get(f"{ALL}/ray").json()["not_resumed"].startswith("plain Ray Tune wrote this folder")
     refused = service.owner.post(f"{ALL}/own/resume", json={"max_epochs": 54})
     assert refused.status_code == 422 and row["not_resumed"] in refused.json()["error"]
 
@@ -567,13 +577,15 @@ def test_what_waits_says_for_what_and_since_when(service):
     assert (row["state"], row["waits_for"], row["waits_since"]) == ("running", "", None)
 
 
-def test_the_form_shows_the_defaults_that_a_search_gets(service):
+@pytest.mark.parametrize(
+    "name", ["quadratic", *(pytest.param(each, marks=pytest.mark.slow) for each in ("cifar", "resnet50_pipeline"))]
+)
+def test_the_form_shows_the_defaults_that_a_search_gets(service, name):
     """They are read from the space's text; a search gets them from the imported space."""
     shown = {each["name"]: each["defaults"] for each in service.anyone.get("/api/spaces").json()["spaces"]}
     assert list(shown) == list(list_spaces())
-    for name in ("quadratic", "cifar", "resnet50_pipeline"):
-        whole = vars(defaults_of(find_space(name)))
-        assert shown[name] == {each: whole[each] for each in options.SETTABLE}
+    whole = vars(defaults_of(find_space(name)))
+    assert shown[name] == {each: whole[each] for each in options.SETTABLE}
 
 
 # --- the client -------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from tuner.serve.jobs.options import Resume, Start, defaults_of, resume_argument
 from tuner.serve.jobs.queue import ACTIVE, Search
 from tuner.serve.jobs.searches import Searches
 from tuner.serve.reading.results_reader import NotThere, ResultsReader
-from tuner.serve.reading.summary import Summary, options_summary
+from tuner.serve.reading.summary import UNRECORDED, Summary, options_summary
 from tuner.serve.reading.watched import View
 from tuner.spec.experiment import fixed_epochs
 from tuner.spec.spaces import list_spaces
@@ -226,6 +226,8 @@ def shown(summary: Summary, search: Search | None) -> Shown:
 
 def _not_resumed(summary: Summary) -> str:
     """Returns why the service does not resume a search, in the words of the refusal; empty if it does."""
+    if summary.space == UNRECORDED["space"]:
+        return "plain Ray Tune wrote this folder, so tuner has no journal to resume it from"
     try:
         resume_arguments(summary.name, summary.space, Resume())
     except RequestError as error:

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, BinaryIO
 
 from fastapi import FastAPI
@@ -26,10 +27,12 @@ from tuner.record import notes as saved_notes
 from tuner.record.files import open_in
 from tuner.record.notes import Notes, read_notes
 from tuner.record.reading import NotYet
+from tuner.record.saved_experiment import load_experiment
 from tuner.serve.answers import Refused, answer
 from tuner.serve.control import Desk, Shown
 from tuner.serve.reading.results_reader import NotThere
 from tuner.spec.experiment import LATEST, NAMES
+from tuner.spec.places import is_uri
 
 MOST_DOWNLOADS = 20  # that are sent at once
 CHUNK_BYTES = 256 << 10
@@ -163,6 +166,8 @@ class Housekeeping:
         if new == name:
             return self._desk.one(name)
         path = self._desk.reader.folder(name)
+        if is_uri(_saved_results(path)):
+            raise Refused(409, f"{name} is a working copy of an object store, where it would keep its name")
         self._refuse_running(name)
         if self._desk.asked and self._desk.asked.get(new):
             raise Refused(409, f"{new} already exists; give another name")
@@ -212,6 +217,14 @@ class Housekeeping:
             raise NotThere(f"{name} has no file of that name in best/") from None
         safe = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{name}-{path}")[-150:].lstrip(".-")
         return file, os.fstat(file.fileno()).st_size, safe or "best"
+
+
+def _saved_results(folder: Path) -> str:
+    """Returns the `results` that experiment.json records; empty if it is damaged."""
+    try:
+        return load_experiment(folder)[0].results
+    except RequestError:
+        return ""
 
 
 class Download(StreamingResponse):
