@@ -290,15 +290,23 @@ def test_a_search_that_runs_or_waits_is_kept(service, what, by):
     else:
         assert service.owner.get(f"{DEMO}/contents").json()["kept"]
         error = change(service, what, 409)["error"]
-    assert "running" in error or "is run by" in error
+    assert "running" in error or "is run by" in error or "is queued; stop it first" in error
     assert os.listdir(service.results) == ["demo"] and (service.results / "demo" / "journal.jsonl").exists()
 
 
-def test_a_check_of_the_lock_does_not_claim_to_be_the_driver(service):
+def test_a_reader_who_asks_what_a_deletion_loses_writes_and_locks_nothing(service, monkeypatch):
     folder = ended(service)
-    (folder / HOLDER).write_text("process 7 on elsewhere\n")
-    assert service.owner.get(f"{DEMO}/contents").json()["kept"] == ""
-    assert (folder / HOLDER).read_text() == "process 7 on elsewhere\n"
+    before = everything(folder)
+    monkeypatch.setattr(folders, "without_driver", None)
+    assert service.anyone.get(f"{DEMO}/contents").json()["kept"] == "" and everything(folder) == before
+    with housekeeping._counted(), housekeeping._counted(), housekeeping._counted(), housekeeping._counted():
+        assert service.anyone.get(f"{DEMO}/contents").status_code == 503
+
+
+def test_a_new_name_does_not_claim_to_be_a_driver(service):
+    (ended(service) / HOLDER).write_text("process 7 on elsewhere\n")
+    change(service, "rename", name="new")
+    assert (service.results / "new" / HOLDER).read_text() == "process 7 on elsewhere\n"
 
 
 def test_a_search_that_never_began_is_forgotten(service):

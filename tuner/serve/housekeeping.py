@@ -11,6 +11,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, BinaryIO
@@ -25,10 +26,12 @@ from tuner.errors import RequestError
 from tuner.record import folder as folders
 from tuner.record import notes as saved_notes
 from tuner.record.files import open_in
+from tuner.record.lock import driver_of
 from tuner.record.notes import Notes, read_notes
 from tuner.record.reading import NotYet
 from tuner.record.saved_experiment import load_experiment
 from tuner.serve.answers import Refused, answer
+from tuner.serve.client import BUSY
 from tuner.serve.control import Desk, Shown
 from tuner.serve.reading.results_reader import NotThere
 from tuner.spec.experiment import LATEST, NAMES
@@ -36,6 +39,8 @@ from tuner.spec.places import is_uri
 
 MOST_DOWNLOADS = 20  # that are sent at once
 CHUNK_BYTES = 256 << 10
+MOST_COUNTED = 4  # folders whose files are counted at once
+_counting = threading.Semaphore(MOST_COUNTED)
 _saving = threading.Lock()  # notes.json is read, changed and written by one request at a time
 
 
@@ -137,14 +142,16 @@ class Housekeeping:
             raise
         except RequestError:
             path = self._desk.reader.folder(name)  # a damaged experiment can be deleted too
-        with folders.opened(path) as opened:
+        try:
+            self._refuse_running(name)
+            driver = driver_of(path)  # a reader never takes the lock that a driver needs
+            kept = f"{name} is run by {driver}; stop it first" if driver else ""
+        except NotYet:
+            raise
+        except RequestError as error:
+            kept = str(error)
+        with _counted(), folders.opened(path) as opened:
             size = folders.size_of(opened)
-            try:
-                self._refuse_running(name)
-                with self._desk.idle(name), folders.without_driver(opened):
-                    kept = ""
-            except RequestError as error:
-                kept = str(error)
             best = [BestFile(*each) for each in folders.files_in(opened, "best")]
         return Contents(trials, epochs, size.files, size.size_bytes, size.is_whole, size.checkpoints, best, kept)
 
@@ -195,15 +202,16 @@ class Housekeeping:
             return Deleted(name, folders.remove(opened, aside))
 
     def _refuse_running(self, name: str) -> None:
-        """Raises Refused if the journal says that a search runs, which may be on a host whose lock is not seen here."""
+        """Raises Refused if a search waits or runs, maybe on a host whose lock is not seen here."""
         try:
             state = self._desk.one(name).state
         except NotYet:
             raise
         except RequestError:
             return  # damaged: the lock alone decides
-        if state == "running":
-            raise Refused(409, f"{name} is running; stop it first, or end it with --resume and Ctrl-C if it was killed")
+        if state in BUSY:
+            killed = ", or end it with --resume and Ctrl-C if it was killed" if state == "running" else ""
+            raise Refused(409, f"{name} is {state}; stop it first{killed}")
 
     def best_file(self, name: str, path: str) -> tuple[BinaryIO, int, str]:
         """Opens a file of an experiment's folder `best/`; returns it, its size, and a safe name for a download.
@@ -225,6 +233,17 @@ def _saved_results(folder: Path) -> str:
         return load_experiment(folder)[0].results
     except RequestError:
         return ""
+
+
+@contextmanager
+def _counted() -> Iterator[None]:
+    """Limits how many folders are counted at once, because that may take seconds; raises Refused at the limit."""
+    if not _counting.acquire(blocking=False):
+        raise Refused(503, f"{MOST_COUNTED} folders are being counted, which is the limit; try again")
+    try:
+        yield
+    finally:
+        _counting.release()
 
 
 class Download(StreamingResponse):
