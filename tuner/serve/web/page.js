@@ -1,6 +1,7 @@
 // @ts-check
 // One page, two views: the list of experiments (#) and one experiment (#name), kept up to date by its journal.
 
+import { comparing, refreshComparison, showComparison, showTicks } from "./compare.js";
 import { showControl, showSession } from "./control.js";
 import { at, attempt, duration, moment, number, parameters, set } from "./dom.js";
 import { BUSY, Experiment, FIGURES, shown } from "./experiment.js";
@@ -29,17 +30,18 @@ async function showList() {
     if (document.hidden) return;
     /** @type {import("./api.js").Experiments} */
     const { results, experiments } = await get("/api/experiments");
-    if (shown.now) return; // the user opened an experiment meanwhile
+    if (shown.now || comparing()) return; // the user opened another view meanwhile
     if (experiments.some((experiment) => BUSY.includes(experiment.state))) pause = LIST_MS;
     set(at("where"), results);
     fill(at("experiments", HTMLTableElement), EXPERIMENTS, experiments);
     at("experiments-scroll").hidden = !experiments.length;
     at("no-experiments").hidden = experiments.length > 0;
+    showTicks();
     const command = `python -m tuner.run --space cifar --results ${results}`;
     set(at("no-experiments"), `No experiments yet. Start one with:\n${command}`);
   } finally {
     clearTimeout(listTimer);
-    if (!shown.now) listTimer = setTimeout(() => shown.now || attempt(showList), pause);
+    if (!shown.now && !comparing()) listTimer = setTimeout(() => shown.now || comparing() || attempt(showList), pause);
   }
 }
 
@@ -145,6 +147,12 @@ function drawFigure({ summary, figures }, name) {
 // --- which view ------------------------------------------------------------------------------------------------------
 
 async function route() {
+  const hadComparison = !at("compare").hidden;
+  at("compare").hidden = !comparing();
+  if (comparing()) {
+    if (!hadComparison) await show(null);
+    return attempt(showComparison);
+  }
   const [name, trial = "", section = ""] = location.hash.slice(1).split("/").map(decodeURIComponent);
   if (shown.now?.name !== name || !shown.now?.loaded) await show(name);
   const experiment = shown.now;
@@ -157,17 +165,18 @@ async function route() {
 
 let listAt = 0; // how far the list was scrolled when an experiment was opened
 
-/** @param {string} name of the experiment; empty for the list */
+/** @param {string | null} name of the experiment; empty for the list, null for the comparison */
 async function show(name) {
-  if (!shown.now) listAt = window.scrollY;
+  if (!at("list").hidden) listAt = window.scrollY;
   shown.now?.close();
   resetTables();
   const experiment = shown.now = name ? new Experiment(name, draw, (text) => set(at("live"), text)) : null;
   document.title = name ? `${name}: tuner` : "tuner";
   set(at("live"), "");
-  at("list").hidden = Boolean(name);
+  at("list").hidden = name !== "";
   if (!experiment) {
     at("one").hidden = true;
+    if (name === null) return window.scrollTo(0, 0);
     window.scrollTo(0, listAt);
     return attempt(showList);
   }
@@ -186,7 +195,7 @@ function redraw() {
   if (loaded) draw(loaded, Object.keys(loaded.figures));
 }
 
-source.name = () => shown.now?.name ?? "experiments";
+source.name = () => shown.now?.name ?? (comparing() ? "compare" : "experiments");
 source.all = async () => {
   const experiment = shown.now;
   if (experiment?.loaded && !experiment.isWhole) await experiment.load({ all: true, fresh: false });
@@ -200,6 +209,10 @@ at("values").addEventListener("change", () => attempt(async () => {
 for (const id of ["show-pruned", "log-metric", "log-epoch", "all-values"]) at(id).addEventListener("change", redraw);
 for (const figure of document.querySelectorAll(".figure")) addImageButtons(/** @type {HTMLElement} */ (figure));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", refreshComparison);
 window.addEventListener("hashchange", route);
-document.addEventListener("visibilitychange", () => (shown.now ? shown.now.updateLater() : attempt(showList)));
+document.addEventListener("visibilitychange", () => {
+  if (comparing()) return document.hidden || attempt(showComparison);
+  return shown.now ? shown.now.updateLater() : attempt(showList);
+});
 attempt(showSession).then(route);

@@ -1,6 +1,7 @@
 // @ts-check
 // The columns of the page's tables: their headings, values and looks.
 
+import { TICKS } from "./compare.js";
 import { duration, flat, moment, number } from "./dom.js";
 
 /** @typedef {import("./api.js").Shown} Shown */
@@ -34,6 +35,7 @@ export function state(summary) {
 
 /** @type {Column<Shown>[]} */
 export const EXPERIMENTS = [
+  { head: "compare", tick: TICKS },
   { head: "name", text: (e) => e.name, link: (e) => `#${encodeURIComponent(e.name)}` },
   { head: "space, searcher, scheduler", look: "text",
     text: (e) => e.error || [e.space, ...rules(e)].filter(Boolean).join(", ") || e.notice },
