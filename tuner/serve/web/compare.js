@@ -130,6 +130,7 @@ function draw(comparison) {
   for (const kind of /** @type {const} */ (["options", "parameters"])) {
     const rows = comparison[kind].filter((row) => row.differs || everything);
     fill(at(`compare-${kind}`, HTMLTableElement), differenceColumns(columns), rows);
+    set(at(`compare-${kind}-equal`), rows.length ? "" : columns.length > 1 ? "No difference." : "Nothing to compare with.");
   }
   at("compare-differences").hidden = !columns.length;
   at("compare-choices").hidden = at("compare-legend").hidden = !groups.length;
@@ -259,7 +260,7 @@ const counted = (row, count) => (row.error ? null : count);
 const differenceColumns = (names) => [
   { head: "name", value: (row) => row.name },
   ...names.map((name, i) => ({ head: name === "name" ? "experiment name" : name, look: "value",
-    value: (/** @type {DifferenceRow} */ row) => row.values[i] })),
+    value: (/** @type {DifferenceRow} */ row) => row.values[i], text: (/** @type {DifferenceRow} */ row) => row.values[i] || "none" })),
 ];
 
 // --- the user's choices -----------------------------------------------------------------------------------------------
