@@ -114,7 +114,7 @@ def test_a_saved_figure_has_a_legend(page, searches):
     page.goto(f"{searches.url}{LINK}")
     drawn(page, "compare-epochs", 2)
     with page.expect_download() as download:
-        page.click("[aria-label='save as SVG: the figure compare-epochs']")
+        page.click("[aria-label='save as SVG: figure compare-epochs']")
     svg = download.value.path().read_text()
     assert 'class="legendtext"' in svg and ">b</text>" in svg
 

@@ -223,3 +223,10 @@ def test_colour_blind_readers_can_tell_the_colours_apart(sight):
 
 def test_each_experiment_has_a_look_of_its_own():
     assert len({look_of(place) for place in range(MOST_COMPARED)}) == MOST_COMPARED >= 20
+
+
+def test_each_colour_stands_out_from_a_white_and_a_dark_page():
+    for color in COLORS:
+        red, green, blue = linear(color)
+        light = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+        assert 0.12 < light < 0.46, color  # a contrast of 2.06 at least to white, of 2.9 to the dark page's #12161d
