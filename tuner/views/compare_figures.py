@@ -19,7 +19,7 @@ from tuner.views.timeline import unit_of
 from tuner.views.values import BEST, title_of
 
 # Of all colours that stand out from a white and a black page, five that differ most for readers with normal sight, and
-# without the cones for red, green or blue: by 35 in CIELAB. A test computes it.
+# without the cones for red, green or blue: by 34 in CIELAB. A test computes it.
 COLORS = ("#9830f2", "#bfb200", "#bf4d7a", "#00c2f2", "#237317")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
