@@ -135,9 +135,7 @@ class Following:
             self._tally, self._beginnings = Tally(experiment), reading.beginnings
         standing = self._tally.update(trials)
         sessions = tuple(reading.sessions)
-        return ExperimentRecord(
-            experiment, facts, standing.trials, state, reason, standing, reading.refused, sessions
-        )
+        return ExperimentRecord(experiment, facts, standing.trials, state, reason, standing, reading.refused, sessions)
 
     def _load_ray_folder(self) -> ExperimentRecord:
         try:
