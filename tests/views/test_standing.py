@@ -78,7 +78,7 @@ def test_it_is_what_plain_sums_say(seed):
         p: len(c) for p, c in reached.items()
     }
     assert all(rung.went_on + rung.stopped + rung.waiting == rung.reached for rung in standing.rungs)
-    values = [value for _, value, _ in standing.improvements]
+    values = [value for _, value, *_ in standing.improvements]
     assert values == sorted(values, reverse=True) and standing.arrived == sum(
         e["event"] == "report" for e in events(seed)
     )

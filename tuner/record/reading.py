@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from tuner.errors import RequestError
 from tuner.record.events import BEGINNINGS, BUDGET, Event, event_of, has_seal
@@ -134,6 +134,13 @@ def unbounded(weight: int) -> None:
     """A `Hold` that forbids nothing: a reader may use any amount of memory."""
 
 
+class Session(NamedTuple):
+    """One run of a search, until its end or the next resume: its start in unix seconds, and the seconds run before."""
+
+    begun: float
+    before_s: float
+
+
 class Reading:
     """Reads one journal as it grows.
 
@@ -141,6 +148,7 @@ class Reading:
         state, reason: the search's state, and why it ended before its last trial, if it did.
         refused: whether it ended because its request was wrong.
         took_s: total seconds of all sessions, without the time between sessions.
+        sessions: the sessions in order.
         beginnings: how often reading began at the journal's first line, the first time included.
         weight: estimated bytes of memory that its events take.
 
@@ -158,6 +166,7 @@ class Reading:
         self.beginnings += 1
         self.state, self.reason, self.refused, self.took_s = "running", "", False, 0.0
         self.updated: float | None = None
+        self.sessions: list[Session] = []
         self._folding = Folding()
         self._lines, self._inode = Lines(), 0
         self.weight = 0
@@ -221,6 +230,8 @@ class Reading:
     def _note(self, event: Event) -> None:
         """Updates the search's state, reason and running time with an event."""
         kind, time = event["event"], event["time"]
+        if kind in BEGINNINGS or not self.sessions:
+            self.sessions.append(Session(time, self.took_s))
         if kind in BEGINNINGS:
             self.state, self.reason, self.refused = "running", "", False
         else:

@@ -12,7 +12,7 @@ from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.files import MOST_BYTES, SWELL
 from tuner.record.lock import abandoned
 from tuner.record.ray_folder import is_ray_folder, read_ray
-from tuner.record.reading import Hold, Reading, unbounded
+from tuner.record.reading import Hold, Reading, Session, unbounded
 from tuner.record.records import Report, TrialRecord, kept
 from tuner.record.saved_experiment import FILE, load_experiment, no_experiment
 from tuner.record.standing import Standing, Tally
@@ -32,6 +32,7 @@ class ExperimentRecord:
         refused: whether it ended because its request was wrong.
         followed: the `Standing` (counts, ranking, rungs, history) that `Following` keeps up to date for these trials.
             The record ignores it if it was computed from other trials.
+        sessions: the search's sessions in order; empty for a folder without a journal.
     """
 
     experiment: Experiment
@@ -41,6 +42,7 @@ class ExperimentRecord:
     reason: str = ""
     followed: Standing | None = field(default=None, compare=False, repr=False)
     refused: bool = False
+    sessions: tuple[Session, ...] = field(default=(), compare=False, repr=False)
 
     @cached_property
     def standing(self) -> Standing:
@@ -132,7 +134,8 @@ class Following:
         if self._tally is None or reading.beginnings != self._beginnings:
             self._tally, self._beginnings = Tally(experiment), reading.beginnings
         standing = self._tally.update(trials)
-        return ExperimentRecord(experiment, facts, standing.trials, state, reason, standing, reading.refused)
+        sessions = tuple(reading.sessions)
+        return ExperimentRecord(experiment, facts, standing.trials, state, reason, standing, reading.refused, sessions)
 
     def _load_ray_folder(self) -> ExperimentRecord:
         try:

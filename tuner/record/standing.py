@@ -37,11 +37,12 @@ class Call(NamedTuple):
 
 
 class Improvement(NamedTuple):
-    """A new best value of the search: the number of reports by then, the value, the trial's index."""
+    """A new best value of the search: the number of reports by then, the value, the trial's index, the time."""
 
     epochs: int
     value: float
     place: int
+    time: float
 
 
 class PrunedCost(NamedTuple):
@@ -229,7 +230,7 @@ class Tally:
             value = finite(report.metrics.get(self._metric))
             if value is not None and value * self._sign < best:
                 best = value * self._sign
-                self._improvements.append(Improvement(number, value, place))
+                self._improvements.append(Improvement(number, value, place, report.time))
         self._arrived += len(arrivals)
         self._last_order = arrivals[-1][0] if arrivals else known
         self._any_saved = self._any_saved or any(report.checkpoint for _, _, report in arrivals)

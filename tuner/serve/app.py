@@ -28,6 +28,7 @@ from tuner.serve.access.limits import Bounds
 from tuner.serve.analysis.insight import add_insight
 from tuner.serve.answers import BoundedResponse, Refused, answer, figures_text, later, refusal
 from tuner.serve.changes import MOST_ROWS, Limit, Since, add_changes
+from tuner.serve.compare import add_compare
 from tuner.serve.control import REFUSALS, Desk, Shown, add_control
 from tuner.serve.housekeeping import add_housekeeping
 from tuner.serve.jobs.searches import Searches
@@ -126,6 +127,7 @@ def create_app(
     add_changes(app, desk)
     add_insight(app, desk)
     add_housekeeping(app, desk)
+    add_compare(app, desk)
     _event_route(app, desk)
     add_control(app, desk, keys)
     return app

@@ -84,7 +84,7 @@ def add_changes(app: FastAPI, desk: Desk) -> None:
             parameters = [axis.name for axis in parallel_of(record).axes[:-1]]
         rungs, calls = record.standing.rungs, record.standing.calls
         rows = Rows(
-            summary=desk.shown(view),
+            summary=desk.shown(view.summary),
             since=since,
             num_trials=len(record.trials),
             num_decisions=len(calls),

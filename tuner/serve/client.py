@@ -77,6 +77,18 @@ class Client:
         """Returns an experiment's rungs and decisions, at most 10,000 of each."""
         return self._get(_path(name, "/rungs"))
 
+    def compare(self, *names: str) -> Row:
+        """Returns a comparison of experiments: costs, figures, and options and parameters with their differences.
+
+        It waits until the service has read all experiments.
+        """
+        query = urlencode({"name": names}, doseq=True)
+        while True:
+            found = self._get(f"/api/compare?{query}")
+            if all(row["state"] != "reading" for row in found["experiments"]):
+                return found
+            time.sleep(0.5)
+
     def events(self, name: str, after: int = 0) -> Iterator[Row]:
         """Yields the journal's events except the first `after`, then new ones as they are written.
 

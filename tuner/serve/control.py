@@ -132,14 +132,14 @@ class Desk:
         rows = islice(chain(waiting, there), offset, offset + limit)
         return len(waiting) + len(there), (shown(row, asked.get(row.name)) for row in self.reader.unless_stopping(rows))
 
-    def view(self, name: str) -> View:
+    def view(self, name: str, until: float | None = None) -> View:
         """Returns an experiment's record and summary; the record is empty if a requested search has no folder yet.
 
         Raises:
             NotThere: there is no experiment of that name. Other errors are those of `ResultsReader.view`.
         """
         try:
-            return self.reader.view(name)
+            return self.reader.view(name, until)
         except NotThere:
             search = self._searches.get(name) if self._searches else None
             if search is None:
@@ -153,11 +153,11 @@ class Desk:
         Raises:
             NotThere: there is no experiment of that name.
         """
-        return self.shown(self.view(name))
+        return self.shown(self.view(name).summary)
 
-    def shown(self, view: View) -> Shown:
-        """Returns the summary of an experiment's record, with the state of its job."""
-        return shown(view.summary, self._searches.get(view.summary.name) if self._searches else None)
+    def shown(self, summary: Summary) -> Shown:
+        """Returns an experiment's summary with the state of its job."""
+        return shown(summary, self._searches.get(summary.name) if self._searches else None)
 
     def journal(self, name: str) -> Path:
         """Returns the path of an experiment's journal; the file may not exist yet.

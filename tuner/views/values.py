@@ -27,7 +27,7 @@ MOST_EPOCHS = 12  # offered
 def offered(record: ExperimentRecord) -> list[str]:
     """Returns the possible choices: `best`, `last`, and as texts the epochs of rungs and of the default."""
     rungs = sorted({math.ceil(rung.rung) for rung in record.standing.rungs})
-    epochs = {*rungs[:: math.ceil(len(rungs) / MOST_EPOCHS) or 1], _shared_epoch(record)}
+    epochs = {*rungs[:: math.ceil(len(rungs) / MOST_EPOCHS) or 1], shared_epoch(record)}
     return [BEST, LAST, *(str(epoch) for epoch in sorted(epochs) if epoch)]
 
 
@@ -37,11 +37,12 @@ def default(record: ExperimentRecord) -> str:
 
     If trials were pruned, it is the last epoch that nine of ten trials reached, else the best value.
     """
-    return str(_shared_epoch(record)) if record.standing.counts.get("pruned") and _shared_epoch(record) else BEST
+    return str(shared_epoch(record)) if record.standing.counts.get("pruned") and shared_epoch(record) else BEST
 
 
 @kept
-def _shared_epoch(record: ExperimentRecord) -> int:
+def shared_epoch(record: ExperimentRecord) -> int:
+    """Returns the last epoch that nine of ten trials with a finite value reached; 0 without any."""
     reached = sorted(record.trials[rank.place].reports[-1].epoch for rank in record.standing.ranked)
     return reached[math.floor((1 - SHARED) * len(reached))] if reached else 0
 
@@ -63,11 +64,14 @@ def value_of(trial: TrialRecord, metric: str, mode: str, choice: str) -> float |
     if choice == BEST:
         best = trial.best(metric, mode)
         return None if best is None else best.metrics[metric]
-    if not trial.reports:
-        return None
     if choice == LAST:
-        return finite(trial.reports[-1].metrics.get(metric))
-    place = bisect_left(trial.reports, int(choice), key=lambda report: report.epoch)
+        return finite(trial.reports[-1].metrics.get(metric)) if trial.reports else None
+    return value_at(trial, metric, int(choice))
+
+
+def value_at(trial: TrialRecord, metric: str, epoch: int) -> float | None:
+    """Returns the trial's value at the epoch, or at its next report; None if it is not finite, or not reached."""
+    place = bisect_left(trial.reports, epoch, key=lambda report: report.epoch)
     return finite(trial.reports[place].metrics.get(metric)) if place < len(trial.reports) else None
 
 

@@ -109,15 +109,31 @@ class ResultsReader:
                 raise NotYet("the service is shutting down")
             yield item
 
-    def view(self, name: str) -> View:
-        """Returns the current record and summary of an experiment.
+    def unchanged(self, name: str) -> Summary | None:
+        """Returns the last summary if the experiment's files have not changed since; None if they must be read.
+
+        It is the same object as long as they do not change, also after the record was dropped.
 
         Raises:
             NotThere: there is no experiment of that name.
-            NotYet: reading takes longer than VIEW_S, other experiments use the memory, or MOST_READERS requests read.
+        """
+        self.folder(name)
+        watched = self._watched.get(name)
+        last = watched.known() if watched else None
+        return last.summary if last else None
+
+    def view(self, name: str, until: float | None = None) -> View:
+        """Returns the current record and summary of an experiment.
+
+        Args:
+            until: the time (`time.monotonic`) after which to stop reading; None = after VIEW_S.
+
+        Raises:
+            NotThere: there is no experiment of that name.
+            NotYet: reading takes longer, other experiments use the memory, or MOST_READERS requests read.
             RequestError: the experiment's files are damaged or too large.
         """
-        last = self._look(name, time.monotonic() + VIEW_S)
+        last = self._look(name, time.monotonic() + VIEW_S if until is None else until)
         if last.view is None:
             raise RequestError(last.summary.error)
         return last.view

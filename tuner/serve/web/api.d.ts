@@ -89,6 +89,22 @@ export interface AuditResult {
 }
 
 export interface AuditAnswer { result: AuditResult | null; command: string }
+export interface ComparedRow {
+  name: string; color: string; dash: string; error: string; state: string; group: number; space: string;
+  searcher: string; scheduler: string; metric: string; mode: string; best: Num | null; trial: string;
+  best_epochs: number | null; best_s: number | null; best_trials: number | null; trials: number; completed: number;
+  pruned: number; failed: number; epochs: number; took_s: number; worker_s: number;
+}
+
+export interface MetricGroup { metric: string; mode: string; names: string[] }
+export interface DifferenceRow { name: string; values: string[]; differs: boolean }
+
+export interface Comparison {
+  groups: MetricGroup[]; group: number; value_choices: string[]; values: string; columns: string[];
+  experiments: ComparedRow[]; options: DifferenceRow[]; parameters: DifferenceRow[]; left_out: number;
+  figures: { [name: string]: Figure };
+}
+
 export interface SignIn { signed_in: boolean; problem: string }
 export interface SpaceChoice { name: string; about: string; defaults: Config }
 export interface SpaceChoices { spaces: SpaceChoice[] }

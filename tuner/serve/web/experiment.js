@@ -3,14 +3,14 @@
 // lines; one request then brings the rows that changed and the figures that the user sees.
 
 import { attempt } from "./dom.js";
-import { get, pathOf } from "./service.js";
+import { BUSY, get, pathOf } from "./service.js";
 import { ALL_ROWS, MOST_ROWS } from "./tables.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
 /** @typedef {import("./api.js").Figure} Figure */
 /** @typedef {import("./api.js").Shown} Shown */
 
-export const BUSY = ["queued", "starting", "running", "stopping"];
+export { BUSY };
 export const FIGURES = ["curves", "rung_values", "lineage", "history", "parallel", "slices", "timeline", "usage"];
 const COMPARING = ["parallel", "slices", "usage"]; // figures that compare one value of each trial
 // The start and end of a job are not in the journal, and neither is the end of a killed process: the page asks.

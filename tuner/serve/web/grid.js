@@ -7,7 +7,8 @@ import { GRAMMAR, filterOf, numeric } from "./filter.js";
 
 /**
  * A column. It has `value`, `text` or both; each is made from the other if it is missing. `look` is a CSS class, or a
- * function of the row that returns one; numbers are aligned to the right. A column with `link` shows links.
+ * function of the row that returns one; numbers are aligned to the right. A column with `link` shows links, and one with
+ * `tick` shows checkboxes, which are not saved.
  *
  * @template Row
  * @typedef {object} Column
@@ -16,6 +17,7 @@ import { GRAMMAR, filterOf, numeric } from "./filter.js";
  * @property {(row: Row) => unknown} [text] what a cell shows
  * @property {string | ((row: Row) => string)} [look]
  * @property {(row: Row) => string} [link]
+ * @property {{has: (row: Row) => boolean, set: (row: Row, is: boolean) => void, about: (row: Row) => string}} [tick]
  * @property {string} [about] the heading's tooltip
  */
 /** @typedef {{head: string, descending: boolean}} Order */
@@ -158,10 +160,15 @@ class Grid {
       const line = body.rows[i] ?? body.insertRow();
       line.ariaRowIndex = String(i + 2);
       if (typeof row.trial === "string") line.dataset.trial = row.trial;
-      this.#columns.forEach(({ look, link }, j) => {
+      this.#columns.forEach(({ look, link, tick }, j) => {
         const cell = line.cells[j] ?? line.insertCell();
         const text = this.#fields[j].shown(row);
-        if (link) {
+        if (tick) {
+          const box = /** @type {HTMLInputElement} */ (cell.firstChild ?? cell.appendChild(document.createElement("input")));
+          Object.assign(box, { type: "checkbox", checked: tick.has(row), ariaLabel: tick.about(row),
+            onchange: () => tick.set(row, box.checked) });
+          cell.className = "tick";
+        } else if (link) {
           const target = /** @type {HTMLAnchorElement} */ (cell.firstChild ?? cell.appendChild(document.createElement("a")));
           set(target, text);
           target.href = link(row);
@@ -219,7 +226,8 @@ class Grid {
       if (this.#rows.length < this.#total) await source.all();
       const write = kind === "csv" ? csvOf : jsonOf;
       const type = kind === "csv" ? "text/csv;charset=utf-8" : "application/json";
-      save(`${source.name()}-${this.table.id}.${kind}`, type, write(this.#fields, this.#found));
+      const fields = this.#fields.filter((_, j) => !this.#columns[j].tick);
+      save(`${source.name()}-${this.table.id}.${kind}`, type, write(fields, this.#found));
       const missing = this.#total - this.#rows.length;
       if (missing) throw new Error(`the file lacks ${missing} of ${this.#total} rows, which the service did not send; reload the page and save again`);
     });

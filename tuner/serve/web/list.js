@@ -1,6 +1,7 @@
 // @ts-check
 // The list of experiments: its columns, filter and archive, kept up to date while it is shown.
 
+import { TICKS, comparing, showTicks } from "./compare.js";
 import { at, attempt, duration, moment, number, set } from "./dom.js";
 import { BUSY, shown } from "./experiment.js";
 import { fill } from "./grid.js";
@@ -25,6 +26,7 @@ const remark = (e) => [e.error || e.notes_error, e.state === "reading" ? e.notic
 
 /** @type {import("./grid.js").Column<Shown>[]} */
 const EXPERIMENTS = [
+  { head: "compare", tick: TICKS },
   { head: "name", value: (e) => e.name, link: (e) => `#${encodeURIComponent(e.name)}` },
   { head: "state", value: (e) => (e.error ? "unreadable" : isWithoutAnswer(e) ? e.outcome : e.state), text: stateText,
     look: (e) => (e.error || isWithoutAnswer(e) ? "failed" : e.state) },
@@ -53,7 +55,7 @@ export async function showList() {
     if (document.hidden) return;
     /** @type {import("./api.js").Experiments} */
     const { results, experiments } = await get("/api/experiments");
-    if (shown.now) return; // the user opened an experiment meanwhile
+    if (shown.now || comparing()) return; // the user opened another view meanwhile
     if (experiments.some((experiment) => BUSY.includes(experiment.state))) pause = LIST_MS;
     set(at("where"), results);
     loaded = experiments;
@@ -62,7 +64,7 @@ export async function showList() {
     set(at("no-experiments"), `No experiments yet. Start one with:\n${command}`);
   } finally {
     clearTimeout(listTimer);
-    if (!shown.now) listTimer = setTimeout(() => shown.now || attempt(showList), pause);
+    if (!shown.now && !comparing()) listTimer = setTimeout(() => shown.now || comparing() || attempt(showList), pause);
   }
 }
 
@@ -72,6 +74,7 @@ function drawList() {
   fill(at("experiments", HTMLTableElement), EXPERIMENTS, rows);
   at("experiments-scroll").hidden = at("experiments-tools").hidden = !loaded.length;
   at("no-experiments").hidden = loaded.length > 0;
+  showTicks();
   set(at("num-archived"), `show ${number(archived)} archived`);
   at("archived-choice").hidden = !archived;
 }

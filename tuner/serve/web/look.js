@@ -45,7 +45,8 @@ const contrasting = (part) => ("reversescale" in part && isDark() ? { ...part, r
 
 /** Whether the user wants to see the values that clipped axes leave out. */
 function showsAll() {
-  const box = document.getElementById("all-values");
+  const isComparing = document.getElementById("compare")?.hidden === false;
+  const box = document.getElementById(isComparing ? "compare-outliers" : "all-values");
   return box instanceof HTMLInputElement && box.checked;
 }
 
@@ -127,7 +128,8 @@ export function saveImage(node, format) {
   if (!data) return;
   const back = getComputedStyle(document.documentElement).getPropertyValue("--back");
   const filename = `${document.title.replace(/: tuner$/, "")}-${node.id}`;
-  Plotly.downloadImage({ data, layout: { ...layout, paper_bgcolor: back, plot_bgcolor: back } },
+  const showlegend = layout.meta?.legend ?? layout.showlegend; // a page may show a legend of its own
+  Plotly.downloadImage({ data, layout: { ...layout, showlegend, paper_bgcolor: back, plot_bgcolor: back } },
     { format, filename, width: size.width, height: size.height, scale: format === "png" ? 2 : 1 });
 }
 

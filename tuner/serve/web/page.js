@@ -2,6 +2,7 @@
 // One page, two views: the list of experiments (#) and one experiment (#name), kept up to date by its journal.
 
 import { readAddress, writePins } from "./address.js";
+import { comparing, refreshComparison, showComparison } from "./compare.js";
 import { showControl, showSession } from "./control.js";
 import { at, attempt, duration, moment, number, parameters, set } from "./dom.js";
 import { BUSY, Experiment, FIGURES, shown } from "./experiment.js";
@@ -125,6 +126,12 @@ function drawFigure({ summary, figures }, name) {
 // --- which view ------------------------------------------------------------------------------------------------------
 
 async function route() {
+  const hadComparison = !at("compare").hidden;
+  at("compare").hidden = !comparing();
+  if (comparing()) {
+    if (!hadComparison) await show(null);
+    return attempt(showComparison);
+  }
   const { name, trial, section, pins } = readAddress();
   if (shown.now?.name !== name || !shown.now?.loaded) await show(name);
   if (pins && shown.now?.name === name) setPins(pins);
@@ -140,19 +147,20 @@ async function route() {
 const UNREADABLE = 422; // the status of an experiment whose files are damaged
 let listAt = 0; // how far the list was scrolled when an experiment was opened
 
-/** @param {string} name of the experiment; empty for the list */
+/** @param {string | null} name of the experiment; empty for the list, null for the comparison */
 async function show(name) {
-  if (!shown.now) listAt = window.scrollY;
+  if (!at("list").hidden) listAt = window.scrollY;
   shown.now?.close();
   resetTables();
   reset();
   const experiment = shown.now = name ? new Experiment(name, draw, (text) => set(at("live"), text)) : null;
   document.title = name ? `${name}: tuner` : "tuner";
   set(at("live"), "");
-  at("list").hidden = Boolean(name);
+  at("list").hidden = name !== "";
   at("damaged").hidden = true;
   if (!experiment) {
     at("one").hidden = true;
+    if (name === null) return window.scrollTo(0, 0);
     window.scrollTo(0, listAt);
     return attempt(showList);
   }
@@ -167,7 +175,7 @@ async function show(name) {
     });
     experiment.follow();
   });
-  if (shown.now === experiment && status === UNREADABLE) showDamaged(name);
+  if (shown.now === experiment && status === UNREADABLE) showDamaged(experiment.name);
   at("one").hidden = shown.now === experiment && !experiment.loaded;
 }
 
@@ -176,7 +184,7 @@ function redraw() {
   if (loaded) draw(loaded, Object.keys(loaded.figures));
 }
 
-source.name = () => shown.now?.name ?? "experiments";
+source.name = () => shown.now?.name ?? (comparing() ? "compare" : "experiments");
 source.all = async () => {
   const experiment = shown.now;
   if (experiment?.loaded && !experiment.isWhole) await experiment.load({ all: true, fresh: false });
@@ -190,8 +198,12 @@ at("values").addEventListener("change", () => attempt(async () => {
 for (const id of ["show-pruned", "log-metric", "log-epoch", "all-values"]) at(id).addEventListener("change", redraw);
 for (const figure of document.querySelectorAll(".figure")) addImageButtons(/** @type {HTMLElement} */ (figure));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", refreshComparison);
 window.addEventListener("hashchange", route);
-document.addEventListener("visibilitychange", () => (shown.now ? shown.now.updateLater() : attempt(showList)));
+document.addEventListener("visibilitychange", () => {
+  if (comparing()) return document.hidden || attempt(showComparison);
+  return shown.now ? shown.now.updateLater() : attempt(showList);
+});
 linkTables();
 drawSelection();
 attempt(showSession).then(route);

@@ -1,6 +1,9 @@
 // @ts-check
 // Requests to the service.
 
+/** The states of a search that is under way. */
+export const BUSY = ["queued", "starting", "running", "stopping"];
+
 // The cookie alone may not start a search, because the browser sends it to every port of this host. The key from the
 // sign-in page stays in this page's storage.
 /** @returns {Record<string, string>} */

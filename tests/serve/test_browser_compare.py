@@ -1,0 +1,143 @@
+"""The comparison in chromium: ticks, link, figures, choices, tables, updates."""
+
+import json
+
+import pytest
+from browsing import expect, rows
+
+from tests.views.test_compare import write_search
+
+pytestmark = pytest.mark.browser
+FIGURES = ("compare-epochs", "compare-seconds", "compare-trials", "compare-values")
+LINK = "#?compare=a&compare=b"
+
+
+@pytest.fixture
+def searches(viewer):
+    for seed, name in enumerate("ab"):
+        write_search(viewer.results, name, seed, max_epochs=8 + seed)
+    return viewer
+
+
+def drawn(page, figure, count):
+    page.wait_for_function("([id, n]) => document.getElementById(id).data?.length === n", arg=[figure, count])
+    return page.evaluate("id => document.getElementById(id).data.map(({ meta, line }) => [meta, line.color])", figure)
+
+
+def test_ticked_experiments_are_compared_by_a_link_that_works_after_a_reload(page, searches):
+    page.goto(searches.url)
+    expect(page.locator("#compare-ticked")).to_have_text("Tick two or more experiments to compare them.")
+    for name in "ab":
+        page.get_by_label(f"compare {name}", exact=True).focus()
+        page.keyboard.press("Space")
+    page.get_by_role("link", name="Compare 2 experiments").click()
+    assert page.url.endswith(LINK)
+    looks = {str(drawn(page, figure, 2)) for figure in FIGURES}
+    assert len(looks) == 1
+    page.reload()
+    drawn(page, "compare-values", 2)
+    expect(rows(page, "compare-costs")).to_have_count(2)
+    expect(page.locator("main#list")).to_be_hidden()
+    page.click("header >> text=tuner")
+    expect(page.locator("main#compare")).to_be_hidden()
+    expect(rows(page, "experiments")).to_have_count(2)
+    expect(page.get_by_label("compare a", exact=True)).not_to_be_checked()
+
+
+def test_a_missing_and_a_damaged_experiment_do_not_stop_the_others(page, searches):
+    write_search(searches.results, "broken")
+    (searches.results / "broken" / "journal.jsonl").write_text("{torn\n{}\n")
+    page.goto(f"{searches.url}{LINK}&compare=gone&compare=broken")
+    drawn(page, "compare-epochs", 2)
+    expect(page.locator("#compare-notice")).to_contain_text("Not compared: gone, broken")
+    expect(rows(page, "compare-costs").nth(2)).to_contain_text("no experiment of that name")
+    expect(rows(page, "compare-costs").nth(3)).to_contain_text("damaged at line 1")
+
+
+def test_other_metrics_are_said_and_chosen(page, searches):
+    write_search(searches.results, "c", mode="max")
+    page.goto(f"{searches.url}{LINK}&compare=c")
+    drawn(page, "compare-epochs", 2)
+    expect(page.locator("#compare-notice")).to_contain_text("2 different metrics or modes")
+    page.select_option("#compare-group", label="loss (max)")
+    assert drawn(page, "compare-epochs", 1)[0][0] == "c" and "group=1" in page.url
+    page.go_back()
+    drawn(page, "compare-epochs", 2)
+
+
+def test_the_legend_hides_an_experiment_in_all_figures(page, searches):
+    page.goto(f"{searches.url}{LINK}")
+    drawn(page, "compare-values", 2)
+    button = page.locator("#compare-legend button", has_text="a")
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "false")
+    for figure in FIGURES:
+        page.wait_for_function(
+            "id => String(document.getElementById(id).data.map((t) => t.visible)) === 'false,true'", arg=figure
+        )
+
+
+def test_a_click_on_a_line_opens_the_trial(page, searches):
+    page.goto(f"{searches.url}{LINK}")
+    drawn(page, "compare-epochs", 2)
+    figure = page.locator("#compare-epochs")
+    figure.scroll_into_view_if_needed()
+    x, y, trial = page.evaluate("""() => {
+      const node = document.getElementById("compare-epochs"), { x, y, customdata } = node.data[1];
+      const { xaxis, yaxis, _size } = node._fullLayout, box = node.getBoundingClientRect(), last = x.length - 1;
+      return [box.x + _size.l + xaxis.d2p(x[last]), box.y + _size.t + yaxis.d2p(y[last]), customdata[last]];
+    }""")
+    page.mouse.move(x, y)
+    page.mouse.click(x, y)
+    page.wait_for_url(f"**/#b/{trial}")
+    expect(page.locator("#trial-name")).to_contain_text(trial)
+
+
+def test_tables_show_what_differs_and_all_on_request(page, searches):
+    page.goto(f"{searches.url}{LINK}")
+    expect(rows(page, "compare-options")).to_have_text(["max_epochs89", "seed01"])
+    expect(page.locator("#compare-parameters-equal")).to_have_text("No difference.")
+    page.check("#compare-same")
+    expect(rows(page, "compare-parameters").filter(has_text="loguniform 0.0001 to 0.1")).to_have_count(1)
+    expect(rows(page, "compare-options").filter(has_text="searcher")).to_have_count(1)
+    with page.expect_download() as download:
+        page.click("[data-table=compare-costs] >> text=JSON")
+    saved = json.loads(download.value.path().read_text())
+    assert download.value.suggested_filename == "compare-compare-costs.json" and [row["name"] for row in saved] == [
+        "a",
+        "b",
+    ]
+    assert saved[0]["trials"] == 30 and saved[0]["duration"] > 1
+
+
+def test_a_saved_figure_has_a_legend(page, searches):
+    page.goto(f"{searches.url}{LINK}")
+    drawn(page, "compare-epochs", 2)
+    with page.expect_download() as download:
+        page.click("[aria-label='save as SVG: figure compare-epochs']")
+    svg = download.value.path().read_text()
+    assert 'class="legendtext"' in svg and ">b</text>" in svg
+
+
+def test_each_figure_has_a_text_and_the_page_fits_a_narrow_screen(page, searches):
+    page.set_viewport_size({"width": 400, "height": 900})
+    page.emulate_media(color_scheme="dark")
+    page.goto(f"{searches.url}{LINK}")
+    for figure in FIGURES:
+        drawn(page, figure, 2)
+        expect(page.locator(f"#{figure}-text")).to_contain_text("b")
+        assert page.get_attribute(f"#{figure}", "aria-labelledby") == f"{figure}-text"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_page_follows_a_search_that_runs(page, searches):
+    journal = searches.results / "a" / "journal.jsonl"
+    with open(journal, "a") as file:
+        file.write(json.dumps({"time": 9000.0, "event": "experiment_resumed"}) + "\n")
+    page.goto(f"{searches.url}{LINK}")
+    expect(rows(page, "compare-costs").first).to_contain_text("running")
+    with open(journal, "a") as file:
+        report = {"time": 9001.0, "trial": "00000", "event": "report", "epoch": 20, "metrics": {"loss": -77.5}}
+        file.write(json.dumps(report) + "\n")
+    expect(rows(page, "compare-costs").first).to_contain_text("-77.5")
+    page.wait_for_function("document.getElementById('compare-epochs').data[0].y.at(-1) === -77.5")

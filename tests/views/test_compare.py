@@ -1,0 +1,232 @@
+"""A comparison's numbers, recomputed from the journal's lines, and its colours as colour-blind readers see them."""
+
+import itertools
+import json
+import math
+import random
+import statistics
+
+import pytest
+
+from tuner.record.results import load
+from tuner.record.saved_experiment import save_experiment
+from tuner.spec.experiment import Experiment
+from tuner.views.compare import MOST_POINTS, MOST_STEPS, compared_of, differences, thinned
+from tuner.views.compare_figures import (
+    COLORS,
+    MOST_COMPARED,
+    Drawn,
+    choices_of,
+    default_of,
+    draw_distributions,
+    draw_progress,
+    look_of,
+)
+
+PARAMS = {
+    "lr": {"kind": "loguniform", "lower": 0.0001, "upper": 0.1},
+    "l1": {"kind": "choice", "values": [8, 16]},
+    "opt/momentum": {
+        "kind": "conditional",
+        "branches": [{"kind": "choice", "values": [0]}, {"kind": "uniform", "lower": 0}],
+    },
+}
+
+
+def write_search(results, name, seed=0, trials=30, epochs=8, mode="min", params=PARAMS, **options):
+    """Writes a search in two sessions with an hour between them; returns the journal's events."""
+    draw, clock, events, live, started = random.Random(seed), 1000.0, [], {}, 0
+
+    def write(event, trial=None, **more):
+        events.append({"time": round(clock, 3), "event": event, **({} if trial is None else {"trial": trial}), **more})
+
+    write("experiment_started", name=name)
+    while started < trials or live:
+        if started == trials // 2 and not any(event["event"] == "experiment_resumed" for event in events):
+            write("experiment_finished", state="interrupted", reason="")
+            clock += 3600
+            write("experiment_resumed", name=name)
+        while started < trials and len(live) < 3:
+            trial, clock = f"{started:05}", clock + 0.25
+            write("trial_started", trial, config={"lr": draw.random()}, resources={"CPU": 1}, node="n")
+            live[trial], started = 0, started + 1
+        trial = draw.choice(sorted(live))
+        live[trial], clock = live[trial] + 1, clock + draw.random()
+        value = draw.choice([draw.gauss(0, 1), draw.gauss(0, 1), float("nan")])
+        metrics = {"loss": "nan" if math.isnan(value) else value}
+        write("report", trial, epoch=live[trial], metrics=metrics)
+        if live[trial] == epochs or draw.random() < 0.1:
+            write("trial_ended", trial, status="completed" if live[trial] == epochs else "pruned", reason="")
+            del live[trial]
+    clock += 1
+    write("experiment_finished", state="finished", reason="")
+    folder = results / name
+    folder.mkdir()
+    chosen = {"space": "tiny", "num_samples": trials, "max_epochs": epochs, "mode": mode, "seed": seed, **options}
+    facts = {"created": 1000.0, "space": {"params": params, "constants": {"batch": 8}}, "versions": {"ray": "2.60.0"}}
+    save_experiment(Experiment(name=name, results=str(results), **chosen), folder, facts)
+    (folder / "journal.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    return events
+
+
+def clocks_of(events, mode):
+    """Each new best value, by a plain walk over the journal's lines."""
+    seconds, last, epochs, trials, best, steps = 0.0, None, 0, set(), None, []
+    for event in events:
+        resumed = event["event"] == "experiment_resumed"
+        seconds += 0 if last is None or resumed else event["time"] - last
+        last = event["time"]
+        if event["event"] == "trial_started":
+            trials.add(event["trial"])
+        if event["event"] == "report":
+            epochs += 1
+            value = event["metrics"]["loss"]
+            if value != "nan" and (best is None or (value < best if mode == "min" else value > best)):
+                best = value
+                steps.append((epochs, pytest.approx(seconds, abs=2e-3), len(trials), value, event["trial"]))
+    return steps, (epochs, pytest.approx(seconds, abs=2e-3), len(trials))
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_value_so_far_is_that_of_the_journals_lines(tmp_path, mode, seed):
+    events = write_search(tmp_path, "one", seed, mode=mode)
+    steps, end = clocks_of(events, mode)
+    compared = compared_of(load(tmp_path / "one"), end[1].expected)
+    assert [tuple(step) for step in compared.steps[:-1]] == steps
+    assert tuple(compared.steps[-1]) == (*end, *steps[-1][3:])
+    for clock, place in (("epochs", 0), ("trials", 2)):
+        (trace,) = draw_progress([Drawn("one", 0, compared)], clock)["data"]
+        assert trace["x"] == [step[place] for step in steps] + [end[place]]
+        assert trace["y"] == [step[3] for step in steps] + [steps[-1][3]]
+        assert trace["customdata"] == [step[4] for step in steps] + [steps[-1][4]] and trace["meta"] == "one"
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_a_distribution_is_that_of_the_trials_values(tmp_path, mode):
+    events = write_search(tmp_path, "one", 7, mode=mode)
+    compared = compared_of(load(tmp_path / "one"), 1.0)
+    reports = [event for event in events if event["event"] == "report" and event["metrics"]["loss"] != "nan"]
+    better, worse = (min, True) if mode == "min" else (max, False)
+    best, at_one = {}, {}
+    for event in reports:
+        value = event["metrics"]["loss"]
+        best[event["trial"]] = better(best.get(event["trial"], value), value)
+        if event["epoch"] == 1:
+            at_one[event["trial"]] = value
+    for choice, values in (("best", best), ("1", at_one)):
+        (trace,) = draw_distributions([Drawn("one", 0, compared)], choice)["data"]
+        assert trace["x"] == sorted(values.values(), reverse=not worse)
+        assert trace["y"] == pytest.approx([(i + 1) / len(values) for i in range(len(values))])
+        assert [values[trial] for trial in trace["customdata"]] == trace["x"]
+        assert compared.distributions[choice].median == pytest.approx(statistics.median(values.values()))
+
+
+def test_curves_and_distributions_of_many_trials_are_thinned_and_keep_their_ends():
+    assert thinned(range(10_001), 5) == [0, 2500, 5000, 7500, 10_000] and thinned([1, 2], 5) == [1, 2]
+
+
+def test_what_is_compared_of_a_long_search_stays_small(tmp_path):
+    folder = tmp_path / "long"
+    write_search(tmp_path, "long", trials=3)
+    lines = [{"time": 1.0, "event": "experiment_started", "name": "long"}]
+    for trial in range(1000):
+        of = {"time": 2.0 + trial, "trial": f"{trial:05}"}
+        lines.append({**of, "event": "trial_started", "config": {}, "resources": {}, "node": "n"})
+        lines.append({**of, "event": "report", "epoch": 1, "metrics": {"loss": -trial}})
+    (folder / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    compared = compared_of(load(folder), 1001.0)
+    assert len(compared.steps) == MOST_STEPS and len(compared.distributions["best"].values) == MOST_POINTS
+    assert [step.value for step in (compared.steps[0], compared.steps[-1])] == [0, -999]
+    assert compared.distributions["best"].shares[-1] == 1 and compared.distributions["best"].size == 1000
+
+
+def test_options_and_ranges_that_differ_are_marked(tmp_path):
+    other = {"lr": {"kind": "loguniform", "lower": 0.001, "upper": 0.1, "q": 0.001}, "l1": PARAMS["l1"]}
+    write_search(tmp_path, "one")
+    write_search(tmp_path, "two", params=other, max_epochs=9, stop=("loss=0.1",))
+    both = [compared_of(load(tmp_path / name), 1.0) for name in ("one", "two")]
+    options = {row.name: row for row in differences([each.options for each in both])}
+    assert {name for name, row in options.items() if row.differs} == {"max_epochs", "stop"}
+    assert options["max_epochs"].values == ["8", "9"] and options["version of ray"].values == ["2.60.0"] * 2
+    assert "name" not in options and "results" not in options
+    parameters = {row.name: row for row in differences([each.parameters for each in both])}
+    assert parameters["lr"].values == ["loguniform 0.0001 to 0.1", "loguniform 0.001 to 0.1, in steps of 0.001"]
+    assert parameters["l1"].values == ["choice of 8, 16"] * 2 and not parameters["l1"].differs
+    assert parameters["opt/momentum"].values == ["choice of 0 or uniform 0", ""] and parameters["opt/momentum"].differs
+    assert parameters["batch"].values == ["always 8"] * 2
+
+
+def test_pruned_trials_are_compared_at_an_epoch_that_all_searches_reached(tmp_path):
+    write_search(tmp_path, "one", 1)
+    write_search(tmp_path, "two", 2, epochs=2)
+    drawn = [Drawn(name, i, compared_of(load(tmp_path / name), 1.0)) for i, name in enumerate(("one", "two"))]
+    assert choices_of(drawn)[0] == "best" and default_of(drawn) == choices_of(drawn)[-1] != "best"
+    unpruned = [
+        each._replace(compared=each.compared.__class__(**{**vars(each.compared), "has_pruned": False}))
+        for each in drawn
+    ]
+    assert default_of(unpruned) == "best"
+
+
+def test_a_search_without_values_is_left_out_of_the_figures(tmp_path):
+    write_search(tmp_path, "one")
+    write_search(tmp_path, "two")
+    (tmp_path / "two" / "journal.jsonl").write_text("")
+    drawn = [Drawn(name, i, compared_of(load(tmp_path / name), 1.0)) for i, name in enumerate(("one", "two"))]
+    assert [trace["meta"] for trace in draw_progress(drawn, "epochs")["data"]] == ["one"]
+    assert [trace["meta"] for trace in draw_distributions(drawn, "best")["data"]] == ["one"]
+    for figure in (draw_progress(drawn[1:], "seconds"), draw_distributions(drawn[1:], "best")):
+        assert figure["data"] == [] and figure["layout"]["meta"]["text"]
+
+
+def test_figures_say_in_words_what_they_show(tmp_path):
+    write_search(tmp_path, "one", 1)
+    write_search(tmp_path, "two", 2)
+    drawn = [Drawn(name, i, compared_of(load(tmp_path / name), 1.0)) for i, name in enumerate(("one", "two"))]
+    best = min(drawn, key=lambda each: each.compared.steps[-1].value)
+    text = draw_progress(drawn, "epochs")["layout"]["meta"]["text"]
+    assert text.startswith(f"Best loss by epochs trained by all trials: {best.name} {best.compared.best:.5g} (trial ")
+    assert "two median" in draw_distributions(drawn, "best")["layout"]["meta"]["text"]
+
+
+# Machado, Oliveira and Fernandes (2009): how readers without one kind of cones see linear RGB.
+SIGHTS = {
+    "normal": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881)),
+    "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.3039)),
+}
+
+
+def linear(color):
+    parts = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+
+
+def lab(rgb):
+    r, g, b = (min(1, max(0, part)) for part in rgb)
+    xyz = (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.95047, 0.2126 * r + 0.7152 * g + 0.0722 * b
+    xyz = (*xyz, (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.08883)
+    x, y, z = (part ** (1 / 3) if part > 0.008856 else 7.787 * part + 16 / 116 for part in xyz)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_colour_blind_readers_can_tell_the_colours_apart(sight):
+    def as_seen(color):
+        return lab([sum(a * b for a, b in zip(row, linear(color), strict=True)) for row in SIGHTS[sight]])
+
+    seen = [as_seen(color) for color in COLORS]
+    assert min(math.dist(*pair) for pair in itertools.combinations(seen, 2)) > 34
+
+
+def test_each_experiment_has_a_look_of_its_own():
+    assert len({look_of(place) for place in range(MOST_COMPARED)}) == MOST_COMPARED >= 20
+
+
+def test_each_colour_stands_out_from_a_white_and_a_dark_page():
+    for color in COLORS:
+        red, green, blue = linear(color)
+        light = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+        assert 0.12 < light < 0.46, color  # a contrast of 2.06 at least to white, of 2.9 to the dark page's #12161d

@@ -1,0 +1,234 @@
+"""The route that compares experiments: what each one cost and found, figures, and how their options differ."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query
+from starlette.responses import Response
+
+from tuner.errors import RequestError, blamed
+from tuner.record.reading import NotYet
+from tuner.serve.answers import MOST_BYTES, BoundedResponse, figure_text, figures_text, text_of
+from tuner.serve.changes import Values
+from tuner.serve.control import Desk, Shown
+from tuner.serve.reading.results_reader import NotThere
+from tuner.serve.reading.summary import Summary
+from tuner.views.compare import Compared, DifferenceRow, compared_of, differences
+from tuner.views.compare_figures import (
+    MOST_COMPARED,
+    Drawn,
+    choices_of,
+    default_of,
+    draw_distributions,
+    draw_progress,
+    look_of,
+)
+from tuner.views.tables import Number
+
+COMPARE_S = 8.0  # for reading all experiments of one request; the next request continues
+MOST_KEPT = 200  # experiments whose comparison stays in memory: 400 kB each at most
+Names = Annotated[
+    list[Annotated[str, Query(max_length=200)]],
+    Query(min_length=1, max_length=MOST_COMPARED, description="experiments to compare, each a `name` of its own"),
+]
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """One requested experiment. `color` and `dash` are those of its lines in all figures, and `group` is its metric's.
+
+    If it cannot be compared, `error` says why, and only `name` and `state` are set besides. In the state `reading` the
+    next request continues to read it. `best_epochs`, `best_s` and `best_trials` say when the best value was found:
+    after how many epochs of all trials, after how many seconds, and how many trials had started. `took_s` leaves out
+    the time between two sessions; `worker_s` is the time of all trials on workers.
+    """
+
+    name: str
+    color: str
+    dash: str
+    error: str = ""
+    state: str = ""
+    group: int = -1
+    space: str = ""
+    searcher: str = ""
+    scheduler: str = ""
+    metric: str = ""
+    mode: str = ""
+    best: Number | None = None
+    trial: str = ""
+    best_epochs: int | None = None
+    best_s: float | None = None
+    best_trials: int | None = None
+    trials: int = 0
+    completed: int = 0
+    pruned: int = 0
+    failed: int = 0
+    epochs: int = 0
+    took_s: float = 0
+    worker_s: float = 0
+
+
+@dataclass(frozen=True)
+class MetricGroup:
+    """The experiments that optimise the same metric in the same direction, so that their values can be compared."""
+
+    metric: str
+    mode: str
+    names: list[str]
+
+
+@dataclass(frozen=True)
+class ComparisonRows:
+    """The requested experiments, and how their options and parameters differ.
+
+    The figures show the experiments of `groups[group]`. Distributions compare the value that `values` names, one of
+    `value_choices`. `columns` are the experiments of `options` and `parameters`, in the order of a row's `values`.
+    `left_out` counts rows that did not fit into the response.
+    """
+
+    groups: list[MetricGroup]
+    group: int
+    value_choices: list[str]
+    values: str
+    columns: list[str]
+    experiments: list[ComparedRow] = field(default_factory=list)
+    options: list[DifferenceRow] = field(default_factory=list)
+    parameters: list[DifferenceRow] = field(default_factory=list)
+    left_out: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(ComparisonRows):
+    """A comparison with its figures of Plotly's schema: epochs, seconds and trials are clocks of the best value so far.
+
+    The figure `values` has the distributions.
+    """
+
+    figures: dict[str, dict[str, Any]]
+
+
+class Comparisons:
+    """Reads what is compared of experiments, and keeps it for the MOST_KEPT that were requested last; thread-safe."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, tuple[Summary, Compared]] = OrderedDict()
+
+    def of(self, name: str, until: float) -> tuple[Summary, Compared]:
+        """Returns an experiment's summary and what is compared of it; reads the record only if its files changed.
+
+        Raises:
+            NotThere: there is no experiment of that name.
+            NotYet: the time is over before it is read.
+            RequestError: its files are damaged.
+        """
+        try:
+            unchanged = self._desk.reader.unchanged(name)
+        except NotThere:
+            unchanged = None  # the search may be queued
+        kept = self._kept.get(name)
+        if kept is None or kept[0] is not unchanged:
+            if time.monotonic() > until:
+                raise NotYet("other experiments are being read; this one follows")
+            view = self._desk.view(name, until)
+            with blamed(name):
+                kept = view.summary, compared_of(view.record, view.summary.took_s)
+        with self._lock:
+            self._kept[name] = kept
+            self._kept.move_to_end(name)
+            while len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+        return kept
+
+
+def add_compare(app: FastAPI, desk: Desk) -> None:
+    """Adds the route to the app."""
+    comparisons = Comparisons(desk)
+
+    @app.get("/api/compare", responses={200: {"model": Comparison}})
+    def compare(
+        name: Names,
+        group: Annotated[int, Query(ge=0, le=MOST_COMPARED, description="of `groups`: which one the figures show")] = 0,
+        values: Values = "",
+    ) -> Response:
+        """Compares experiments: best value so far, distribution of the values, cost, and differences of their options.
+
+        An experiment that is missing or cannot be read has an `error`; the others are compared.
+        """
+        until = time.monotonic() + COMPARE_S
+        found: list[tuple[Shown, Compared]] = []
+        rows: list[ComparedRow] = []
+        drawn: list[Drawn] = []
+        groups: list[MetricGroup] = []
+        for place, each in enumerate(dict.fromkeys(name)):
+            color, dash = look_of(place)
+            try:
+                summary, compared = comparisons.of(each, until)
+            except RequestError as error:
+                state = (
+                    "reading" if isinstance(error, NotYet) else "missing" if isinstance(error, NotThere) else "damaged"
+                )
+                rows.append(ComparedRow(each, color, dash, str(error), state))
+                continue
+            shown = desk.shown(summary)
+            found.append((shown, compared))
+            drawn.append(Drawn(each, place, compared))
+            rows.append(_row(ComparedRow(each, color, dash), shown, compared, _group_of(groups, shown)))
+        group = group if group < len(groups) else 0
+        chosen = [one for one in drawn if groups and one.name in groups[group].names]
+        choices = choices_of(chosen)
+        values = values if values in choices else default_of(chosen)
+        begun = ComparisonRows(groups, group, choices, values, [one.name for one in drawn])
+        options, parameters = (
+            differences([getattr(compared, kind) for _, compared in found]) for kind in ("options", "parameters")
+        )
+        text = text_of(begun, experiments=rows, options=options, parameters=parameters).encode()
+        figures = {clock: figure_text(draw_progress(chosen, clock)) for clock in ("epochs", "seconds", "trials")}
+        figures["values"] = figure_text(draw_distributions(chosen, values))
+        texts = figures_text(figures if chosen else {}, MOST_BYTES - len(text))
+        return BoundedResponse(text[:-1] + b', "figures": ' + texts + b"}")
+
+
+def _group_of(groups: list[MetricGroup], shown: Shown) -> int:
+    """Adds an experiment to the group of its metric, and returns the group's index."""
+    for i, group in enumerate(groups):
+        if (group.metric, group.mode) == (shown.metric, shown.mode):
+            group.names.append(shown.name)
+            return i
+    groups.append(MetricGroup(shown.metric, shown.mode, [shown.name]))
+    return len(groups) - 1
+
+
+def _row(row: ComparedRow, shown: Shown, compared: Compared, group: int) -> ComparedRow:
+    found = compared.steps[-2] if compared.steps else None
+    counts = compared.counts
+    return ComparedRow(
+        name=row.name,
+        color=row.color,
+        dash=row.dash,
+        state=shown.state,
+        group=group,
+        space=shown.space,
+        searcher=shown.searcher,
+        scheduler=shown.scheduler,
+        metric=compared.metric,
+        mode=compared.mode,
+        best=compared.best,
+        trial=compared.trial,
+        best_epochs=found.epochs if found else None,
+        best_s=found.seconds if found else None,
+        best_trials=found.trials if found else None,
+        trials=compared.trials,
+        completed=counts.get("completed", 0),
+        pruned=counts.get("pruned", 0),
+        failed=counts.get("failed", 0),
+        epochs=compared.epochs,
+        took_s=compared.seconds,
+        worker_s=compared.worker_s,
+    )
