@@ -91,7 +91,7 @@ def test_an_objective_that_prunes_itself_ends_without_a_value(sent):
 
 
 def test_a_parameter_that_the_space_lacks_is_named(sent):
-    with pytest.raises(ValueError, match=r"asked for 'depth', which is not in the space's params; they have x, y"):
+    with pytest.raises(ValueError, match=r"asks for 'depth', which is not in the space's params; they have x, y"):
         with_trial(objective)({"x": 0.5, "y": 1})
 
 

@@ -242,7 +242,11 @@ for _ in range(3):
             'directions=["minimize", "maximize"]',
             r"2 objectives \(.*line 10\), but a search",
         ),
-        ("from tuner.integrations import optuna", "import optuna", r"whole study: import optuna \(.*line 5\) by from"),
+        (
+            "from tuner.integrations import optuna",
+            "import optuna",
+            r"study: replace the import of optuna \(.*line 5\) by from",
+        ),
         (
             "    raise",
             "    study.optimize(other)\n    raise",

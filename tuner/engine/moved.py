@@ -17,7 +17,7 @@ from tuner.spec.experiment import SchedulerName, SearcherName
 from tuner.spec.parameters import is_constant
 from tuner.spec.space import Space
 
-# By the names of Ray's classes, because importing some of the classes needs other libraries.
+# The keys are names of Ray's classes, because importing some of the classes needs other libraries.
 SEARCHERS = {
     "NoneType": "random",
     "BasicVariantGenerator": "random",
@@ -35,7 +35,7 @@ SCHEDULERS = {
     "PopulationBasedTraining": "pbt",
 }
 EPOCH = "training_iteration"
-MOST_REPORTS = 1000  # of a trial whose Tuner sets no limit
+MOST_REPORTS = 1000  # the most reports of a trial if the Tuner sets no limit
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def moved(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> Moved:
 
 
 def _unlimited(searcher: Any) -> tuple[Any, int]:
-    """The searcher without a ConcurrencyLimiter, and the limit; 0 = none."""
+    """Returns the searcher without its ConcurrencyLimiter, and how many trials it lets run at once; 0 = no limit."""
     if type(searcher).__name__ == "ConcurrencyLimiter":
         return searcher.searcher, searcher.max_concurrent
     return searcher, 0
@@ -122,9 +122,9 @@ def _counterpart(
 
 
 def _scheduling(scheduler: Any) -> dict[str, Any]:
-    """The arguments of a known scheduler as fields of a Space or options; only mutations unless it counts epochs."""
+    """Returns a known scheduler's arguments as fields of a Space or options; only mutations if it counts no epochs."""
     kind = SCHEDULERS.get(type(scheduler).__name__)
-    counted = getattr(scheduler, "_time_attr", EPOCH) == EPOCH  # else its arguments are not in epochs
+    counted = getattr(scheduler, "_time_attr", EPOCH) == EPOCH  # else it counts, for example, seconds
     if kind == "pbt":
         mutations = {name: _domain(value) for name, value in scheduler._hyperparam_mutations.items()}
         every = {"perturbation_interval": int(scheduler._perturbation_interval)} if counted else {}
@@ -141,23 +141,23 @@ def _scheduling(scheduler: Any) -> dict[str, Any]:
 
 
 def _domain(mutation: Any) -> Any:
-    """The domain of a parameter that PBT changes, which Ray also takes as a list or a function."""
+    """Returns the domain of a parameter that PBT changes; Ray also takes a list or a function as its domain."""
     if isinstance(mutation, (list, tuple)):
         return tune.choice(list(mutation))
     return mutation if isinstance(mutation, Domain) else tune.sample_from(lambda spec: mutation())
 
 
 def _stopping(stop: Any) -> tuple[dict[str, float], str]:
-    """The metrics and values at which a trial ends, or the name of a stopper or function, which tuner does not use."""
+    """Returns the metrics and values that end a trial, or the name of a stopper or function that tuner does not use."""
     if stop and not isinstance(stop, Mapping):
         return {}, getattr(stop, "__name__", type(stop).__name__)
     return {
         name: value for name, value in (stop or {}).items() if name != "done"
-    }, ""  # Ray ends a trial at done anyway
+    }, ""  # Ray ends a trial that reports `done` anyway
 
 
 def _resources(trainable: Any, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The CPUs and GPUs that the trainable requests, by `tune.with_resources` or in its class."""
+    """Returns the CPUs and GPUs that the trainable requests, by `tune.with_resources` or in its class."""
     of_class = getattr(trainable, "default_resource_request", None)
     asked = of_class(dict(config)) if of_class else getattr(trainable, "_resources", None)
     if not isinstance(asked, tune.PlacementGroupFactory):
@@ -168,13 +168,13 @@ def _resources(trainable: Any, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _divided(param_space: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The parameters and constants of a Space, and what it cannot hold: lists and other objects."""
+    """Splits a param_space into a Space's parameters and constants, and values that it cannot hold, such as lists."""
     passed = {name: v for name, v in param_space.items() if not (is_constant(v) or isinstance(v, (Mapping, Domain)))}
     return {name: value for name, value in param_space.items() if name not in passed}, passed
 
 
 def _passing(trainable: Any, passed: Mapping[str, Any]) -> Any:
-    """The trainable, with these values in each config."""
+    """Returns the trainable, which also gets the values `passed` in each config."""
     if not passed:
         return trainable
     if not inspect.isclass(trainable):

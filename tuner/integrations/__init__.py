@@ -1,1 +1,1 @@
-"""Connects other libraries with a trial: one module each, and `current_trial` for both `TunerCallback`s."""
+"""Connects other libraries with a trial: one module for each library; both `TunerCallback`s use `current_trial`."""

@@ -1,4 +1,4 @@
-"""What both `TunerCallback`s do in a trial: find its checkpoint, report, and apply what pbt changed."""
+"""What Lightning's and Hugging Face's `TunerCallback` do in a trial: resume, report, and apply what pbt changed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 # The options that optimizers were created with: for each optimizer, for each parameter group, option -> value.
 Options = list[list[dict[str, Any]]]
-RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr"})  # learning rates, which a schedule multiplies
+RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr"})  # options that are learning rates; a schedule changes them
 
 # The last trial that called `checkpoint_folder`; `check_resumes` compares it with the current trial.
 _asked: list[object] = []
-_copies: dict[str, tempfile.TemporaryDirectory[str]] = {}  # path in an object store -> the local copy
+_copies: dict[str, tempfile.TemporaryDirectory[str]] = {}  # a checkpoint's path in an object store -> its local copy
 
 
 def trial_id() -> str | None:
@@ -47,10 +47,10 @@ def checkpoint_folder() -> Path | None:
 
 
 def check_resumes(line: str) -> None:
-    """Raises ValueError if the script never asked for the trial's checkpoint: a resume would restart at epoch 0.
+    """Raises ValueError if the script did not call `checkpoint_folder` in this trial: a resume would begin at epoch 0.
 
     Args:
-        line: the code that asks for it, for the error text.
+        line: the code that the error text tells the user to write.
     """
     if _asked != [trial_id()]:
         raise ValueError(f"the training would not resume from the trial's checkpoint: write {line}")
@@ -71,18 +71,18 @@ def report(metrics: dict[str, Any], folder: Path) -> None:
 
 
 def local_folder() -> tempfile.TemporaryDirectory[str]:
-    """Makes a folder for files that a framework writes during one trial; it is deleted with the returned object."""
+    """Makes a folder for a framework's files of one trial; the folder is deleted with the returned object."""
     return tempfile.TemporaryDirectory(prefix="tuner-", ignore_cleanup_errors=True)
 
 
 def options_of(optimizers: Iterable[Any]) -> Options:
-    """Returns the options of the optimizers' parameter groups."""
+    """Returns the plain options of each optimizer's parameter groups; `plain_options` says which are plain."""
     return [[plain_options(group) for group in optimizer.param_groups] for optimizer in optimizers]
 
 
 def plain_options(group: dict[str, Any]) -> dict[str, Any]:
     """Returns the options of a parameter group that are numbers, booleans or lists of them; a tuple becomes a list."""
-    # A capturable optimizer has its learning rate in a tensor.
+    # An optimizer with `capturable=True` may keep its learning rate in a tensor.
     values = {name: value.item() if hasattr(value, "item") else value for name, value in group.items()}
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
     return {
@@ -94,13 +94,14 @@ def plain_options(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def keep_changes(optimizers: Iterable[Any], schedulers: Iterable[Any], before: Options, now: Options) -> None:
-    """Sets restored optimizers to this trial's options where the checkpoint's trial had other ones.
+    """Sets the options that population-based training changed, in optimizers that were restored from a checkpoint.
 
     Population-based training copies the checkpoint of another trial and changes parameters. Learning rates change in
     proportion: a schedule has already multiplied the restored ones.
 
     Args:
-        before, now: the options that the checkpoint's trial and this trial created their optimizers with.
+        before: the options with which the checkpoint's trial created its optimizers.
+        now: the options with which this trial created its optimizers.
     """
     if before == now:
         return
@@ -115,18 +116,19 @@ def keep_changes(optimizers: Iterable[Any], schedulers: Iterable[Any], before: O
                 if old[name] != new[name]:
                     group[name] = tuple(new[name]) if isinstance(new[name], list) else new[name]
     for scheduler in schedulers:
-        for each in [scheduler, *getattr(scheduler, "_schedulers", [])]:  # those of a SequentialLR or ChainedScheduler
+        # A SequentialLR or ChainedScheduler has the schedulers that it combines in `_schedulers`.
+        for each in [scheduler, *getattr(scheduler, "_schedulers", [])]:
             if hasattr(each, "base_lrs"):
                 factors = ratios[id(_bare(each.optimizer))]
                 each.base_lrs = [rate * factor for rate, factor in zip(each.base_lrs, factors, strict=True)]
 
 
 def _rate(options: dict[str, Any]) -> float:
-    """The learning rate before any schedule: a warmup has already set `lr` to 0 when training starts."""
+    """Returns the learning rate before any schedule. `lr` is not that rate: a warmup has set it to 0 at the start."""
     rate: float = options.get("initial_lr", options["lr"])
     return rate
 
 
 def _bare(optimizer: Any) -> Any:
-    """The torch optimizer in a framework's wrapper; an optimizer without a wrapper itself."""
+    """Returns the torch optimizer inside a framework's wrapper; returns an optimizer without a wrapper unchanged."""
     return getattr(optimizer, "optimizer", optimizer)

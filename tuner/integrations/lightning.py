@@ -22,7 +22,7 @@ import torch
 
 from tuner.integrations import current_trial
 
-# Both packages have the same classes, but a Trainer accepts only callbacks of its own package.
+# `pytorch_lightning` and `lightning.pytorch` have the same classes. A Trainer accepts only callbacks of its package.
 if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules and not TYPE_CHECKING:
     from pytorch_lightning import Trainer
     from pytorch_lightning.callbacks import Checkpoint, ModelCheckpoint
@@ -33,7 +33,7 @@ else:
     from lightning.pytorch.loggers.logger import DummyLogger
 
 FILE = "lightning.ckpt"
-# The module that makes the logger of a Trainer without `logger=`, and the loggers that it chooses from.
+# CHOOSER is Lightning's module that makes the logger of a Trainer without `logger=`, from one of LOGGERS.
 CONNECTORS = f"{Checkpoint.__module__.partition('.callbacks')[0]}.trainer.connectors"
 CHOOSER = importlib.import_module(f"{CONNECTORS}.logger_connector.logger_connector")
 CALLBACKS = importlib.import_module(f"{CONNECTORS}.callback_connector")._CallbackConnector
@@ -54,10 +54,10 @@ class TunerCallback(Checkpoint):
     callback does nothing. Only process 0 reports. `enable_checkpointing=False` does not turn this callback off.
 
     Args:
-        quiet: False keeps the progress bar and the loggers.
+        quiet: False leaves the progress bar and the loggers on.
     """
 
-    best_model_path = ""  # Lightning reads it from the first checkpoint callback
+    best_model_path = ""  # Lightning reads this attribute of a Trainer's first checkpoint callback
 
     def __init__(self, quiet: bool = True) -> None:
         self._active = current_trial.trial_id() is not None
@@ -68,7 +68,8 @@ class TunerCallback(Checkpoint):
         if self._active:
             self._folder = current_trial.local_folder()
             if quiet:
-                # Lightning starts its loggers before it calls any callback. `setup` restores these names.
+                # Lightning starts its loggers before it calls any callback, so their classes are replaced here.
+                # `setup` restores the classes.
                 os.environ.setdefault("WANDB_MODE", "disabled")
                 for name in LOGGERS:
                     setattr(CHOOSER, name, _no_logger)
@@ -83,7 +84,7 @@ class TunerCallback(Checkpoint):
         return str(folder / FILE)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Turns off the progress bar and the loggers if `quiet`; directs checkpoints into the trial's folder."""
+        """Turns off progress bar and loggers if `quiet`; directs each `ModelCheckpoint` to a temporary folder."""
         for name, logger in LOGGERS.items():
             setattr(CHOOSER, name, logger)
         if not self._active or stage != "fit":
@@ -99,10 +100,10 @@ class TunerCallback(Checkpoint):
             if trainer.progress_bar_callback is not None:
                 trainer.progress_bar_callback.disable()
             if trainer.loggers:
-                trainer.loggers = [DummyLogger()]  # a model may call its logger
+                trainer.loggers = [DummyLogger()]  # not empty: a model may call its logger
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Remembers the optimizers' options, before Lightning restores the optimizers from the checkpoint."""
+        """Remembers the options of this trial's optimizers, before Lightning restores them from the checkpoint."""
         if self._active:
             self._options = current_trial.options_of(trainer.optimizers)
 
@@ -113,11 +114,11 @@ class TunerCallback(Checkpoint):
         return {"streams": _streams(), "metrics": self._metrics, "options": self._options}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keeps the saved state until the Trainer is restored."""
+        """Keeps this callback's state from a checkpoint until training starts; the hooks below apply it."""
         self._restored = state_dict if self._active else {}
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Completes Lightning's resume: steps plateau schedules, and applies what pbt changed."""
+        """Completes Lightning's resume: repeats a due plateau step, and sets the optimizer options that pbt changed."""
         if not self._restored:
             return
         configs, metrics = trainer.lr_scheduler_configs, self._restored["metrics"]
@@ -133,8 +134,8 @@ class TunerCallback(Checkpoint):
         if self._restored:
             _restore_streams(self._restored["streams"])
             self._restored = {}
-            # Lightning made the loaders' iterators before this, and they drew from the streams. Uninterrupted training
-            # makes an epoch's iterators here.
+            # Lightning has made the data loaders' iterators before this hook, with random numbers of other streams.
+            # They are made anew here, where uninterrupted training makes them.
             iter(trainer.fit_loop._data_fetcher)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
@@ -142,13 +143,13 @@ class TunerCallback(Checkpoint):
         self._validated = not trainer.sanity_checking
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Reports the epoch with a checkpoint. If the Trainer validates, it skips epochs without a validation."""
+        """Reports the epoch with a checkpoint, unless the Trainer validates and this epoch had no validation."""
         if not self._active or trainer.enable_validation and not self._validated:
             return
         self._validated = False
         self._metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
         path = Path(self._folder.name, "checkpoint", FILE)
-        trainer.save_checkpoint(path)  # in all processes
+        trainer.save_checkpoint(path)  # all processes must call it
         if trainer.is_global_zero:
             _check_plain(path)
             current_trial.report(self._metrics, path.parent)
@@ -179,7 +180,7 @@ _configured = CALLBACKS._configure_checkpoint_callbacks
 
 
 def _configure(connector: Any, enable_checkpointing: bool) -> None:
-    """Lightning's own, which refuses a checkpoint callback beside `enable_checkpointing=False`; it allows this one."""
+    """Replaces Lightning's check: a Trainer with a `TunerCallback` may also have `enable_checkpointing=False`."""
     ours = any(isinstance(callback, TunerCallback) for callback in connector.trainer.callbacks)
     _configured(connector, enable_checkpointing or ours)
 
@@ -188,7 +189,7 @@ CALLBACKS._configure_checkpoint_callbacks = _configure
 
 
 def _check_plain(path: Path) -> None:
-    """Raises ValueError unless torch reads a checkpoint with `weights_only`: a resume must not run code of a file."""
+    """Raises ValueError unless torch reads a checkpoint with `weights_only`: a resume must not run code from a file."""
     try:
         torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
@@ -199,7 +200,7 @@ def _check_plain(path: Path) -> None:
 
 
 def _what_is_wrong(path: Path, error: Exception) -> str:
-    """Returns the names of the objects in a checkpoint that it may not have, or else the first line of the error."""
+    """Returns the names of a checkpoint's objects that `weights_only` forbids, or else the first line of the error."""
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     except Exception:

@@ -1,4 +1,4 @@
-"""Optuna as a trial sees it: an objective, or a whole script that creates a study, runs unchanged.
+"""Runs an Optuna objective, or a whole script that creates a study, as a trial of a search.
 
 `Space(params=..., train=with_trial(objective))` calls an objective. In a script that calls `tuner.script`, write
 `from tuner.integrations import optuna` instead of `import optuna`. Its `create_study` and `load_study` then return a
@@ -29,8 +29,8 @@ def _by_name(module: Any) -> tuple[Callable[[str], Any], tuple[str]]:
     return importlib.import_module, (module.__name__,)
 
 
-# `optuna.integration` is an object of a class of its own. Pickle cannot send it with the objectives
-# that use it, so its name is sent.
+# `optuna.integration` is no plain module but an object of its own class, which pickle cannot copy. A pickled
+# objective that uses it has only its name.
 copyreg.pickle(type(optuna.integration), _by_name)
 
 
@@ -64,7 +64,7 @@ def _train(objective: Callable[[Any], Any], config: Config) -> Any:
 
 
 def create_study(**options: Any) -> Any:
-    """Creates a study; in a trial, one of this trial alone, which ignores storage, sampler and pruner."""
+    """Creates a study; in a trial, the study has only this trial, and storage, sampler and pruner are ignored."""
     if trial := running():
         return _study(trial.config, options.get("study_name"))
     if importing():
@@ -76,19 +76,19 @@ def create_study(**options: Any) -> Any:
 
 
 def load_study(**options: Any) -> Any:
-    """Loads a study; in a trial, it is a new one of this trial alone."""
+    """Loads a study; in a trial, creates a study that has only this trial."""
     return create_study(**options) if running() else optuna.load_study(**options)
 
 
 def _study(config: Config, name: str | None = None) -> StudyOfTrial:
-    """A study in memory, whose only trial has the config's parameters."""
+    """Returns a study in memory, whose only trial has the config's parameters."""
     trial = running()
     if trial:
         trial.reached = True
     direction = optuna.study.StudyDirection.MAXIMIZE if trial and trial.mode == "max" else None
     storage = optuna.storages.InMemoryStorage()
     study_id = storage.create_new_study([direction or optuna.study.StudyDirection.MINIMIZE], name)
-    # The search's scheduler prunes; Optuna's pruner would compare the trial with no other.
+    # The search's scheduler prunes; Optuna's pruner would have no other trial for a comparison.
     pruner = optuna.pruners.NopPruner()
     return StudyOfTrial(storage.get_study_name_from_id(study_id), storage, GivenSampler(_flat(config)), pruner)
 
@@ -96,8 +96,8 @@ def _study(config: Config, name: str | None = None) -> StudyOfTrial:
 class StudyOfTrial(optuna.Study):
     """The study that a script sees in a trial: it has only this trial, whose parameters the search has chosen.
 
-    `optimize` runs the objective once and ends the script; so does `tell`. What follows in the script is about the
-    results of many trials, which only the search has. `optimize` does not call its callbacks.
+    `optimize` runs the objective once and ends the script; `tell` ends it, too. The rest of the script would need the
+    results of many trials, which only the search has. `optimize` does not call its `callbacks`.
     """
 
     def optimize(self, func: Callable[[Any], Any], *arguments: Any, **options: Any) -> NoReturn:
@@ -111,7 +111,7 @@ class StudyOfTrial(optuna.Study):
         raise Ended(value)
 
     def ask(self, fixed_distributions: Mapping[str, Any] | None = None) -> ReportingTrial:
-        """Returns this trial."""
+        """Returns the trial that this process runs."""
         asked = super().ask(dict(fixed_distributions or {}))
         return ReportingTrial(self, asked._trial_id)
 
@@ -120,11 +120,11 @@ class StudyOfTrial(optuna.Study):
         raise Ended(trial.left_of(values))
 
     def enqueue_trial(self, *arguments: Any, **options: Any) -> None:
-        """Does nothing: `points=` of the space has the settings to run first."""
+        """Does nothing; declare settings to run first by `points=` of the space."""
 
 
 class GivenSampler(optuna.samplers.BaseSampler):
-    """Proposes the values of a config; raises ValueError for a parameter that it lacks."""
+    """Gives Optuna the values of a config; raises ValueError if one is missing or none of the objective's choices."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -136,10 +136,10 @@ class GivenSampler(optuna.samplers.BaseSampler):
         return {}
 
     def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: BaseDistribution) -> Any:
-        """The config's value of the parameter."""
+        """Returns the config's value of the parameter."""
         if param_name not in self._config:
             raise ValueError(
-                f"the trial is asked for {param_name!r}, which is not in the space's params; they have "
+                f"the objective asks for {param_name!r}, which is not in the space's params; they have "
                 f"{', '.join(self._config)}"
             )
         value = self._config[param_name]
@@ -154,8 +154,8 @@ class GivenSampler(optuna.samplers.BaseSampler):
 class ReportingTrial(optuna.trial.Trial):
     """Optuna's trial with the search's parameters; it reports to the search, and ignores the step of a report.
 
-    The latest number waits until `should_prune`, the next report or the end: a number that the objective also returns
-    is its last report, at which the scheduler does not prune it.
+    The search gets a number only at `should_prune`, the next report or the end of the objective. A number that the
+    objective also returns is thus its last report, at which the scheduler does not prune the trial.
     """
 
     _waiting: float | None = None
@@ -163,16 +163,16 @@ class ReportingTrial(optuna.trial.Trial):
 
     @property
     def number(self) -> int:
-        """The number of the search's trial."""
+        """Returns the trial's number in the search."""
         return int(tune.get_context().get_trial_id())
 
     @property
     def system_attrs(self) -> dict[str, Any]:
-        """Optuna's own attributes of the trial, which Optuna 5 no longer gives."""
+        """Returns Optuna's internal attributes of the trial; Optuna 5 no longer has this property."""
         return dict(self.storage.get_trial(self._trial_id).system_attrs)
 
     def report(self, value: float, step: int) -> None:
-        """Reports a number to the search."""
+        """Keeps a number for the next `send`; sends the number before it."""
         self.send()
         super().report(value, step)
         self._waiting = float(value)
@@ -183,13 +183,13 @@ class ReportingTrial(optuna.trial.Trial):
         return False
 
     def send(self) -> None:
-        """Sends the report that waits, if one does."""
+        """Reports to the search the number that `report` has kept, if there is one."""
         if self._waiting is not None:
             self._sent, self._waiting = self._waiting, None
             tune.report({DEFAULT_METRIC: self._sent})
 
     def left_of(self, value: Any) -> Any:
-        """The last value to report for an objective that has returned this one; None if it was the last report."""
+        """Returns what is still to be reported after the objective returned `value`; None if nothing is."""
         if self._waiting is not None and (value is None or value == self._waiting):
             return self._waiting
         self.send()
@@ -197,7 +197,7 @@ class ReportingTrial(optuna.trial.Trial):
 
 
 def _flat(config: Mapping[str, Any]) -> Config:
-    """The config without nesting: parameters of a nested dictionary move to the top level, under their own names."""
+    """Returns the config without nesting: nested parameters move to the top level and keep their names."""
     flat: Config = {}
     for name, value in config.items():
         flat |= _flat(value) if isinstance(value, Mapping) else {name: value}

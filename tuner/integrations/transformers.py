@@ -22,9 +22,10 @@ from transformers.utils import logging as transformers_logging
 
 from tuner.integrations import current_trial
 
-OPTIONS = "tuner.json"  # a file in the Trainer's checkpoint: the optimizer's initial options, and PLACE
-SPEED = ("_runtime", "_per_second", "_jit_compilation_time")  # ends of names: an evaluation's speed is no metric
-# A resumed Trainer computes its place in the data from these. If they changed, it would repeat or skip examples.
+OPTIONS = "tuner.json"  # file in the Trainer's checkpoint: the optimizer's initial options and the arguments in PLACE
+SPEED = ("_runtime", "_per_second", "_jit_compilation_time")  # metrics whose names end so are not reported
+# A resumed Trainer computes its place in the data from these arguments. With other values it would repeat or skip
+# examples.
 PLACE = ("per_device_train_batch_size", "gradient_accumulation_steps", "auto_find_batch_size")
 
 
@@ -63,32 +64,33 @@ class TunerCallback(TrainerCallback):
         return None if folder is None else str(folder)
 
     def _silence(self) -> None:
-        """Makes the Trainer whose arguments contain this callback have neither a progress bar nor loggers."""
-        # A Trainer chooses both while it is made; a callback does not get the Trainer. `on_init_end` restores both.
+        """Turns off the progress bar and the loggers of the next Trainer that a script makes."""
+        # A Trainer chooses both in its `__init__`, and a callback never gets the Trainer. So the Trainer's module is
+        # changed until `on_init_end`.
         for name, value in QUIET.items():
             setattr(trainer_module, name, value)
-        transformers_logging.disable_progress_bar()  # that of loading a checkpoint
+        transformers_logging.disable_progress_bar()  # the bar of loading a checkpoint
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
-        """Lets later Trainers choose their loggers again; directs this one's files into the trial's folder."""
+        """Undoes `_silence` for later Trainers; directs this Trainer's files to the trial's temporary folder."""
         for name, value in LOUD.items():
             setattr(trainer_module, name, value)
         if self._active:
             with contextlib.suppress(OSError):
-                os.rmdir(args.output_dir)  # the Trainer has made it; all trials would share it
+                os.rmdir(args.output_dir)  # the Trainer has made this folder; all trials would share it
             args.output_dir = self._folder.name
             args.save_strategy, args.load_best_model_at_end = SaveStrategy.NO, False
-            args.restore_callback_states_from_checkpoint = True  # such as the patience of an EarlyStoppingCallback
+            args.restore_callback_states_from_checkpoint = True  # such as an EarlyStoppingCallback's patience
             if parts.get("optimizer") is not None:
                 self._own_options = current_trial.options_of([parts["optimizer"]])
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
     ) -> None:
-        """Refuses a script that does not resume, or changed batch sizes; sets optimizer options that pbt changed."""
+        """Raises ValueError if the script does not resume or PLACE changed; sets optimizer options that pbt changed."""
         if not self._active:
             return
-        if args.output_dir != self._folder.name:  # `add_callback` does not call `on_init_end`
+        if args.output_dir != self._folder.name:  # after `add_callback`, no Trainer has called `on_init_end`
             self.on_init_end(args, state, control)
         current_trial.check_resumes("trainer.train(resume_from_checkpoint=TunerCallback.checkpoint())")
         self._training = True
@@ -110,7 +112,7 @@ class TunerCallback(TrainerCallback):
         current_trial.keep_changes([optimizer], [parts["lr_scheduler"]], saved["options"], self._made["options"])
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
-        """Without evaluations, asks for the epoch's training loss and a checkpoint."""
+        """If the Trainer does not evaluate, makes it log the epoch's training loss and save a checkpoint."""
         if self._training and args.eval_strategy == IntervalStrategy.NO:
             control.should_log = control.should_save = True
 
@@ -134,7 +136,7 @@ class TunerCallback(TrainerCallback):
         metrics: dict[str, Any] | None = None,
         **parts: Any,
     ) -> None:
-        """Asks for a checkpoint; the Trainer saves it after the evaluation and then calls `on_save`."""
+        """Keeps the evaluation's metrics; makes the Trainer save a checkpoint and then call `on_save`."""
         if self._training and state.global_step:
             self._metrics |= {
                 name: value for name, value in (metrics or {}).items() if name != "epoch" and not name.endswith(SPEED)
@@ -150,7 +152,7 @@ class TunerCallback(TrainerCallback):
             current_trial.report(metrics, folder)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
-        """Ends the reports: a later `trainer.evaluate` is no epoch."""
+        """Ends the reports: a `trainer.evaluate` after the training is not reported."""
         self._training = False
 
 
@@ -181,21 +183,22 @@ def _without_resume(options: dict[str, Any]) -> dict[str, Any]:
 def _options_by(args: TrainingArguments, optimizer: Any) -> list[dict[str, Any]]:
     """Returns the options that the Trainer created its optimizer with.
 
-    The groups have the checkpoint's values by now. A Trainer's first group has weight decay; the others have none.
+    They come from the arguments, because the optimizer already has the checkpoint's values. A Trainer's first
+    parameter group has weight decay; the others have none.
     """
     plain = current_trial.plain_options({**optimizer.defaults, "lr": args.learning_rate, "weight_decay": 0.0})
     return [{**plain, "weight_decay": args.weight_decay}, *[plain] * (len(optimizer.param_groups) - 1)]
 
 
 class _Nothing(TrainerCallback):
-    """Takes the place of the Trainer's progress bar, and shows nothing."""
+    """Replaces the Trainer's progress bar, and shows nothing."""
 
 
 def _no_loggers(report_to: Any) -> list[Any]:
     return []
 
 
-# By its name in the Trainer's module: the class of the progress bar, and the function that chooses the loggers.
+# Name in the Trainer's module -> the class of its progress bar, or the function that chooses its loggers.
 LOUD = {
     name: getattr(trainer_module, name) for name in ("DEFAULT_PROGRESS_CALLBACK", "get_reporting_integration_callbacks")
 }

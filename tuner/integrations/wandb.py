@@ -1,4 +1,4 @@
-"""W&B as a trial sees it: `from tuner.integrations import wandb` in the place of `import wandb`.
+"""Replaces W&B in a trial's script: write `from tuner.integrations import wandb` instead of `import wandb`.
 
 In a trial, `wandb.config` has the trial's parameters, and a `wandb.log` of the search's metric is a report. The
 trial's own run is disabled, because the search itself can copy trials to W&B. `wandb.sweep` and `wandb.agent` declare
@@ -22,19 +22,19 @@ from tuner.errors import nearest
 from tuner.spec.script import Declared, Trial, importing, running, script_space
 from tuner.spec.space import Space
 
-_pending: dict[str, Any] = {}  # what was logged since the trial's last report
-_sweeps: list[Space] = []  # the declared sweeps of the file that is being imported
+_pending: dict[str, Any] = {}  # metric -> the number that was logged since the trial's last report
+_sweeps: list[Space] = []  # the sweeps that the file being imported has declared
 
 
 def __getattr__(name: str) -> Any:
     wandb = importlib.import_module("wandb")
-    # W&B's own `wandb.log_model` and the like do not see a disabled run, and would ask for `wandb.init`.
+    # `wandb.log_model` and similar functions ignore a disabled run and ask for `wandb.init`; the run's methods work.
     run = wandb.run if running() else None
     return getattr(run, name) if run is not None and hasattr(run, name) else getattr(wandb, name)
 
 
 def login(*arguments: Any, **options: Any) -> bool:
-    """Logs in to W&B; in a search it does nothing and returns True."""
+    """Logs in to W&B; in a trial, or in the import of a space, does nothing and returns True."""
     return True if running() or importing() else bool(__getattr__("login")(*arguments, **options))
 
 
@@ -51,7 +51,7 @@ def init(*arguments: Any, **options: Any) -> Any:
     _pending.clear()
     trial.reached = True
     run = __getattr__("init")(config=options.get("config"), mode="disabled")
-    os.makedirs(run.dir, exist_ok=True)  # scripts save models there
+    os.makedirs(run.dir, exist_ok=True)  # scripts save models in this folder
     trial.stack.callback(shutil.rmtree, os.path.dirname(run.dir), ignore_errors=True)
     run.config.update(trial.config, allow_val_change=True)
     run.config.update_locked(trial.config, user="tuner")
@@ -72,7 +72,7 @@ def log(data: Mapping[str, Any] | None = None, *arguments: Any, **options: Any) 
         __getattr__("log")(data, *arguments, **options)
         return
     if trial.pid != os.getpid():
-        return  # a process that the script has started; only the trial's own can report
+        return  # only the trial's own process can report, not one that the script has started
     _pending.update(_numbers(data or {}))
     if trial.metric in _pending and options.get("commit") is not False:
         _report(trial)
@@ -104,7 +104,7 @@ def _report_summary(trial: Trial, run: Any) -> None:
 
 
 def _numbers(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries that are numbers, or arrays and tensors of one number."""
+    """Returns the entries that are numbers, or arrays and tensors of one number."""
     found = {}
     for name, value in data.items():
         size = getattr(value, "numel", getattr(value, "size", None))
@@ -115,7 +115,7 @@ def _numbers(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sweep(sweep: Mapping[str, Any], *arguments: Any, **options: Any) -> str:
-    """Creates a W&B sweep; while a space is imported, declares the space that `agent` completes."""
+    """Creates a W&B sweep; in the import of a space, declares it for `agent` to complete; in a trial, does nothing."""
     if not running() and (path := importing()):
         _sweeps.append(_space_of(path, sweep))
     elif not running():
@@ -124,7 +124,7 @@ def sweep(sweep: Mapping[str, Any], *arguments: Any, **options: Any) -> str:
 
 
 def agent(sweep_id: str, function: Callable[[], Any] | None = None, *arguments: Any, **options: Any) -> None:
-    """Runs a W&B agent; in a trial, calls the function once; ends the import of a space whose sweep is declared."""
+    """Runs a W&B agent. In a trial, calls the function once; in the import of a file with a sweep, ends the import."""
     if running():
         if function is not None:
             function()
@@ -137,7 +137,7 @@ def agent(sweep_id: str, function: Callable[[], Any] | None = None, *arguments: 
 
 
 def _space_of(path: Path, sweep: Mapping[str, Any]) -> Space:
-    """The space of a sweep's configuration; its method and early_terminate are ignored."""
+    """Returns the space of a sweep's configuration; the sweep's method and early_terminate are ignored."""
     metric = sweep.get("metric", {})
     options = {"metric": metric["name"]} if metric else {}
     mode = {"maximize": "max", "minimize": "min"}[metric.get("goal", "minimize")]
@@ -145,7 +145,7 @@ def _space_of(path: Path, sweep: Mapping[str, Any]) -> Space:
 
 
 def params_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a sweep's configuration as Ray domains and constants.
+    """Returns the parameters of a sweep's configuration as Ray domains and constants.
 
     Raises:
         ValueError: a distribution is unknown, or lacks its bounds.
@@ -171,7 +171,7 @@ def _domain(name: str, declared: Mapping[str, Any]) -> Any:
     if low is None or high is None:
         raise ValueError(f"parameter {name!r} of the sweep: {dict(declared)} needs value, values, or min and max")
     if kind.startswith(("log_uniform", "q_log_uniform")) and not kind.endswith("_values"):
-        low, high, whole = math.exp(low), math.exp(high), False  # W&B's bounds are exponents here
+        low, high, whole = math.exp(low), math.exp(high), False  # W&B takes exponents of e
     kind = kind.removesuffix("_values")
     step = declared.get("q", 1)
     whole = whole and isinstance(step, int)
@@ -183,5 +183,5 @@ def _domain(name: str, declared: Mapping[str, Any]) -> Any:
         "q_log_uniform": lambda: tune.qlograndint(low, high, step) if whole else tune.qloguniform(low, high, step),
     }
     if kind not in domains:
-        raise ValueError(f"parameter {name!r} of the sweep: distribution {kind!r}{nearest(kind, domains)}")
+        raise ValueError(f"parameter {name!r} of the sweep: unknown distribution {kind!r}{nearest(kind, domains)}")
     return domains[kind]()

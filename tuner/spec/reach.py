@@ -18,8 +18,8 @@ from typing import Any
 
 CONFIG = "__tuner_config__"  # the name of the trial's parameters in the globals of its script
 CONSTANT = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.List, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
-MOST_FILES = 200  # at most so many files beside a script are searched for a parameter
-MOST_BYTES = 1_000_000  # of such a file
+MOST_FILES = 200  # the most files beside a script, or in a folder, that are searched for a parameter
+MOST_BYTES = 1_000_000  # size of the largest config file that is searched for a parameter
 
 Config = Mapping[str, Any]
 
@@ -35,7 +35,7 @@ def into_argparse(config: Config, reached: Callable[[], None]) -> Iterator[None]
             flags = (flag.lstrip("-").replace("-", "_") for flag in action.option_strings)
             name = next((name for name in (action.dest, *flags) if name in config), None)
             if name is not None and isinstance(action, argparse._SubParsersAction):
-                given = given or [str(config[name])]  # the name of a subcommand can only be given
+                given = given or [str(config[name])]  # a subcommand has no default: its name must be an argument
                 reached()
             elif name is not None:
                 action.default, action.required = config[name], False
@@ -73,10 +73,10 @@ def into_click(config: Config) -> Iterator[None]:
 
 @contextlib.contextmanager
 def into_files(config: Config, folder: Path, modules: Mapping[str, str]) -> Iterator[None]:
-    """Replaces keys of the parameters' names in what these functions load from files in a folder.
+    """Puts parameters in place of the keys of the same names that functions load from text, or from files in a folder.
 
     Args:
-        modules: name of a module -> name of its function that loads a file.
+        modules: name of a module -> name of its function that loads a config file.
     """
     originals = [(importlib.import_module(name), function) for name, function in modules.items()]
     with contextlib.ExitStack() as stack:
@@ -96,23 +96,24 @@ def into_files(config: Config, folder: Path, modules: Mapping[str, str]) -> Iter
         yield
 
 
-LOADERS = {"yaml": "load", "json": "load", "tomllib": "load"}  # `yaml.safe_load` calls `yaml.load`
+# Module -> its function that loads a config; `yaml.safe_load` calls `yaml.load`.
+LOADERS = {"yaml": "load", "json": "load", "tomllib": "load"}
 SUFFIXES = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "tomllib"}
 
 
 def loaders_of(source: str) -> dict[str, str]:
-    """The modules of LOADERS that a script imports; OmegaConf and Hydra load by yaml."""
+    """Returns the part of LOADERS whose modules a script imports; OmegaConf and Hydra load by yaml."""
     words = {"yaml": r"yaml|omegaconf|hydra", "json": "json", "tomllib": "tomllib"}
     return {name: each for name, each in LOADERS.items() if imports(source, words[name])}
 
 
 def imports(source: str, modules: str) -> bool:
-    """Whether a script imports one of the modules of a pattern such as `yaml|omegaconf`."""
+    """Returns whether a script imports one of the modules of a pattern such as `yaml|omegaconf`."""
     return re.search(rf"(?m)^\s*(import|from)\b.*\b({modules})\b", source) is not None
 
 
 def replaced(loaded: Any, config: Config) -> Any:
-    """A loaded config with the parameters in place of the values of the same names, also in nested dictionaries."""
+    """Returns a loaded config with the parameters in place of values of the same names, also in nested dictionaries."""
     if not isinstance(loaded, dict):
         return loaded
     for name, value in loaded.items():
@@ -125,7 +126,7 @@ def replaced(loaded: Any, config: Config) -> Any:
     return loaded
 
 
-# Package with a Trainer -> the module that reports for it. Names, because these modules import this room.
+# Package with a Trainer -> the module that reports for it. Only names: those modules import `tuner.spec`.
 TRAINERS = {
     "pytorch_lightning": "tuner.integrations.lightning",
     "lightning": "tuner.integrations.lightning",
@@ -134,18 +135,18 @@ TRAINERS = {
 
 
 def trainers_in(source: str) -> list[str]:
-    """The modules with an `automatic` for the Trainers that a script uses; imports the Trainers' packages."""
+    """Returns modules whose `automatic` reports for the Trainers that a script uses; imports the Trainers' packages."""
     found = []
     for package, module in TRAINERS.items():
         uses = imports(source, package) and re.search(r"\bTrainer\(", source)
         if uses and module not in found:
-            importlib.import_module(package)  # the integration is written for the one that is imported
+            importlib.import_module(package)  # the integration uses the package that is imported
             found.append(module)
     return found
 
 
 def keys_beside(folder: Path, source: str) -> dict[str, str]:
-    """Key -> `conf/config.yaml`, for the config files beside a script that imports what loads them."""
+    """Returns key -> file (`conf/config.yaml`) for config files beside a script, if the script imports their loader."""
     known = loaders_of(source)
     keys: dict[str, str] = {}
     files = sorted(file for suffix in SUFFIXES for depth in ("*", "*/*") for file in folder.glob(depth + suffix))
@@ -158,19 +159,19 @@ def keys_beside(folder: Path, source: str) -> dict[str, str]:
 
 
 def beside(path: Path) -> dict[Path, str]:
-    """The Python files beside a script, with their text."""
+    """Returns the Python files beside a script, with their text."""
     files = sorted(file for file in path.parent.glob("*.py") if file != path)[:MOST_FILES]
     return {file: file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file()}
 
 
 def python_files(folder: Path) -> dict[Path, str]:
-    """The Python files of a folder and of the folders in it, with their text."""
+    """Returns the Python files of a folder and of the folders directly in it, with their text."""
     files = sorted(file for depth in ("*.py", "*/*.py") for file in folder.glob(depth))[:MOST_FILES]
     return {file: file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file()}
 
 
 def imported_by(source: str, files: Mapping[Path, str]) -> dict[Path, str]:
-    """Those of the files beside a script whose modules it imports, directly or through another of them."""
+    """Returns the files whose modules a script imports, directly or through another of the files."""
     found: dict[Path, str] = {}
     texts = [source]
     while texts:
@@ -201,11 +202,11 @@ def fresh_modules(folder: Path, config: Config, names: Mapping[str, set[str]]) -
         for name in set(sys.modules) - before:
             file = getattr(sys.modules[name], "__file__", None)
             if isinstance(file, str) and Path(file).is_relative_to(folder) and "-packages" not in file:
-                del sys.modules[name]  # the worker's next trial has other parameters
+                del sys.modules[name]  # the worker's next trial imports it with other parameters
 
 
 class Beside(MetaPathFinder):
-    """Finds the modules beside a script whose constants are parameters."""
+    """Makes Python import the modules beside a script with parameters in place of their constants."""
 
     def __init__(self, folder: Path, config: Config, names: Mapping[str, set[str]]) -> None:
         self._folder, self._config, self._names = folder, config, names
@@ -233,14 +234,14 @@ class Replacing(SourceFileLoader):
         super().exec_module(module)
 
 
-# Functions that get a field's default: of dataclasses, pydantic and typer.
+# Functions of dataclasses, pydantic and typer whose first argument or `default=` is a field's default value.
 FIELDS = ("field", "Field", "Option", "Argument")
 
 
 class Constants(ast.NodeTransformer):
     """Replaces constants by the parameters whose names they get: `lr = 1`, `f(lr=1)`, `def f(lr=1)`, `{"lr": 1}`.
 
-    `lines` has the line numbers of the replaced constants by name.
+    `lines`: name -> the line numbers of the constants that the parameter of this name has replaced.
     """
 
     def __init__(self, names: set[str]) -> None:
@@ -293,7 +294,7 @@ class Constants(ast.NodeTransformer):
 
 
 def options_of(source: str) -> dict[str, str]:
-    """Parameter name -> option (`lr` -> `--lr`), for each string of a script that looks like an option.
+    """Returns parameter name -> option (`lr` -> `--lr`), for each string of a script that looks like an option.
 
     `Script` does not replace constants that have the name of an option.
     """
@@ -304,15 +305,15 @@ def options_of(source: str) -> dict[str, str]:
 
 
 def _variable(target: ast.expr) -> object:
-    """The name to which a statement assigns: `lr` of `lr = 1` and of `args.lr = 1`."""
+    """Returns the name to which a statement assigns: `lr` of `lr = 1` and of `args.lr = 1`."""
     return getattr(target, "id", getattr(target, "attr", None))
 
 
 def _called(node: ast.Call) -> str:
-    """The last name of a call: `field` of `dataclasses.field(...)`."""
+    """Returns the last name of a call: `field` of `dataclasses.field(...)`."""
     return str(getattr(node.func, "id", getattr(node.func, "attr", "")))
 
 
 def declares(node: ast.Call) -> bool:
-    """Whether a call is that of `script` or of W&B's `sweep`, which declare the parameters."""
+    """Returns whether a call is that of `script` or of W&B's `sweep`, which declare the parameters."""
     return _called(node) in ("script", "sweep")

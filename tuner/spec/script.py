@@ -2,8 +2,8 @@
 
 A parameter reaches the script in one of five ways: as the value of the option of the same name (argparse, click), in
 place of constants that the script or a module beside it gives to a variable, argument or key of the same name, in place
-of such a key of a config file, in the dictionary that `script` returns, or from an object of `tuner.integrations.wandb`
-or `tuner.integrations.optuna`. `tuner.spec.reach` does the first three.
+of a key of the same name in a config file, in the dictionary that `script` returns, or from an object of
+`tuner.integrations.wandb` or `tuner.integrations.optuna`. `tuner.spec.reach` does the first three.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _trial: list[Trial] = []  # the trial that this process runs, if it runs one
 
 
 class Ended(BaseException):
-    """Raised to end a trial's script where only the results of many trials would follow.
+    """Raised to end a trial's script before the code that needs the results of many trials.
 
-    `value` is what the script's function has returned: the metric, or None if there is nothing left to report.
+    `value` is the metric's value that is still to be reported, or None if there is nothing left to report.
     """
 
     def __init__(self, value: Any = None) -> None:
@@ -47,9 +47,10 @@ class Trial:
     Attributes:
         config: its parameters.
         metric, mode: the metric that the search optimizes, and "min" or "max".
-        reached: whether the script got parameters from `script`, argparse or `wandb.init`; constants do not count.
+        reached: whether the script got parameters from `script`, argparse, `wandb.init` or Optuna; constants do not
+            count.
         reported: whether `tuner.integrations.wandb` has reported the metric.
-        pid: the trial's process; `wandb.log` does nothing in processes that the script starts.
+        pid: the id of the trial's process; `wandb.log` does nothing in processes that the script starts.
         stack: callbacks that clean up at the trial's end.
         at_end: called if the script ends without an error.
     """
@@ -98,12 +99,12 @@ def script(params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
 
 
 def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space:
-    """The space whose trials run this file.
+    """Returns the space whose trials run this file.
 
     Raises:
         ValueError: a parameter or field is wrong, or a parameter would reach nothing: it names no option or constant of
             the script or of a file beside it, and the script does not read the parameters otherwise.
-        RequestError: the script calls something in a way that would fail in each trial (see `tuner.spec.source`).
+        RequestError: `tuner.spec.source` finds a mistake in the script that would spoil each trial.
     """
     text = path.read_text(encoding="utf-8")
     train = Script(str(path), text)
@@ -123,12 +124,12 @@ def script_space(path: Path, params: Mapping[str, Any], **options: Any) -> Space
 
 
 def importing() -> Path | None:
-    """The file of a space that is being imported now, if one is."""
+    """Returns the file of the space that is being imported now; None if there is none."""
     return _importing[-1] if _importing else None
 
 
 def running() -> Trial | None:
-    """The trial that runs in this process, if one does."""
+    """Returns the trial that runs in this process; None if there is none."""
     return _trial[-1] if _trial else None
 
 
@@ -145,7 +146,7 @@ def imported(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_trial(config: dict[str, Any], metric: str, path: str = "", mode: str = "min") -> Iterator[Trial]:
-    """Gives a trial's parameters to the code in a `with` block: through `script`, W&B's config and argparse."""
+    """Gives a trial's parameters to the code in a `with` block: through `script`, W&B, Optuna and argparse."""
     trial = Trial(config, metric, mode)
     _trial.append(trial)
     try:
@@ -175,18 +176,19 @@ class Script:
     source: str
 
     def sources(self) -> dict[Path, str]:
-        """The text of the script and of the modules beside it that it imports, by their files."""
+        """Returns file -> text, for the script and for the modules beside it that it imports."""
         path = Path(self.path)
         return {path: self.source, **reach.imported_by(self.source, reach.beside(path))}
 
     def targets(self, names: Iterable[str]) -> dict[str, str]:
-        """What each parameter sets, in words: `{"lr": "--lr", "momentum": "in place of the constant in line 4"}`.
+        """Says what each parameter sets: `{"lr": "--lr", "momentum": "in place of the constant in line 4"}`.
 
         Parameters that set nothing are left out.
         """
         words = dict(options_of(self.source))
         left = set(names) - words.keys()
-        for text in reach.beside(Path(self.path)).values():  # imported or not: a package beside may parse the options
+        # Files that the script does not import count, too: a package beside it may import them and parse the options.
+        for text in reach.beside(Path(self.path)).values():
             words |= {name: option for name, option in options_of(text).items() if name in left}
         for place, visitor in self._constants(names).items():
             for name, lines in visitor.lines.items():
@@ -198,9 +200,10 @@ class Script:
         return {name: words[name] for name in names if name in words}
 
     def _constants(self, names: Iterable[str]) -> dict[Path, Constants]:
-        """The constants that parameters replace in the script, and those without a place there in modules beside it.
+        """Returns, by file, the constants that parameters replace in the script and in the modules beside it.
 
-        An option of a parameter's name takes precedence over constants.
+        A module gets only parameters that replace nothing in the script. An option of a parameter's name takes
+        precedence over constants.
         """
         found: dict[Path, Constants] = {}
         sources, script = self.sources(), Path(self.path)
@@ -222,7 +225,7 @@ class Script:
         module = ModuleType("__main__")
         module.__dict__.update({"__file__": self.path, CONFIG: config})
         before = sys.modules["__main__"]
-        sys.modules["__main__"] = module  # classes of the script are pickled by their names in __main__
+        sys.modules["__main__"] = module  # pickle looks up the script's classes in __main__
         sys.argv[0] = self.path
         with contextlib.ExitStack() as stack:
             stack.callback(sys.modules.__setitem__, "__main__", before)
@@ -239,9 +242,9 @@ class Script:
 
 
 def _reads_config(source: str) -> bool:
-    """Whether parameters may reach the script in ways that its text does not show.
+    """Returns whether parameters may reach the script in ways that its text does not show.
 
-    So it is if the script uses what `script` returns, W&B, or a parser whose options are fields of imported classes.
+    They may if it uses what `script` returns, W&B, Optuna, or a parser whose options are fields of imported classes.
     """
     tree = ast.parse(source)
     alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -251,7 +254,7 @@ def _reads_config(source: str) -> bool:
 
 
 def _text_without_declaration(source: str) -> str:
-    """The script without its parameter declarations, to check that the rest mentions each parameter."""
+    """Returns the script without its parameter declarations; the rest may have the name that a parameter misspells."""
     lines = source.split("\n")
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and declares(node):

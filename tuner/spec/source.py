@@ -1,4 +1,4 @@
-"""Reads the text of a user's script before any trial runs it: mistakes in it, and what it declares of a search."""
+"""Reads the text of a user's script before any trial runs: finds mistakes, and options of a search that it declares."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tuner.errors import RequestError
 REPORT = ("metrics", "checkpoint", "checkpoint_dir_name", "data")  # the arguments of `tune.report`
 ONE_METRIC = "but a search has one metric"
 MODES = {"minimize": "min", "maximize": "max"}
-MOST_REPORTS = 1000  # of a trial of Optuna, whose objectives have no limit
+MOST_REPORTS = 1000  # the most reports of a trial of an Optuna script; an objective declares no limit
 
 
 def check_reports(source: str, path: object) -> None:
-    """Raises RequestError for a call `tune.report(loss=loss)`, which needs a dictionary."""
+    """Raises RequestError for a call such as `tune.report(loss=loss)`: the function takes a dictionary."""
     for node in _calls(ast.parse(source), "report"):
         names = [each.arg for each in node.keywords if each.arg and each.arg not in REPORT]
         if _owner(node) in ("tune", "train", "session", "") and names and not node.args:
@@ -31,7 +31,7 @@ def check_reports(source: str, path: object) -> None:
 
 
 def check_options(source: str, path: object, params: Mapping[str, Any]) -> None:
-    """Raises RequestError for a parameter whose values an option with `type=int` or `choices=[...]` does not take."""
+    """Raises RequestError for a parameter with a value that `type=int` or `choices=[...]` of its option refuses."""
     for node in _calls(ast.parse(source), "add_argument"):
         flags = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
         given = {each.arg: each.value for each in node.keywords}
@@ -52,10 +52,10 @@ def check_options(source: str, path: object, params: Mapping[str, Any]) -> None:
 
 
 def of_study(source: str, path: object) -> dict[str, Any]:
-    """The fields of a Space that a script's Optuna study declares: the mode, and the number of trials.
+    """Returns the fields of a Space for a script's Optuna study, with the mode and number of trials that it declares.
 
     Raises:
-        RequestError: the study has several objectives, or there are several studies, or the script imports Optuna
+        RequestError: the study has several directions, the script optimizes several objectives, or it imports Optuna
             itself, so that each trial would run the whole study.
     """
     tree = ast.parse(source)
@@ -71,7 +71,7 @@ def of_study(source: str, path: object) -> dict[str, Any]:
             )
     for line in _imports(tree, "optuna", "create_study"):
         raise RequestError(
-            f"each trial would run the whole study: import optuna ({path}, line {line}) by "
+            f"each trial would run the whole study: replace the import of optuna ({path}, line {line}) by "
             f"from tuner.integrations import optuna"
         )
     optimized = {ast.unparse(node.args[0]): node.lineno for node in _calls(tree, "optimize") if node.args}
@@ -91,8 +91,8 @@ def of_study(source: str, path: object) -> dict[str, Any]:
 
 
 def returned_tuple(function: Any) -> str:
-    """`file, line 12`, where a function returns several values; empty if it does not, or its text is unknown."""
-    while hasattr(function, "func"):  # functools.partial
+    """Returns where a function returns several values (`file, line 12`); empty if it does not, or has no known text."""
+    while hasattr(function, "func"):  # `func` of a functools.partial is its function
         function = function.func
     function = function if inspect.isroutine(function) else type(function).__call__
     try:
@@ -107,7 +107,7 @@ def returned_tuple(function: Any) -> str:
 
 
 def never_reports(path: str, texts: Mapping[Any, str], metric: str) -> None:
-    """Raises RequestError if no text calls a function that reports, or hands the trial to a library that does."""
+    """Raises RequestError if no text mentions a function that reports, or a library that reports by itself."""
     words = ("report", "Trainer(", "TunerCallback", "tuner.integrations", "wandb", "TuneReport")
     if not any(word in text for text in texts.values() for word in words):
         raise RequestError(
@@ -122,12 +122,12 @@ def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
 
 
 def _owner(node: ast.Call) -> str:
-    """The name before the last dot of a call: `tune` of `tune.report(...)`; empty for `report(...)`."""
+    """Returns the name before the last dot of a call: `tune` of `tune.report(...)`; empty for `report(...)`."""
     return ast.unparse(node.func.value).rpartition(".")[2] if isinstance(node.func, ast.Attribute) else ""
 
 
 def _imports(tree: ast.AST, package: str, name: str) -> Iterator[int]:
-    """The lines that import a package under its own name, or a name of it."""
+    """Yields the line numbers of `import package` and of `from package import name`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import) and any(each.name == package for each in node.names):
             yield node.lineno
@@ -137,7 +137,7 @@ def _imports(tree: ast.AST, package: str, name: str) -> Iterator[int]:
 
 
 def _literal(node: ast.AST | None) -> Any:
-    """The value of a literal; the code as text for anything else."""
+    """Returns the value of a literal; for another expression, its code as text."""
     if node is None:
         return None
     try:
@@ -147,7 +147,7 @@ def _literal(node: ast.AST | None) -> Any:
 
 
 def _not_whole(domain: Any) -> str:
-    """How a parameter's domain is written if it has values that are no whole numbers; empty otherwise."""
+    """Returns, as text, a parameter's domain or value that is no whole number; empty if there is none."""
     from ray.tune.search.sample import Categorical, Float
 
     if isinstance(domain, Float):
@@ -158,7 +158,7 @@ def _not_whole(domain: Any) -> str:
 
 
 def _not_in(domain: Any, allowed: Any) -> str:
-    """A value of a parameter that is not among the allowed ones; empty if there is none."""
+    """Returns a parameter's value that is not allowed, as text; empty if there is none."""
     from ray.tune.search.sample import Categorical, Domain
 
     values = domain.categories if isinstance(domain, Categorical) else [] if isinstance(domain, Domain) else [domain]
@@ -167,7 +167,7 @@ def _not_in(domain: Any, allowed: Any) -> str:
 
 
 def _returns(tree: ast.AST) -> Iterator[ast.Return]:
-    """The return statements of a function, without those of functions in it."""
+    """Yields the return statements of a function, without those of functions and classes in it."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Return):
             yield node

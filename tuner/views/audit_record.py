@@ -48,8 +48,8 @@ class AuditResult:
     The audit sampled `asked` of the `pruned` trials. It has trained `done` of them to the end, and `beat` of these
     are better than the winner's `winner_value`. `low` and `high` bound, with CONFIDENCE, the share of all pruned
     trials that would beat the winner; `estimate` has these bounds in words, empty before the first audited trial.
-    `matching` trials have no difference from the search in the epochs that the audit repeated. `stale`: the winner has
-    changed since the audit last ran.
+    `matching` of the `done` trials have the search's values in all epochs that the audit repeated. `stale`: the winner
+    has changed since the audit last ran.
     """
 
     winner: str
@@ -139,7 +139,7 @@ def read_audit(folder: Path) -> dict[str, Any] | None:
         saved = json_in(folder, FILE)
         known = set(AuditedTrial.__dataclass_fields__)
         if not {"winner", "seed", "sample", "trials"} <= set(saved) or any(set(t) != known for t in saved["trials"]):
-            raise ValueError("fields are missing")
+            raise ValueError("fields are missing or unknown")
         if not (isinstance(saved["sample"], list) and isinstance(saved["trials"], list)):
             raise ValueError("fields `sample` and `trials` must be lists")
         if len(saved["trials"]) > MOST_TRIALS or not all(map(_is_audited, saved["trials"])):
@@ -152,7 +152,7 @@ def read_audit(folder: Path) -> dict[str, Any] | None:
 
 
 def _is_audited(trial: dict[str, Any]) -> bool:
-    """Whether the fields have the types of `AuditedTrial`."""
+    """Returns whether the fields of a saved trial have the types of `AuditedTrial`."""
     texts, counts = (trial["trial"], trial["differs"]), (trial["stopped"], trial["epochs"])
     numbers = (trial["best"], trial["best_epoch"])
     return (
@@ -169,7 +169,7 @@ def false_prunes(beat: int, audited: int, pruned: int, confidence: float) -> tup
 
     The interval is exact: the audited trials are drawn without replacement, so it inverts the tails of the
     hypergeometric distribution (Buonaccorsi, The American Statistician 1987). Each tail changes monotonically with the
-    number of false prunes, so bisection finds each bound. If all are audited, both bounds are `beat`.
+    number of false prunes, so bisection finds each bound. If all pruned trials are audited, both are `beat`.
     """
     tail = (1 - confidence) / 2
     possible = range(beat, pruned - (audited - beat) + 1)
@@ -181,7 +181,7 @@ def false_prunes(beat: int, audited: int, pruned: int, confidence: float) -> tup
 
 
 def _share(hits: range, audited: int, wrong: int, pruned: int) -> float:
-    """Returns the probability that a sample has a number of false prunes in `hits`, if `wrong` of all are such."""
+    """Returns the probability that the number of false prunes in a sample is in `hits`, if `wrong` of all are false."""
     least, most = max(0, audited - (pruned - wrong)), min(audited, wrong)
     ways = (_ways(wrong, k) + _ways(pruned - wrong, audited - k) for k in hits if least <= k <= most)
     whole = _ways(pruned, audited)
@@ -189,5 +189,5 @@ def _share(hits: range, audited: int, wrong: int, pruned: int) -> float:
 
 
 def _ways(count: int, drawn: int) -> float:
-    """Returns the logarithm of the binomial coefficient, which overflows a float from about 1,000 trials on."""
+    """Returns the logarithm of a binomial coefficient; the coefficient overflows a float from about 1,000 trials on."""
     return math.lgamma(count + 1) - math.lgamma(drawn + 1) - math.lgamma(count - drawn + 1)

@@ -1,4 +1,4 @@
-"""The commands that continue, retrain or audit a search; each is empty if it would fail."""
+"""The commands that continue, retrain or audit a search; the text of a command that would fail is empty."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def audit_command(record: ExperimentRecord) -> str:
 
 
 def num_judged(record: ExperimentRecord) -> int:
-    """Returns how many trials that are not the best one a rule pruned at a rung; one that diverged does not count."""
+    """Returns how many trials a rule pruned at a rung, without the best trial and trials that diverged."""
     best, stopped = record.best(), sum(rung.stopped for rung in record.standing.rungs)
     if best is None:
         return 0

@@ -25,7 +25,7 @@ class History(NamedTuple):
 
 
 def history_of(record: ExperimentRecord) -> History:
-    """Returns every improvement in the order of the reports; the last point repeats the best value at the last report.
+    """Returns every improvement in the order of the reports; a last point repeats the best value at the last report.
 
     The repeated point draws the line up to the end of the search.
     """

@@ -17,10 +17,10 @@ from tuner.views.slices import USAGE_PREFIXES
 from tuner.views.tables import DecisionRow, TrialRow, decision_row, trial_row
 from tuner.views.timeline import cost_of
 
-TAIL_BYTES = 16 << 10  # of stdout or stderr, from its end
-MOST_NAMED = 4  # metrics in the text about the figure
-MOST_METRICS = 16  # plots in the figure
-MOST_REPORTS = 2000  # the table has the last ones, the figure an even sample of all
+TAIL_BYTES = 16 << 10  # size of the shown end of stdout or stderr
+MOST_NAMED = 4  # the most metrics in the text about the figure
+MOST_METRICS = 16  # the most plots in the figure
+MOST_REPORTS = 2000  # the most reports shown: the table has the last ones, the figure an even sample
 LOGS = ("stdout", "stderr")
 
 
@@ -38,7 +38,7 @@ class OneTrial:
     """Everything about one trial. `metrics` has its last MOST_REPORTS reports, `figure` its plots (`draw_metrics`).
 
     `checkpoint` is the newest checkpoint that still exists, relative to the experiment's folder. `left_out` counts the
-    rows of `decisions` and `metrics` that a response lacks, because it has a maximum size.
+    rows of `decisions` and `metrics` that a response lacks, because its size is limited.
     """
 
     row: TrialRow
@@ -100,7 +100,7 @@ def tail(folder: Path, name: str) -> Log:
     """Returns the last TAIL_BYTES of a file as text, starting at the beginning of a line if possible.
 
     Raises:
-        OSError, ValueError: as `open_in`.
+        OSError, ValueError: `open_in` cannot or may not open the file.
     """
     with open_in(folder, name) as file:
         size = file.seek(0, 2)

@@ -37,7 +37,7 @@ class Fate:
 class _Arrival(NamedTuple):
     """A report in the order of the journal, or the event `trial_ended` of a trial.
 
-    The end is an arrival of its own: the search's scheduler learned of it at that event, later than of the trial's last
+    A trial's end is a separate arrival: the search's scheduler learned of the end at that event, after the trial's last
     report. Other trials may have started between the two.
     """
 
@@ -94,7 +94,7 @@ class Simulation:
         return [self._ended.get(place) or self._open(place) for place in range(len(self._trials))]
 
     def _take(self, arrival: _Arrival) -> None:
-        """Passes a report or end to the rule, and then the kept arrivals of every trial that resumes because of it.
+        """Passes a report or trial's end to the rule, then the kept arrivals of each trial that resumes because of it.
 
         An arrival of a paused trial is kept until the trial resumes. A report of an ended trial is ignored.
         """
@@ -165,7 +165,7 @@ class Simulation:
         return Fate(trial.id, num_epochs(trial), "stopped", arrival.epoch, judged.rung, own, cutoff)
 
     def _open(self, place: int) -> Fate:
-        """The outcome of a trial that the replay did not end: "ended" if it completed, failed or never reported."""
+        """Returns the outcome of a trial left open by the replay: "ended" if it completed, failed or has no report."""
         trial, last = self._trials[place], self._last.get(place)
         ended = trial.status in ("completed", "failed") or last is None
         return Fate(trial.id, num_epochs(trial), "ended" if ended else "unknown", last.epoch if last else 0)

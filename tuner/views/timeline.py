@@ -12,7 +12,7 @@ from tuner.record.results import ExperimentRecord
 from tuner.views.labels import BEST_COLOR, GROUPS, escaped, label_of, tick
 from tuner.views.labels import trials as number_of
 
-MOST_SPANS = 1000  # the plot shows only the latest spans; with more, a span's bar is thinner than a pixel
+MOST_SPANS = 1000  # the plot shows only the latest runs; with more, the bar of a run is thinner than a pixel
 
 
 class Span(NamedTuple):
@@ -54,7 +54,7 @@ def timeline_of(record: ExperimentRecord) -> Timeline:
     for start, i, number in worker_spans:
         trial, end = record.trials[i], record.trials[i].spans[number][1]
         places = busy.setdefault(trial.node, [])
-        # 50 ms of tolerance, because a trial's end is journaled slightly after the start of the next trial.
+        # A row is free 50 ms early, because a trial's end is journaled slightly after the start of the next trial.
         place = next((n for n, until in enumerate(places) if until <= start + 0.05), len(places))
         places[place : place + 1] = [end]
         lane = f"{escaped(trial.node or 'node', 60)} / {place + 1}"

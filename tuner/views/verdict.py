@@ -1,7 +1,8 @@
 """Says in plain words what a search has found out: what was pruned, saved and perhaps lost, why it ended, what is next.
 
 The page, the report and the end of the command show it. Its cost does not grow with the number of reports: it reads the
-sums that `tuner.record.standing` keeps, and the first MOST_CALLS decisions. Only an audit's file is read besides.
+sums that `tuner.record.standing` keeps, and the first MOST_CALLS decisions. Besides these it reads only
+the file of an audit.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from tuner.views.commands import (
 from tuner.views.labels import trials
 from tuner.views.tables import rung_rows
 
-MOST_CALLS = 200  # decisions that are looked at for close ones, the smallest margin first
-MOST_CLOSE = 10  # close calls that are listed
+MOST_CALLS = 200  # how many decisions are searched for close calls, those with the smallest margins
+MOST_CLOSE = 10  # the most close calls that a verdict lists
 CLOSE = 0.05  # a close call misses its cutoff by less than this share of the values' interquartile range at its rung
 CLOSE_CALLS = "close calls"
-LEAST_SCORES = 8  # values at a rung below which their spread means little
-LONGEST = 1000  # characters of a quoted reason
+LEAST_SCORES = 8  # with fewer values, the spread of a rung means little and counts as 0
+LONGEST = 1000  # the most characters of a quoted reason or error
 
 
 @dataclass(frozen=True)
 class CloseCall:
-    """A trial that was pruned although its value nearly reached the cutoff; `share` is of the spread at its rung."""
+    """A trial that was pruned although its value nearly reached the cutoff; `share` is margin / spread of its rung."""
 
     trial: str
     epoch: int
@@ -68,7 +69,7 @@ class Verdict:
     """What a search has found out.
 
     Attributes:
-        outcome: running, finished, interrupted, killed, refused or failed; a refused or failed search has no answer.
+        outcome: running, finished, interrupted, killed, refused, or failed (by an error, or without an answer).
         ended: why the search ended, or how far it is.
         points: what is known, only points with a text: "failed trials", "warning" (why the rules could not work),
             "pruned", "saved" (an estimate), CLOSE_CALLS and "good trials pruned?".
@@ -118,7 +119,7 @@ def verdict_of(record: ExperimentRecord) -> Verdict:
 def outcome_of(record: ExperimentRecord) -> str:
     """Returns how a search ended, or its state before that.
 
-    A search without an answer has failed, whatever its journal says: each trial failed, or none has a finite value.
+    A finished search has failed if it has no answer: each trial failed, or none has a finite value.
     """
     if record.refused:
         return "refused"
@@ -179,7 +180,7 @@ def _pruned(record: ExperimentRecord) -> str:
 
 
 def _savings(record: ExperimentRecord) -> tuple[int, float]:
-    """Returns the epochs and worker seconds that the pruned trials would have needed to train to the end."""
+    """Estimates the epochs and worker seconds that the pruned trials still needed to reach the last epoch."""
     cost, most = record.standing.pruned_cost, record.experiment.max_epochs
     return max(0, cost.trials * most - cost.epochs), max(0.0, (cost.ms_per_epoch * most - cost.ms) / 1000)
 
@@ -276,7 +277,8 @@ def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
             f"{audit.estimate}{stale}"
         ), True
     late = sum(max(0, (row.would_pass_now or 0) - row.went_on) for row in rung_rows(record))
-    # An early trial was compared with few others. The trials that would survive all later results are known exactly.
+    # A trial that reached a rung early was compared with few others. How many of the pruned would survive a
+    # comparison with all results is known exactly.
     early = f" At least {late} of the pruned would survive today, with all results at their rung." if late else ""
     if num_judged(record) < 1:
         return "", False
@@ -301,7 +303,7 @@ def _steps(record: ExperimentRecord, *, warned: bool, audited: bool) -> list[Ste
     steps = []
     if warned:
         steps.append(Step("Search with a rule that prunes here:", start_again(record, "--scheduler asha")))
-    if record.reason and e.time_budget_s:  # of a finished search only the time budget is a reason
+    if record.reason and e.time_budget_s:  # only the time budget gives a finished search a reason
         more = resume_command(record, f"--time-budget {2 * e.time_budget_s:.0f}s")
         steps.append(Step("Give it twice the time:", more))
     if not audited and (audit := audit_command(record)):
@@ -314,7 +316,7 @@ def _steps(record: ExperimentRecord, *, warned: bool, audited: bool) -> list[Ste
 
 
 def _sentence(text: str) -> str:
-    """Returns the text's first line with a full stop."""
+    """Returns the text's first line, at most LONGEST characters, with a full stop."""
     line = text.strip().split("\n", 1)[0][:LONGEST]
     return line if line.endswith((".", "!", "?")) else f"{line}."
 

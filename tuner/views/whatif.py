@@ -24,7 +24,7 @@ MOST_BRACKETS = 8
 
 @dataclass(frozen=True)
 class Range:
-    """The smallest and the largest count over the three replays."""
+    """The smallest and the largest number of epochs, or of stopped trials, over the three replays."""
 
     least: int
     most: int
@@ -64,8 +64,8 @@ def what_if(
     """Replays a search under other stopping rules.
 
     Raises:
-        RequestError: a value is one that a search refuses too, the scheduler cannot be replayed, or `brackets` is out
-            of range.
+        RequestError: a search would refuse a value, too; the scheduler cannot be replayed; or `brackets` is out of
+            range.
     """
     rules = checked_rules(record.experiment, scheduler, grace_period, reduction_factor, brackets)
     runs = [Simulation(record, rules, brackets, beyond).fates() for beyond in ("missing", "best", "worst")]
@@ -107,12 +107,12 @@ def checked_rules(
         RequestError: a rule is wrong, or the scheduler cannot be replayed.
     """
     if scheduler not in REPLAYED:
-        raise RequestError(f"scheduler {scheduler}: a replay knows {', '.join(REPLAYED)}")
+        raise RequestError(f"scheduler {scheduler}: cannot be replayed; a replay knows {', '.join(REPLAYED)}")
     changed = {"scheduler": scheduler, "grace_period": grace_period, "reduction_factor": reduction_factor}
     rules = replace(own, searcher="random", **changed)  # type: ignore[arg-type]  # the searcher has no part in it
     most = len(rules.rungs()) if scheduler == "asha" else 1
     if not 1 <= brackets <= min(most, MOST_BRACKETS):
-        raise RequestError(f"brackets {brackets}: must be 1..{min(most, MOST_BRACKETS)}; asha takes one per rung")
+        raise RequestError(f"brackets {brackets}: must be 1..{min(most, MOST_BRACKETS)}; only asha may use more than 1")
     return rules
 
 
@@ -120,7 +120,7 @@ def checked_rules(
 def reproduced(record: ExperimentRecord) -> int | None:
     """Counts the recorded stops that a replay under the search's own rules repeats.
 
-    None if the search's scheduler cannot be replayed or its rules are not recorded.
+    Returns None if the search's scheduler cannot be replayed or its rules are not recorded.
     """
     own = record.experiment
     if own.scheduler not in REPLAYED or record.facts.get("foreign"):
