@@ -207,19 +207,19 @@ def test_a_wrong_space_is_refused(refused, argv, message):
 
 FILES = [
     ("x = (\n", "does not parse"),
-    ("import no_such_thing\n", "No module named 'no_such_thing' (TMP/mine.py, line 1)"),
-    ("1 / 0\n", "ZeroDivisionError: division by zero (TMP/mine.py, line 1)"),
+    ("import no_such_thing\n", "No module named 'no_such_thing' (mine.py, line 1)"),
+    ("1 / 0\n", "ZeroDivisionError: division by zero (mine.py, line 1)"),
     ("raise RuntimeError('one\\ntwo')\n", "RuntimeError: one"),
     ("space = 3\n", "has no space = Space(...)"),
     (
         "space = Space(params={'x': tune.uniform(0, 1)}, train=train, metics={})",
-        "Space has no argument 'metics'; did you mean 'metric'?; it takes params, task",
+        "Space has no argument 'metics'; did you mean 'metric'? (mine.py, line 4)",
     ),
     ("from tuner.space import Task\nTask(optimiser=1)", "Task has no argument 'optimiser'; did you mean 'optimizer'?"),
     ("from tuner.space import Task\nTask(metric=1)", "Task has no argument 'metric'; did you mean 'metrics'?"),
     (
         "space = Space(params={'x': tune.uniform(0, 1)}, train=train, mode='minimum')",
-        "mode='minimum': must be 'min' or 'max'; did you mean 'min'? (TMP/mine.py, line 4)",
+        "mode='minimum': must be 'min' or 'max'; did you mean 'min'? (mine.py, line 4)",
     ),
     ("", "has no space = Space(...)"),
     (
@@ -294,7 +294,7 @@ def test_a_domain_that_the_searcher_cannot_take_is_named(refused, argv, message)
 
 def test_results_that_are_a_file_are_refused(refused, tmp_path):
     (tmp_path / "taken").touch()
-    assert "--results taken: cannot be written to" in refused("--space", TINY, "--results", "taken")
+    assert "--results taken: is a file; give another folder" in refused("--space", TINY, "--results", "taken")
     assert "cannot be written to" in refused("--space", TINY, "--results", "taken/below")
 
 
@@ -479,3 +479,63 @@ def test_a_data_function_that_fails_is_named_with_its_line(tmp_path, body, messa
     with pytest.raises(session.RequestError) as refusal:
         session.load_data(request)
     assert all(word in str(refusal.value) for word in message), refusal.value
+
+
+TASK_HEAD = HEAD + (
+    "from torch import nn, optim\nimport numpy as np\nfrom tuner.space import Task\n"
+    "x = np.zeros((64, 4), 'float32')\n"
+    "t = dict(data=lambda: (x, np.zeros(64, 'int64')), model=lambda config: nn.Linear(4, 2),\n"
+    "         optimizer=lambda parameters, config: optim.SGD(parameters, lr=config['lr']))\n"
+    "p = {'lr': tune.uniform(0.1, 0.9)}\n"
+)
+DRY = "space = Space(params=p, task=Task(**t))"
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (f"p[''] = 1; {DRY}", "a parameter has the empty name ''; give it a name"),
+        (f"t['metrics'] = {{'loss': print}}; {DRY}", "has 'loss', which every task reports itself; rename the metric"),
+        ("space = Space(params=p, train=nn.Linear(4, 2))", "train= is a module: give a function of the config"),
+        ("space = Space(params=p)", "Space has neither; give exactly one of task= and train="),
+        (
+            "space = Space(params=p, task=Task(**t), train=print)",
+            "Space has both; give exactly one of task= and train=",
+        ),
+        ("p['lr'] = tune.uniform(float('nan'), 1)", "write tune.uniform(low, high), or another domain, with finite"),
+        ("def f(): f()\nf()", "a function, or a dictionary in params, contains itself"),
+        (f"t['optimizer'] = optim.SGD; {DRY}", "lambda parameters, config: SGD(parameters, lr=config['lr'])"),
+        (f"t['loss'] = nn.CrossEntropyLoss; {DRY}", "give an object, not the class: CrossEntropyLoss()"),
+        (f"t['data'] = lambda: ['a', 'b']; {DRY}", "returns a list of 2: str, str; return Splits("),
+        (f"t['data'] = lambda: (x, np.array(['cat'] * 64)); {DRY}", "text cannot become a tensor; give numbers"),
+    ],
+)
+def test_a_dry_run_refuses_a_mistake_in_the_space(code, message, refused, tmp_path):
+    Path("mine.py").write_text(f"{TASK_HEAD}{code}\n")
+    said = refused("--space", "mine.py", "--dry-run")
+    assert message in said and str(tmp_path) not in said and len(said) <= 300, said
+    assert not Path("results").exists(), "a refused request left the folder of results"
+
+
+@pytest.mark.parametrize("name", ["my space.py", "größe.py", "λ.py", "_mine.py"])
+def test_any_file_name_gives_an_experiment_its_name(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(f"{HEAD}space = Space(params={{'x': tune.uniform(0, 1)}}, train=train)\n")
+    assert run.main(["--space", name, "--dry-run"]) == 0, capsys.readouterr().err
+    assert not Path("results").exists(), "a dry run left the folder of results"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--space", "my", "space.py"], "space.py: no option before it takes this word; write a value with spaces in"),
+        (["--space", TINY, "--batch-size", "32"], "is no option; values of parameters belong in the params"),
+        (["--space", TINY, "--lr", "0.1"], "--lr: is no option; values of parameters belong in the params"),
+        (["--space", TINY, "--point"], "--point: needs values; write it as --point name=value"),
+        (["--space", "README.md"], "No module named 'README', and no such file in "),
+        (["--space", TINY, "--results", "mine.txt"], "--results mine.txt: is a file; give another folder"),
+    ],
+)
+def test_a_wrong_word_on_the_command_line_is_named(argv, message, refused):
+    Path("mine.txt").write_text("")
+    assert message in refused(*argv)

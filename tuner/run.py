@@ -92,6 +92,8 @@ def parse(argv: list[str], default: Experiment) -> Command:
     finally:
         shown.show()
     given = command.experiment
+    if () in given.point:
+        raise RequestError("--point: needs values; write it as --point name=value, such as --point lr=0.01")
     point, stop = default.point + given.point, default.stop + given.stop
     return replace(command, experiment=replace(given, point=point, stop=stop))
 
@@ -126,7 +128,11 @@ def in_words(text: str) -> str:
     if match := re.match(r"Missing value for argument '(--\S+)'", text):
         return f"{match[1]}: needs a value"
     if match := re.match(r"Unrecognized options: ([^\s,]+)", text):
-        return f"{match[1]}: is no option{nearest(match[1], known)}"
+        word = match[1]
+        if not word.startswith("-"):
+            return f"{word}: no option before it takes this word; write a value with spaces in quotes"
+        hint = nearest(word, known) if len(word) > len("--lr") else ""
+        return f"{word}: is no option{hint or '; values of parameters belong in the params of the space'}"
     match = re.match(r"Error parsing (--\S+): no type matching FLOAT\|\{(\w+)\}.*\['(.*)'\]", text)
     if match:
         return f"{match[1]} {match[3]}: must be a number or {match[2]}"

@@ -52,10 +52,8 @@ def load_complete(place: Path) -> Splits:
                 train, test = read_layout(folder, layout)
                 return Splits(train, test=test, source=f"CIFAR-10, complete, from {folder}")
     raise DataError(
-        f"no CIFAR-10 in {place}{'' if os.path.isdir(place) else ' (no such folder)'}: looked there and in "
-        f"its subfolders for {PICKLED} (data_batch_1 to 5, test_batch) and {BINARY} (data_batch_1.bin to 5, "
-        "test_batch.bin); unpack cifar-10-python.tar.gz or cifar-10-binary.tar.gz there, or give no data "
-        "folder to have it downloaded"
+        f"no CIFAR-10 in {place}{'' if os.path.isdir(place) else ' (no such folder)'}: there is no {PICKLED} or "
+        f"{BINARY} with all its files; unpack cifar-10-python.tar.gz there, or leave out --data-dir to download it"
     )
 
 

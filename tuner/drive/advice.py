@@ -107,6 +107,16 @@ def advice_on(error: BaseException, config: Mapping[str, Any], name: str = "", l
     return next((advice for words, advice in KNOWN.items() if all(word in text for word in words)), "")
 
 
+def advice_of_class(name: str, function: object) -> str:
+    """Says what to write for a class that a Task has as a function, such as nn.CrossEntropyLoss; empty for others."""
+    if not isinstance(function, type):
+        return ""
+    if "loss" in name or "metrics" in name:
+        return f"give an object, not the class: {function.__name__}()"
+    more = {"optimizer": "parameters, lr=config['lr']", "schedule": "optimizer, ..."}.get(name.partition("(")[0], "...")
+    return f"write it as lambda {arguments_of(name)}: {function.__name__}({more})"
+
+
 def counted(splits: Splits) -> str:
     """Says how many training examples there are, and how many examples are for validation."""
     num, held_out = len(splits.train), len(splits.validation or ())

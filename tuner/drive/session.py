@@ -6,6 +6,7 @@ trials.csv and, in `best/`, the best trial with its model.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -42,7 +43,6 @@ from tuner.training.data import DataError, Splits
 from tuner.views.report import write_report
 
 logger = logging.getLogger(__name__)
-RETURNS = "the function returns Splits(train=Arrays(inputs, targets))"
 
 
 @dataclass(frozen=True)
@@ -231,14 +231,19 @@ def check_strategy(experiment: Experiment, loaded_space: LoadedSpace) -> None:
 
 def writable(results: Path) -> None:
     """Raises a RequestError if no folder can be created in `results`."""
+    made = [folder for folder in (results, *results.parents) if not folder.exists()]
     try:
         results.mkdir(parents=True, exist_ok=True)
         probe = results / f".tuner-{os.getpid()}"
         probe.mkdir()
         probe.rmdir()
     except OSError as error:
-        what = f"cannot be written to ({error.strerror}); give another folder"
-        raise RequestError(f"--results {results}: {what}") from None
+        what = "is a file" if results.is_file() else f"cannot be written to ({error.strerror})"
+        raise RequestError(f"--results {results}: {what}; give another folder") from None
+    finally:
+        with contextlib.suppress(OSError):  # another search may have begun to use one
+            for folder in made:
+                folder.rmdir()
 
 
 def load_data(request: Request) -> Request:
@@ -262,9 +267,7 @@ def load_data(request: Request) -> Request:
         raise RequestError(str(error)) from error
     except (Exception, SystemExit) as error:
         if not experiment.data_dir and misses_folder(error):
-            raise RequestError(
-                f"{function} needs a folder: give --data-dir DIR ({with_place(error)}); {RETURNS}"
-            ) from error
+            raise RequestError(f"{function} needs a folder: give --data-dir DIR ({with_place(error)})") from error
         advice = advice_on(error, {}) or "correct the function"
         if isinstance(error, (OSError, SystemExit)) and "--data-dir" not in advice:
             folder = (
@@ -273,8 +276,6 @@ def load_data(request: Request) -> Request:
                 else "if it needs a folder, give --data-dir DIR"
             )
             advice += f"; {folder}"
-        if isinstance(error, OSError):
-            advice += f"; {RETURNS}"
         raise RequestError(f"{function} raises {with_place(error)}; {advice}") from error
     facts = {**request.facts, "data": {"source": splits.source, "notice": splits.notice}}
     return replace(request, splits=splits, facts=facts)

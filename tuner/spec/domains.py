@@ -18,9 +18,11 @@ def leaves(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
     """Yields each domain or constant as (`"outer/inner"`, value); walks nested dictionaries as Ray does.
 
     Raises:
-        ValueError: a name is not a string, or contains the `/` that joins nested names.
+        ValueError: a name is not a string, is empty, or contains the `/` that joins nested names.
     """
     for name, value in params.items():
+        if name == "":
+            raise ValueError("a parameter has the empty name ''; give it a name")
         if not isinstance(name, str) or "/" in name:
             raise ValueError(f"parameter {name!r}: a name is a string without '/'; nest dictionaries instead")
         if isinstance(value, Mapping) and not is_grid(value):

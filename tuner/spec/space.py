@@ -59,7 +59,8 @@ class Space:
 
     def __post_init__(self) -> None:
         if (self.task is None) == (self.train is None):
-            raise ValueError("Space needs exactly one of task= and train=")
+            given = "neither" if self.task is None else "both"
+            raise ValueError(f"Space has {given}; give exactly one of task= and train=")
         if not isinstance(self.params, Mapping):
             raise ValueError(f"params is a {type(self.params).__name__}: must be a dict, name -> search domain")
         if not self.params:
@@ -67,6 +68,8 @@ class Space:
         if self.train is not None and not (takes_config(self.train) or _callable_with(self.train)):
             given = "the function itself, not the result of a call" if not callable(self.train) else "such a function"
             raise ValueError(f"train={self.train!r}: must be a function of one argument, the config; give {given}")
+        if hasattr(self.train, "state_dict") and not isinstance(self.train, type):
+            raise ValueError("train= is a module: give a function of the config that trains it, or a Task(model=...)")
         if isinstance(self.train, type) and not _has_step(self.train):
             raise ValueError(
                 f"train={self.train.__name__}: the class has no step(self), which trains one epoch; add it"

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -27,7 +27,7 @@ NOT_THE_USERS = ("<", str(Path(__file__).parent.parent) + os.sep, os.path.dirnam
 FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTILINE)  # a frame in a Python traceback
 MOST_TRACEBACK = 100_000  # maximum characters of a printed traceback that are read, from its end
 
-MOST_MESSAGE = 300  # maximum characters of a user's error that an error text quotes
+MOST_MESSAGE = 160  # maximum characters of a user's error that an error text quotes
 
 WITH_SWEEPS = "tuner.integrations.wandb"  # a space file that imports this module may declare its space as a W&B sweep
 MAIN = "__main__"  # a space that is defined in a script or a notebook is named `__main__:VARIABLE`
@@ -52,7 +52,8 @@ class LoadedSpace:
         if is_live(self.name):
             script = self.path or getattr(sys.modules[MAIN], "__file__", None)
             return Path(script).stem.strip("_") if script else "notebook"
-        return Path(self.name).stem
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(self.name).stem)[:80]  # only what a folder's --name may have
+        return stem if re.match("[A-Za-z0-9]", stem) else f"space_{stem.strip('_')}"
 
 
 def list_spaces() -> dict[str, str]:
@@ -162,7 +163,7 @@ def find_space(name: str) -> LoadedSpace:
 def _no_space(name: str, module: ModuleType, attribute: str, value: object) -> str:
     """Why a module has no Space of this name, and what to write."""
     others = [other for other, each in vars(module).items() if isinstance(each, Space)]
-    missing = f"{module.__file__} has no {attribute} = Space(...) at module level"
+    missing = f"has no {attribute} = Space(...) at module level"
     if others:
         place = split_path(name)[0] if is_path(name) else name.partition(":")[0]
         return f"{missing}, but {', '.join(others)}; give --space {place}:{others[0]}"
@@ -207,6 +208,10 @@ def _import_module(module_name: str, asked: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
+        module = asked.partition(":")[0]
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            what = f"{error}, and no such file in {Path.cwd()}; give FILE.py or package.module"
+            raise RequestError(f"--space {asked}: {what}") from error
         raise RequestError(f"--space {asked}: {_where(error)}") from error
 
 
@@ -236,7 +241,7 @@ def _import_file(path: Path) -> ModuleType:
         module.space = declared.space  # type: ignore[attr-defined]
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise RequestError(f"--space {path}: {_where(error, path)}") from error
+        raise RequestError(f"--space {shown_path(path)}: {_where(error, path)}") from error
     return module
 
 
@@ -247,10 +252,10 @@ def _module_name(value: object) -> str:
 def _where(error: BaseException, path: Path | None = None) -> str:
     """The error with the file and line in the user's code that raised it, if any did (see `users_place`)."""
     if isinstance(error, SyntaxError):
-        place = f" ({error.filename}, line {error.lineno})" if error.lineno else ""
+        place = f" ({shown_path(str(error.filename))}, line {error.lineno})" if error.lineno else ""
         return f"does not parse: {error.msg}{place}"
     if isinstance(error, ValueError) and "null bytes" in str(error):  # Python before 3.11.4 raises it
-        return f"does not parse: {error}"
+        return f"does not parse: {error}; give a Python file"
     if isinstance(error, RequestError):  # a declaration that tuner refuses: the text says where
         return str(error)
     return f"does not import: {with_line(with_place(error), path)}{_advice(error)}"
@@ -260,6 +265,12 @@ def _advice(error: BaseException) -> str:
     """What to do about an error at the import of a space; empty for most errors."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"; install {error.name.partition('.')[0]!r} for {sys.executable}, or correct the name"
+    if isinstance(error, RecursionError):
+        return "; a function, or a dictionary in params, contains itself"
+    if "circular import" in str(error):
+        return "; move what both files use into a third one"
+    if "requires a lower bound" in str(error) or "requires a upper bound" in str(error):
+        return "; write tune.uniform(low, high), or another domain, with finite numbers"
     if "relative import" in str(error):
         return "; a file that is given by its path is in no package: import without the leading dot"
     if isinstance(error, SystemExit):
@@ -277,7 +288,7 @@ def place_of(function: object) -> str:
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
     if code is None or _is_foreign(code.co_filename):
         return ""
-    return f" ({code.co_filename}, line {code.co_firstlineno})"
+    return f" ({shown_path(code.co_filename)}, line {code.co_firstlineno})"
 
 
 def line_written(path: Path | None, name: str, call: str = "") -> str:
@@ -304,7 +315,7 @@ def metric_option(space: LoadedSpace, metric: str) -> str:
     if metric != space.space.metric:
         return f"--metric {metric}"
     line = line_written(space.path, "metric", "Space")
-    return f"metric={metric!r}{line and f' ({space.path}, {line})'}"
+    return f"metric={metric!r}{line and f' ({shown_path(space.path)}, {line})'}"
 
 
 def with_place(error: BaseException) -> str:
@@ -335,7 +346,7 @@ def _unexpected(error: BaseException) -> str:
     if not match or not is_dataclass(owner):
         return ""
     known = [each.name for each in fields(owner)]
-    return f"{match[1]} has no argument {match[2]!r}{nearest(match[2], known)}; it takes {', '.join(known)}"
+    return f"{match[1]} has no argument {match[2]!r}{nearest(match[2], known) or '; it takes ' + ', '.join(known)}"
 
 
 def place_in(printed: str) -> str:
@@ -343,13 +354,20 @@ def place_in(printed: str) -> str:
     return users_place(FRAME.findall(printed[-MOST_TRACEBACK:]))
 
 
-def users_place(frames: Iterable[tuple[str, object]]) -> str:
+def shown_path(file: str | Path | None) -> str:
+    """A path as an error text has it: relative to the current folder, if the file is in or below that."""
+    with contextlib.suppress(OSError, ValueError):  # no current folder; a file elsewhere
+        return str(Path(file or "").relative_to(Path.cwd()))
+    return str(file)
+
+
+def users_place(frames: Iterable[tuple[str, object]], shown: Callable[[str], str] = str) -> str:
     """` (file, line 12)` of the last frame in the user's code; empty if there is none.
 
     Frames of tuner, of Python's own modules and of installed packages are left out.
     """
     theirs = [(file, line) for file, line in frames if not _is_foreign(file)]
-    return f" ({theirs[-1][0]}, line {theirs[-1][1]})" if theirs else ""
+    return f" ({shown(theirs[-1][0])}, line {theirs[-1][1]})" if theirs else ""
 
 
 def place_raised(error: BaseException | None) -> str:
@@ -357,7 +375,7 @@ def place_raised(error: BaseException | None) -> str:
     if error is None:
         return ""
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    return users_place(frames) or place_raised(error.__cause__)
+    return users_place(frames, shown_path) or place_raised(error.__cause__)
 
 
 def place_of_frame(frame: FrameType | None) -> str:

@@ -71,6 +71,9 @@ class Task:
             raise ValueError(f"Task(metrics=...) is a {type(self.metrics).__name__}: give a dict, name -> function")
         for name, metric in self.metrics.items():
             self._check(f"metrics[{name!r}]", metric)
+        for name in ("loss", "train_loss"):
+            if name in self.metrics:
+                raise ValueError(f"Task(metrics=...) has {name!r}, which every task reports itself; rename the metric")
 
     def _check(self, name: str, value: object, optional: bool = False) -> None:
         if not (callable(value) or (optional and value is None)):

@@ -87,6 +87,7 @@ def rehearse(request: Request) -> str:
         RequestError: a trial would fail.
     """
     from tuner.drive.session import load_data
+    from tuner.training.sources import UnsuitableData
 
     started = time.perf_counter()
     with no_network() as hosts:
@@ -96,7 +97,8 @@ def rehearse(request: Request) -> str:
             if hosts:
                 return f"not run: the data comes from the network ({hosts[0]}), which a dry run does not use"
             cause = error.__cause__
-            if not request.experiment.data_dir and (isinstance(cause, DataError) or "--data-dir DIR" in str(error)):
+            missing = isinstance(cause, DataError) and not isinstance(cause, UnsuitableData)
+            if not request.experiment.data_dir and (missing or "--data-dir DIR" in str(error)):
                 return f"not run: {error}"
             raise
         check(request)

@@ -157,4 +157,5 @@ def check_state(training: Training, large: bool, tries: Tries) -> None:
             training.load_state_dict(state)
     except Exception as error:
         advice = "keep tensors, numbers, texts, lists and dicts in the state_dict of model, optimizer and schedule"
-        raise Failed("a checkpoint", f"cannot be saved and loaded: {with_place(error)[:300]}", advice) from error
+        problem = with_place(error).partition(". ")[0]  # torch's text goes on for ten sentences
+        raise Failed("a checkpoint", f"cannot be saved and loaded: {problem}", advice) from error

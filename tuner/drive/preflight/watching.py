@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tuner.drive.advice import advice_on, described
+from tuner.drive.advice import advice_of_class, advice_on, described
 from tuner.drive.preflight.limits import Config, Failed, Late, Tries
 from tuner.spec.spaces import place_of, place_raised, said, with_place
 from tuner.training.task import Task
@@ -35,7 +35,8 @@ def watched_task(task: Task, config: Config, tries: Tries) -> Task:
             except (Exception, SystemExit) as error:
                 place = "" if place_raised(error) else place_of(function)
                 given = got(arguments, with_places=not (place or place_raised(error)))
-                advice = "; ".join(filter(None, [given, advice_on(error, config, name)]))
+                known = advice_of_class(name, function) or advice_on(error, config, name)
+                advice = "; ".join(filter(None, [given, known]))
                 raise Failed(name, f"raises {with_place(error)}{place}", advice) from error
             if "loss" in name and fits(value):
                 tries.losses += [float(value)] if len(tries.losses) < tries.num else []
