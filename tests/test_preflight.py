@@ -396,7 +396,7 @@ MISTAKES = {
     "a schedule that needs a metric": (
         "",
         dict(schedule="lambda optimizer, config, epochs: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)"),
-        ["the schedule (", "once per epoch, without a metric: use another one"],
+        ["the schedule (", "steps its schedule without a metric: use another one"],
         "",
     ),
     "a generator": (
@@ -420,7 +420,8 @@ def test_a_mistake_is_found_before_the_first_trial(command, name):
     code, _, message = command(text, **task)
     assert code == 2, message
     assert all(word in message for word in words), message
-    assert not line or f"space0.py, line {line_of(text, line)})" in message, message
+    assert not line or ("space0.py, line " in message and f"line {line_of(text, line)})" in message), message
+    assert message.count("space0.py") <= 2, "the file's name is printed again and again"
 
 
 GOOD = {

@@ -254,9 +254,7 @@ FILES = [
 @pytest.mark.parametrize(("text", "message"), FILES)
 def test_a_wrong_space_file_is_refused(refused, tmp_path, text, message):
     (tmp_path / "mine.py").write_text((HEAD if "Space(" in text else "") + text)
-    assert message.replace("TMP", str(tmp_path)) in refused(
-        "--space", "mine.py" if "TMP" not in message else "TMP/mine.py"
-    )
+    assert message in refused("--space", "mine.py")
 
 
 @pytest.mark.parametrize("searcher", ["grid", "refine", "hyperopt", "optuna"])

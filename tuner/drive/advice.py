@@ -17,20 +17,18 @@ ARGUMENTS = {
     "schedule": "optimizer, config, max_epochs",
     "data": "data_dir",
 }
-NEGATIVE = "class numbers start at 0: renumber them; to ignore -1, give loss=nn.CrossEntropyLoss(ignore_index=-1)"
+NEGATIVE = "class numbers start at 0: renumber them, or give loss=nn.CrossEntropyLoss(ignore_index=-1)"
 # Words of an error's text -> what the user should do. The first entry whose words are all in the text counts.
 KNOWN = {
     ("out of bounds", "Target -"): NEGATIVE,
-    ("out of bounds", "Target"): (
-        "class numbers go from 0 to the number of outputs - 1: renumber them, or give the model more outputs"
-    ),
-    ("expected", "Long"): "class numbers must be int64: return targets.astype('int64')",
+    ("out of bounds", "Target"): ("class numbers must be below the number of outputs: renumber them, or add outputs"),
+    ("expected", "Long"): "class numbers are integers: return targets.astype('int64')",
     ("doesn't match the desired", "cross"): "class numbers must have the shape (N,): return targets.reshape(-1)",
     ("multi-target not supported",): "class numbers must have the shape (N,): return targets.argmax(1)",
     ("Found dtype Long but expected Float",): "targets must be floats: return targets.astype('float32')",
     ("target size", "input size"): "give targets the shape of the outputs, or use cross-entropy for class numbers",
     ("size of tensor", "must match the size of tensor"): (
-        "outputs and targets differ in shape: give both the same, or use cross-entropy for class numbers"
+        "give both the same shape, or use cross-entropy for class numbers"
     ),
     ("Byte",): "inputs are bytes: convert them in Task(prepare=lambda inputs: inputs.float() / 255)",
     ("unsigned char",): "inputs are bytes: convert them in Task(prepare=lambda inputs: inputs.float() / 255)",
@@ -40,9 +38,7 @@ KNOWN = {
     ("shapes cannot be multiplied",): (
         "the layer expects another number of features: change it, or flatten or reshape the inputs"
     ),
-    (
-        "channels, but got",
-    ): "images have the shape (N, channels, height, width): transpose the inputs, or change the layer",
+    ("channels, but got",): "images have the shape (N, channels, height, width): transpose the inputs",
     ("optimizer can only optimize Tensors",): "give it the parameters that the function gets, not the model",
     ("optimizer got an empty parameter list",): "the model has no parameters: make its layers attributes, in __init__",
     ("does not require grad",): (
@@ -54,8 +50,7 @@ KNOWN = {
     ): "in forward, use a new value, w = weight + 1, not weight += 1",
     ("modified by an inplace operation",): "write y = y + 1 instead of y += 1, and relu(y) instead of relu_(y)",
     ("ReduceLROnPlateau.step()",): (
-        "a Task steps its schedule once per epoch, without a metric: use another one, such as "
-        "CosineAnnealingLR(optimizer, max_epochs)"
+        "a Task steps its schedule without a metric: use another one, such as CosineAnnealingLR(optimizer, max_epochs)"
     ),
     ("not supported between instances of 'str' and",): "a text is where a number must be: write it without quotes",
     ("not supported between", "and 'str'"): "a text is where a number must be: write it without quotes",
@@ -93,7 +88,7 @@ def advice_on(error: BaseException, config: Mapping[str, Any], name: str = "", l
     if isinstance(error, FileNotFoundError) and error.filename and not Path(str(error.filename)).is_absolute():
         return f"relative paths start in {Path.cwd()}: give an absolute path, or --data-dir DIR and read data_dir / ..."
     if "must be Tensor, not tuple" in text or "must be Tensor, not list" in text or "'tuple' object has no" in text:
-        return "the model returns several values: return the scores alone, or take them apart in Task(loss=...)"
+        return "the model returns several values: return the scores alone, or use Task(loss=...)"
     if "Expected more than 1 value per channel" in text:
         return last_batch
     if name and isinstance(error, TypeError) and "positional argument" in text and _at_call(error):
@@ -127,10 +122,7 @@ def batch_of_one(splits: Splits, size: int) -> str:
     """Says what to do about a batch of one example, which batch norm cannot train on."""
     num = len(splits.train)
     other = next((each for each in range(size + 1, num) if num % each != 1), num)
-    return (
-        f"a batch has 1 of the {counted(splits)}: give another batch_size, such as {other}, "
-        "or leave one example out of the data"
-    )
+    return f"a batch has 1 of the {counted(splits)}: give another batch_size, such as {other}"
 
 
 def _at_call(error: BaseException) -> bool:

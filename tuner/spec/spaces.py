@@ -326,7 +326,7 @@ def with_place(error: BaseException) -> str:
 
 def said(error: BaseException) -> str:
     """The message of an error in one line, cut after MOST_MESSAGE characters."""
-    message = " ".join(str(error).split())
+    message = " ".join(str(error).split()).rstrip(".")
     return message if len(message) <= MOST_MESSAGE else f"{message[:MOST_MESSAGE]} ..."
 
 

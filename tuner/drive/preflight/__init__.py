@@ -24,7 +24,7 @@ from tuner.drive.preflight.settings import shown
 from tuner.drive.preflight.trying import check_losses, try_setting
 from tuner.errors import OUT_OF_MEMORY, RequestError, say
 from tuner.spec import domains
-from tuner.spec.spaces import with_line
+from tuner.spec.spaces import shown_path, with_line
 from tuner.training.data import DataError, Splits
 from tuner.training.task import Task
 
@@ -52,6 +52,8 @@ def check(request: Request) -> None:
         values = ", ".join(f"{name}={shown(value)}" for name, value in domains.leaves(tries.tried))
         parts = [f"{failed.part} {failed.problem}", failed.advice, f"tried with {values}" if values else ""]
         text = with_line("; ".join(part for part in parts if part), request.loaded_space.path)
+        text, place, more = text.partition(f"({shown_path(request.loaded_space.path)}, line ")
+        text += place + (more.replace(place, "(line ") if place else more)  # the file's name once
         raise RequestError(f"--space {request.experiment.space}: {text}") from failed
 
 

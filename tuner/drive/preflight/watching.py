@@ -122,7 +122,7 @@ def watch_model(training: Training, task: Task, of_one: str, outputs: list[Any],
             place = place_raised(error) or place_of(task.model)
             advice = f"it gets inputs of {described(inputs[0])}"
             if more := advice_on(error, training.config, last_batch=of_one):
-                advice += f"; {more}"
+                advice = more if more == of_one else f"{advice}; {more}"
             raise Failed("the model", f"raises {type(error).__name__}: {said(error)}{place}", advice) from error
 
     training.model.forward = call
