@@ -183,7 +183,7 @@ MISTAKES = {
         dict(model="normed", batch_size="16"),
         [
             "Expected more than 1 value per channel",
-            "81 training examples (20 of 101 are for validation): give another batch_size, such as 17,",
+            "81 training examples (20 of 101 are for validation): give another batch_size, such as 17;",
         ],
         "def normed",
     ),
