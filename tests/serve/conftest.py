@@ -1,5 +1,6 @@
 """A service that acts, over jobs that run nothing, and the real one as its users start it."""
 
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -194,21 +195,34 @@ def real(tmp_path):
             cluster.end()  # of a test that failed half way
 
 
-@pytest.fixture
-def viewer(tmp_path):
-    """The service that only reads, in a thread, over an empty folder: it is there at once."""
-    results = tmp_path / "results"
-    results.mkdir()
-    app = create_app(results)
+@contextlib.contextmanager
+def serving(app):
+    """Serves the app in a thread; gives its address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none"))
         app.state.stopping = lambda: server.should_exit  # else an open event stream keeps it
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
-        yield SimpleNamespace(url=f"http://127.0.0.1:{listener.getsockname()[1]}/", results=results)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
         server.should_exit = True
         thread.join(30)
     app.state.costly.close()
+
+
+@pytest.fixture
+def viewer(tmp_path):
+    """The service that only reads, over an empty folder: it is there at once."""
+    results = tmp_path / "results"
+    results.mkdir()
+    with serving(create_app(results)) as url:
+        yield SimpleNamespace(url=url, results=results, begin=partial(begin, results))
+
+
+@pytest.fixture
+def acting(service):
+    """A service that starts searches as noted jobs; `link` signs in."""
+    with serving(service.app) as url:
+        yield SimpleNamespace(**vars(service), url=url, link=f"{url}signin?code={service.app.state.keys.code}")
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,6 @@
 """The list of experiments in chromium, and what users do with an experiment as a whole."""
 
-import socket
-import threading
-from types import SimpleNamespace
-
 import pytest
-import uvicorn
 from browsing import expect, rows, write_experiment
 from test_housekeeping import ended
 
@@ -13,22 +8,6 @@ from tuner.record.notes import Notes, read_notes
 from tuner.serve.jobs.ray_jobs import JobState
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture
-def acting(service):
-    """A service that starts searches as noted jobs, in a thread; `link` signs in."""
-    app = service.app
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none"))
-        app.state.stopping = lambda: server.should_exit
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        yield SimpleNamespace(**vars(service), url=url, link=f"{url}signin?code={app.state.keys.code}")
-        server.should_exit = True
-        thread.join(30)
-    app.state.costly.close()
 
 
 def signed_in(page, acting, name=""):
@@ -46,18 +25,14 @@ def noted(service, name, tags=(), **options):
 
 
 def names(page):
-    return page.locator("#experiments tbody tr td:first-child").all_text_contents()
+    return page.locator("#experiments tbody tr a").all_text_contents()
 
 
 def test_the_list_is_filtered_sorted_and_keeps_both(page, viewer):
-    service = SimpleNamespace(results=viewer.results)
-    from conftest import begin
-
-    service.begin = lambda name, **options: begin(viewer.results, name, **options)
-    noted(service, "a", ["baseline", "best/1"])
-    noted(service, "b", ["baseline-2"], max_epochs=9)
-    noted(service, "c", searcher="grid")
-    (noted(service, "damaged", ["baseline"]) / "journal.jsonl").unlink()
+    noted(viewer, "a", ["baseline", "best/1"])
+    noted(viewer, "b", ["baseline-2"], max_epochs=9)
+    noted(viewer, "c", searcher="grid")
+    (noted(viewer, "damaged", ["baseline"]) / "journal.jsonl").unlink()
     (viewer.results / "damaged" / "experiment.json").write_text("{}")
     (viewer.results / "damaged" / ".experiment.json.copy").unlink()
     page.goto(viewer.url)

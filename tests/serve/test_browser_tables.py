@@ -313,5 +313,5 @@ def test_the_words_are_the_fields_own(page, viewer):
     assert heads(page, "rungs")[3:6] == ["reached", "continued", "pruned"]
     assert heads(page, "rungs")[8:] == ["last cutoff used", "cutoff with all results", "would survive today"]
     for text in ("Replay with other pruning rules", "Were good trials pruned?"):
-        expect(page.locator("summary", has_text=text)).to_be_visible()
+        expect(page.locator("summary", has_text=text)).to_have_count(1)
     assert "promoted" not in page.inner_text("main#one")
