@@ -27,7 +27,7 @@ class Source(Protocol):
 
 
 class Stage(BareStage):
-    """Has the methods of Ray's controller that schedulers call. Its trials have a status but no worker."""
+    """Stands in for Ray's controller while a journal is replayed; its trials have a status but no worker."""
 
     def __init__(self, source: Source, judge: JournalingScheduler, ledger: Ledger) -> None:
         super().__init__(source)

@@ -56,7 +56,7 @@ def code_of(
         named_now: whether the user has named the same space by `--space`.
 
     Raises:
-        RequestError: the code must not run, or its file is neither here nor where it was in the search.
+        RequestError: the code must not run, or neither the working folder nor the recorded path has its file.
     """
     if not trusted:
         for place in (folder, *(folder / name for name in files if (folder / name).exists())):

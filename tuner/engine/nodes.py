@@ -90,7 +90,7 @@ class Nodes:
 
 
 def present() -> tuple[list[dict[str, float]], frozenset[str]]:
-    """Returns the resources (name -> amount) of each living node that is not being drained, and drained nodes' ids."""
+    """Returns one dict of resources per living node, without nodes being drained, and the ids of the latter."""
     drained = control.draining_nodes()
     alive = [node for node in ray.nodes() if node["Alive"]]
     return [node["Resources"] for node in alive if node["NodeID"] not in drained], drained

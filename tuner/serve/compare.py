@@ -42,7 +42,7 @@ Names = Annotated[
 class ComparedRow:
     """One requested experiment. `color` and `dash` are those of its lines in all figures, and `group` is its metric's.
 
-    If it cannot be compared, `error` says why, and only `name` and `state` are set besides. In the state `reading` the
+    If it cannot be compared, `error` says why, and the fields after `state` are not set. In the state `reading` the
     next request continues to read it. `best_epochs`, `best_s` and `best_trials` say when the best value was found:
     after how many epochs of all trials, after how many seconds, and how many trials had started. `took_s` leaves out
     the time between two sessions; `worker_s` is the time of all trials on workers.
@@ -131,7 +131,7 @@ class Comparisons:
         try:
             unchanged = self._desk.reader.unchanged(name)
         except NotThere:
-            unchanged = None  # the search may be queued
+            unchanged = None  # no folder yet: the search may be queued
         kept = self._kept.get(name)
         if kept is None or kept[0] is not unchanged:
             if time.monotonic() > until:

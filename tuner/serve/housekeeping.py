@@ -144,7 +144,7 @@ class Housekeeping:
             path = self._desk.reader.folder(name)  # a damaged experiment can be deleted too
         try:
             self._refuse_running(name)
-            driver = driver_of(path)  # a reader never takes the lock that a driver needs
+            driver = driver_of(path)  # holds the driver's lock only for a moment
             kept = f"{name} is run by {driver}; stop it first" if driver else ""
         except NotYet:
             raise

@@ -132,7 +132,7 @@ class Median(Fifo):
 
     def ended(self, trial: int, epoch: int, value: float | None) -> list[tuple[int, Judged]]:
         if value is not None:
-            self._record(trial, epoch, value)  # Ray records the last result a second time when a trial completes
+            self._record(trial, epoch, value)  # as in Ray, a completed trial's last result counts twice
         return []
 
     def _record(self, trial: int, epoch: int, value: float) -> None:

@@ -11,7 +11,7 @@ from tuner.views.scales import clipped, unclipped, value_axis
 
 
 class History(NamedTuple):
-    """The best value of the search at each of its improvements.
+    """The best value of the search at each of its improvements, and at its last report.
 
     When all trials together had trained `epochs[i]` epochs, the best value was `values[i]`, from the trial `trials[i]`.
     """

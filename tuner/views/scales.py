@@ -32,7 +32,7 @@ def empty_figure(text: str) -> dict[str, Any]:
 
 
 class Range(NamedTuple):
-    """The range of an axis without outliers. `outside` of all `total` values are beyond its `end`, the worst value."""
+    """The range of an axis without outliers. `outside` of `total` values are beyond `end`, the worst value kept."""
 
     low: float
     high: float

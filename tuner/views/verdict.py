@@ -261,7 +261,7 @@ def _close(record: ExperimentRecord, calls: list[CloseCall], at_least: bool) -> 
 
 
 def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
-    """Says whether good trials were probably pruned; returns also whether an audit measured it."""
+    """Returns a sentence on how many good trials were pruned, and whether an audit measured it."""
     if not any(rung.stopped for rung in record.standing.rungs) or record.refused:
         return "", False
     if record.state == "running":

@@ -35,7 +35,7 @@ ALONE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # one thread: eac
 
 
 class Ended(Exception):
-    """Raised if there is no response from the child process; the text says why."""
+    """No response can be sent: a crash, a limit, or the client has gone; the text says why."""
 
 
 class Costly:

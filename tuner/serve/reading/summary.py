@@ -27,9 +27,10 @@ class Summary:
     `outcome` is the state, with three exceptions: refused if the request was wrong, failed if a finished search has no
     answer, and killed. `killed`: the search's process ended without recording why. `epochs` counts the epochs of all
     trials together. `lines` counts the journal's lines that the summary is based on; an event stream can start after
-    them. `audit` is the command that audits the search; empty if it cannot be audited. If the files cannot be read,
-    `error` says why, `state` is damaged, and only `name` is set besides. The state `reading` means that the files have
-    not been read yet. `tags`, `notes` and `archived` are those of notes.json; `notes_error` says why it cannot be read.
+    them. `audit` is the command that audits the search; empty if it cannot be audited. `tags`, `notes` and `archived`
+    are those of notes.json; `notes_error` says why it cannot be read. If the experiment's files cannot be read, `error`
+    says why, `state` is damaged, and of the other fields only the name and those of notes.json are set. The state
+    `reading` means that the files have not been read yet.
     """
 
     name: str
