@@ -117,14 +117,14 @@ def test_troubled_trials_do_not_touch_the_others(search_here, tmp_path):
 def test_workers_in_trouble_do_not_touch_the_others(search, tmp_path):
     ran, by_trouble, ends = in_trouble(search, tmp_path, IN_ITS_WORKER)
     assert_output_is_cut(ran, by_trouble["prints"])
-    assert ends["dies"][0] == "failed" and "worker died" in ends["dies"][1]
+    assert ends["dies"][0] == "failed" and "its worker was killed by a signal" in ends["dies"][1]
 
 
 @pytest.mark.slow
 def test_troubled_trials_do_not_touch_the_others_in_workers(search, tmp_path):
     ran, by_trouble, ends = in_trouble(search, tmp_path, [*IN_ITS_FUNCTION[:-1], *IN_ITS_WORKER])
     assert_trouble_is_told(ran, by_trouble, ends)
-    assert ends["dies"][0] == "failed" and "worker died" in ends["dies"][1]
+    assert ends["dies"][0] == "failed" and "its worker was killed by a signal" in ends["dies"][1]
 
 
 def assert_output_is_cut(ran, trial):

@@ -19,6 +19,7 @@ row says otherwise, processes are counted in a search of 16 short ASHA trials, t
 | `HyperBandBracket.cleanup_full` | two trials reach a bracket's last rung at once | the search ends | it hangs |
 | `HyperBand.on_trial_remove` | a trial fails, all others wait at the last rung | the search ends | it hangs |
 | `HyperBand._process_bracket` | a trial fails, all others wait at an earlier rung | the bracket is halved | it hangs |
+| `HyperBand._unpause_trial` | a paused trial is promoted | the journal has the decision | it has none |
 | `HyperBand._create_bracket` | makes each bracket a `HyperBandBracket` | needed by its two rows | |
 | `SearchTrial.handle_error` | a trial fails while the disk is full | the search continues | it ends |
 | `SearchTrial.should_recover` | `Retries` decides whether a trial is retried | see `_process_trial_failure` | |

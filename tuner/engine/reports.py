@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import sys
@@ -67,11 +68,11 @@ def begin_reports(metric: str = DEFAULT_METRIC) -> Reporter:
 
 def in_sanity_check() -> bool:
     """Whether the caller's code runs in the sanity check of a Lightning Trainer, whose numbers are of no epoch."""
-    frame = sys._getframe(1)
+    frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_name == "_run_sanity_check":
             return True
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False
 
 

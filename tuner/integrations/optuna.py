@@ -113,7 +113,7 @@ class StudyOfTrial(optuna.Study):
     def ask(self, fixed_distributions: Mapping[str, Any] | None = None) -> ReportingTrial:
         """Returns the trial that this process runs."""
         asked = super().ask(dict(fixed_distributions or {}))
-        return ReportingTrial(self, asked._trial_id)
+        return ReportingTrial(self, asked.number)  # Optuna numbers trials and their ids alike in a study in memory
 
     def tell(self, trial: Any, values: Any = None, state: Any = None, **options: Any) -> NoReturn:
         """Reports the trial's value and ends the script."""
