@@ -84,6 +84,8 @@ def test_other_rules_are_tried_on_the_recorded_curves(page, real):
     page.fill("#if-grace", "9")
     page.press("#if-grace", "Tab")
     expect(page.locator("#whatif-status")).to_contain_text("grace")
+    expect(page.locator("#whatif-count")).to_have_text("")  # nothing of the earlier answer is left
+    expect(page.locator("#whatif-text")).to_be_hidden()
     expect(page.locator("#whatif")).to_be_hidden()
 
 

@@ -113,7 +113,7 @@ def draw_importance(data: Importance) -> dict[str, Any]:
     )
     first = f"{tick(data.names[0], 40)} matters most: shuffling it lowers R² by {data.means[0]:.2f}"
     others = ", ".join(
-        f"{tick(name, 40)} {mean:.2f}" for name, mean in zip(data.names[1:6], data.means[1:], strict=False)
+        f"{tick(name, 40)} {mean:z.2f}" for name, mean in zip(data.names[1:6], data.means[1:], strict=False)
     )
     text = (
         f"Importance for {tick(data.values, 60)} of {number_of(data.trials)}: {first}{'; ' if others else ''}{others}. "

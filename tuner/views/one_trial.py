@@ -168,7 +168,8 @@ def _described(trial: TrialRecord, names: list[str]) -> str:
     }
     each = [f"{tick(name, 40)} from {values[0]:.5g} to {values[-1]:.5g}" for name, values in known.items() if values]
     more = f" and {len(names) - MOST_NAMED} more metrics" if len(names) > MOST_NAMED else ""
-    return f"Over {len(trial.reports)} reports: {', '.join(each)}{more}." if each else ""
+    count = "1 report" if len(trial.reports) == 1 else f"{len(trial.reports)} reports"
+    return f"Over {count}: {', '.join(each)}{more}." if each else ""
 
 
 def _varied(trial: TrialRecord, metric: str) -> list[str]:

@@ -43,6 +43,11 @@ export function duration(seconds) {
   return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
 }
 
+/** Formats the time that one trial took: 0.12 s, where `duration` rounds to 0 s.
+ * @param {number} seconds */
+export const trialDuration = (seconds) =>
+  (seconds > 0 && seconds < 1 ? `${Number(seconds.toPrecision(2))} s` : duration(seconds));
+
 const UNITS = ["bytes", "kB", "MB", "GB", "TB"];
 /** @param {number} count */
 export function bytes(count) {

@@ -44,7 +44,12 @@ async function ask(id, part, draw) {
     if (requests.get(id) !== request || experiment.isClosed) return;
     set(at(`${id}-status`), error instanceof Error ? error.message : error);
     at(id).hidden = true;
-    if (id === "whatif") at("fates-scroll").hidden = true;
+    const text = document.getElementById(`${id}-text`); // describes the figure of an earlier answer
+    if (text) text.hidden = true;
+    if (id === "whatif") {
+      at("fates-scroll").hidden = true;
+      for (const line of ["whatif-notes", "whatif-count"]) set(at(line), "");
+    }
   }
   // New events repeat the request, but a request that takes seconds may use at most a tenth of the service's time.
   request.again = began + 11 * (performance.now() - began);

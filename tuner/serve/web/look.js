@@ -99,6 +99,7 @@ export function drawInto(node, figure, revision, change = () => {}) {
   }
   const data = additions.data(figure.data).map((trace) => ({ ...contrasting(trace),
     ...(trace.marker && { marker: contrasting(trace.marker) }),
+    ...(trace.error_x && { error_x: { color: text, ...trace.error_x } }),
     type: !HAS_WEBGL && trace.type === "scattergl" ? "scatter" : trace.type }));
   change(layout, data);
   redraws.set(node, () => drawInto(node, figure, revision, change));

@@ -74,6 +74,7 @@ function summarised(summary) {
  * @param {Changes} loaded
  */
 function nothing({ summary, trials }) {
+  if (summary.outcome === "refused") return "A refused search has no best trial.";
   const reporting = trials.filter((trial) => trial.epochs).length;
   const failed = trials.find((trial) => trial.errors.length || trial.status === "failed");
   if (failed) return `No finite ${summary.metric}. Trial ${failed.trial}: ${failed.errors.at(-1) ?? failed.reason}`;

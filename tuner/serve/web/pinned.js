@@ -2,7 +2,7 @@
 // Pinned trials side by side: status, cost, settings and decisions in a table, learning curves in a figure.
 
 import { addressOf } from "./address.js";
-import { at, duration, flat, number, set } from "./dom.js";
+import { at, flat, number, set, trialDuration } from "./dom.js";
 import { shown } from "./experiment.js";
 import { drawInto } from "./look.js";
 import { choice, subscribe } from "./selection.js";
@@ -101,7 +101,7 @@ function linesOf(answers) {
       const value = decision.value === null ? "" : ` ${number(decision.value)}`;
       return `${decision.outcome}${value}${decision.cutoff === null ? "" : `, cutoff ${number(decision.cutoff)}`}`;
     })),
-    line("duration", ({ row }) => duration(row.seconds)),
+    line("duration", ({ row }) => trialDuration(row.seconds)),
     line("cost", ({ cost }) => cost),
     line("reason", ({ row }) => row.reason),
   ];

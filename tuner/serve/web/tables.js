@@ -2,7 +2,7 @@
 // The columns of the page's tables: their headings, values and looks.
 
 import { addressOf, readAddress } from "./address.js";
-import { duration, flat, number } from "./dom.js";
+import { duration, flat, number, trialDuration } from "./dom.js";
 
 /** @typedef {import("./api.js").Shown} Shown */
 /** @typedef {import("./api.js").TrialRow} TrialRow */
@@ -78,7 +78,7 @@ const TRIALS = [
   { head: "best epoch", value: (t) => t.best_epoch, look: "number" },
   { head: "last value", value: (t) => t.last, look: "number" },
   { head: "epochs", value: (t) => t.epochs, look: "number" },
-  { head: "duration", text: (t) => duration(t.seconds), value: (t) => t.seconds, look: "number",
+  { head: "duration", text: (t) => trialDuration(t.seconds), value: (t) => t.seconds, look: "number",
     about: "in seconds for a filter and in a saved file" },
   { head: "rung", value: (t) => t.rung, look: "number", about: "the rung at which the trial was pruned" },
 ];
@@ -148,6 +148,6 @@ export const AUDITED = [
   { head: "best epoch", value: (t) => t.best_epoch, look: "number" },
   { head: "false prune", value: (t) => (t.beats ? "yes" : "no"), look: (t) => (t.beats ? "failed" : ""),
     about: "whether its best value beats that of the best trial" },
-  { head: "duration", text: (t) => duration(t.seconds), value: (t) => t.seconds, look: "number" },
+  { head: "duration", text: (t) => trialDuration(t.seconds), value: (t) => t.seconds, look: "number" },
   { head: "note", value: (t) => t.differs, look: "text" },
 ];
