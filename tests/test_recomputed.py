@@ -192,7 +192,11 @@ def asked(results):
 
 
 PLACES = [(searcher, scheduler) for searcher, schedulers in PAIRS.items() for scheduler in schedulers]
-SEEDS = [(number, *pair) for number, pair in enumerate(PLACES)]
+# One pair for each scheduler by default; the others differ by their searcher alone.
+SEEDS = [
+    (n, *pair) if pair[0] in ("random", "bohb") else pytest.param(n, *pair, marks=pytest.mark.slow)
+    for n, pair in enumerate(PLACES)
+]
 MORE = [pytest.param(100 + n, *pair, marks=pytest.mark.slow) for n, pair in enumerate(PLACES * 6)]
 
 
