@@ -1,4 +1,4 @@
-"""Reads `best/`, the folder of a search's answer: `load_best` gives the model with its weights, in any process."""
+"""Reads `best/`, a search's answer: `load_best` gives a task's model with its weights, or the best checkpoint."""
 
 from __future__ import annotations
 

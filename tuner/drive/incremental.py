@@ -47,5 +47,5 @@ class IncrementalMedian(FIFOScheduler):
         return str(TrialScheduler.CONTINUE if judged.action == "continue" else TrialScheduler.STOP)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        """Records the last report of a trial that has ended."""
+        """Adds an ended trial's last report to the median."""
         self._rule.ended(int(trial.trial_id), result[TIME], self._sign * result[self._value])

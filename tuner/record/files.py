@@ -136,7 +136,7 @@ def parsed(text: bytes) -> Any:
 
 
 def _check(value: Any) -> None:
-    """Raises ValueError if a value exceeds MOST_DEPTH or MOST_NUMBER; walks it level by level instead of recursing."""
+    """Raises ValueError beyond MOST_DEPTH, or for an integer beyond +-MOST_NUMBER; goes by levels, not recursion."""
     level, depth = [value], 0
     while level:
         if depth > MOST_DEPTH:

@@ -13,7 +13,7 @@ from tuner.errors import RequestError
 REPORT = ("metrics", "checkpoint", "checkpoint_dir_name", "data")  # the arguments of `tune.report`
 ONE_METRIC = "but a search has one metric"
 MODES = {"minimize": "min", "maximize": "max"}
-MOST_REPORTS = 1000  # the most reports of a trial of an Optuna script; an objective declares no limit
+MOST_REPORTS = 1000  # the default of --max-epochs for an Optuna script: its objective declares none
 
 
 def check_reports(source: str, path: object) -> None:

@@ -34,7 +34,7 @@ class Late(Exception):
 
 @dataclass
 class Tries:
-    """The check's progress: the settings that were tried, and what was left out to save time."""
+    """The check's progress: how many settings were tried, the newest, and what was left out to save time."""
 
     began: float = field(default_factory=time.perf_counter)
     tried: Config = field(default_factory=dict)  # the config of the newest setting

@@ -128,7 +128,8 @@ def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
     if not ships(space):
         raise RequestError(
             f"{name} searches {str(space)[:MOST_CHARS]!r}: the service resumes only searches over "
-            f"{', '.join(list_spaces())}; if you trust that code, run python -m tuner.run --resume {name} --results FOLDER"
+            f"{', '.join(list_spaces())}; if you trust that code, run "
+            f"python -m tuner.run --resume {name} --results FOLDER"
         )
     return [f"--resume={name}", f"--space={space}", *_arguments(asked.model_dump(exclude_none=True))]
 
