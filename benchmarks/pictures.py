@@ -1,7 +1,8 @@
 """Draws the documentation's pictures from real searches: `python -m benchmarks.pictures` writes them to docs/.
 
 `search.png` is the table and answer of the README's search, `page.png` the dashboard's page of it, and `what-if.png`
-that page's replay of another search under other rules, with an audit of it.
+that page's replay of another search under other rules, with an audit of it. `list.png` is the list of searches,
+`compare.png` two of them side by side, and `selection.png` two pinned trials.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ from benchmarks.peers import measure
 
 DOCS = measure.REPOSITORY / "docs"
 LENET = ("--space", "cifar", "--name", "lenet")
-BLOBS = ("--space", str(measure.REPOSITORY / "tests/spaces/tiny.py"), "--name", "blobs", "--num-samples", "18")
+TINY = ("--space", str(measure.REPOSITORY / "tests/spaces/tiny.py"), "--num-samples", "18", "--wandb", "disabled")
 WIDTH = 136  # characters of a line, which the table needs
 STYLE = "display: inline-block; margin: 0; padding: 1em; background: #10141c; color: #e6e6e6; font: 14px monospace"
 SLOW_MS = 120_000  # a busy machine draws a page in 30 s
 
 
 def main() -> None:
-    """Searches in a temporary folder, then writes the three pictures."""
+    """Searches in a temporary folder, then writes the pictures."""
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         folder = Path(name)
         printed = tuner(folder, "run", *LENET)
-        tuner(folder, "run", *BLOBS, "--wandb", "disabled")
+        tuner(folder, "run", *TINY, "--name", "blobs")
+        tuner(folder, "run", *TINY, "--name", "blobs-median", "--scheduler", "median")
         tuner(folder, "audit", "blobs", "--trials", "5")
         draw(playwright, folder, printed)
 
@@ -47,6 +49,9 @@ def draw(playwright: Playwright, folder: Path, printed: str) -> None:
     with served(folder) as url:
         draw_page(page, f"{url}/#lenet")
         draw_what_if(page, f"{url}/#blobs")
+        draw_selection(page, f"{url}/#blobs?pin=00001&pin=00004")
+        draw_list(page, f"{url}/#")
+        draw_comparison(page, f"{url}/#?compare=blobs&compare=blobs-median")
     browser.close()
 
 
@@ -116,6 +121,33 @@ def draw_what_if(page: Page, url: str) -> None:
     assert table
     clip = {"x": 0, "y": 0, "width": 1200, "height": table["y"] + table["height"] + 1}
     page.screenshot(path=DOCS / "what-if.png", clip=clip)
+
+
+def draw_selection(page: Page, url: str) -> None:
+    """Two pinned trials side by side."""
+    page.goto(url)
+    page.locator("#pinned_curves .main-svg").first.wait_for()
+    page.locator("#pinned-section").evaluate("section => section.scrollIntoView()")
+    page.wait_for_timeout(2000)  # the figures' layer of pinned trials is drawn
+    page.screenshot(path=DOCS / "selection.png")
+
+
+def draw_list(page: Page, url: str) -> None:
+    """The list of experiments."""
+    page.goto(url)
+    page.locator("#experiments tbody tr").nth(2).wait_for()
+    table = page.locator("#experiments").bounding_box()
+    assert table
+    clip = {"x": 0, "y": 0, "width": 1200, "height": table["y"] + table["height"] + 20}
+    page.screenshot(path=DOCS / "list.png", clip=clip)
+
+
+def draw_comparison(page: Page, url: str) -> None:
+    """The top of a comparison."""
+    page.goto(url)
+    page.locator("#compare-trials .main-svg").first.wait_for()
+    page.wait_for_timeout(2000)  # all figures are drawn
+    page.screenshot(path=DOCS / "compare.png")
 
 
 if __name__ == "__main__":
