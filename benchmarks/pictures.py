@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Page, Playwright, sync_playwright
 
@@ -23,7 +24,7 @@ from benchmarks.peers import measure
 
 DOCS = measure.REPOSITORY / "docs"
 LENET = ("--space", "cifar", "--name", "lenet")
-TINY = ("--space", str(measure.REPOSITORY / "tests/spaces/tiny.py"), "--num-samples", "18", "--wandb", "disabled")
+TINY = ("--space", "blobs.py", "--num-samples", "18", "--wandb", "disabled")
 WIDTH = 136  # characters of a line, which the table needs
 STYLE = "display: inline-block; margin: 0; padding: 1em; background: #10141c; color: #e6e6e6; font: 14px monospace"
 SLOW_MS = 120_000  # a busy machine draws a page in 30 s
@@ -34,6 +35,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         folder = Path(name)
         printed = tuner(folder, "run", *LENET)
+        shutil.copy(measure.REPOSITORY / "tests/spaces/tiny.py", folder / "blobs.py")
         tuner(folder, "run", *TINY, "--name", "blobs")
         tuner(folder, "run", *TINY, "--name", "blobs-median", "--scheduler", "median")
         tuner(folder, "audit", "blobs", "--trials", "5")
@@ -49,7 +51,7 @@ def draw(playwright: Playwright, folder: Path, printed: str) -> None:
     with served(folder) as url:
         draw_page(page, f"{url}/#lenet")
         draw_what_if(page, f"{url}/#blobs")
-        draw_selection(page, f"{url}/#blobs?pin=00001&pin=00004")
+        draw_selection(page, f"{url}/#blobs?pin=00000&pin=00002")
         draw_list(page, f"{url}/#")
         draw_comparison(page, f"{url}/#?compare=blobs&compare=blobs-median")
     browser.close()
@@ -98,12 +100,21 @@ def served(folder: Path) -> Iterator[str]:
         service.wait()
 
 
+def shot(page: Page, name: str, **where: Any) -> None:
+    """Takes a picture in which paths are relative to the temporary folder."""
+    page.evaluate(
+        """() => { const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+        while (walk.nextNode()) walk.currentNode.data = walk.currentNode.data.replace(/\\/tmp\\/[^/ ]+\\//g, ""); }"""
+    )
+    page.screenshot(path=DOCS / name, **where)
+
+
 def draw_page(page: Page, url: str) -> None:
     """The top of an experiment's page."""
     page.goto(url)
     page.locator("#curves .main-svg").first.wait_for()
     page.locator("#trials tbody tr").first.wait_for(state="attached")
-    page.screenshot(path=DOCS / "page.png")
+    shot(page, "page.png")
 
 
 def draw_what_if(page: Page, url: str) -> None:
@@ -120,7 +131,7 @@ def draw_what_if(page: Page, url: str) -> None:
     table = page.locator("#audit").bounding_box()  # the command below it has this machine's paths
     assert table
     clip = {"x": 0, "y": 0, "width": 1200, "height": table["y"] + table["height"] + 1}
-    page.screenshot(path=DOCS / "what-if.png", clip=clip)
+    shot(page, "what-if.png", clip=clip)
 
 
 def draw_selection(page: Page, url: str) -> None:
@@ -129,7 +140,7 @@ def draw_selection(page: Page, url: str) -> None:
     page.locator("#pinned_curves .main-svg").first.wait_for()
     page.locator("#pinned-section").evaluate("section => section.scrollIntoView()")
     page.wait_for_timeout(2000)  # the figures' layer of pinned trials is drawn
-    page.screenshot(path=DOCS / "selection.png")
+    shot(page, "selection.png")
 
 
 def draw_list(page: Page, url: str) -> None:
@@ -139,7 +150,7 @@ def draw_list(page: Page, url: str) -> None:
     table = page.locator("#experiments").bounding_box()
     assert table
     clip = {"x": 0, "y": 0, "width": 1200, "height": table["y"] + table["height"] + 20}
-    page.screenshot(path=DOCS / "list.png", clip=clip)
+    shot(page, "list.png", clip=clip)
 
 
 def draw_comparison(page: Page, url: str) -> None:
@@ -147,7 +158,7 @@ def draw_comparison(page: Page, url: str) -> None:
     page.goto(url)
     page.locator("#compare-trials .main-svg").first.wait_for()
     page.wait_for_timeout(2000)  # all figures are drawn
-    page.screenshot(path=DOCS / "compare.png")
+    shot(page, "compare.png")
 
 
 if __name__ == "__main__":

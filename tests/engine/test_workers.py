@@ -80,7 +80,7 @@ def test_a_worker_in_trouble_is_its_trials_alone(search, nothing_left):
     for trouble in ("none", "scarce", "last"):
         assert ends[trouble] == ("completed", "trained its 3 epochs"), trouble
     assert ends["raises"][0] == "failed" and "a bug of the user's" in ends["raises"][1]
-    assert ends["dies"][0] == "failed" and "worker died" in ends["dies"][1]
+    assert ends["dies"][0] == "failed" and "its worker was killed by a signal" in ends["dies"][1]
     sizes = {t.config["trouble"]: [r.metrics["micro_batch_size"] for r in t.reports] for t in ran.record.trials}
     assert sizes["none"] == [6, 6, 6] and sizes["scarce"] == [6, 1, 1]  # 6, 3 and 1 at once from the second epoch on
 
