@@ -50,7 +50,7 @@ def test_every_decision_rung_and_cutoff_is_that_of_ray(search):
         epoch = epochs[trial] = epochs.get(trial, 0) + later
         if trial in stopped or epoch >= experiment.max_epochs:
             continue
-        bracket = theirs._trial_info.setdefault(str(trial), theirs._brackets[ours.bracket(trial)])
+        bracket = theirs._trial_info.setdefault(str(trial), theirs._brackets[ours._brackets.of(trial)])
         before = {rung: (bracket.cutoff(rewards), str(trial) in rewards) for rung, rewards in bracket._rungs}
         action = theirs.on_trial_result(None, SimpleNamespace(trial_id=str(trial)), {"t": epoch, "m": value})
         judged = ours.judge(trial, epoch, sign * value)
@@ -85,4 +85,4 @@ def test_a_bracket_is_drawn_with_rays_odds():
         derived = np.random.SeedSequence((3, 4, trial)).generate_state(1)[0]
         np.random.seed(derived)
         theirs.on_trial_add(None, SimpleNamespace(trial_id=str(trial)))
-        assert theirs._brackets[ours.bracket(trial)] is theirs._trial_info[str(trial)]
+        assert theirs._brackets[ours._brackets.of(trial)] is theirs._trial_info[str(trial)]

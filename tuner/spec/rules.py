@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from tuner.spec.asha import AshaBracket
+from tuner.spec.asha import AshaBracket, PromotionRung, milestones
 from tuner.spec.experiment import Experiment
 
 Action = Literal["continue", "stop", "pause"]
@@ -43,12 +43,18 @@ class Rule(Protocol):
     def judge(self, trial: int, epoch: int, value: float) -> Judged:
         """Decides on a report of any epoch before max_epochs; its value is finite, and smaller is better."""
 
+    def settled(self, trial: int) -> list[tuple[int, Judged]]:
+        """The decisions on paused trials that a trial's report has caused; call it after `judge`."""
+
     def ended(self, trial: int, epoch: int, value: float | None) -> list[tuple[int, Judged]]:
         """Removes a trial that has ended; returns (trial, decision) for each paused trial that waited only for it.
 
         Args:
             value: the trial's last value; None if it failed or diverged.
         """
+
+    def idle(self) -> list[tuple[int, Judged]]:
+        """The decisions on paused trials when no trial runs and no setting is left; empty if none is paused."""
 
 
 class Fifo:
@@ -60,8 +66,32 @@ class Fifo:
     def judge(self, trial: int, epoch: int, value: float) -> Judged:
         return Judged()
 
+    def settled(self, trial: int) -> list[tuple[int, Judged]]:
+        return []
+
     def ended(self, trial: int, epoch: int, value: float | None) -> list[tuple[int, Judged]]:
         return []
+
+    def idle(self) -> list[tuple[int, Judged]]:
+        return []
+
+
+class Brackets:
+    """Draws the bracket of each trial of ASHA, with Ray's odds: e times as likely for each rung that a bracket has."""
+
+    def __init__(self, rules: Experiment, brackets: int) -> None:
+        shape = rules.max_epochs, rules.grace_period, rules.reduction_factor
+        num_rungs = np.array([len(milestones(*shape, bracket)) for bracket in range(brackets)])
+        weights = np.e ** (num_rungs - num_rungs.max())
+        self._odds = weights / weights.sum()
+        self._seed = rules.seed
+
+    def of(self, trial: int) -> int:
+        """The trial's bracket. Ray draws it from numpy's global stream, which a search seeds from (seed, trial)."""
+        if len(self._odds) == 1:
+            return 0
+        derived = np.random.SeedSequence((self._seed, 4, trial)).generate_state(1)[0]
+        return int(np.random.RandomState(derived).choice(len(self._odds), p=self._odds))
 
 
 class Asha(Fifo):
@@ -72,27 +102,87 @@ class Asha(Fifo):
 
     def __init__(self, rules: Experiment, brackets: int) -> None:
         shape = rules.max_epochs, rules.grace_period, rules.reduction_factor
-        self._brackets = [AshaBracket(*shape, bracket) for bracket in range(brackets)]
-        num_rungs = np.array([len(bracket.rungs) for bracket in self._brackets])
-        weights = np.e ** (num_rungs - num_rungs.max())
-        self._odds = weights / weights.sum()
-        self._seed = rules.seed
-
-    def bracket(self, trial: int) -> int:
-        """The trial's bracket. Ray draws it from numpy's global stream, which a search seeds from (seed, trial)."""
-        if len(self._brackets) == 1:
-            return 0
-        derived = np.random.SeedSequence((self._seed, 4, trial)).generate_state(1)[0]
-        return int(np.random.RandomState(derived).choice(len(self._brackets), p=self._odds))
+        self._own = [AshaBracket(*shape, bracket) for bracket in range(brackets)]
+        self._brackets = Brackets(rules, brackets)
 
     def judge(self, trial: int, epoch: int, value: float) -> Judged:
-        bracket, reward = self._brackets[self.bracket(trial)], -value
+        bracket, reward = self._own[self._brackets.of(trial)], -value
         compared = bracket.comparison(trial, epoch)
         if compared is None:
             return Judged()
         bracket.record(trial, compared.rung, reward)
         cutoff = None if compared.cutoff is None else -compared.cutoff
         return Judged("stop" if compared.stops(reward) else "continue", compared.rung, cutoff)
+
+
+class Promotion(Fifo):
+    """Promoting ASHA: pauses a trial at a rung until it is among the best 1/eta of the trials that reached the rung.
+
+    A trial that is among them when it arrives continues without a pause. The rule never waits for stragglers: each
+    arrival promotes at most one trial, at once. When no setting is left and no trial runs, the best trial of the
+    highest rung is promoted, until one trial has trained all epochs. Then all paused trials stop.
+
+    Source: Algorithm 2 of Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020. It promotes
+    whenever a worker is free, and so at each arrival that pauses or ends a trial.
+
+    Each further bracket has its first rung later. A trial's bracket is drawn from (seed, trial), as in `Asha`.
+    """
+
+    def __init__(self, rules: Experiment, brackets: int = 1) -> None:
+        self._most = rules.max_epochs
+        self._brackets = Brackets(rules, brackets)
+        shape = rules.max_epochs, rules.grace_period, rules.reduction_factor
+        self._rungs = [
+            [PromotionRung(at, rules.reduction_factor) for at in milestones(*shape, bracket) if at < self._most]
+            for bracket in range(brackets)
+        ]
+        self._reached: dict[int, int] = {}  # trial -> the number of rungs that it has reached, in its bracket
+        self._waiting: dict[int, PromotionRung] = {}  # paused trial -> its rung
+        self._promoted: list[tuple[int, Judged]] = []
+        self._completed = False
+
+    def judge(self, trial: int, epoch: int, value: float) -> Judged:
+        rungs = self._rungs[self._brackets.of(trial)]
+        reached = sum(epoch >= rung.epoch for rung in rungs)
+        if reached <= self._reached.get(trial, 0):
+            return Judged()
+        self._reached[trial] = reached
+        rung = rungs[reached - 1]
+        promoted = rung.arrive(trial, value)
+        cutoff = rung.cutoff
+        self._promoted = [(other, Judged("continue", rung.epoch, cutoff)) for other in promoted if other != trial]
+        if trial in promoted:
+            return Judged("continue", rung.epoch, cutoff)
+        self._waiting[trial] = rung
+        return Judged("pause", rung.epoch, cutoff)
+
+    def settled(self, trial: int) -> list[tuple[int, Judged]]:
+        promoted, self._promoted = self._promoted, []
+        for other, _ in promoted:
+            del self._waiting[other]
+        return promoted
+
+    def ended(self, trial: int, epoch: int, value: float | None) -> list[tuple[int, Judged]]:
+        self._completed |= epoch >= self._most
+        rung = self._waiting.pop(trial, None)
+        if rung is not None:
+            rung.leave(trial)
+        return []
+
+    def idle(self) -> list[tuple[int, Judged]]:
+        if not self._waiting:
+            return []
+        if self._completed:
+            stopped = [(trial, Judged("stop", rung.epoch, rung.cutoff)) for trial, rung in self._waiting.items()]
+            for trial, _ in stopped:
+                self._waiting.pop(trial).leave(trial)
+            return stopped
+        highest = max(rung.epoch for rung in self._waiting.values())
+        values = {trial: rung.value(trial) for trial, rung in self._waiting.items() if rung.epoch == highest}
+        best = min(values, key=values.__getitem__)
+        rung = self._waiting.pop(best)
+        rung.leave(best)
+        return [(best, Judged("continue", rung.epoch, rung.cutoff))]
 
 
 class Median(Fifo):
