@@ -10,7 +10,7 @@ import pytest
 from ray import tune
 from ray.tune.search import Searcher
 
-from tuner.drive.proposals import python_values
+from tuner.drive.seeded_searcher import python_values
 from tuner.drive.sampling import grid_size, num_random, seeded
 from tuner.drive.searchers import build_searcher, check_searcher
 from tuner.errors import RequestError

@@ -6,22 +6,19 @@ from a snapshot that may be 10 s old. `Proposals` restores a search through `rep
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from ray.tune import CheckpointConfig
 from ray.tune.experiment import Experiment as RayExperiment
 from ray.tune.experiment import Trial
 from ray.tune.search import SearchAlgorithm, Searcher
 
-from tuner.drive.sampling import seeded
+from tuner.drive.seeded_searcher import SeededSearcher
 from tuner.engine.trials import new_trial
 from tuner.errors import RequestError
 from tuner.record.events import plain
 from tuner.record.journal import Ledger
-from tuner.record.records import sign_of
 from tuner.spec.experiment import Experiment
 
 # Every report of a Task has `improved`: the report's epoch if its metric is the trial's best so far, else 0. So the
@@ -51,16 +48,12 @@ class Proposals(SearchAlgorithm):
         keep: CheckpointConfig,
         replayed: Callable[[Proposals], list[Trial]],
     ) -> None:
-        self.searcher = searcher
+        self.searcher, self._asked = searcher, SeededSearcher(searcher, experiment)
         self._num_settings, self._experiment, self._journal = num_settings, experiment, journal
         self._concurrent, self._keep = concurrent, keep
         self._alive: dict[str, Trial] = {}
-        self._num_proposed = 0
-        self._exhausted = False
-        self._completed: set[str] = set()  # trials whose end the searcher knows
         self._replayed = replayed
         self._recorded: list[Trial] = []
-        self._worst = sign_of(experiment.mode) * math.inf
 
     # The methods below are the interface of Ray's SearchAlgorithm.
 
@@ -79,7 +72,7 @@ class Proposals(SearchAlgorithm):
     def num_left(self) -> int:
         """Maximum number of trials that Ray will still receive: new ones, and unfinished ones of a resumed search."""
         recorded = sum(not trial.is_finished() for trial in self._recorded)
-        return 0 if self._exhausted else self._num_settings - self._num_proposed + recorded
+        return 0 if self._asked.exhausted else self._num_settings - self._asked.num_proposed + recorded
 
     def next_trial(self) -> Trial | None:
         busy = sum(trial.status != Trial.PAUSED for trial in self._alive.values()) >= self._concurrent()
@@ -92,37 +85,27 @@ class Proposals(SearchAlgorithm):
             return None
         if self.is_finished():
             return None
-        trial_id = f"{self._num_proposed:05d}"
-        setting = self._suggest(trial_id)
+        trial_id = f"{self._asked.num_proposed:05d}"
+        setting = self._asked.suggest(trial_id)
         if setting is None:
             return None
         self._journal.write("trial_suggested", trial_id, config=setting)
         return self._live(self._trial(trial_id, setting))
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        if trial_id in self._completed or self._experiment.searcher in ("random", "grid"):
-            return  # `random` and `grid` ignore reports; seeding Python and numpy would take 0.06 ms per report
-        with seeded(self._experiment.seed, 2, int(trial_id), result["training_iteration"]):
-            self.searcher.on_trial_result(trial_id, self._finite(result))
+        self._asked.report(trial_id, result)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         self._alive.pop(trial_id, None)
-        if trial_id in self._completed:
-            return  # the trial continued after its end, which the searcher already has
-        self._completed.add(trial_id)
-        # For a failed trial, the searcher gets the worst value (infinity as a loss). After an error or a NaN, TPE
-        # proposed 9 of 10 later settings in the failing region; after infinity, 1 of 7 (measured with hyperopt 0.3).
-        result = {"training_iteration": 0, self._experiment.metric: self._worst} if error or not result else result
-        with seeded(self._experiment.seed, 3, int(trial_id)):
-            self.searcher.on_trial_complete(trial_id, self._finite(result))
+        self._asked.complete(trial_id, result, error)
 
     def is_finished(self) -> bool:
         if self._recorded:
             return False
-        return self._exhausted or self._num_proposed >= self._num_settings
+        return self._asked.exhausted or self._asked.num_proposed >= self._num_settings
 
     def set_finished(self) -> None:
-        self._exhausted = True
+        self._asked.exhausted = True
         self._recorded.clear()
 
     # The methods below keep this object out of Ray's snapshots: the journal has its state.
@@ -141,25 +124,9 @@ class Proposals(SearchAlgorithm):
         self._alive[trial.trial_id] = trial
         return trial
 
-    def _suggest(self, trial_id: str) -> dict[str, Any] | None:
-        with seeded(self._experiment.seed, 1, self._num_proposed):
-            setting = self.searcher.suggest(trial_id)
-        if setting == Searcher.FINISHED:
-            self._exhausted = True
-            return None
-        if setting is None:
-            return None
-        self._num_proposed += 1
-        return python_values(setting)
-
-    def _finite(self, result: dict[str, Any]) -> dict[str, Any]:
-        value = plain(result.get(self._experiment.metric))
-        known = isinstance(value, (int, float)) and math.isfinite(value)
-        return {**result, self._experiment.metric: value if known else self._worst}
-
     def again(self, trial_id: str, recorded: dict[str, Any]) -> Trial:
         """Makes the trial of the searcher's next setting; raises a RequestError if the recorded setting is another."""
-        setting = self._suggest(trial_id)
+        setting = self._asked.suggest(trial_id)
         self._same(trial_id, setting, recorded)
         assert setting is not None  # `_same` has checked this
         return self._trial(trial_id, setting)
@@ -182,10 +149,3 @@ class Proposals(SearchAlgorithm):
         folder = (self._experiment.folder / "ray" / trial_id).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         return str(folder / "stdout"), str(folder / "stderr")
-
-
-def python_values(setting: dict[str, Any]) -> dict[str, Any]:
-    """Converts the numpy scalars in a setting to Python's: torch's DataLoader refuses TuneBOHB's np.int64."""
-    if isinstance(setting, dict):
-        return {name: python_values(value) for name, value in setting.items()}
-    return plain(setting) if isinstance(setting, np.generic) else setting

@@ -346,6 +346,8 @@ def rule_of(rules: Experiment, brackets: int) -> Rule:
     """
     if rules.scheduler == "asha":
         return Asha(rules, brackets)
+    if rules.scheduler == "asha-promotion":
+        return Promotion(rules, brackets)
     if rules.scheduler == "median":
         return Median(rules)
     if rules.scheduler == "hyperband":
