@@ -10,9 +10,9 @@ import pytest
 from ray import tune
 from ray.tune.search import Searcher
 
-from tuner.drive.seeded_searcher import python_values
 from tuner.drive.sampling import grid_size, num_random, seeded
 from tuner.drive.searchers import build_searcher, check_searcher
+from tuner.drive.seeded_searcher import python_values
 from tuner.errors import RequestError
 from tuner.space import Space
 from tuner.spec import domains
