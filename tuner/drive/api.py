@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
 from tuner.drive.resumed_experiment import ResumedExperiment, load_locked, load_resumed
 from tuner.drive.trust import refuse_cluster
 from tuner.errors import InterruptedEarly, RequestError, nearest, say
+from tuner.errors.one_line import in_one_line
 from tuner.spec.experiment import Experiment, Table, words
 from tuner.spec.live import space_of
 from tuner.spec.script import importing
@@ -107,7 +108,8 @@ def search(
     if done is None:
         return None
     if done.exit_code == 130:
-        raise KeyboardInterrupt(_interrupted(done.request.experiment))
+        with in_one_line():
+            raise KeyboardInterrupt(_interrupted(done.request.experiment))
     from tuner.drive.result import SearchResult
 
     return SearchResult(done.request.experiment.folder, done.record.state, done.record)
@@ -131,17 +133,18 @@ def load_best(folder: str | PathLike[str], *, space: AnySpace | None = None, tru
 
 @contextlib.contextmanager
 def in_python() -> Iterator[None]:
-    """Context manager that renames options in the texts of RequestErrors: `--num-samples` becomes `num_samples`."""
+    """Context manager that shows a mistake in one line, in which options have Python's names: `num_samples`."""
     known = {*NAMES, "space", "resume", "trust", "table"}
 
     def named(match: re.Match[str]) -> str:
         name = match[1].replace("-", "_")
         return name if name in known else match[0]
 
-    try:
-        yield
-    except RequestError as error:
-        raise RequestError(re.sub(r"--([a-z][a-z-]*)", named, str(error))) from error.__cause__
+    with in_one_line():
+        try:
+            yield
+        except RequestError as error:
+            raise RequestError(re.sub(r"--([a-z][a-z-]*)", named, str(error))) from error.__cause__
 
 
 def _moved(space: AnySpace | tune.Tuner | None, options: dict[str, Any]) -> tuple[AnySpace | None, dict[str, Any]]:

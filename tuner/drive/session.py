@@ -38,7 +38,8 @@ from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, Table, fixed_e
 from tuner.spec.facts import facts_of, space_facts
 from tuner.spec.places import is_uri, local_root
 from tuner.spec.resources import Resources, resources_of
-from tuner.spec.spaces import LoadedSpace, find_space, metric_option, place_of, place_raised, with_place
+from tuner.spec.spaces import LoadedSpace, find_space, metric_option, with_place
+from tuner.errors.users_code import place_of, place_raised
 from tuner.training.data import DataError, Splits
 from tuner.views.report import write_report
 

@@ -32,7 +32,7 @@ from tuner.record.report_keys import FINAL, WAITS
 from tuner.spec.parameters import merged
 from tuner.spec.script import Ended, Script, in_trial
 from tuner.spec.space import takes_config
-from tuner.spec.spaces import place_of
+from tuner.errors.users_code import place_of
 from tuner.training.task import Task
 from tuner.training.trial_spec import TrialSpec, trial_seed
 from tuner.training.usage import hold_to_share

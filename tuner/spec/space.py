@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from tuner.errors import nearest
+from tuner.errors.one_line import in_one_line
 from tuner.spec import domains, parameters
 from tuner.training.task import Task
 
@@ -57,6 +58,7 @@ class Space:
     stop: Mapping[str, float] = field(default_factory=dict)
     callbacks: Sequence[Any] = ()
 
+    @in_one_line()
     def __post_init__(self) -> None:
         if (self.task is None) == (self.train is None):
             given = "neither" if self.task is None else "both"

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from tuner.errors.one_line import in_one_line
+
 
 class DataError(ValueError):
     """The data is missing, damaged, changed, unreadable or unsuitable; the text says which data, and what to do."""
@@ -26,6 +28,7 @@ class Arrays:
     inputs: np.ndarray
     targets: np.ndarray
 
+    @in_one_line()
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.targets):
             raise ValueError(f"{len(self.inputs)} inputs but {len(self.targets)} targets: give one target per input")
@@ -55,6 +58,7 @@ class Files:
     targets: np.ndarray
     decode: Callable[[str], np.ndarray]
 
+    @in_one_line()
     def __post_init__(self) -> None:
         if len(self.paths) != len(self.targets):
             raise ValueError(f"{len(self.paths)} paths but {len(self.targets)} targets: give one target per path")
