@@ -26,13 +26,13 @@ from ray.tune.result import DEFAULT_METRIC
 
 from tuner.engine.reports import CHILD, begin_reports, own_exits
 from tuner.engine.trainable import run_class
+from tuner.errors.users_code import place_of
 from tuner.record.checkpoints import STATE
 from tuner.record.records import sign_of
 from tuner.record.report_keys import FINAL, WAITS
 from tuner.spec.parameters import merged
 from tuner.spec.script import Ended, Script, in_trial
 from tuner.spec.space import takes_config
-from tuner.errors.users_code import place_of
 from tuner.training.task import Task
 from tuner.training.trial_spec import TrialSpec, trial_seed
 from tuner.training.usage import hold_to_share

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import itertools
 import logging
 import os
 import re
@@ -56,7 +57,7 @@ def refuse_repeated(argv: Sequence[str], known: Collection[str] = (), repeatable
     """
     given: dict[str, str] = {}
     starts = [place for place, word in enumerate(argv) if re.match(r"--\w", word)]
-    for start, end in zip(starts, [*starts[1:], len(argv)], strict=True):
+    for start, end in itertools.pairwise([*starts, len(argv)]):
         name, _, value = argv[start].partition("=")
         name = name.replace("_", "-")
         name = name if name in known else next((each for each in known if each.startswith(name)), name)

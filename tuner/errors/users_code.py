@@ -35,8 +35,8 @@ def place_in(printed: str) -> str:
 
 def shown_path(file: str | Path | None) -> str:
     """A path as an error text has it: relative to the current folder, if it is in that; `Cell In[3]` in a notebook."""
-    if (shell := _notebook()) and (cell := shell.compile.format_code_name(str(file))):
-        return " ".join(cell)
+    if cell := _cell(str(file)):
+        return cell
     with contextlib.suppress(OSError, ValueError):  # no current folder; a file elsewhere
         return str(Path(file or "").relative_to(Path.cwd()))
     return str(file)
@@ -71,6 +71,12 @@ def _is_foreign(file: str) -> bool:
     return file.startswith(NOT_THE_USERS) or "-packages/" in file
 
 
-def _notebook() -> Any:
-    """IPython's shell, if this process runs one."""
-    return sys.modules["IPython"].get_ipython() if hasattr(sys.modules.get("IPython"), "get_ipython") else None
+def with_cells(text: str) -> str:
+    """Writes `(Cell In[3], line 1)` in place of the file that IPython makes of a notebook's cell."""
+    return re.sub(r"\((/[^()]+\.py), line", lambda match: f"({_cell(match[1]) or match[1]}, line", text)
+
+
+def _cell(file: str) -> str:
+    """`Cell In[3]` for the file of a cell of this process's notebook; empty for other files."""
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return " ".join((shell and shell.compile.format_code_name(file)) or ())

@@ -17,10 +17,10 @@ from pathlib import Path
 from types import ModuleType
 
 from tuner.errors import InterruptedEarly, RequestError, nearest
+from tuner.errors.users_code import place_of, place_raised, shown_path
 from tuner.spec.patience import patience
 from tuner.spec.script import Declared, imported
 from tuner.spec.space import Space
-from tuner.errors.users_code import place_raised, shown_path
 from tuner.training.task import Task
 
 IMPORT_S = 5.0  # seconds after which an import is told; torch and Ray take three

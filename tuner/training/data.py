@@ -16,6 +16,12 @@ class DataError(ValueError):
     """The data is missing, damaged, changed, unreadable or unsuitable; the text says which data, and what to do."""
 
 
+def _check_lengths(**parts: object) -> None:
+    for name, value in parts.items():
+        if not hasattr(value, "__len__"):
+            raise ValueError(f"{name} is {value!r}: give an array with one row per example")
+
+
 @dataclass(frozen=True)
 class Arrays:
     """Examples in memory; `targets[i]` belongs to `inputs[i]`.
@@ -30,6 +36,7 @@ class Arrays:
 
     @in_one_line()
     def __post_init__(self) -> None:
+        _check_lengths(inputs=self.inputs, targets=self.targets)
         if len(self.inputs) != len(self.targets):
             raise ValueError(f"{len(self.inputs)} inputs but {len(self.targets)} targets: give one target per input")
 
@@ -60,6 +67,7 @@ class Files:
 
     @in_one_line()
     def __post_init__(self) -> None:
+        _check_lengths(paths=self.paths, targets=self.targets)
         if len(self.paths) != len(self.targets):
             raise ValueError(f"{len(self.paths)} paths but {len(self.targets)} targets: give one target per path")
 

@@ -22,10 +22,10 @@ from tuner.drive.preflight.sending import check_parts
 from tuner.drive.preflight.settings import shown
 from tuner.drive.preflight.trying import check_losses, try_setting
 from tuner.errors import OUT_OF_MEMORY, RequestError, say
+from tuner.errors.users_code import shown_path
 from tuner.spec import domains
 from tuner.spec.patience import patience
 from tuner.spec.spaces import with_line
-from tuner.errors.users_code import shown_path
 from tuner.training.data import DataError, Splits
 from tuner.training.task import Task
 
