@@ -41,7 +41,9 @@ def explained(reporter: Reporter) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if ELSEWHERE in str(error) and started:  # the child's own error, which multiprocessing has wrapped in a traceback
+        if (
+            ELSEWHERE in str(error) and started
+        ):  # the child's own error, which multiprocessing has wrapped in a traceback
             raise ValueError(f"{ELSEWHERE}, by {started[0]}; {CHILD}") from None
         raise
     finally:
