@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def refuse_repeated(argv: Sequence[str], known: Collection[str] = (), repeatable: Collection[str] = ()) -> None:
-    """Raises RequestError if a command line gives an option twice; parsers would silently use the last value.
+    """Raises RequestError if a command line gives an option two values; parsers would silently use the last one.
 
     Args:
         known: the command's options, if it accepts unambiguous beginnings of them.
@@ -62,9 +62,8 @@ def refuse_repeated(argv: Sequence[str], known: Collection[str] = (), repeatable
         name = name.replace("_", "-")
         name = name if name in known else next((each for each in known if each.startswith(name)), name)
         value = " ".join([*([value] if value else []), *argv[start + 1 : end]])
-        if name in given and name not in repeatable:
-            values = f", with {given[name]} and with {value}" if value or given[name] else ""
-            raise RequestError(f"{name} is given twice{values}: give it once")
+        if name in given and name not in repeatable and (value or given[name]):  # a repeated --dry-run changes nothing
+            raise RequestError(f"{name} is given twice, with {given[name]} and with {value}: give it once")
         given[name] = value
 
 
