@@ -24,7 +24,7 @@ def train(config):
 
 @pytest.fixture
 def shown(tmp_path, monkeypatch, capsys):
-    """`shown(code)` runs code as a script in `tmp_path`, where nothing catches its error; returns what Python prints."""
+    """`shown(code)` runs code as a script in `tmp_path` that catches no error; returns what Python prints."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
 
@@ -139,4 +139,4 @@ def test_a_mistake_in_a_cell_is_one_line_that_names_the_cell(tmp_path, monkeypat
         (error,) = [each for each in cell.outputs if each.output_type == "error"]
         (line,) = error.traceback
         assert text in line and "\n" not in line and line.endswith(f"(Cell In[{number}], line 1)"), line
-    assert "no best trial: all 2 trials failed, 0000" in line and "KeyError: 'gone' (Cell In[1], line 6)" in line
+    assert "no best trial: all 2 trials failed, 0000" in line and "KeyError: 'gone' (Cell In[1], line 5)" in line

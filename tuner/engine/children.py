@@ -1,4 +1,4 @@
-"""Explains what goes wrong if a trial reports in a process that its function starts: such a report reaches no search."""
+"""Explains failures of trials that report in a process that their function starts: the search gets no such report."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ def explained(reporter: Reporter) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if (
-            ELSEWHERE in str(error) and started
-        ):  # the child's own error, which multiprocessing has wrapped in a traceback
+        if ELSEWHERE in str(error) and started:  # the child's error, which multiprocessing has wrapped
             raise ValueError(f"{ELSEWHERE}, by {started[0]}; {CHILD}") from None
         raise
     finally:
