@@ -22,6 +22,15 @@ def train(config):
     """A function for Ray Tune."""
 
 
+SETUP = """
+import numpy as np
+from ray import tune
+from tuner import Arrays, RequestError, Space, Task, load, load_best, search
+params = {"lr": tune.uniform(0, 1)}
+def train(config): raise KeyError("gone")
+"""
+
+
 @pytest.fixture
 def shown(tmp_path, monkeypatch, capsys):
     """`shown(code)` runs code as a script in `tmp_path` that catches no error; returns what Python prints."""
@@ -31,7 +40,8 @@ def shown(tmp_path, monkeypatch, capsys):
     def run(code):
         script = tmp_path / "mine.py"
         script.write_text(code)
-        names = {**globals(), "params": {"lr": tune.uniform(0, 1)}, "__name__": "mine"}
+        names = {"__name__": "mine"}
+        exec(SETUP, names)
         try:
             exec(compile(code, str(script), "exec"), names)
         except BaseException as error:
@@ -115,15 +125,6 @@ def test_a_process_runs_one_search_at_a_time(tmp_path, monkeypatch):
     with pytest.raises(RequestError, match="num_samples"):
         search(space, num_samples=0)
     assert not api._searching.locked() and threading.active_count()
-
-
-SETUP = """
-import numpy as np
-from ray import tune
-from tuner import Arrays, RequestError, Space, Task, load, load_best, search
-params = {"lr": tune.uniform(0, 1)}
-def train(config): raise KeyError("gone")
-"""
 
 
 @pytest.mark.slow
