@@ -321,7 +321,7 @@ def test_a_returned_value_completes_its_trial(search_here, tmp_path):
 def test_a_report_of_another_process_is_refused(monkeypatch):
     reporter = Reporter(lambda metrics: None, "loss")
     monkeypatch.setattr("os.getpid", lambda: -1)  # as in a process that the trial forks
-    with pytest.raises(RuntimeError, match="another process than the trial's; send the metric to the script's first"):
+    with pytest.raises(RuntimeError, match="another process than the trial's; send the metric to the trial's own"):
         reporter({"loss": 1})
 
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from tuner import run
-from tuner.drive import patience, running
+from tuner.drive import running
 from tuner.drive.preflight import limits
+from tuner.spec import patience
 
 HEAD = """
 import threading

@@ -266,6 +266,21 @@ def test_the_digest_follows_the_functions_and_what_they_use(tmp_path):
         assert code_digest(Space(params={"x": tune.uniform(0, 1)}, train=unknown)) == ""
 
 
+def failing(config):
+    """A function for Ray Tune that always fails."""
+    raise KeyError("gone")
+
+
+def test_a_search_whose_trials_all_failed_says_so_in_place_of_a_best_trial(here):
+    result = search(Space(params={"x": tune.uniform(-1, 1)}, train=failing), name="failed", **QUICK)
+    with pytest.raises(
+        RequestError, match=r"no best trial: all 3 trials failed, 0000\d first: KeyError: 'gone' \("
+    ) as no:
+        result.best.config  # noqa: B018  (as a script that was written for Ray Tune does)
+    assert "test_python.py, line" in str(no.value) and "/error.txt" in str(no.value)
+    assert "best        none: no trial has a finite loss" in repr(result) and len(result.trials) == 3
+
+
 @pytest.mark.slow
 def test_the_notebook_of_the_documentation_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

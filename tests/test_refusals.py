@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tuner import audit, gpus, report, run
+from tuner import audit, gpus, report, run, train
 from tuner.errors import RequestError
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import save_experiment
+from tuner.serve import __main__ as serve
+from tuner.spec import spaces
 from tuner.spec.experiment import Experiment
 
 SPACES = Path(__file__).parent / "spaces"
@@ -76,6 +78,9 @@ def test_help_leaves_out_empty_defaults(capsys):
         (report, [], "give NAME (see --help)"),
         (audit, ["nothing"], "no experiment 'nothing' in results"),
         (audit, ["x", "--trials", "many"], "--trials many: must be a whole number (see --help)"),
+        (audit, ["x", "--trials", "3", "--tri=4"], "--trials is given twice, with 3 and with 4: give it once"),
+        (train, ["x", "--trial", "3", "--trial", "4"], "--trial is given twice, with 3 and with 4: give it once"),
+        (serve, ["--port", "1", "--port", "2"], "--port is given twice, with 1 and with 2: give it once"),
         (gpus, ["--wach"], "--wach: is no option of this command (see --help)"),
     ],
 )
@@ -530,6 +535,12 @@ def test_any_file_name_gives_an_experiment_its_name(name, tmp_path, monkeypatch,
         (["--space", TINY, "--batch-size", "32"], "is no option; values of parameters belong in the params"),
         (["--space", TINY, "--lr", "0.1"], "--lr: is no option; values of parameters belong in the params"),
         (["--space", TINY, "--point"], "--point: needs values; write it as --point name=value"),
+        (
+            ["--space", TINY, "--num-samples", "4", "--num-samples", "5"],
+            "--num-samples is given twice, with 4 and with 5",
+        ),
+        (["--space", TINY, "--num-samples=4", "--num_samples", "4"], "--num-samples is given twice, with 4 and with 4"),
+        (["--space", TINY, "--lr", "1", "--lr", "2"], "--lr is given twice, with 1 and with 2: give it once"),
         (["--space", "README.md"], "No module named 'README', and no such file in "),
         (["--space", TINY, "--results", "mine.txt"], "--results mine.txt: is a file; give another folder"),
     ],
@@ -537,3 +548,39 @@ def test_any_file_name_gives_an_experiment_its_name(name, tmp_path, monkeypatch,
 def test_a_wrong_word_on_the_command_line_is_named(argv, message, refused):
     Path("mine.txt").write_text("")
     assert message in refused(*argv)
+
+
+def test_an_option_that_may_be_repeated_is_no_mistake():
+    words = "--trust --trust --point lr=0.1 width=2 --point lr=0.2 --stop loss=1 --stop accuracy=1"
+    argv = ["--space", TINY, *words.split()]
+    experiment = run.parse(argv, Experiment()).experiment
+    assert experiment.point == (("lr=0.1", "width=2"), ("lr=0.2",)) and experiment.stop == ("loss=1", "accuracy=1")
+
+
+def test_an_import_that_goes_on_is_told_once_with_its_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(spaces, "IMPORT_S", 0.05)
+    Path("loop.py").write_text("import time\n\ntime.sleep(0.5)\n")
+    assert run.main(["--space", "loop.py", "--dry-run"]) == 2  # the file has no space
+    told, error = capsys.readouterr().err.splitlines()
+    assert told.startswith("still importing loop.py after 0 s (loop.py, line 3); Ctrl-C ends it; the usual cause is a")
+    assert "training loop" in told and "has no space = Space(...)" in error
+
+
+@pytest.mark.parametrize("name", ["loop.py", "looping.forever"])
+def test_an_interrupted_import_names_its_line(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("tuner.engine.signals.end_family", lambda: None)  # would kill the Ray of the other tests
+    Path("looping").mkdir()
+    for file in ("loop.py", "looping/forever.py"):
+        Path(file).write_text("for epoch in range(3):\n    raise KeyboardInterrupt\n")
+    assert run.main(["--space", name, "--dry-run"]) == 130
+    line = capsys.readouterr().err.strip()
+    assert line.startswith(f"interrupted while importing {name} (") and "line 2); the usual cause is a training" in line
+
+
+def test_a_file_that_asks_for_input_is_told_what_to_do(tmp_path, monkeypatch, refused):
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    Path("asks.py").write_text("name = input()\n")
+    assert "EOF when reading a line (asks.py, line 1); the file asks for input" in refused("--space", "asks.py")

@@ -62,7 +62,9 @@ else:
         if name == "tune":  # Ray Tune, so that `from tuner import script, tune` works
             return importlib.import_module("ray.tune")
         if name not in EXPORTS:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            from tuner.errors import nearest
+
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest(name, EXPORTS)}")
         return getattr(importlib.import_module(EXPORTS[name]), name)
 
     def __dir__() -> list[str]:

@@ -19,7 +19,7 @@ import tyro
 
 from tuner.drive.resumed_experiment import ResumedExperiment, load_locked, load_resumed
 from tuner.drive.trust import refuse_cluster
-from tuner.errors import InterruptedEarly, RequestError, leave, nearest, say
+from tuner.errors import InterruptedEarly, RequestError, leave, nearest, refuse_repeated, say
 from tuner.spec.experiment import BEST_RULE, Experiment, Table, option
 from tuner.spec.reach import options_of
 from tuner.spec.spaces import file_of, find_space, list_spaces, mentions_torch
@@ -69,6 +69,7 @@ def main(argv: list[str]) -> int:
 
 def parse(argv: list[str], default: Experiment) -> Command:
     """Parses the command line; `default` gives the other options. Raises tyro's error as a one-line RequestError."""
+    refuse_repeated(argv, repeatable=("--point", "--stop"))
     stderr, shown = io.StringIO(), WithoutEmptyDefaults(sys.stdout)
     # tyro takes a default of nested tuples for a structure. So it gets none for the repeatable options --point and
     # --stop; the code below puts their defaults before the given values.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.drive.answer import config_of, evaluate, spec_of
 from tuner.drive.best import load_config
 from tuner.drive.trust import HELP, OPTION, code_of
-from tuner.errors import RequestError, nearest, refused, say
+from tuner.errors import InterruptedEarly, RequestError, nearest, refuse_repeated, refused, say
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import COPY, FILE
 from tuner.spec.spaces import find_space
@@ -41,6 +41,7 @@ def main(argv: list[str]) -> int:
         print(f"{usage}\n\n{__doc__}", file=sys.stdout if argv else sys.stderr)
         return 0 if argv else 2
     try:
+        refuse_repeated(argv)
         config, folder, files = requested([word for word in argv if word != OPTION])
         sha256 = config.get("space_sha256")
         space, code = code_of(folder, files, config["space"], sha256, trusted=OPTION in argv)
@@ -49,6 +50,9 @@ def main(argv: list[str]) -> int:
     except (RequestError, ValueError) as error:
         print(f"tuner: error: {refused(error)}", file=sys.stderr)
         return 2
+    except InterruptedEarly as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -8,6 +8,7 @@ import functools
 import inspect
 import re
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
 from tuner.drive.resumed_experiment import ResumedExperiment, load_locked, load_resumed
 from tuner.drive.trust import refuse_cluster
 from tuner.errors import InterruptedEarly, RequestError, nearest, say
+from tuner.errors.one_line import in_one_line
 from tuner.spec.experiment import Experiment, Table, words
 from tuner.spec.live import space_of
-from tuner.spec.script import importing
+from tuner.spec.script import importing, running
 from tuner.spec.space import Space
 from tuner.spec.spaces import LoadedSpace, find_space
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 AnySpace = Space | str | PathLike[str] | ModuleType
 TABLES = get_args(Table)
 NAMES = {field.name for field in dataclasses.fields(Experiment)} - {"space"}  # names of the `options` of `search`
+_searching = threading.Lock()  # held while this process searches: Ray and signal handlers are the process's
 
 
 @overload
@@ -107,7 +110,8 @@ def search(
     if done is None:
         return None
     if done.exit_code == 130:
-        raise KeyboardInterrupt(_interrupted(done.request.experiment))
+        with in_one_line():
+            raise KeyboardInterrupt(_interrupted(done.request.experiment))
     from tuner.drive.result import SearchResult
 
     return SearchResult(done.request.experiment.folder, done.record.state, done.record)
@@ -118,7 +122,7 @@ def load(folder: str | PathLike[str]) -> SearchResult:
     from tuner.drive.result import load as load_result
 
     with in_python():
-        return load_result(folder)
+        return load_result(_path(folder))
 
 
 def load_best(folder: str | PathLike[str], *, space: AnySpace | None = None, trust: bool = False) -> BestModel:
@@ -126,22 +130,30 @@ def load_best(folder: str | PathLike[str], *, space: AnySpace | None = None, tru
     from tuner.drive.best import load_best as load_model
 
     with in_python():
-        return load_model(folder, space=space, trust=trust)
+        return load_model(_path(folder), space=space, trust=trust)
+
+
+def _path(folder: object) -> str:
+    if not isinstance(folder, (str, PathLike)):
+        what = "result.folder" if hasattr(folder, "folder") else "a path"
+        raise RequestError(f'the folder is a {type(folder).__name__}: give {what}, such as "results/NAME"')
+    return fspath(folder)
 
 
 @contextlib.contextmanager
 def in_python() -> Iterator[None]:
-    """Context manager that renames options in the texts of RequestErrors: `--num-samples` becomes `num_samples`."""
+    """Context manager that shows a mistake in one line, in which options have Python's names: `num_samples`."""
     known = {*NAMES, "space", "resume", "trust", "table"}
 
     def named(match: re.Match[str]) -> str:
         name = match[1].replace("-", "_")
         return name if name in known else match[0]
 
-    try:
-        yield
-    except RequestError as error:
-        raise RequestError(re.sub(r"--([a-z][a-z-]*)", named, str(error))) from error.__cause__
+    with in_one_line():
+        try:
+            yield
+        except RequestError as error:
+            raise RequestError(re.sub(r"--([a-z][a-z-]*)", named, str(error))) from error.__cause__
 
 
 def _moved(space: AnySpace | tune.Tuner | None, options: dict[str, Any]) -> tuple[AnySpace | None, dict[str, Any]]:
@@ -177,10 +189,15 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("results", "data_dir"):
         if isinstance(checked.get(name), PathLike):
             checked[name] = fspath(checked[name])
-    if isinstance(checked.get("stop"), Mapping):
-        checked["stop"] = words(checked["stop"])
-    if isinstance(points := checked.get("point"), (list, tuple, Mapping)):
-        points = [points] if isinstance(points, Mapping) else points
+    if isinstance(stop := checked.get("stop", {}), Mapping):
+        checked |= {"stop": words(stop)} if "stop" in checked else {}
+    elif not isinstance(stop, (list, tuple)):
+        raise RequestError(f'stop {stop!r}: must map metrics to values, such as stop={{"accuracy": 0.98}}')
+    points = checked.get("point", ())
+    points = [points] if isinstance(points, Mapping) else points
+    if not isinstance(points, (list, tuple)):
+        raise RequestError(f'point {points!r}: must be a list of settings, such as point=[{{"lr": 0.01}}]')
+    if "point" in checked:
         checked["point"] = tuple(words(each) if isinstance(each, Mapping) else each for each in points)
     return checked
 
@@ -211,11 +228,19 @@ def _searched(space: AnySpace | None, asked: Asked, options: dict[str, Any]) -> 
         raise RequestError(
             f'{file} calls search() while it is imported for its space; put the call under if __name__ == "__main__":'
         )
+    if running():
+        raise RequestError("a trial calls search(): call it in the program that searches, not in the trained function")
+    if not isinstance(asked.resume, str):
+        raise RequestError(f'resume {asked.resume!r}: must be the name of an experiment, or "latest"')
     if space is None and not asked.resume:
         raise RequestError("search() needs a space, or resume=NAME")
     from tuner.engine.signals import give_up, in_a_program, signals_to
 
-    with in_a_program(), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        if not _searching.acquire(blocking=False):
+            raise RequestError("another search() runs in this process: wait for its end, or use another process")
+        stack.callback(_searching.release)
+        stack.enter_context(in_a_program())
         stack.enter_context(signals_to(give_up))
         return _session(stack, space, asked, options)
 

@@ -11,6 +11,7 @@ from tuner.drive.replay import tried_again
 from tuner.drive.sampling import GridSearcher, num_random
 from tuner.drive.searchers import first_num_samples, num_settings
 from tuner.engine.failures import likeness
+from tuner.errors.users_code import with_cells
 from tuner.record.events import BEGINNINGS
 from tuner.record.records import TrialRecord
 from tuner.record.report_keys import GROWTH
@@ -206,7 +207,7 @@ def _failure(alike: Sequence[TrialRecord], folder: Path) -> str:
     trial = f"trial {newest.id}" if len(alike) == 1 else f"{len(alike)} trials, {newest.id} the last,"
     traceback = folder / "ray" / newest.id / "error.txt"
     at = f"; full traceback: {traceback}" if traceback.is_file() else ""
-    return f"failed      {trial} in {epoch}: {newest.reason}{at}"
+    return f"failed      {trial} in {epoch}: {with_cells(newest.reason)}{at}"
 
 
 def growing(trials: Iterable[TrialRecord]) -> list[str]:

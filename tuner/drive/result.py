@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tuner.drive.answer import trials_table
 from tuner.drive.best import CHECKPOINT, CONFIG, METRICS
 from tuner.errors import RequestError, blamed
+from tuner.errors.one_line import in_one_line
+from tuner.errors.users_code import with_cells
 from tuner.record.files import json_in
 from tuner.record.results import ExperimentRecord
 from tuner.record.results import load as load_record
@@ -65,9 +67,15 @@ class SearchResult:
 
     @cached_property
     def best(self) -> BestTrial | None:
-        """The best trial so far; None if no trial has a finite metric."""
+        """The best trial so far; None if no trial has a finite metric.
+
+        Raises:
+            RequestError: the search has ended and every trial failed; the text has the first failure.
+        """
         winner = self._record.best()
         if winner is None:
+            with in_one_line():
+                self._check_failed()
             return None
         trial, report = winner
         config = merged(self._record.constants, trial.config)
@@ -75,6 +83,18 @@ class SearchResult:
         test = _test_of(best, trial.id, report.epoch)
         return BestTrial(
             trial.id, report.epoch, config, dict(report.metrics), test or None, None if test is None else best
+        )
+
+    def _check_failed(self) -> None:
+        """Raises RequestError if the search has ended and every trial failed."""
+        trials = self._record.trials
+        if self.state not in ("finished", "failed") or not trials or any(trial.status != "failed" for trial in trials):
+            return
+        first = min(trials, key=lambda trial: trial.changed_at)
+        told = "the only trial" if len(trials) == 1 else f"all {len(trials)} trials"
+        raise RequestError(
+            f"no best trial: {told} failed, {first.id} first: {with_cells(first.reason)}; the full traceback is in "
+            f"{self.folder}/ray/{first.id}/error.txt"
         )
 
     @cached_property
@@ -129,12 +149,13 @@ class SearchResult:
         e = self._record.experiment
         totals = ", ".join(f"{count} {status}" for status, count in counts(self._record).items() if count) or "no trial"
         lines = [f"{e.name}: {self.state}; {totals}"]
-        if self.best is None:
+        best = self.best if self._record.best() else None
+        if best is None:
             lines += [f"best        none: no trial has a finite {e.metric}"]
         else:
-            lines += [f"best        trial {self.best.trial}, epoch {self.best.epoch}: {setting(self.best.config)}"]
-            lines += [f"validation  {figures(self.best.metrics, e.metric)}"]
-            lines += [f"test        {figures(self.best.test)}"] if self.best.test else []
+            lines += [f"best        trial {best.trial}, epoch {best.epoch}: {setting(best.config)}"]
+            lines += [f"validation  {figures(best.metrics, e.metric)}"]
+            lines += [f"test        {figures(best.test)}"] if best.test else []
         return [*lines, f"folder      {self.folder}"]
 
 

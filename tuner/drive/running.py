@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tuner.drive import driver
-from tuner.drive.patience import patience
 from tuner.errors import InterruptedEarly, say
 from tuner.record.lock import only_driver
 from tuner.spec.experiment import Experiment
+from tuner.spec.patience import patience
 
 if TYPE_CHECKING:
     from tuner.drive.session import Done, Request
@@ -52,10 +52,13 @@ def run_session(
     from tuner.drive import console, preflight, session
 
     try:
-        with patience("reading the space and its data"):
-            request = session.load_data(requested())
+        request = requested()
+        with patience("reading the space's data"):
+            request = session.load_data(request)
         if checked:
             preflight.check(request)
+    except InterruptedEarly:
+        raise
     except KeyboardInterrupt:
         if not new:
             raise

@@ -27,6 +27,7 @@ from tuner.drive.searchers import check_searcher
 from tuner.engine.cluster import check_head
 from tuner.engine.machine import local_cluster
 from tuner.errors import RequestError, nearest
+from tuner.errors.users_code import place_of, place_raised
 from tuner.record.events import Event
 from tuner.record.journal import Journal
 from tuner.record.object_store import ObjectStore, Uploader
@@ -38,7 +39,7 @@ from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, Table, fixed_e
 from tuner.spec.facts import facts_of, space_facts
 from tuner.spec.places import is_uri, local_root
 from tuner.spec.resources import Resources, resources_of
-from tuner.spec.spaces import LoadedSpace, find_space, metric_option, place_of, place_raised, with_place
+from tuner.spec.spaces import LoadedSpace, find_space, metric_option, with_place
 from tuner.training.data import DataError, Splits
 from tuner.views.report import write_report
 

@@ -24,15 +24,16 @@ import numpy as np
 from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
+from tuner.engine.children import explained
 from tuner.engine.reports import CHILD, begin_reports, own_exits
 from tuner.engine.trainable import run_class
+from tuner.errors.users_code import place_of
 from tuner.record.checkpoints import STATE
 from tuner.record.records import sign_of
 from tuner.record.report_keys import FINAL, WAITS
 from tuner.spec.parameters import merged
 from tuner.spec.script import Ended, Script, in_trial
 from tuner.spec.space import takes_config
-from tuner.spec.spaces import place_of
 from tuner.training.task import Task
 from tuner.training.trial_spec import TrialSpec, trial_seed
 from tuner.training.usage import hold_to_share
@@ -176,7 +177,7 @@ def train_function(config: dict[str, Any], *, function: Any, goal: Goal) -> None
     np.random.seed(spec.seed)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(spec.seed)
-    with own_exits(reporter), in_trial(dict(spec.config), goal.metric, mode=goal.mode) as trial:
+    with own_exits(reporter), explained(reporter), in_trial(dict(spec.config), goal.metric, mode=goal.mode) as trial:
         if not goal.wandb:
             trial.stack.enter_context(environment(WANDB_MODE="disabled"))
         if inspect.isclass(function):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import OUT_OF_MEMORY
-from tuner.spec.spaces import place_in
+from tuner.errors.users_code import place_in
 
 # Text in an error -> the error's usual cause. After it, the process may be unable to use CUDA. The first match counts.
 CUDA = {

@@ -20,7 +20,9 @@ from tuner.record.report_keys import WAITS
 from tuner.training.usage import Usage
 
 # What to do about a report of a process that the trial has started; it cannot reach the search.
-CHILD = "send the metric to the script's first process, as by a multiprocessing.Queue, and report it there"
+CHILD = "send the metric to the trial's own process, as by a multiprocessing.Queue, and report it there"
+
+ELSEWHERE = "tune.report was called in another process than the trial's"
 
 
 class Reporter:
@@ -38,7 +40,7 @@ class Reporter:
 
     def __call__(self, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         if os.getpid() != self._pid:
-            raise RuntimeError(f"tune.report was called in another process than the trial's; {CHILD}")
+            raise RuntimeError(f"{ELSEWHERE}; {CHILD}")
         if in_sanity_check():
             return
         self.num_reports += 1

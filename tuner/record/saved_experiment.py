@@ -93,7 +93,7 @@ def no_experiment(folder: Path) -> str:
     there = (
         f"; the newest there: {', '.join(others[:MOST_NAMES])}{more}"
         if others
-        else "; this folder has no experiments: give another by --results"
+        else "; this folder has no experiments: give another --results"
     )
     hint = f"; did you mean {close[0]!r}?" if close else there
     return f"no experiment {folder.name!r} in {folder.parent}{hint}"

@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tuner.errors.users_code import shown_path
+
 GRID_POINTS = 5  # a grid has at most this many values of a numeric range: W&B's and scikit-learn's examples use 3 to 6
 NEIGHBOUR_SHARE = 0.1  # a neighbour's distance, as a share of the range's width; a log range is measured in logarithms
 
@@ -207,7 +209,7 @@ def _no_domain(value: Any) -> str:
         return f"{type(value).__name__} {shown}; did you mean tune.choice({shown})?"
     code = getattr(value, "__code__", None)
     if code is not None:
-        what = f"{value.__name__} is a function ({code.co_filename}, line {code.co_firstlineno})"
+        what = f"{value.__name__} is a function ({shown_path(code.co_filename)}, line {code.co_firstlineno})"
         return f"{what}; to compute a value for each trial, write tune.sample_from(lambda spec: ...)"
     return (
         f"a {type(value).__name__} is neither a domain, such as tune.choice, tune.uniform, tune.loguniform, "

@@ -68,6 +68,7 @@ MOST_CHARS = 4096  # maximum length of an option's text, in characters
 MOST_NUMBER = 1e6  # maximum of a trial's CPUs and of its GPUs, and of the reduction factor
 MOST_WORDS = 1000  # maximum number of points, of words (name=value) in one point, and of words in --stop
 KINDS = {int: "a whole number", float: "a number", str: f"a text of {MOST_CHARS} characters at most", bool: "yes or no"}
+TIMES = dict.fromkeys(("time_budget", "trial_timeout"), "a text such as 90s, 30m or 2h")
 KINDS |= {tuple: f"at most {MOST_WORDS} texts of {MOST_CHARS} characters at most"}
 BEST_RULE = (
     "the best trial is the one with the best finite value of the metric in any epoch that has a checkpoint (in any "
@@ -205,8 +206,12 @@ class Experiment:
         if isinstance(value, tuple):
             fits = fits and _are_words(value, depth=2 if name == "point" else 1)
         if not fits or (isinstance(value, str) and len(value) > MOST_CHARS):
-            shown = repr(value)[:50] if isinstance(value, (str, float, bool, type(None))) else type(value).__name__
-            raise RequestError(f"{option(name)} {shown}: must be {' or '.join(KINDS[kind] for kind in kinds)}")
+            short = isinstance(value, (str, float, bool, type(None))) or (type(value) is int and abs(value) < 10**9)
+            shown = repr(value)[:50] if short else f"({type(value).__name__})"
+            allowed = [KINDS[kind] for kind in kinds if not (kind is str and (CHOICES[name] or name in TIMES))]
+            allowed += [f"one of {', '.join(CHOICES[name])}"] if CHOICES[name] else []
+            allowed += [TIMES[name]] if name in TIMES else []
+            raise RequestError(f"{option(name)} {shown}: must be {' or '.join(allowed)}")
 
     def _check_rungs(self) -> None:
         """Checks the number of rungs before any list of them is built."""

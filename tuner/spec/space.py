@@ -9,8 +9,20 @@ from functools import cached_property
 from typing import Any
 
 from tuner.errors import nearest
+from tuner.errors.one_line import in_one_line
+from tuner.errors.users_code import place_of
 from tuner.spec import domains, parameters
 from tuner.training.task import Task
+
+# Field -> the classes of its values, and what an error text asks for. The other fields have checks of their own.
+KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "task": ((Task, type(None)), "a Task, such as Task(data=..., model=..., optimizer=...)"),
+    "metric": ((str,), 'the name of a metric, such as "loss"'),
+    "points": ((Sequence,), 'a list of settings, such as [{"lr": 0.01}]'),
+    "stop": ((Mapping,), 'a dict, metric -> value, such as {"accuracy": 0.98}'),
+    "mutable": ((Sequence, Mapping), 'a list of parameters, such as ["lr"], or a dict, name -> domain'),
+    "callbacks": ((Sequence,), "a list of tune.Callback objects"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +69,15 @@ class Space:
     stop: Mapping[str, float] = field(default_factory=dict)
     callbacks: Sequence[Any] = ()
 
+    @in_one_line()
     def __post_init__(self) -> None:
         if (self.task is None) == (self.train is None):
             given = "neither" if self.task is None else "both"
             raise ValueError(f"Space has {given}; give exactly one of task= and train=")
+        for name, (kinds, allowed) in KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kinds) or (isinstance(value, str) and name != "metric"):
+                raise ValueError(f"{name}={value!r}{place_of(value)}: must be {allowed}")
         if not isinstance(self.params, Mapping):
             raise ValueError(f"params is a {type(self.params).__name__}: must be a dict, name -> search domain")
         if not self.params:

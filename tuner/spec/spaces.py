@@ -8,25 +8,22 @@ import contextlib
 import hashlib
 import importlib
 import importlib.util
-import inspect
-import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 
-from tuner.errors import RequestError, nearest
+from tuner.errors import InterruptedEarly, RequestError, nearest
+from tuner.errors.users_code import place_of, place_raised, shown_path
+from tuner.spec.patience import patience
 from tuner.spec.script import Declared, imported
 from tuner.spec.space import Space
 from tuner.training.task import Task
 
-NOT_THE_USERS = ("<", str(Path(__file__).parent.parent) + os.sep, os.path.dirname(os.__file__) + os.sep)
-FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTILINE)  # a frame in a Python traceback
-MOST_TRACEBACK = 100_000  # maximum characters of a printed traceback that are read, from its end
-
+IMPORT_S = 5.0  # seconds after which an import is told; torch and Ray take three
 MOST_MESSAGE = 160  # maximum characters of a user's error that an error text quotes
 
 WITH_SWEEPS = "tuner.integrations.wandb"  # a space file that imports this module may declare its space as a W&B sweep
@@ -152,12 +149,27 @@ def find_space(name: str) -> LoadedSpace:
             module has no Space.
     """
     place, attribute = locate_space(name)
-    module = _import_file(place.resolve()) if isinstance(place, Path) else _import_module(place, name)
+    with _told_if_long(name):
+        module = _import_file(place.resolve()) if isinstance(place, Path) else _import_module(place, name)
     space = getattr(module, attribute or "space", None)
     if not isinstance(space, Space):
         raise RequestError(f"--space {name}: {_no_space(name, module, attribute or 'space', space)}")
     path = Path(str(module.__file__))
     return LoadedSpace(space, name, path, hashlib.sha256(path.read_bytes()).hexdigest(), module.__name__)
+
+
+@contextlib.contextmanager
+def _told_if_long(name: str) -> Iterator[None]:
+    """Says once, IMPORT_S after the start of an import or after Ctrl-C, which line runs and what the usual cause is."""
+    cause = (
+        "the usual cause is a training loop or an input() at the top level: put it under "
+        'if __name__ == "__main__":, or call script({...}) above it, so that each trial runs the file'
+    )
+    try:
+        with patience(f"importing {name}", f"; {cause}", first_s=IMPORT_S, once=True):
+            yield
+    except KeyboardInterrupt as error:
+        raise InterruptedEarly(f"interrupted while importing {name}{place_raised(error)}; {cause}") from None
 
 
 def _no_space(name: str, module: ModuleType, attribute: str, value: object) -> str:
@@ -273,22 +285,14 @@ def _advice(error: BaseException) -> str:
         return "; write tune.uniform(low, high), or another domain, with finite numbers"
     if "relative import" in str(error):
         return "; a file that is given by its path is in no package: import without the leading dot"
+    if isinstance(error, EOFError):
+        return '; the file asks for input when it is imported: put that under if __name__ == "__main__":'
     if isinstance(error, SystemExit):
         what = "a space file is imported, so it must not exit: put what runs"
         if any(frame.filename == argparse.__file__ for frame in traceback.extract_tb(error.__traceback__)):
             what = "the file parses a command line, but tuner imports it without arguments: put the parsing"
         return f"; {what} under if __name__ == '__main__':"
     return ""
-
-
-def place_of(function: object) -> str:
-    """` (file, line 7)`, where the user's code defines a function; empty for other functions."""
-    while hasattr(function, "func"):  # unwraps functools.partial
-        function = function.func
-    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-    if code is None or _is_foreign(code.co_filename):
-        return ""
-    return f" ({shown_path(code.co_filename)}, line {code.co_firstlineno})"
 
 
 def line_written(path: Path | None, name: str, call: str = "") -> str:
@@ -347,44 +351,3 @@ def _unexpected(error: BaseException) -> str:
         return ""
     known = [each.name for each in fields(owner)]
     return f"{match[1]} has no argument {match[2]!r}{nearest(match[2], known) or '; it takes ' + ', '.join(known)}"
-
-
-def place_in(printed: str) -> str:
-    """` (file, line 12)` of the user's code that a printed traceback names last; empty if it names none."""
-    return users_place(FRAME.findall(printed[-MOST_TRACEBACK:]))
-
-
-def shown_path(file: str | Path | None) -> str:
-    """A path as an error text has it: relative to the current folder, if the file is in or below that."""
-    with contextlib.suppress(OSError, ValueError):  # no current folder; a file elsewhere
-        return str(Path(file or "").relative_to(Path.cwd()))
-    return str(file)
-
-
-def users_place(frames: Iterable[tuple[str, object]], shown: Callable[[str], str] = str) -> str:
-    """` (file, line 12)` of the last frame in the user's code; empty if there is none.
-
-    Frames of tuner, of Python's own modules and of installed packages are left out.
-    """
-    theirs = [(file, line) for file, line in frames if not _is_foreign(file)]
-    return f" ({shown(theirs[-1][0])}, line {theirs[-1][1]})" if theirs else ""
-
-
-def place_raised(error: BaseException | None) -> str:
-    """` (file, line 7)`, where the user's code raised the error or its cause; empty if other code did."""
-    if error is None:
-        return ""
-    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    return users_place(frames, shown_path) or place_raised(error.__cause__)
-
-
-def place_of_frame(frame: FrameType | None) -> str:
-    """` (file, line 7)`, the line of the user's code that a running frame is in, or was called from; empty if none."""
-    while frame is not None and _is_foreign(frame.f_code.co_filename):
-        frame = frame.f_back
-    return f" ({frame.f_code.co_filename}, line {frame.f_lineno})" if frame else ""
-
-
-def _is_foreign(file: str) -> bool:
-    """Whether a file is of tuner, of Python or of an installed package, rather than the user's."""
-    return file.startswith(NOT_THE_USERS) or "-packages/" in file

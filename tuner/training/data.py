@@ -9,9 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from tuner.errors.one_line import in_one_line
+
 
 class DataError(ValueError):
     """The data is missing, damaged, changed, unreadable or unsuitable; the text says which data, and what to do."""
+
+
+def _check_lengths(**parts: object) -> None:
+    for name, value in parts.items():
+        if not hasattr(value, "__len__"):
+            raise ValueError(f"{name} is {value!r}: give an array with one row per example")
 
 
 @dataclass(frozen=True)
@@ -26,7 +34,9 @@ class Arrays:
     inputs: np.ndarray
     targets: np.ndarray
 
+    @in_one_line()
     def __post_init__(self) -> None:
+        _check_lengths(inputs=self.inputs, targets=self.targets)
         if len(self.inputs) != len(self.targets):
             raise ValueError(f"{len(self.inputs)} inputs but {len(self.targets)} targets: give one target per input")
 
@@ -55,7 +65,9 @@ class Files:
     targets: np.ndarray
     decode: Callable[[str], np.ndarray]
 
+    @in_one_line()
     def __post_init__(self) -> None:
+        _check_lengths(paths=self.paths, targets=self.targets)
         if len(self.paths) != len(self.targets):
             raise ValueError(f"{len(self.paths)} paths but {len(self.targets)} targets: give one target per path")
 

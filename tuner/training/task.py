@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.errors.one_line import in_one_line
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
@@ -64,6 +66,7 @@ class Task:
     stages: Callable[[nn.Module], Sequence[nn.Module]] | None = None
     split_size: int = 20
 
+    @in_one_line()
     def __post_init__(self) -> None:
         for name in ("data", "model", "optimizer", "loss", "training_loss", "schedule", "prepare", "augment", "stages"):
             self._check(name, getattr(self, name), optional=name not in ("data", "model", "optimizer"))

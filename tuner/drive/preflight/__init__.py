@@ -13,7 +13,6 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from tuner.drive.patience import patience
 from tuner.drive.preflight import settings
 from tuner.drive.preflight.examples import check_lengths
 from tuner.drive.preflight.guards import no_network, silence, warn_of
@@ -23,8 +22,10 @@ from tuner.drive.preflight.sending import check_parts
 from tuner.drive.preflight.settings import shown
 from tuner.drive.preflight.trying import check_losses, try_setting
 from tuner.errors import OUT_OF_MEMORY, RequestError, say
+from tuner.errors.users_code import shown_path
 from tuner.spec import domains
-from tuner.spec.spaces import shown_path, with_line
+from tuner.spec.patience import patience
+from tuner.spec.spaces import with_line
 from tuner.training.data import DataError, Splits
 from tuner.training.task import Task
 

@@ -10,8 +10,8 @@ import numpy as np
 from tuner.drive.advice import NEGATIVE, counted
 from tuner.drive.preflight import limits
 from tuner.drive.preflight.limits import Failed
+from tuner.errors.users_code import place_of, place_raised
 from tuner.spec.space import Space
-from tuner.spec.spaces import place_of, place_raised
 from tuner.training.data import Arrays, DataError, Part, Splits, read_examples
 from tuner.training.task import Task
 

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from tuner.spec.spaces import place_of
+from tuner.errors.users_code import place_of
 from tuner.training.task import Task
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.drive.advice import arguments_of
 from tuner.drive.preflight.limits import Failed
-from tuner.spec.spaces import line_written, place_of, said
+from tuner.errors.users_code import place_of
+from tuner.spec.spaces import line_written, said
 from tuner.training.data import Arrays
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from tuner.drive.preflight import limits
 from tuner.drive.preflight.examples import batch_of, check_classes, odd_example
 from tuner.drive.preflight.limits import Config, Failed, Late, Tries
 from tuner.drive.preflight.watching import watch_model, watched_task
-from tuner.spec.spaces import place_of, said, with_place
+from tuner.errors.users_code import place_of
+from tuner.spec.spaces import said, with_place
 from tuner.training.data import Arrays, Splits
 from tuner.training.task import Task
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.drive.advice import advice_of_class, advice_on, described
 from tuner.drive.preflight.limits import Config, Failed, Late, Tries
-from tuner.spec.spaces import place_of, place_raised, said, with_place
+from tuner.errors.users_code import place_of, place_raised
+from tuner.spec.spaces import said, with_place
 from tuner.training.task import Task
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 from tuner.errors import printable
-from tuner.spec.spaces import place_of_frame
+from tuner.errors.users_code import place_of_frame
 
 # Seconds until the first line, and the longest wait between two lines. Before that, each line comes at 3 times the
 # time of the line before: after 10, 30, 90 s.
@@ -16,22 +16,25 @@ FIRST_S, MOST_S = 10.0, 300.0
 
 
 @contextlib.contextmanager
-def patience(doing: str, hint: str = "") -> Iterator[None]:
-    """Prints, after FIRST_S in the context and then ever more rarely, which line of the user's code runs.
+def patience(doing: str, hint: str = "", first_s: float | None = None, *, once: bool = False) -> Iterator[None]:
+    """Prints, after `first_s` (or FIRST_S) seconds in the context, which line of the user's code runs.
 
     Args:
         doing: what takes long, such as `reading the data`.
         hint: what the user may do; the end of the printed line.
+        once: print one line; otherwise more lines follow, ever more rarely.
     """
     done, stream, thread = threading.Event(), sys.stderr, threading.get_ident()
 
     def tell() -> None:
-        total = wait = FIRST_S
+        total = wait = first_s or FIRST_S
         while not done.wait(wait):
             frame = sys._current_frames().get(thread)
             line = f"still {doing} after {total:.0f} s{place_of_frame(frame)}; Ctrl-C ends it{hint}"
             with contextlib.suppress(OSError, ValueError):
                 print(printable(line), file=stream, flush=True)
+            if once:
+                return
             wait = min(2 * total, MOST_S)
             total += wait
 

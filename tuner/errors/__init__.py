@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import itertools
 import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 logger = logging.getLogger(__name__)
 # Parts of the texts of out-of-memory errors: of torch on CUDA and CUDA itself, of cuBLAS, of the CPU's allocator.
@@ -41,6 +42,29 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise RequestError(f"{in_words(message)} (see --help)")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        refuse_repeated(sys.argv[1:] if args is None else args, self._option_string_actions)
+        return super().parse_known_args(args, namespace)
+
+
+def refuse_repeated(argv: Sequence[str], known: Collection[str] = (), repeatable: Collection[str] = ()) -> None:
+    """Raises RequestError if a command line gives an option two values; parsers would silently use the last one.
+
+    Args:
+        known: the command's options, if it accepts unambiguous beginnings of them.
+        repeatable: options that may be given more than once.
+    """
+    given: dict[str, str] = {}
+    starts = [place for place, word in enumerate(argv) if re.match(r"--\w", word)]
+    for start, end in itertools.pairwise([*starts, len(argv)]):
+        name, _, value = argv[start].partition("=")
+        name = name.replace("_", "-")
+        name = name if name in known else next((each for each in known if each.startswith(name)), name)
+        value = " ".join([*([value] if value else []), *argv[start + 1 : end]])
+        if name in given and name not in repeatable and (value or given[name]):  # a repeated --dry-run changes nothing
+            raise RequestError(f"{name} is given twice, with {given[name]} and with {value}: give it once")
+        given[name] = value
 
 
 def in_words(message: str) -> str:

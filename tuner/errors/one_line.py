@@ -1,0 +1,54 @@
+"""Shows a user's mistake as one line with its place, in a script and in a notebook, instead of a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from tuner.errors import RequestError, printable
+from tuner.errors.users_code import place_raised
+
+RENDER = "_render_traceback_"  # IPython shows what this attribute of an error returns, instead of the traceback
+
+
+@contextlib.contextmanager
+def in_one_line() -> Iterator[None]:
+    """Context manager: if an error about a user's mistake leaves it and nobody catches it, Python shows it as one line.
+
+    A program that catches the error gets it unchanged, with its traceback.
+    """
+    try:
+        yield
+    except (RequestError, ValueError, KeyboardInterrupt) as error:
+        if str(error):  # Python's own KeyboardInterrupt has no text
+            setattr(error, RENDER, rendered)
+            if not isinstance(sys.excepthook, Hook):
+                sys.excepthook = Hook(sys.excepthook)
+        raise
+
+
+def rendered() -> list[str]:
+    """Returns what IPython shows of the error that a cell has raised; a method of the error could not be pickled."""
+    return [line_of(sys.last_value)]  # type: ignore[arg-type]
+
+
+def line_of(error: BaseException) -> str:
+    """Returns the error as one line that ends with the line of the user's code that raised it."""
+    text, place = " ".join(str(error).split()), place_raised(error).strip()
+    return printable(f"{type(error).__name__}: {text}{'' if place in text else f' {place}'}")
+
+
+class Hook:
+    """Replaces `sys.excepthook`: prints an error that `in_one_line` has marked as one line, and others as before."""
+
+    def __init__(self, before: Any) -> None:
+        self._before = before
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if hasattr(error, RENDER):
+            print(line_of(error), file=sys.stderr)
+        else:
+            self._before(kind, error, trace)

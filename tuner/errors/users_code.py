@@ -1,0 +1,82 @@
+"""Finds the lines of the user's code that an error, a traceback or a running function belongs to."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+NOT_THE_USERS = ("<", str(Path(__file__).parent.parent) + os.sep, os.path.dirname(os.__file__) + os.sep)
+FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTILINE)  # a frame in a Python traceback
+MOST_TRACEBACK = 100_000  # maximum characters of a printed traceback that are read, from its end
+
+
+def place_of(function: object) -> str:
+    """` (file, line 7)`, where the user's code defines a function; empty for other functions."""
+    while hasattr(function, "func"):  # unwraps functools.partial
+        function = function.func
+    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+    if code is None or _is_foreign(code.co_filename):
+        return ""
+    return f" ({shown_path(code.co_filename)}, line {code.co_firstlineno})"
+
+
+def place_in(printed: str) -> str:
+    """` (file, line 12)` of the user's code that a printed traceback names last; empty if it names none."""
+    return users_place(FRAME.findall(printed[-MOST_TRACEBACK:]))
+
+
+def shown_path(file: str | Path | None) -> str:
+    """A path as an error text has it: relative to the current folder, if it is in that; `Cell In[3]` in a notebook."""
+    if cell := _cell(str(file)):
+        return cell
+    with contextlib.suppress(OSError, ValueError):  # no current folder; a file elsewhere
+        return str(Path(file or "").relative_to(Path.cwd()))
+    return str(file)
+
+
+def users_place(frames: Iterable[tuple[str, object]], shown: Callable[[str], str] = str) -> str:
+    """` (file, line 12)` of the last frame in the user's code; empty if there is none.
+
+    Frames of tuner, of Python's own modules and of installed packages are left out.
+    """
+    theirs = [(file, line) for file, line in frames if not _is_foreign(file)]
+    return f" ({shown(theirs[-1][0])}, line {theirs[-1][1]})" if theirs else ""
+
+
+def place_raised(error: BaseException | None) -> str:
+    """` (file, line 7)`, where the user's code raised the error or its cause; empty if other code did."""
+    if error is None:
+        return ""
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    return users_place(frames, shown_path) or place_raised(error.__cause__)
+
+
+def place_of_frame(frame: FrameType | None) -> str:
+    """` (file, line 7)`, the line of the user's code that a running frame is in, or was called from; empty if none."""
+    while frame is not None and _is_foreign(frame.f_code.co_filename):
+        frame = frame.f_back
+    return f" ({shown_path(frame.f_code.co_filename)}, line {frame.f_lineno})" if frame else ""
+
+
+def _is_foreign(file: str) -> bool:
+    """Whether a file is of tuner, of Python or of an installed package, rather than the user's."""
+    return file.startswith(NOT_THE_USERS) or "-packages/" in file
+
+
+def with_cells(text: str) -> str:
+    """Writes `(Cell In[3], line 1)` in place of the file that IPython makes of a notebook's cell."""
+    return re.sub(r"\((/[^()]+\.py), line", lambda match: f"({_cell(match[1]) or match[1]}, line", text)
+
+
+def _cell(file: str) -> str:
+    """`Cell In[3]` for the file of a cell of this process's notebook; empty for other files."""
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return " ".join((shell and shell.compile.format_code_name(file)) or ())
