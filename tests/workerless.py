@@ -22,6 +22,7 @@ from recorded.spaces.function import learn
 
 from tuner.drive import driver
 from tuner.drive.assembly import assemble
+from tuner.drive.session import journal_start
 from tuner.record.journal import Journal
 from tuner.record.reading import read
 from tuner.spec.experiment import Experiment
@@ -266,7 +267,6 @@ def conduct(experiment, loaded_space):
     (folder / "ray").mkdir(parents=True, exist_ok=True)
     history = read(folder / "journal.jsonl")
     journal = Journal(folder / "journal.jsonl")
-    begun = "experiment_resumed" if history else "experiment_started"
-    journal.write(begun, name=experiment.name, num_samples=experiment.num_samples, max_epochs=experiment.max_epochs)
+    journal_start(journal, experiment, history, loaded_space.sha256)
     driver.search(assemble(experiment, loaded_space, None, journal, history, Resources(1, 0, concurrent, 1)), journal)
     journal.close()

@@ -21,7 +21,7 @@ from tuner.drive.progress import ProgressTable
 from tuner.drive.proposals import KEEP_BEST_AND_LATEST, Proposals
 from tuner.drive.replay import Replay
 from tuner.drive.schedulers import build_scheduler
-from tuner.drive.searchers import build_searcher, first_num_samples
+from tuner.drive.searchers import build_searcher, first_num_samples, gives_last_value
 from tuner.drive.tracker import Tracker
 from tuner.engine import probe
 from tuner.engine.controller import installed
@@ -102,6 +102,7 @@ def assemble(
         concurrent=(lambda: num_settings) if pbt else nodes.concurrent,
         keep=keep,
         replayed=replayed,
+        gives_last_value=gives_last_value(history),
     )
     retries = Retries(experiment.max_failures, history, here=not experiment.address)
     # On a cluster (it may grow) or with pbt, only `Proposals` limits the number of pending trials. Otherwise Ray, too,

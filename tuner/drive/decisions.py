@@ -90,7 +90,6 @@ class JournalingScheduler(TrialScheduler):
         self._judged_any = resumed
         self._judged: dict[str, int] = {}  # trial -> the last epoch with a decision; empty with pbt
         self._times_asked: Counter[tuple[int, int]] = Counter()  # (trial, epoch) -> number of decisions; only with pbt
-        self._waiting: set[str] = set()  # trials with a decision to pause that have not reported since
         self._concurrent = concurrent
         self._known: set[str] = set()  # unfinished trials that the inner scheduler has, also from the replay
         self._queue: dict[str, Trial] = {}  # unfinished trials that Ray has, in the order in which it added them
@@ -140,7 +139,6 @@ class JournalingScheduler(TrialScheduler):
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         trial_id, epoch = trial.trial_id, result["training_iteration"]
-        self._waiting.discard(trial_id)
         metrics = {name: plain(value) for name, value in result.items() if _is_metric(name)}
         saved = result.get("checkpoint_dir_name")
         where = {"checkpoint": f"ray/{trial_id}/{saved}"} if saved else {}
@@ -218,10 +216,6 @@ class JournalingScheduler(TrialScheduler):
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         self._forget(trial)
-        if trial.trial_id in self._waiting and trial.is_saving:
-            # The scheduler stopped a trial that was about to pause. Ray had not marked it as paused, and so did not
-            # call on_trial_remove.
-            self._removed(trial)
         value = plain(result.get(self.metric))
         if finite(value) is not None:
             self._inner.on_trial_complete(tune_controller, trial, result)
@@ -287,8 +281,6 @@ class JournalingScheduler(TrialScheduler):
         self, trial_id: str, epoch: int, value: Any, action: str, reason: str, compared: Comparison, status: str
     ) -> str:
         self._journal_decision(trial_id, epoch, value, action, reason, compared)
-        if action == PAUSE:
-            self._waiting.add(trial_id)
         if action == STOP:
             self.verdicts[trial_id] = Verdict(status, reason)
         return action

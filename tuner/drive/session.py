@@ -309,15 +309,20 @@ def open_journal(request: Request) -> Journal:
     experiment, folder = request.experiment, request.experiment.folder
     save_experiment(experiment, folder, request.facts)
     journal = Journal(folder / "journal.jsonl")
-    begun = "experiment_resumed" if request.history else "experiment_started"
+    journal_start(journal, experiment, request.history, request.loaded_space.sha256)
+    return journal
+
+
+def journal_start(journal: Journal, experiment: Experiment, history: list[Event], sha256: str) -> None:
+    """Writes the start of a session to the journal, with all that a replay of the session depends on."""
     journal.write(
-        begun,
+        "experiment_resumed" if history else "experiment_started",
         name=experiment.name,
         num_samples=experiment.num_samples,
         max_epochs=experiment.max_epochs,
-        space_sha256=request.loaded_space.sha256,
+        space_sha256=sha256,
+        **({} if history else {"gives_last_value": True}),  # see `searchers.gives_last_value`
     )
-    return journal
 
 
 def conduct(request: Request, journal: Journal) -> Done:

@@ -153,6 +153,16 @@ class Controller(TuneController):
         self._queue_decision(trial, TrialScheduler.CONTINUE)
         return str(TrialScheduler.CONTINUE)
 
+    def stop_trial(self, trial: Trial) -> None:
+        """Stops a trial; one that only saves its checkpoint before a pause is stopped like a paused trial.
+
+        Ray would stop it like a running trial. Scheduler and searcher would then be called differently if the save took
+        a little longer. The journal does not have how long it took, so a replay would give another result.
+        """
+        if trial.is_saving and self._cached_trial_decisions.get(trial.trial_id) == TrialScheduler.PAUSE:
+            self._set_trial_status(trial, Trial.PAUSED)
+        super().stop_trial(trial)
+
     def move(self, trial: SearchTrial) -> None:
         """Kills a trial's worker and queues the trial again; another worker resumes it from its checkpoint, if any."""
         self._kill_worker(trial)
