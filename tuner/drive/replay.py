@@ -4,12 +4,14 @@ Searchers and schedulers are deterministic: their state depends only on the seed
 replay restores ASHA's rungs, the brackets and paused trials of HyperBand and BOHB, the settings that pbt has changed,
 and TPE's observations. The scheduler gets the `Trial` objects that Ray will get afterwards, and a stand-in for Ray's
 controller that keeps their status. A crash may have cut off the decision on the last report, or the end of a trial
-that was to stop. The replay then makes the decision or ends the trial, and appends the event to the journal.
+that was to stop or had failed. The replay then makes the decision or ends the trial, and appends the event to the
+journal.
 """
 
 from __future__ import annotations
 
 import logging
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,7 @@ class Replay:
         self._stage = Stage(source, judge, ledger)
         self._checkpoints = JournalCheckpoints(experiment)
         self._stopped: set[str] = set()  # trials with a decision to stop whose end is not replayed yet
-        self._failed: dict[str, str] = {}  # trials that failed and were not retried -> kind of failure
+        self._failed: dict[str, Event] = {}  # trials that failed and were not retried -> `trial_failed` event
         self._completed: dict[str, int] = {}  # trials that ended as completed -> their last epoch
         self._extended: set[str] = set()  # ended trials that a resume continues and that have no worker yet
         self._started: dict[str, None] = {}  # trials that have a worker, in the order in which they got it
@@ -156,11 +158,20 @@ class Replay:
     def _on_trial_failed(self, number: int, event: Event) -> None:
         trial = self._stage.trials[event["trial"]]
         if not event["will_retry"]:
-            self._failed[trial.trial_id] = event.get("kind", "")
+            # Without an end, the driver died between the two events, and its successor, an older version, continued the
+            # trial.
+            if self._last_start.get(trial.trial_id, -1) < number or self._ends_after(number):
+                self._failed[trial.trial_id] = event
             return
         # Neither Ray's scheduler nor the searcher learns of a retry. Ray moves the trial to the end of its list.
         set_status(trial, Trial.PENDING)
         self._stage.trials[trial.trial_id] = self._stage.trials.pop(trial.trial_id)
+
+    def _ends_after(self, number: int) -> bool:
+        """Whether the trial of event `number` ends in the journal before it starts again."""
+        trial_id = self._history[number]["trial"]
+        later = (e["event"] for e in islice(self._history, number + 1, None) if e.get("trial") == trial_id)
+        return next(later, "") == "trial_ended"
 
     def _on_trial_ended(self, number: int, event: Event) -> None:
         trial = self._stage.trials[event["trial"]]
@@ -173,9 +184,7 @@ class Replay:
         if trial.is_finished() or trial.trial_id in self._extended:
             return  # this replay has already ended the trial, and may have continued it
         if trial.trial_id in self._failed:
-            self._judge.on_trial_error(self._stage, trial)
-            self._source.on_trial_complete(trial.trial_id, error=True)
-            set_status(trial, Trial.ERROR)
+            self._fail(trial)
             return
         self._judge.verdicts.setdefault(trial.trial_id, Verdict(event["status"], event["reason"]))
         self._end(trial)
@@ -186,12 +195,22 @@ class Replay:
             self._completed[trial.trial_id] = trial.last_result["training_iteration"]
         self._stage.stop_trial(trial)
 
+    def _fail(self, trial: Trial) -> None:
+        self._judge.on_trial_error(self._stage, trial)
+        self._source.on_trial_complete(trial.trial_id, error=True)
+        set_status(trial, Trial.ERROR)
+
     def _settle(self) -> None:
-        """Ends the trials with a decision to stop, and makes the other running trials pending."""
+        """Ends the failed trials and those with a decision to stop; makes the other running trials pending."""
         for trial in self._stage.get_trials():
             if trial.trial_id in self._stopped:
                 self._started.pop(trial.trial_id, None)
                 self._end(trial)
+            elif trial.trial_id in self._failed and not trial.is_finished():
+                self._started.pop(trial.trial_id, None)
+                self._fail(trial)
+                error = self._failed[trial.trial_id]["error"]
+                self._ledger.write("trial_ended", trial.trial_id, status="failed", reason=error)
             elif trial.status == Trial.RUNNING:
                 set_status(trial, Trial.PENDING)
         self._stopped.clear()
@@ -218,7 +237,8 @@ class Replay:
         The scheduler gets these trials again. The searcher does not: it already has their value.
         """
         before, self._code = self._code, sha256
-        for trial_id in [trial_id for trial_id, kind in self._failed.items() if tried_again(kind, before, sha256)]:
+        kinds = {trial_id: event.get("kind", "") for trial_id, event in self._failed.items()}
+        for trial_id in [trial_id for trial_id, kind in kinds.items() if tried_again(kind, before, sha256)]:
             trial = self._stage.trials[trial_id]
             if trial.is_finished():
                 del self._failed[trial_id]

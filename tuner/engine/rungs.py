@@ -84,9 +84,14 @@ class HyperBandBracket(hyperband._Bracket):
                 tune_controller.stop_trial(trial)
 
     def successive_halving(self, metric: str, metric_op: float) -> tuple[list[Trial], list[Trial]]:
-        """Halves the bracket as Ray does; returns the trials that it keeps, worst first, and those that it stops."""
+        """Halves the bracket as Ray does; returns the trials that it keeps, worst first, and those that it stops.
+
+        Ray also halves a bracket whose last live trial has diverged or failed: nothing is compared then.
+        """
         rung, live = self.rung, self._live_trials
         good, bad = super().successive_halving(metric, metric_op)
+        if not good:
+            return good, bad
         values = {trial.trial_id: float(result[metric]) for trial, result in live.items()}
         stopped = frozenset(trial.trial_id for trial in bad)
         self.last_halving = Halving(rung, values, values[good[0].trial_id], stopped)
