@@ -48,7 +48,7 @@ class StandIn:
         return self
 
     def is_finished(self):
-        return self.status == "TERMINATED"
+        return self.status in ("TERMINATED", "ERROR")
 
 
 class Search:

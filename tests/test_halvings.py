@@ -1,5 +1,6 @@
 """HyperBand's and BOHB's decisions in the journal, compared with Ray's own halvings over many searches."""
 
+import math
 import random
 
 import pytest
@@ -67,6 +68,16 @@ def failing(chance, train):
         return train(worker)
 
     return trained
+
+
+def test_the_last_live_trial_of_a_bracket_may_diverge(one_ray, tmp_path, monkeypatch):
+    monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
+    monkeypatch.setattr(Workerless, "num_cpus", 4)  # so that bracket 0 is filled, and bracket 1 has one trial
+    monkeypatch.setattr("workerless.learn", lambda trial, *_: (0, math.nan if trial == "00003" else 1.0))
+    rules = {"scheduler": "hyperband", "reduction_factor": 3, "max_epochs": 9, "num_samples": 4}
+    run(tmp_path / "one", concurrent=4, **rules)
+    ends = {e["trial"]: e["status"] for e in read(tmp_path / "one" / "journal.jsonl") if e["event"] == "trial_ended"}
+    assert ends == {"00000": "completed", "00001": "completed", "00002": "completed", "00003": "pruned"}
 
 
 # The searches of 0, 32 and 55 once waited for ever, or were replayed wrongly.

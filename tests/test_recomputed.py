@@ -197,14 +197,7 @@ SEEDS = [
     (n, *pair) if pair[0] in ("random", "bohb") else pytest.param(n, *pair, marks=pytest.mark.slow)
     for n, pair in enumerate(PLACES)
 ]
-# In search 140 a resumed Optuna proposes other settings for trial 15 than it did before two cuts.
-UNEXPLAINED = pytest.mark.xfail(
-    reason="the resume is refused: Optuna with hyperband proposes other settings", strict=True
-)
-MORE = [
-    pytest.param(100 + n, *pair, marks=[pytest.mark.slow, *([UNEXPLAINED] if n == 40 else [])])
-    for n, pair in enumerate(PLACES * 6)
-]
+MORE = [pytest.param(100 + n, *pair, marks=pytest.mark.slow) for n, pair in enumerate(PLACES * 6)]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # percentiles of infinities

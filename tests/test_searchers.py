@@ -10,8 +10,9 @@ import pytest
 from ray import tune
 from ray.tune.search import Searcher
 
+from tuner.drive.proposals import Proposals
 from tuner.drive.sampling import grid_size, num_random, seeded
-from tuner.drive.searchers import build_searcher, check_searcher
+from tuner.drive.searchers import build_searcher, check_searcher, gives_last_value
 from tuner.drive.seeded_searcher import python_values
 from tuner.errors import RequestError
 from tuner.space import Space
@@ -394,3 +395,34 @@ def test_every_domain_is_proposed_or_refused_by_name(searcher, domain):
 def first_six(searcher, space):
     built, num = build_searcher(experiment_of(searcher, num_samples=6), space)
     return drive(built, num=min(6, num), score=lambda flat: float(flat["lr"]))
+
+
+@pytest.mark.parametrize(("history", "expected"), [
+    ([], 2.0),
+    ([{"event": "experiment_started", "gives_last_value": True}, {"event": "experiment_resumed"}], 2.0),
+    ([{"event": "experiment_started"}, {"event": "experiment_resumed"}], math.inf),  # of an older version
+])  # fmt: skip
+def test_the_value_of_a_trial_that_is_stopped_while_it_is_paused(history, expected):
+    ends = {}
+
+    class Heard(Searcher):
+        def suggest(self, trial_id):
+            return {}
+
+        def on_trial_result(self, trial_id, result):
+            pass
+
+        def on_trial_complete(self, trial_id, result=None, error=False):
+            ends[trial_id] = result["loss"]
+
+    experiment = Experiment(searcher="optuna", scheduler="hyperband", metric="loss", mode="min")
+    proposals = Proposals(
+        Heard("loss", "min"), 3, experiment, None, concurrent=lambda: 1, keep=None, replayed=lambda source: [],
+        gives_last_value=gives_last_value(history),
+    )  # fmt: skip
+    for trial in ("00000", "00001"):
+        proposals.on_trial_result(trial, {"loss": 2.0, "training_iteration": 1})
+    proposals.on_trial_complete("00000")  # Ray gives no result of a paused trial
+    proposals.on_trial_complete("00001", error=True)
+    proposals.on_trial_complete("00002")  # it has not reported
+    assert ends == {"00000": expected, "00001": math.inf, "00002": math.inf}
