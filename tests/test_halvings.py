@@ -8,6 +8,7 @@ from ray.exceptions import RayTaskError
 from ray.tune.schedulers import hyperband
 from workerless import Worker, Workerless, run
 
+from tuner.drive.proposals import Proposals
 from tuner.record.reading import read
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
@@ -34,6 +35,16 @@ class Halvings:
 
         monkeypatch.setattr(hyperband._Bracket, "successive_halving", halve)
         monkeypatch.setattr(hyperband.HyperBandScheduler, "__init__", begun)
+
+        ended = Proposals.on_trial_complete
+        self.without_result = set()  # trials whose end the searcher got without a result, as Ray ends a paused trial
+
+        def end(proposals, trial_id, result=None, error=False):
+            if result is None and not error:
+                self.without_result.add(trial_id)
+            ended(proposals, trial_id, result, error)
+
+        monkeypatch.setattr(Proposals, "on_trial_complete", end)
 
     def place_of(self, bracket):
         """The numbers of a bracket's band, and of the bracket in it, as Ray's lists have them."""
@@ -100,6 +111,10 @@ def test_the_journal_has_rays_halvings(one_ray, tmp_path, monkeypatch, scheduler
     kept = [d for d in decisions if d["action"] == "continue" and d["cutoff"] is not None]
     columns = ("trial", "rung", "value", "cutoff", "recorded")
     assert sorted(tuple(d[name] for name in columns) for d in kept) == truth.promotions()
+    # A search must not depend on whether a trial had saved its checkpoint when it was stopped: a replay cannot know it.
+    paused = {(d["trial"], d["epoch"]) for d in decisions if d["action"] == "pause"}
+    stopped = {d["trial"] for d in decisions if d["action"] == "stop" and (d["trial"], d["epoch"]) in paused}
+    assert stopped == truth.without_result
     for d in decisions:
         bracket = truth.scheduler._trial_info[next(t for t in truth.scheduler._trial_info if t.trial_id == d["trial"])]
         if d["rung"] is not None:
