@@ -7,8 +7,10 @@ import contextlib
 import json
 import math
 import random
+import re
 import zlib
 from collections import Counter, defaultdict
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -17,9 +19,14 @@ from ray.exceptions import RayTaskError
 from ray.tune import CheckpointConfig
 from workerless import Worker, Workerless, run
 
+from tuner.errors import RequestError
+from tuner.record.events import sealed
+from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.serve.app import create_app
 from tuner.spec.experiment import PAIRS, Experiment
+from tuner.spec.resources import Resources
+from tuner.views import importance, parallel
 
 URL = "http://127.0.0.1:8800"
 # --- an independent reader -------------------------------------------------------------------------------------------
@@ -39,7 +46,7 @@ class OneTrial:
     """One trial, from the lines that name it."""
 
     def __init__(self):
-        self.status, self.config, self.errors, self.reason = "suggested", {}, [], ""
+        self.status, self.config, self.errors, self.reason, self.resources = "suggested", {}, [], "", {}
         self.values = {}  # epoch -> the value of its last report, in the order of the epochs' first reports
         self.times = {}  # epoch -> the time of its last report
         self.checkpoints = {}
@@ -60,7 +67,7 @@ class Recomputed:
         self.folder, self.sign = folder, 1 if mode == "min" else -1
         self.lines = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
         self.trials = defaultdict(OneTrial)
-        self.sessions, self.bests = [], []  # [begin, end] of each; (number of reports, value, trial) of each new best
+        self.sessions, self.bests = [], []  # [begin, end] of each; (number of reports, value, time) of each new best
         arrived = 0
         for line in self.lines:
             kind, time, name = line["event"], line["time"], line.get("trial")
@@ -73,6 +80,7 @@ class Recomputed:
             trial.config = line.get("config", trial.config)
             if kind == "trial_started":
                 trial.status, trial.reason, trial.is_running = "running", "", True
+                trial.resources = line["resources"]
                 trial.runs.append([time, time])
             if trial.is_running and kind in ("report", "trial_failed", "trial_ended"):
                 trial.runs[-1][1] = time
@@ -82,7 +90,7 @@ class Recomputed:
                 trial.values[epoch], trial.times[epoch] = value, time
                 trial.checkpoints[epoch] = line.get("checkpoint")
                 if usable(value) and (not self.bests or self.sign * value < self.sign * self.bests[-1][1]):
-                    self.bests.append((arrived, number(value), name))
+                    self.bests.append((arrived, number(value), time))
             elif kind == "decision":
                 trial.decisions.append(line)
                 trial.is_running = trial.is_running and line["action"] != "pause"  # a paused trial has no worker
@@ -154,9 +162,12 @@ def searched(one_ray, tmp_path, monkeypatch):
     """`searched(seed, searcher, scheduler)` runs a search and gives its folder and options."""
     monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
     monkeypatch.setattr("tuner.drive.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig())
+    monkeypatch.setattr("workerless.Resources", lambda cpus, gpus, concurrent, workers: Resources(*costs, concurrent))
+    costs = []
 
     def search(seed, searcher, scheduler):
         chance, folder = random.Random(f"{seed} {searcher} {scheduler}"), tmp_path / "one"
+        costs[:] = random.Random(seed).choice([(1, 0), (0.5, 0), (3, 0.25), (2, 2)])  # CPUs and GPUs of a trial
         monkeypatch.setattr("workerless.learn", strange_curves(seed))
         monkeypatch.setattr(Workerless, "num_cpus", concurrent := chance.randint(1, 6))
         if seed % 3 == 1:
@@ -173,11 +184,21 @@ def searched(one_ray, tmp_path, monkeypatch):
                 lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
                 (folder / "journal.jsonl").write_bytes(b"".join(lines[: max(2, int(len(lines) * part))]))
                 run(folder, concurrent=concurrent, **choices)
+        slow_down(folder / "journal.jsonl")
         experiment = Experiment(space="tiny.py", results=str(tmp_path), name="one", **choices)
         save_experiment(experiment, folder, {"created": 1000.0, "space": {"params": {}}})
         return folder, experiment
 
     return search
+
+
+def slow_down(journal):
+    """Makes the search a thousand times as long: its trials take a few milliseconds, which costs round away."""
+    events = [json.loads(line) for line in journal.read_text().splitlines()]
+    for event in events:
+        event["time"] = events[0]["time"] + 1000 * (event["time"] - events[0]["time"])
+        del event["crc"]
+    journal.write_bytes(b"".join(sealed(json.dumps(event).encode()) for event in events))
 
 
 @contextlib.contextmanager
@@ -186,7 +207,7 @@ def asked(results):
     app = create_app(results)
     client = TestClient(app, base_url=URL)
     try:
-        yield lambda path="": client.get(f"/api/experiments/one{path}").raise_for_status().json()
+        yield lambda path="", of="experiments/one": client.get(f"/api/{of}{path}").raise_for_status().json()
     finally:
         app.state.close() if hasattr(app.state, "close") else None
 
@@ -202,10 +223,12 @@ MORE = [pytest.param(100 + n, *pair, marks=pytest.mark.slow) for n, pair in enum
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # percentiles of infinities
 @pytest.mark.parametrize(("seed", "searcher", "scheduler"), [*SEEDS, *MORE])
-def test_every_number_is_that_of_the_journal(searched, seed, searcher, scheduler):
+def test_every_number_is_that_of_the_journal(searched, monkeypatch, seed, searcher, scheduler):
     folder, experiment = searched(seed, searcher, scheduler)
     truth = Recomputed(folder, mode=experiment.mode)
     assert len(truth.trials) >= 4
+    audit = audited(truth, random.Random(seed))
+    (folder / "audit.json").write_text(json.dumps(audit))
     with asked(folder.parent) as ask:
         check_summary(truth, ask(), experiment)
         check_trials(truth, ask("/trials")["trials"])
@@ -213,6 +236,9 @@ def test_every_number_is_that_of_the_journal(searched, seed, searcher, scheduler
         check_rungs(truth, answer["rungs"], experiment)
         check_decisions(truth, answer["decisions"])
         check_what_if(truth, ask, experiment)
+        check_costs(truth, ask, experiment)
+        check_audit(truth, ask, audit)
+    check_importance(truth, experiment, monkeypatch)
     check_rules(truth, experiment)
 
 
@@ -313,6 +339,171 @@ def check_decisions(truth, rows):
         assert same(row["margin"], margin if known else None)
         margins.append(margin if known else math.inf)
     assert margins == sorted(margins)
+
+
+# --- costs -----------------------------------------------------------------------------------------------------------
+
+
+def check_costs(truth, ask, experiment):
+    """Each trial's seconds on its CPUs and GPUs; those of the search; and what pruning saved."""
+    seconds = {name: sum(end - start for start, end in trial.runs) for name, trial in truth.trials.items()}
+    epochs = {name: list(trial.values)[-1] if trial.values else 0 for name, trial in truth.trials.items()}
+    for name, trial in list(truth.trials.items())[::4]:
+        shown = ask(f"/trials/{name}")["cost"]
+        pattern = r"(\d+) epochs? in (\S+) s(?: \((\S+) s per epoch\))? on (?:(\S+) GPU, )?(\S+) CPU: (\S+) (.PU)-seconds"
+        trained, took, each, gpus, cpus, cost, unit = re.fullmatch(pattern, shown).groups()
+        assert int(trained) == len(trial.values)
+        assert float(took) == pytest.approx(seconds[name], rel=0.006, abs=0.001)
+        if len(trial.values) > 1:
+            assert float(each) == pytest.approx(seconds[name] / len(trial.values), rel=0.006, abs=0.001)
+        assert float(gpus or 0) == trial.resources.get("GPU", 0) and float(cpus) == trial.resources.get("CPU", 0)
+        assert unit == ("GPU" if trial.resources.get("GPU") else "CPU")
+        assert float(cost) == pytest.approx(seconds[name] * trial.resources.get(unit, 0), rel=0.006, abs=0.001)
+    (row,) = ask("?name=one", of="compare")["experiments"]
+    assert row["worker_s"] == pytest.approx(sum(seconds.values()), abs=0.01)
+    assert row["epochs"] == sum(line["event"] == "report" for line in truth.lines)
+    assert row["trials"] == len(truth.trials)
+    if truth.bests:
+        arrived, value, time = truth.bests[-1]
+        before = [end - begin for begin, end in truth.sessions if end < time]
+        begun = max(begin for begin, _ in truth.sessions if begin <= time)
+        assert (row["best_epochs"], row["best_s"]) == (arrived, pytest.approx(sum(before) + time - begun, abs=0.01))
+        assert row["best_trials"] == sum(trial.runs[0][0] <= time for trial in truth.trials.values() if trial.runs)
+    check_savings(ask("/changes")["verdict"], truth, experiment, epochs, seconds)
+
+
+def check_savings(verdict, truth, experiment, epochs, seconds):
+    """A pruned trial saved the epochs that it did not train, each as long as those that it did."""
+    pruned = [name for name, trial in truth.trials.items() if trial.status == "pruned" and trial.values]
+    saved = sum(experiment.max_epochs - epochs[name] for name in pruned)
+    saved_s = sum((experiment.max_epochs - epochs[name]) * seconds[name] / epochs[name] for name in pruned)
+    assert verdict["epochs_saved"] == saved
+    assert verdict["seconds_saved"] == pytest.approx(saved_s, rel=1e-4, abs=0.01 * len(truth.trials))
+    text = "".join(point["text"] for point in verdict["points"] if point["term"] == "saved")
+    assert bool(text) == bool(saved)
+    if saved:
+        whole = sum(epochs.values()) + saved
+        units = {"s": 1, "min": 60, "h": 3600}
+        number_of, of, hours, unit = re.search(r"([\d,]+) of ([\d,]+) epochs .* and (\S+) (s|min|h) on", text).groups()
+        assert (int(number_of.replace(",", "")), int(of.replace(",", ""))) == (saved, whole)
+        shown_s = float(hours.replace(",", "")) * units[unit]
+        assert shown_s == pytest.approx(verdict["seconds_saved"], rel=0.06, abs=0.5 * units[unit])
+
+
+# --- the audit -------------------------------------------------------------------------------------------------------
+
+
+def audited(truth, chance):
+    """What an audit could have written: some trials with their best value, also of trials that no rule had pruned."""
+    names, winner = list(truth.trials), truth.winner()
+    sample = chance.sample(names, chance.randint(0, len(names)))
+    best = number(truth.trials[winner[0]].values[winner[1]]) if winner else 0.0
+    values = [None, best, best - 1e-3 * abs(best), best + 1e-3 * abs(best), -5.0, 5.0]
+    rest = {"stopped": 1, "epochs": 4, "best_epoch": 2, "differs": "", "seconds": 1.0}
+    trials = [{"trial": n, "best": chance.choice(values), "beats": chance.random() < 0.5, **rest} for n in sample]
+    for trial in trials[::3]:
+        trial["differs"] = "epoch 1: another value"
+    former = winner[0] if winner and chance.random() < 0.5 else names[0]
+    return {"winner": former, "seed": 0, "sample": sample, "trials": trials}
+
+
+def check_audit(truth, ask, audit):
+    """How many of all pruned trials would beat the best one, from a sample of them drawn without replacement."""
+    result, winner = ask("/audit")["result"], truth.winner()
+    if winner is None:
+        assert result is None
+        return
+    best = truth.sign * number(truth.trials[winner[0]].values[winner[1]])
+    by_rule = {
+        name
+        for name, trial in truth.trials.items()
+        if name != winner[0] and trial.status == "pruned" and trial.decisions[-1:] and trial.decisions[-1]["rung"]
+    }
+    done = {trial["trial"]: trial for trial in audit["trials"] if trial["trial"] in by_rule}
+    beat = sum(trial["best"] is not None and truth.sign * trial["best"] < best for trial in done.values())
+    fewest, most = interval(beat, len(done), len(by_rule))
+    assert {name: result[name] for name in ("winner", "pruned", "asked", "done", "beat", "matching", "stale")} == {
+        "winner": winner[0], "pruned": len(by_rule), "asked": len(audit["sample"]), "done": len(done), "beat": beat,
+        "matching": sum(not trial["differs"] for trial in done.values()), "stale": audit["winner"] != winner[0],
+    }  # fmt: skip
+    assert result["low"] == pytest.approx(fewest / max(1, len(by_rule)))
+    assert result["high"] == pytest.approx(most / max(1, len(by_rule)))
+    if done:
+        assert f" {most} would beat it" in result["estimate"]
+
+
+def interval(beat, done, whole):
+    """The numbers of winners among `whole` trials under which `beat` of `done` is in neither tail of 2.5 %."""
+
+    def chance(winners, hits):
+        ways = sum(math.comb(winners, k) * math.comb(whole - winners, done - k) for k in hits if k <= done)
+        return Fraction(ways, math.comb(whole, done))
+
+    tail = Fraction(25, 1000)
+    likely = [
+        winners
+        for winners in range(beat, whole - (done - beat) + 1)
+        if chance(winners, range(beat, done + 1)) > tail and chance(winners, range(beat + 1)) > tail
+    ]
+    return min(likely), max(likely)
+
+
+# --- importance ------------------------------------------------------------------------------------------------------
+
+
+def check_importance(truth, experiment, monkeypatch):
+    """What the forests get: which trials, which value of each, and which parameters."""
+    grown = []
+
+    def forest(x, y, seed):
+        grown.append((x, y))
+        return np.arange(x.shape[1], 0, -1), 0.5  # the first column matters most
+
+    monkeypatch.setattr(importance, "_one_forest", forest)
+    monkeypatch.setattr(importance, "LEAST_TRIALS", 4)
+    monkeypatch.setattr(parallel, "MOST_LINES", 9)  # of more trials, every n-th is used, and the best one
+    for choice in ("", "best", "last", "2"):
+        grown.clear()
+        title, compared = inputs(truth, experiment, choice)
+        configs = [truth.trials[name].config for name in compared]
+        varied = [name for name in configs[0] if len({config[name] for config in configs}) > 1] if configs else []
+        distinct = sorted(set(compared.values()))
+        try:
+            found = importance.importance_of(load(truth.folder), choice)
+        except RequestError as error:
+            assert len(compared) < 4 or not varied or len(distinct) < 2, error
+            assert not grown
+            continue
+        assert (found.names, found.trials, found.values) == (varied, len(compared), title)
+        for x, y in grown:
+            assert y.tolist() == [distinct.index(value) / (len(distinct) - 1) for value in compared.values()]
+            assert x.shape == (len(compared), len(varied))
+            for name, column in zip(varied, x.T, strict=True):  # in the order of the values, whatever the scale
+                order = sorted({config[name] for config in configs})
+                assert [sorted(set(column)).index(place) for place in column] == [
+                    order.index(config[name]) for config in configs
+                ]
+
+
+def inputs(truth, experiment, choice):
+    """Which value is compared, and trial -> that value, in the order of the trials."""
+    known = {name: trial for name, trial in truth.trials.items() if trial.best(truth.sign) is not None}
+    if not choice:
+        choice = "best"
+        reached = [list(trial.values)[-1] for trial in known.values()]
+        shared = [e for e in reached if sum(other >= e for other in reached) * 10 >= len(reached) * 9]
+        if shared and any(trial.status == "pruned" for trial in truth.trials.values()):
+            choice = str(max(shared))  # the last epoch that nine of ten trials reached
+    compared = {}
+    for name, trial in known.items():
+        epoch = {"best": trial.best(truth.sign), "last": list(trial.values)[-1]}.get(choice)
+        epoch = int(choice) if epoch is None else epoch
+        if usable(trial.values.get(epoch)):
+            compared[name] = number(trial.values[epoch])
+    winner, every = truth.winner(), math.ceil(len(compared) / 9) or 1
+    kept = {name for i, name in enumerate(compared) if i % every == 0 or (winner and name == winner[0])}
+    title = f"{choice} loss" if choice in ("best", "last") else f"loss at epoch {choice}"
+    return title, {name: value for name, value in compared.items() if name in kept}
 
 
 # --- the rules, written anew -----------------------------------------------------------------------------------------
