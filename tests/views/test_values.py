@@ -43,6 +43,15 @@ def test_a_search_that_pruned_compares_values_of_one_epoch_everywhere():
     assert slices_of(whole, "best").values[:2] == [7.0, 8.0] and slices_of(whole, "best").values[-1] == 33.0
 
 
+@pytest.mark.parametrize("num", [9, 10, 11, 20, 30])
+def test_the_compared_epoch_is_the_last_one_that_nine_of_ten_trials_reached(num):
+    short = num // 10  # so many of all may be shorter
+    for fewer, epoch in ((short, "4"), (short + 1, "1")):
+        trials = [trial(n, [3.0, 2.0, 1.0, 0.0], x=n) for n in range(num - fewer)]
+        trials += [trial(num - 1 - n, [9.0], "pruned", x=n) for n in range(fewer)]
+        assert default(record(*trials, max_epochs=4)) == ("best" if not fewer else epoch)
+
+
 def test_importance_compares_values_of_one_epoch():
     """The value at epoch 1 follows x alone; trials with a high y, and only those, train on and get far better."""
     trials = []

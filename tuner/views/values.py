@@ -19,7 +19,7 @@ ABOUT = (
     "which value of each trial to compare: best, last, or that at an epoch; empty = the last epoch that nine of ten "
     "trials reached if trials were pruned, else best"
 )
-SHARED = 0.9  # share of the trials that reached the epoch of the default
+MISSING = 10  # at most 1 in MISSING trials has not reached the epoch of the default
 MOST_EPOCHS = 12  # offered
 
 
@@ -44,7 +44,7 @@ def default(record: ExperimentRecord) -> str:
 def shared_epoch(record: ExperimentRecord) -> int:
     """Returns the last epoch that nine of ten trials with a finite value reached; 0 without any."""
     reached = sorted(record.trials[rank.place].reports[-1].epoch for rank in record.standing.ranked)
-    return reached[math.floor((1 - SHARED) * len(reached))] if reached else 0
+    return reached[len(reached) // MISSING] if reached else 0
 
 
 def chosen(record: ExperimentRecord, choice: str) -> str:
