@@ -13,7 +13,7 @@ from tuner.record.reading import read
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
-from tuner.views.whatif import reproduced
+from tuner.views.whatif import reproduced, what_if
 
 
 class Halvings:
@@ -84,11 +84,19 @@ def failing(chance, train):
 def test_the_last_live_trial_of_a_bracket_may_diverge(one_ray, tmp_path, monkeypatch):
     monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
     monkeypatch.setattr(Workerless, "num_cpus", 4)  # so that bracket 0 is filled, and bracket 1 has one trial
-    monkeypatch.setattr("workerless.learn", lambda trial, *_: (0, math.nan if trial == "00003" else 1.0))
-    rules = {"scheduler": "hyperband", "reduction_factor": 3, "max_epochs": 9, "num_samples": 4}
+    monkeypatch.setattr("workerless.learn", lambda trial, *_: (0, math.nan if trial == "00003" else float(trial)))
+    rules = {"scheduler": "hyperband", "reduction_factor": 3, "max_epochs": 9, "num_samples": 10}
     run(tmp_path / "one", concurrent=4, **rules)
-    ends = {e["trial"]: e["status"] for e in read(tmp_path / "one" / "journal.jsonl") if e["event"] == "trial_ended"}
-    assert ends == {"00000": "completed", "00001": "completed", "00002": "completed", "00003": "pruned"}
+    save_experiment(Experiment(space="tiny.py", results=str(tmp_path), name="one", **rules), tmp_path / "one", {})
+    record = load(tmp_path / "one")
+    assert {trial.id: trial.status for trial in record.trials if trial.status != "completed"} == {
+        "00003": "pruned", **{trial.id: "pruned" for trial in record.trials if trial.decisions[-1].rung}
+    }  # fmt: skip
+    assert record.trials[3].reason == "loss is nan at epoch 1: the training diverged"
+    stops = [trial for trial in record.trials if trial.status == "pruned" and trial.decisions[-1].rung]
+    assert stops and reproduced(record) == len(stops)
+    fates = what_if(record, "hyperband", 1, 3).fates
+    assert {fate.trial for fate in fates if fate.outcome == "stopped"} == {trial.id for trial in stops}
 
 
 # The searches of 0, 32 and 55 once waited for ever, or were replayed wrongly.
