@@ -315,13 +315,15 @@ def open_journal(request: Request) -> Journal:
 
 def journal_start(journal: Journal, experiment: Experiment, history: list[Event], sha256: str) -> None:
     """Writes the start of a session to the journal, with all that a replay of the session depends on."""
+    # See `searchers.gives_last_value`, which reads this of the first session alone.
+    first: dict[str, Any] = {} if history else {"gives_last_value": True}
     journal.write(
         "experiment_resumed" if history else "experiment_started",
         name=experiment.name,
         num_samples=experiment.num_samples,
         max_epochs=experiment.max_epochs,
         space_sha256=sha256,
-        **({} if history else {"gives_last_value": True}),  # see `searchers.gives_last_value`
+        **first,
     )
 
 
