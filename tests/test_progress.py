@@ -10,6 +10,8 @@ from ray import tune
 
 from tuner.drive import progress
 from tuner.drive.tracker import Tracker
+from tuner.engine.halt import Halt
+from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
 
 PARAMS = {
@@ -32,12 +34,15 @@ def tracker_of(experiment, **statuses):
     return Tracker(experiment, history)
 
 
-def line(statuses, experiment, num_settings, *, took=0.0, num_ended=0, left_s=None, reports=()):
+def line(statuses, experiment, num_settings, *, took=0.0, num_ended=0, left_s=None, reports=(), refused=False):
     tracker = Tracker(experiment)
     for trial_id, value in reports:
         tracker.hear({"event": "report", "trial": trial_id, "epoch": 1, "metrics": {"loss": value}})
     tracker.began, tracker.num_ended = time.monotonic() - took, num_ended
-    return progress.progress_line(Counter(statuses), tracker, experiment, num_settings, left_s)
+    halt = Halt("", left_s)
+    if refused:
+        halt.refuse(RequestError("it reports no loss"))
+    return progress.progress_line(Counter(statuses), tracker, experiment, num_settings, halt)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +64,17 @@ def test_the_progress_line_before_the_first_report():
     assert line({"running": 1}, Experiment(), 10) == "0/10 done; 1 running | 0 s"
 
 
+def test_a_refused_search_has_no_best_value_and_trials_that_never_started_are_not_interrupted(monkeypatch, capsys):
+    assert line({"failed": 1}, Experiment(), 10, reports=[("00000", 0.5)], refused=True) == "1/10 done: 1 failed | 0 s"
+    tracker = Tracker(Experiment())
+    for event, number in (("trial_suggested", 0), ("trial_suggested", 1), ("trial_started", 1)):
+        tracker.hear({"event": event, "trial": f"{number:05}"})
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False, raising=False)
+    table = progress.ProgressTable(Experiment(), 10, tracker, Halt(), lambda *_: "", PARAMS)
+    table.report([trial(0, "TERMINATED", 0), trial(1, "TERMINATED", 0)], done=True)
+    assert "0/10 done; 1 interrupted, 1 suggested" in capsys.readouterr().out
+
+
 def test_after_a_resume_the_time_left_is_estimated_from_this_session():
     assert line({"completed": 8, "running": 1}, Experiment(), 10, took=1).endswith("| 1 s")
     assert line({"completed": 9, "running": 1}, Experiment(), 10, took=20, num_ended=1).endswith(
@@ -77,7 +93,7 @@ def table_of(monkeypatch, capsys, trials, width=80, *, in_place=True, done=False
     monkeypatch.setattr(shutil, "get_terminal_size", lambda: SimpleNamespace(columns=width))
     monkeypatch.setattr("sys.stdout.isatty", lambda: in_place, raising=False)
     tracker = tracker_of(experiment, **{"00000": "pruned", "00001": "completed", "00002": "failed"})
-    shown = progress.ProgressTable(experiment, 10, tracker, lambda: None, lambda *_: "", PARAMS, table)
+    shown = progress.ProgressTable(experiment, 10, tracker, Halt(), lambda *_: "", PARAMS, table)
     shown.report(trials, done)
     return capsys.readouterr().out.splitlines()
 
@@ -150,7 +166,7 @@ def test_columns_are_left_out_of_a_table():
 
 def test_a_lost_worker_is_said_in_one_line_and_an_error_once(capsys):
     tracker = Tracker(Experiment())
-    table = progress.ProgressTable(Experiment(), 3, tracker, lambda: None, lambda *_: "", {})
+    table = progress.ProgressTable(Experiment(), 3, tracker, Halt(), lambda *_: "", {})
     tracker.hear({"event": "report", "trial": "00002", "epoch": 2, "metrics": {"loss": 1.0}})
     lost = {"event": "trial_failed", "trial": "00002", "kind": "worker_lost", "error": "its worker was killed"}
     tracker.hear({**lost, "will_retry": True, "from_epoch": 2})

@@ -39,9 +39,10 @@ def test_a_warning_about_a_folder_prints_none(tmp_path, capfd):
 def test_the_live_table_keeps_its_own_control_sequences_alone(monkeypatch, capsys):
     from tuner.drive import progress
     from tuner.drive.tracker import Tracker
+    from tuner.engine.halt import Halt
 
     tracker = Tracker(Experiment())
-    table = progress.ProgressTable(Experiment(), 1, tracker, lambda: None, lambda *_: "wait\x1b[2J", {})
+    table = progress.ProgressTable(Experiment(), 1, tracker, Halt(), lambda *_: "wait\x1b[2J", {})
     monkeypatch.setattr(table, "_progress_str", lambda *_: "| a\x1b[2J |\n| b\x9b |", raising=False)
     table._in_place = True
     for _ in range(2):

@@ -1,6 +1,7 @@
 """The verdict: each sentence about a search, from records that were made for it."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,9 @@ from tuner.record.results import KILLED, ExperimentRecord, load
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
 from tuner.spec.rules import HyperBand
+from tuner.views.commands import audit_command, extend_command, resume_command
+from tuner.views.compare import compared_of
+from tuner.views.figures import all_figures
 from tuner.views.report import page
 from tuner.views.tables import best_row
 from tuner.views.verdict import ending_lines, outcome_of, verdict_of
@@ -159,6 +163,22 @@ def test_a_refused_search_is_told_from_its_journal_and_has_no_best_trial(tmp_pat
     journal.write("experiment_resumed")
     journal.close()
     assert load(folder).state == "running" and not load(folder).refused
+
+
+def test_a_refused_search_names_no_best_trial_anywhere_and_is_not_resumed():
+    options = {"state": "failed", "refused": True, "reason": "--scheduler hyperband pauses trials"}
+    facts = {**TASK, "space": {"params": {}}}
+    refused = replace(searched(facts=facts, **options), trials=tuple(
+        replace(each, config={"lr": 0.1 * i, "l1": i}) for i, each in enumerate(searched().trials)
+    ))  # fmt: skip
+    done = replace(refused, refused=False, state="finished")
+    assert "best" in json.dumps(all_figures(done)) and resume_command(done) and compared_of(done, 1.0).steps
+    drawn = all_figures(refused)
+    assert {"curves", "rung_values"} <= set(drawn) and not {"history", "parallel", "slices"} & set(drawn)
+    assert not re.search("best", json.dumps(drawn), re.IGNORECASE)
+    compared = compared_of(refused, 1.0)
+    assert (compared.best, compared.steps, compared.distributions) == (None, [], {})
+    assert refused.best() is None and resume_command(refused) == extend_command(refused) == audit_command(refused) == ""
 
 
 def test_hyperband_that_could_not_prune_says_why_and_what_to_change():

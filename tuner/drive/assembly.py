@@ -126,7 +126,7 @@ def assemble(
             stop=halt,
             callbacks=[JournalCallback(journal, judge, halt, retries, tracker), *loggers, *users],
             progress_reporter=ProgressTable(
-                experiment, num_settings, tracker, halt.left_s, nodes.notice, loaded_space.space.declared, table
+                experiment, num_settings, tracker, halt, nodes.notice, loaded_space.space.declared, table
             ),
             verbose=1,
         ),

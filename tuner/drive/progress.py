@@ -21,6 +21,7 @@ from ray.tune.experiment import Trial
 from tuner.drive.cell import Cell, in_notebook
 from tuner.drive.tracker import DONE, Tracker
 from tuner.engine.failures import likeness
+from tuner.engine.halt import Halt
 from tuner.errors import printable
 from tuner.spec import parameters
 from tuner.spec.experiment import Experiment, Table
@@ -53,7 +54,7 @@ class ProgressTable(CLIReporter):
 
     Args:
         tracker: the state of the search; it also calls the table when a trial ends.
-        left: returns the seconds of the time budget that remain; None = no budget.
+        halt: knows how much of the time budget remains, and whether the search was refused.
         waiting: gets the numbers of pending and running trials; returns what pending trials wait for, in a line.
         table: how to print the table: as wide as the terminal, with all columns, or not at all.
     """
@@ -63,7 +64,7 @@ class ProgressTable(CLIReporter):
         experiment: Experiment,
         num_settings: int,
         tracker: Tracker,
-        left: Callable[[], float | None],
+        halt: Halt,
         waiting: Callable[[int, int], str],
         params: parameters.Params,
         table: Table = "fit",
@@ -84,7 +85,7 @@ class ProgressTable(CLIReporter):
         )
         self._names, self._metrics = names, [experiment.metric, *others]
         self._experiment, self._num_settings, self._table = experiment, num_settings, table
-        self._tracker, self._left, self._waiting = tracker, left, waiting
+        self._tracker, self._halt, self._waiting = tracker, halt, waiting
         self._params: dict[str, dict[str, Any]] = {}
         self._lines = 0
         self._said: dict[str, str] = {}  # likeness of a printed error -> its trial
@@ -113,7 +114,7 @@ class ProgressTable(CLIReporter):
         table = self._rendered(trials, done) if with_table else []
         counts = [sum(trial.status == status for trial in trials) for status in (Trial.PENDING, Trial.RUNNING)]
         line = progress_line(Counter(self._statuses(trials)), self._tracker, self._experiment, self._num_settings,
-                             self._left(), done)  # fmt: skip
+                             self._halt, done)  # fmt: skip
         width = shutil.get_terminal_size().columns
         if self._in_place and self._table == "fit":
             table = fitted(table, width)
@@ -154,7 +155,7 @@ class ProgressTable(CLIReporter):
         for trial in trials:
             known = self._tracker.trials.get(trial.trial_id)
             if trial.is_finished():
-                yield known.status if known and known.status in DONE else "interrupted"
+                yield known.status if known and known.status in (*DONE, "suggested") else "interrupted"
             else:
                 yield trial.status.lower()
 
@@ -239,24 +240,25 @@ def progress_line(
     tracker: Tracker,
     experiment: Experiment,
     num_settings: int,
-    left_s: float | None,
+    halt: Halt,
     is_over: bool = False,
 ) -> str:
     """Returns the line `4/10 done: 4 pruned; 2 running | best loss 1.23 (trial 00003) | 1 m 20 s, about 2 m 0 s left`.
 
-    The best value and the counts are those of all sessions; the time is that of this session.
+    The best value and the counts are those of all sessions; the time is that of this session. A refused search has no
+    best value.
     """
     num_done = sum(statuses[status] for status in DONE)
     done = ", ".join(f"{statuses[status]} {status}" for status in DONE if statuses[status])
-    rest = ", ".join(f"{statuses[status]} {status}" for status in ("running", "paused", "interrupted")
+    rest = ", ".join(f"{statuses[status]} {status}" for status in ("running", "paused", "interrupted", "suggested")
                      if statuses[status])  # fmt: skip
     counts = f"{num_done}/{num_settings} done" + (f": {done}" if done else "") + (f"; {rest}" if rest else "")
     took = time.monotonic() - tracker.began
     remaining = took / tracker.num_ended * (num_settings - num_done) if tracker.num_ended else None
-    if left_s is not None:
+    if (left_s := halt.left_s()) is not None:
         remaining = min(left_s, remaining) if remaining is not None else left_s
     times = duration(took) + (f", about {duration(max(1, remaining))} left" if remaining and not is_over else "")
-    best = tracker.best()
+    best = None if halt.error else tracker.best()
     found = f"best {experiment.metric} {decimal(best[0])} (trial {best[1]})" if best else ""
     return " | ".join(part for part in (counts, found, times) if part)
 

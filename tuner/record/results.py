@@ -46,10 +46,11 @@ class ExperimentRecord:
 
     @cached_property
     def standing(self) -> Standing:
-        """The counts, ranking, rungs and history of all trials."""
-        if self.followed and self.followed.trials is self.trials:
-            return self.followed
-        return Tally(self.experiment).update(self.trials)
+        """The counts, ranking, rungs and history of all trials; a refused search has no ranking and no best trial."""
+        standing = self.followed
+        if standing is None or standing.trials is not self.trials:
+            standing = Tally(self.experiment).update(self.trials)
+        return replace(standing, ranked=[], improvements=[]) if self.refused else standing
 
     @property
     def constants(self) -> dict[str, Any]:

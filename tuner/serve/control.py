@@ -225,9 +225,11 @@ def shown(summary: Summary, search: Search | None) -> Shown:
 
 
 def _not_resumed(summary: Summary) -> str:
-    """Returns why the service does not resume a search, in the words of the refusal; empty if it does."""
+    """Returns why the service does not resume a search; empty if it does."""
     if summary.space == UNRECORDED["space"]:
         return "plain Ray Tune wrote this folder, so tuner has no journal to resume it from"
+    if summary.outcome == "refused":
+        return "the search would be refused again; start a new one"
     try:
         resume_arguments(summary.name, summary.space, Resume())
     except RequestError as error:

@@ -12,9 +12,12 @@ AUDITED = 5  # trials that an audit trains by default
 
 
 def resume_command(record: ExperimentRecord, *options: str) -> str:
-    """Returns the command, or the call from Python, that continues the search with more options."""
+    """Returns the command, or the call from Python, that continues the search with more options.
+
+    It is empty for a refused search, which would be refused again.
+    """
     e = record.experiment
-    if record.facts.get("foreign"):
+    if record.facts.get("foreign") or record.refused:
         return ""
     if is_live(e.space):
         pairs = [option.removeprefix("--").replace("-", "_").split(" ", 1) for option in options]
@@ -42,7 +45,7 @@ def retrain_command(record: ExperimentRecord) -> str:
 def audit_command(record: ExperimentRecord) -> str:
     """Returns the command that audits the search, if it has ended, has a best trial, and a rule pruned others."""
     e = record.experiment
-    if not record.retrainable or record.state == "running" or record.refused or num_judged(record) < 1:
+    if not record.retrainable or record.state == "running" or num_judged(record) < 1:
         return ""
     return f"python -m tuner.audit {shlex.quote(e.name)} --trials {AUDITED} --results {shlex.quote(e.results)}"
 

@@ -27,9 +27,10 @@ from tuner.views.values import default, title_of
 
 
 def _curves(record: ExperimentRecord) -> Figure | None:
-    if not record.standing.improvements:
+    curves = curves_of(record)
+    if not any(value is not None for curve in curves.curves for value in curve.values):
         return None
-    figure = draw_curves(curves_of(record))
+    figure = draw_curves(curves)
     figure["layout"]["meta"]["text"] = curves_text(record)
     return figure
 

@@ -110,7 +110,7 @@ def counts(record: ExperimentRecord) -> dict[str, int]:
 def best_row(record: ExperimentRecord) -> BestRow | None:
     """Returns the winner by `experiment.BEST_RULE`; None if no trial has a finite metric, or the search was refused."""
     best = record.best()
-    if best is None or record.refused:
+    if best is None:
         return None
     trial, report = best
     return BestRow(trial.id, report.epoch, report.metrics[record.experiment.metric], trial.config)

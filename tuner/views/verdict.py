@@ -262,7 +262,7 @@ def _close(record: ExperimentRecord, calls: list[CloseCall], at_least: bool) -> 
 
 def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
     """Returns a sentence on how many good trials were pruned, and whether an audit measured it."""
-    if not any(rung.stopped for rung in record.standing.rungs) or record.refused:
+    if not any(rung.stopped for rung in record.standing.rungs):
         return "", False
     if record.state == "running":
         return "Unknown while the search runs.", False
