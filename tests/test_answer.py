@@ -205,8 +205,8 @@ def test_a_setting_and_figures_are_told_in_a_line():
 
 def test_a_metric_is_printed_whatever_its_name_ends_in():
     metrics = {"latency_s": 0.25, "model_size": 3.5, "train_s": 2.0, "micro_batch_size": 8, "rss_bytes": 9}
-    assert figures(metrics) == "latency_s 0.2500, model_size 3.5000"
-    assert figures(metrics, "train_s") == "latency_s 0.2500, model_size 3.5000, train_s 2.0000"
+    assert figures(metrics) == "latency_s 0.25, model_size 3.5"
+    assert figures(metrics, "train_s") == "latency_s 0.25, model_size 3.5, train_s 2"
 
 
 def test_a_folder_instead_of_a_config_is_answered_by_what_to_give(tmp_path, capsys):

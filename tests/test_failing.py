@@ -3,6 +3,8 @@
 import pytest
 from killing import SPACES
 
+from tuner.views.labels import formatted
+
 OPTIONS = ("--max-concurrent-trials", "1")
 
 
@@ -55,7 +57,7 @@ def test_after_a_resume_the_counts_and_the_best_are_those_of_the_whole_search(se
     line = next(line for line in again.out.splitlines() if line.startswith("6/6 done: "))
     assert line.startswith(f"6/6 done: {statuses.count('pruned')} pruned, {statuses.count('completed')} completed | ")
     trial, report = again.record.best()
-    assert f"best loss {report.metrics['loss']:.4f} (trial {trial.id})" in line
+    assert f"best loss {formatted(report.metrics['loss'])} (trial {trial.id})" in line
     assert report.metrics["loss"] <= best[1].metrics["loss"]
     ends = [line for line in again.out.splitlines() if line.startswith("trial 0000")]
     assert [line.split()[1] for line in ends] == ["00004", "00005"]

@@ -13,6 +13,7 @@ from tuner.drive.tracker import Tracker
 from tuner.engine.halt import Halt
 from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
+from tuner.views.labels import figures
 
 PARAMS = {
     "lr": tune.loguniform(1e-4, 1e-1),
@@ -57,7 +58,16 @@ def test_the_progress_line_counts_what_is_done_running_and_failed():
     text = line({"completed": 1, "pruned": 1, "failed": 1, "running": 1, "paused": 1}, Experiment(), 10, took=30,
                 num_ended=3, reports=[("00000", 0.5), ("00001", 0.9)])  # fmt: skip
     counts = "3/10 done: 1 pruned, 1 completed, 1 failed; 1 running, 1 paused"
-    assert text == f"{counts} | best loss 0.5000 (trial 00000) | 30 s, about 1 m 10 s left"
+    assert text == f"{counts} | best loss 0.5 (trial 00000) | 30 s, about 1 m 10 s left"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (0.123456, "0.12346"), (1.23456e-7, "1.2346e-07"), (726855679.5, "726860000"), (-1e300, "-1e+300")],
+)
+def test_a_value_has_five_digits_in_the_lines_and_in_the_answer(value, text):
+    assert f"| best loss {text} (trial 00000) |" in line({"running": 1}, Experiment(), 1, reports=[("00000", value)])
+    assert figures({"loss": value}) == f"loss {text}"
 
 
 def test_the_progress_line_before_the_first_report():
@@ -149,7 +159,7 @@ def test_a_pipe_gets_a_line_for_each_trial_that_ends():
         {"event": "trial_ended", "trial": "00001", "status": "failed", "reason": "KeyError: 'x' (/me.py, line 3)"},
     ):
         tracker.hear(event)
-    assert progress.end_line("00000", tracker, "loss") == "trial 00000 pruned after epoch 2, loss 0.5123"
+    assert progress.end_line("00000", tracker, "loss") == "trial 00000 pruned after epoch 2, loss 0.51234"
     text = "trial 00001 failed in epoch 1: KeyError: 'x' (/me.py, line 3)"
     assert progress.end_line("00001", tracker, "loss") == text
 

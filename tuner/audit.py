@@ -27,6 +27,7 @@ from tuner.record.saved_experiment import COPY
 from tuner.record.saved_experiment import FILE as EXPERIMENT
 from tuner.train import state_of, training_of, trial_config
 from tuner.views.audit_record import FILE, AuditedTrial, AuditResult, prunable, read_audit, result_of
+from tuner.views.labels import formatted
 
 STATES = "audit"  # subfolder with the states of trials that the audit still trains; removed once empty
 
@@ -150,7 +151,7 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
         while training.epoch < experiment.max_epochs:
             value = training.run_epoch()[experiment.metric]
             values[training.epoch] = value
-            say(f"  epoch {training.epoch}/{experiment.max_epochs}: {experiment.metric} {value:.6g}")
+            say(f"  epoch {training.epoch}/{experiment.max_epochs}: {experiment.metric} {formatted(value)}")
             write_atomically(kept, state_of(training, values=values))
             yield training.epoch, value
     kept.unlink(missing_ok=True)
@@ -161,14 +162,15 @@ def epochs_of(record: ExperimentRecord, trial: TrialRecord) -> Iterator[tuple[in
 def lines(result: AuditResult) -> list[str]:
     """Returns the result of an audit as lines to print."""
     each = [
-        f"trial {t.trial}: stopped at epoch {t.stopped}; its best {result.metric} is {t.best}, at epoch {t.best_epoch}"
-        f"{', better than the best trial' if t.beats else ''}{f' (NOTE: {t.differs})' if t.differs else ''}"
+        f"trial {t.trial}: stopped at epoch {t.stopped}; its best {result.metric} is {formatted(t.best)}, "
+        f"at epoch {t.best_epoch}{', better than the best trial' if t.beats else ''}"
+        f"{f' (NOTE: {t.differs})' if t.differs else ''}"
         for t in result.trials
     ]
     return [
         *each,
         f"{result.beat} of {result.done} trials would have beaten the best trial {result.winner} "
-        f"({result.winner_value:.6g}). {result.estimate}",
+        f"({formatted(result.winner_value)}). {result.estimate}",
     ]
 
 

@@ -25,7 +25,7 @@ from tuner.engine.halt import Halt
 from tuner.errors import printable
 from tuner.spec import parameters
 from tuner.spec.experiment import Experiment, Table
-from tuner.views.labels import decimal, flat, formatted
+from tuner.views.labels import flat, formatted
 
 logger = logging.getLogger(__name__)
 MOST_ROWS = 100  # the last table has all trials if they are at most this many; trials.csv always has all
@@ -259,7 +259,7 @@ def progress_line(
         remaining = min(left_s, remaining) if remaining is not None else left_s
     times = duration(took) + (f", about {duration(max(1, remaining))} left" if remaining and not is_over else "")
     best = None if halt.error else tracker.best()
-    found = f"best {experiment.metric} {decimal(best[0])} (trial {best[1]})" if best else ""
+    found = f"best {experiment.metric} {formatted(best[0])} (trial {best[1]})" if best else ""
     return " | ".join(part for part in (counts, found, times) if part)
 
 
@@ -273,7 +273,7 @@ def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> s
     if trial.status == "failed":
         why = trial.reason if first in ("", trial_id) else f"as trial {first}"
         return f"trial {trial_id} failed in epoch {trial.epoch + 1}: {why}"
-    value = "" if trial.value is None else f", {metric} {decimal(trial.value)}"
+    value = "" if trial.value is None else f", {metric} {formatted(trial.value)}"
     return f"trial {trial_id} {trial.status} after epoch {trial.epoch}{value}"
 
 

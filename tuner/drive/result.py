@@ -18,7 +18,7 @@ from tuner.record.files import json_in
 from tuner.record.results import ExperimentRecord
 from tuner.record.results import load as load_record
 from tuner.spec.parameters import merged
-from tuner.views.labels import escaped, figures, setting
+from tuner.views.labels import escaped, figures, formatted, setting
 from tuner.views.tables import counts, trial_rows
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class SearchResult:
         rows = [row for row in trial_rows(self._record) if isinstance(row.best, (int, float))]
         rows.sort(key=lambda row: float(row.best or 0), reverse=mode == "max")
         cells = [
-            [row.trial, row.status, str(row.epochs), f"{row.best:.5g}", setting(row.config)]
+            [row.trial, row.status, str(row.epochs), formatted(row.best), setting(row.config)]
             for row in rows[:MOST_SHOWN]
         ]
         head = "".join(

@@ -46,8 +46,11 @@ def label_of(trial: TrialRecord) -> str:
 
 
 def formatted(value: Any) -> str:
-    """Formats a float with five significant digits and any other value by `str`."""
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
+    """Formats a float with five significant digits, as the page's `number` does, and any other value by `str`.
+
+    Metrics and parameters look the same in the terminal, in figures and on the page: 0.12346, 123460, 1e+300.
+    """
+    return f"{float(f'{value:.5g}'):.15g}" if isinstance(value, float) else str(value)
 
 
 def escaped(text: str, length: int = sys.maxsize) -> str:
@@ -104,14 +107,7 @@ def figures(metrics: dict[str, Any], metric: str = "") -> str:
         if isinstance(value, (int, float)) and math.isfinite(value)
         if name not in hidden
     }
-    return ", ".join(f"{name} {decimal(value)}" for name, value in shown.items())
-
-
-def decimal(value: float) -> str:
-    """Formats an integer as it is, and another number with four decimals or, if it is small, four digits."""
-    if isinstance(value, int):
-        return str(value)
-    return f"{value:.4f}" if abs(value) >= 0.01 or value == 0 else f"{value:.4g}"
+    return ", ".join(f"{name} {formatted(value)}" for name, value in shown.items())
 
 
 def setting(config: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from tuner.views.alternatives import alternative_rows
 from tuner.views.contour import contour_of, draw_contour, varied
 from tuner.views.curves import Figure
 from tuner.views.figures import all_figures
-from tuner.views.labels import escaped, setting
+from tuner.views.labels import escaped, formatted, setting
 from tuner.views.parallel import parallel_of
 from tuner.views.tables import best_row, counts, decision_rows, notices, rung_rows, trial_rows
 from tuner.views.verdict import CLOSE_CALLS, verdict_of
@@ -106,9 +106,8 @@ def _summary(record: ExperimentRecord) -> list[str]:
     rules = f"{e.searcher} + {e.scheduler}, seed {e.seed}" if e.space else "decisions not recorded"
     lines = [escaped(f"{e.space or 'Ray Tune folder'}: {rules}; {record.state}; {totals}") + started]
     if best:
-        lines.append(
-            escaped(f"Best {e.metric} {best.value:.6g}: trial {best.trial}, epoch {best.epoch}: {setting(best.config)}")
-        )
+        found = f"trial {best.trial}, epoch {best.epoch}: {setting(best.config)}"
+        lines.append(escaped(f"Best {e.metric} {formatted(best.value)}: {found}"))
     else:
         lines.append(escaped(f"No trial reported a finite {e.metric}."))
     if e.scheduler in REPLAYED and any(t.decisions for t in record.trials):
@@ -208,7 +207,7 @@ def _rows(lines: Iterable[str]) -> str:
 
 def _cell(name: str, value: Any) -> str:
     number = isinstance(value, (int, float))
-    text = setting(value) if name == "config" else f"{value:.5g}" if isinstance(value, float) else value
+    text = setting(value) if name == "config" else formatted(value) if isinstance(value, float) else value
     look = "number" if number else "text" if name in ("config", "reason") else ""
     return f'<td class="{look}">{"" if value is None else escaped(str(text))}</td>'
 
