@@ -8,13 +8,14 @@ import pytest
 from test_figures import decided, record, trial
 
 from tuner.errors import RequestError
+from tuner.record.records import TrialRecord
 from tuner.views.contour import contour_of, draw_contour
 from tuner.views.curves import curves_of, draw_curves
 from tuner.views.figures import all_figures
 from tuner.views.history import draw_history, history_of
 from tuner.views.importance import importance_of
-from tuner.views.parallel import draw_parallel, parallel_of
-from tuner.views.scales import VIRIDIS, clipped, color_axis
+from tuner.views.parallel import Axis, Parallel, draw_parallel, parallel_of
+from tuner.views.scales import VIRIDIS, clipped, color_axis, ticks_between
 from tuner.views.slices import draw_slices, slices_of
 from tuner.views.values import default, offered, value_of
 
@@ -142,3 +143,26 @@ def test_every_figure_has_a_text_and_it_is_plotlys():
     assert text == (
         "24 trials: 12 pruned, 12 completed. Best loss: 7, of trial 00000 at epoch 4. Pruned: 12 of 24 at rung 1."
     )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "texts"),
+    [
+        (0, 726855679.5, ["0", "1.817e+08", "3.634e+08", "5.451e+08", "7.269e+08"]),
+        (726855679, 726855679.4, ["726855679", "726855679.1", "726855679.2", "726855679.3", "726855679.4"]),
+        (0.5, 0.5, ["0.5"]),
+        (-1e300, 1e300, ["-1e+300", "-5e+299", "0", "5e+299", "1e+300"]),
+        (1.0, 1.0 + 2**-52, ["1"] * 5),
+    ],
+)
+def test_ticks_have_as_few_digits_as_tell_them_apart(low, high, texts):
+    assert ticks_between(low, high)[1] == texts
+    bar = color_axis([low, high], "max", "loss")["colorbar"]["ticktext"]
+    assert bar == [*texts[:-1], f"{texts[-1]} (best)"]
+
+
+def test_each_numeric_axis_of_parallel_coordinates_has_texts_of_its_own():
+    axes = [Axis("lr", [1.0, 726855679.5], [], []), Axis("loss", [0.123456789, 726855679.5], [], [])]
+    (trace,) = draw_parallel(Parallel(axes, "min", [TrialRecord("0", {}), TrialRecord("1", {})], "best"))["data"]
+    for dimension in trace["dimensions"]:
+        assert max(map(len, dimension["ticktext"])) <= 9 and dimension["tickvals"][-1] == 726855679.5

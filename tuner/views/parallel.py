@@ -11,13 +11,12 @@ from tuner.record.results import ExperimentRecord
 from tuner.views import values
 from tuner.views.labels import escaped, flat_parameters, formatted, tick
 from tuner.views.labels import trials as number_of
-from tuner.views.scales import clipped, color_axis, within_range
+from tuner.views.scales import clipped, color_axis, ticks_between, within_range
 
 MOST_LINES = 1000  # trials that are drawn and used for importance: more lines cannot be told apart
 MOST_PARAMETERS = 500  # axes; a page shows about 20 legibly
 MISSING = object()  # instead of the value of a parameter that a trial does not have
 MISSING_TEXT, MISSING_SHARE = "(none)", 0.15  # the tick of a missing value, and how far below the axis it lies
-NUM_TICKS = 5  # labels of a numeric axis that also has the tick of a missing value
 MOST_NAMED = 8  # parameters in the text about the figure
 MOST_TICKS = 12  # a choice among more numbers gets a numeric axis instead of named ticks
 
@@ -144,7 +143,9 @@ def draw_parallel(data: Parallel) -> dict[str, Any]:
     """Draws Plotly's parallel coordinates, coloured by the metric. Outliers lie at the end of the metric's axis."""
     within = clipped(data.values, data.mode)
     shown = within_range(data.values, within, data.mode)
+    ticks, texts = ticks_between(min(shown), max(shown))
     own: dict[str, Any] = {"label": escaped(data.title, 30), "values": shown, "range": _ends(shown)}
+    own |= {"tickvals": ticks, "ticktext": texts}
     if within:
         own["label"] += " (clipped)"
     trace = {
@@ -168,15 +169,12 @@ def draw_parallel(data: Parallel) -> dict[str, Any]:
 
 def _dimension(axis: Axis) -> dict[str, Any]:
     positions, ticks, texts = axis.filled(MISSING_SHARE), axis.ticks, axis.texts
+    if not ticks:
+        ticks, texts = ticks_between(min(axis.known), max(axis.known))
     if None in axis.values:
-        if not ticks:
-            low, high = min(axis.known), max(axis.known)
-            ticks = sorted({low + (high - low) * i / (NUM_TICKS - 1) for i in range(NUM_TICKS)})
-            texts = [f"{at:.4g}" for at in ticks]
         ticks, texts = [min(positions), *ticks], [MISSING_TEXT, *texts]
     drawn: dict[str, Any] = {"label": escaped(axis.name, 24), "values": positions}
-    if ticks:
-        drawn |= {"tickvals": ticks, "ticktext": [tick(text, 16) for text in texts]}
+    drawn |= {"tickvals": ticks, "ticktext": [tick(text, 16) for text in texts]}
     return drawn | {"range": _ends([*positions, *ticks])}
 
 

@@ -20,6 +20,7 @@ FENCE = 10  # an outlier is farther from the best value than FENCE times the med
 GAIN = 3  # the whole axis must be GAIN times as long as the clipped one; else clipping gains little
 LEAST_VALUES = 12  # with fewer values, none counts as an outlier
 NUM_TICKS = 5
+LEAST_DIGITS, MOST_DIGITS = 4, 15  # of a tick's text; more than 15 are those of rounding errors
 
 
 def empty_figure(text: str) -> dict[str, Any]:
@@ -92,14 +93,26 @@ def unclipped(title: str, within: Range | None, axis: str = "yaxis") -> dict[str
     return {"clipped": {"axis": axis, "title": escaped(title, 60)}} if within else {}
 
 
+def ticks_between(low: float, high: float) -> tuple[list[float], list[str]]:
+    """Returns NUM_TICKS even ticks, and their texts with as few digits as tell them apart, but at least four.
+
+    Plotly's own texts have all digits of the ends of an axis: 726.8556795M.
+    """
+    ticks = [low + (high - low) * i / (NUM_TICKS - 1) for i in range(NUM_TICKS)] if high > low else [low]
+    for digits in range(LEAST_DIGITS, MOST_DIGITS + 1):
+        texts = [f"{tick:.{digits}g}" for tick in ticks]
+        if len(set(texts)) == len(texts):
+            break
+    return ticks, texts
+
+
 def color_axis(values: Sequence[float], mode: str, title: str) -> dict[str, Any]:
     """Returns Plotly's `coloraxis` for the values; its bar marks the best end, and where outliers share a colour."""
     within = clipped(values, mode)
     low, high = min(values), max(values)
     if within:
         low, high = (low, within.end) if mode == "min" else (within.end, high)
-    ticks = [low + (high - low) * i / (NUM_TICKS - 1) for i in range(NUM_TICKS)] if high > low else [low]
-    texts = [f"{tick:.4g}" for tick in ticks]
+    ticks, texts = ticks_between(low, high)
     best, worst = (0, -1) if mode == "min" else (-1, 0)
     if within:
         texts[worst] += " or worse"

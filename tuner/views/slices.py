@@ -117,7 +117,8 @@ def draw_slices(data: Slices, metric: str, columns: int = 3) -> dict[str, Any]:
             across |= {"tickvals": axis.ticks, "ticktext": [tick(text, 12) for text in axis.texts]}
         layout[f"xaxis{number}"] = across
         first = value_axis(title, within) if i % columns == 0 else {}
-        layout[f"yaxis{number}"] = {**first, **({"matches": "y"} if i else {})}
+        # A row has one scale, so only its first plot has the texts, which could cover the plot beside it.
+        layout[f"yaxis{number}"] = {**first, "showticklabels": i % columns == 0, **({"matches": "y"} if i else {})}
     return {"data": traces, "layout": layout}
 
 

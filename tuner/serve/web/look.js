@@ -80,7 +80,7 @@ function describe(node, text) {
 export function drawInto(node, figure, revision, change = () => {}) {
   const style = getComputedStyle(document.documentElement);
   const [text, line, muted, back] = ["--text", "--line", "--muted", "--back"].map((name) => style.getPropertyValue(name));
-  const axis = { gridcolor: line, zerolinecolor: line, linecolor: muted, automargin: true };
+  const axis = { gridcolor: line, zerolinecolor: line, linecolor: muted, automargin: true, exponentformat: "e" };
   const clear = "rgba(0,0,0,0)";
   const look = { paper_bgcolor: clear, plot_bgcolor: clear, font: { color: text, family: "system-ui, sans-serif" },
     hoverlabel: { bgcolor: back, bordercolor: muted, font: { color: text }, align: "left" },
