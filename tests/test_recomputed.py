@@ -255,6 +255,8 @@ def same(a, b):
 def check_summary(truth, summary, experiment):
     statuses = Counter(trial.status for trial in truth.trials.values())
     assert {status: n for status, n in summary["counts"].items() if n} == dict(statuses)
+    reports = sum(line["event"] == "report" for line in truth.lines)
+    assert summary["epochs"] + summary["repeated_epochs"] == reports
     assert summary["epochs"] == sum(list(trial.values)[-1] for trial in truth.trials.values() if trial.values)
     assert summary["took_s"] == pytest.approx(sum(end - begin for begin, end in truth.sessions), abs=0.06)
     assert summary["lines"] == len(truth.lines)

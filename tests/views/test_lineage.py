@@ -1,10 +1,14 @@
 """The lineage of population-based training: who copied whom, and the history of the best value."""
 
+import json
+from dataclasses import replace
+
 import plotly.graph_objects as go
 from test_figures import record, trial
 
 from tuner.record.records import Decision, records_of
 from tuner.views.figures import all_figures
+from tuner.views.history import draw_history, history_of
 from tuner.views.lineage import draw_lineage, lineage_of
 
 WHY = "is in the worst quarter: copies the state of a better trial, with lr 0.1 -> 0.12"
@@ -51,6 +55,17 @@ def test_only_population_based_training_has_a_lineage():
     whole = population()
     assert "lineage" in all_figures(whole)
     assert "lineage" not in all_figures(record(*whole.trials, scheduler="asha"))
+
+
+def test_epochs_that_were_trained_again_are_counted_apart():
+    first, *others = population().trials
+    again = replace(first, repeated=(first.reports[1]._replace(order=2, time=2), first.reports[2]._replace(order=5)))
+    whole = record(again, *others, scheduler="pbt")
+    assert whole.standing.epochs == 9 and whole.standing.repeated == 2
+    history = draw_history(history_of(whole))["layout"]
+    assert history["xaxis"]["title"]["text"] == "epochs trained by all trials, 2 of them again"
+    assert "of 11 epochs, 2 of which were trained again;" in history["meta"]["text"]
+    assert "again" not in json.dumps(draw_history(history_of(population())))
 
 
 def test_a_large_population_has_few_rows(monkeypatch):

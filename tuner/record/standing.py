@@ -114,6 +114,11 @@ class Standing:
     pruned_cost: PrunedCost
     failed: list[int]
 
+    @property
+    def repeated(self) -> int:
+        """How many epochs were trained again, after a restart or because a trial copied an earlier state."""
+        return max(0, self.arrived - self.epochs)
+
     def best(self, metric: str, mode: str) -> tuple[TrialRecord, Report] | None:
         """Returns the trial with the best finite value and that report, the earlier of equal ones; None without any."""
         trial = self.trials[self.ranked[0].place] if self.ranked else None

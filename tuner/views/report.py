@@ -108,7 +108,7 @@ def _summary(record: ExperimentRecord) -> list[str]:
     if best:
         found = f"trial {best.trial}, epoch {best.epoch}: {setting(best.config)}"
         lines.append(escaped(f"Best {e.metric} {formatted(best.value)}: {found}"))
-    else:
+    elif not record.refused:
         lines.append(escaped(f"No trial reported a finite {e.metric}."))
     if e.scheduler in REPLAYED and any(t.decisions for t in record.trials):
         stops = sum(

@@ -26,11 +26,11 @@ class Summary:
 
     `outcome` is the state, with three exceptions: refused if the request was wrong, failed if a finished search has no
     answer, and killed. `killed`: the search's process ended without recording why. `epochs` counts the epochs of all
-    trials together. `lines` counts the journal's lines that the summary is based on; an event stream can start after
-    them. `audit` is the command that audits the search; empty if it cannot be audited. `tags`, `notes` and `archived`
-    are those of notes.json; `notes_error` says why it cannot be read. If the experiment's files cannot be read, `error`
-    says why, `state` is damaged, and of the other fields only the name and those of notes.json are set. The state
-    `reading` means that the files have not been read yet.
+    trials together, and `repeated_epochs` those that were trained again. `lines` counts the journal's lines that the
+    summary is based on; an event stream can start after them. `audit` is the command that audits the search; empty if
+    it cannot be audited. `tags`, `notes` and `archived` are those of notes.json; `notes_error` says why it cannot be
+    read. If the experiment's files cannot be read, `error` says why, `state` is damaged, and of the other fields only
+    the name and those of notes.json are set. The state `reading` means that the files have not been read yet.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Summary:
     started: float | None = None
     updated: float | None = None
     epochs: int = 0
+    repeated_epochs: int = 0
     took_s: float = 0
     lines: int = 0
     notice: str = ""
@@ -113,6 +114,7 @@ def _summary_of(record: ExperimentRecord, reading: Reading) -> Summary:
         started=facts.get("created"),
         updated=reading.updated if ours else max((t.spans[-1][1] for t in record.trials if t.spans), default=None),
         epochs=record.standing.epochs,
+        repeated_epochs=record.standing.repeated,
         took_s=round(reading.took_s if ours else _took_s(record), 1),
         lines=reading.lines,
         notice=" · ".join(filter(None, (record.reason, *tables.notices(record)))),

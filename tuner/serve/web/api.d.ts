@@ -10,7 +10,7 @@ export interface Shown {
   name: string; error: string; space: string; state: string; killed: boolean; searcher: string; scheduler: string;
   metric: string; mode: string; num_samples: number; max_epochs: number; grace_period: number;
   reduction_factor: number; seed: number; counts: { [status: string]: number }; best: BestRow | null;
-  started: number | null; updated: number | null; epochs: number; took_s: number; lines: number; notice: string;
+  started: number | null; updated: number | null; epochs: number; repeated_epochs: number; took_s: number; lines: number; notice: string;
   resume: string; retrain: string; message: string; actions: string[]; outcome: string; audit: string;
   tags: string[]; notes: string; archived: boolean; notes_error: string;
   waits_for: string; waits_since: number | null; not_resumed: string; same_epochs: string;
