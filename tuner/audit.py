@@ -21,6 +21,7 @@ from tuner.drive.trust import HELP, OPTION, code_of, refuse_links
 from tuner.errors import Parser, RequestError, blamed, refused, say
 from tuner.record.checkpoints import STATE, damage, damage_in, within
 from tuner.record.files import write_atomically
+from tuner.record.lock import AUDIT, only_driver
 from tuner.record.records import TrialRecord, sign_of
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import COPY
@@ -51,7 +52,8 @@ def main(argv: list[str]) -> int:
         space, code = code_of(own.folder, (EXPERIMENT, COPY), own.space, sha256, trusted=args.trust)
         say(*code)
         record = replace(record, experiment=replace(own, space=space))
-        say(*lines(audit(record, args.trials, args.seed)))
+        with only_driver(own.folder, AUDIT):
+            say(*lines(audit(record, args.trials, args.seed)))
         return 0
     except (RequestError, ValueError, OSError) as error:
         print(f"tuner: error: {refused(error)}", file=sys.stderr)

@@ -10,6 +10,7 @@ import pytest
 import uvicorn
 from test_attacks import WRITES
 
+from tuner import audit
 from tuner.drive.resumed_experiment import load_resumed
 from tuner.drive.session import defaults_of, journaled_events
 from tuner.errors import RequestError
@@ -269,9 +270,29 @@ def test_a_deletion_says_what_is_lost_and_leaves_nothing(service):
     assert service.owner.get(DEMO).status_code == 404
 
 
+def meanwhile_audited(service, monkeypatch, act):
+    """What `act` returns while `python -m tuner.audit` trains."""
+    returned = []
+    monkeypatch.setattr(audit, "code_of", lambda *_, **__: ("quadratic", []))
+    monkeypatch.setattr(audit, "lines", lambda result: [])
+    monkeypatch.setattr(audit, "audit", lambda *_: returned.append(act()))
+    assert audit.main(["demo", "--results", str(service.results)]) == 0
+    return returned[0]
+
+
+def test_an_audit_of_a_killed_search_is_no_driver_of_it(service, monkeypatch):
+    journal = service.begin("demo")
+    journal.close()
+    with only_driver(service.results / "demo"):
+        pass
+    assert service.owner.get(DEMO).json()["killed"]
+    state = meanwhile_audited(service, monkeypatch, lambda: service.reopened().owner.get(DEMO).json())
+    assert (state["state"], state["killed"]) == ("interrupted", True)
+
+
 @pytest.mark.parametrize("what", ["rename", "delete"])
-@pytest.mark.parametrize("by", ["queue", "job", "process", "journal", "check"])
-def test_a_search_that_runs_or_waits_is_kept(service, what, by):
+@pytest.mark.parametrize("by", ["queue", "job", "process", "audit", "journal", "check"])
+def test_a_search_that_runs_or_waits_is_kept(service, monkeypatch, what, by):
     if by in ("queue", "job"):
         assert service.owner.post(ALL, json={"space": "quadratic", "name": "demo"}).status_code == 202
         if by == "job":
@@ -284,6 +305,9 @@ def test_a_search_that_runs_or_waits_is_kept(service, what, by):
         with only_driver(service.results / "demo"):
             assert "is run by process" in service.owner.get(f"{DEMO}/contents").json()["kept"]
             error = change(service, what, 422)["error"]
+    elif by == "audit":
+        error = meanwhile_audited(service, monkeypatch, lambda: change(service, what, 422)["error"])
+        assert "is run by an audit in process" in error
     elif by == "check":
         with service.searches.reserved("demo"):
             error = change(service, what, 409)["error"]

@@ -1,4 +1,7 @@
-"""Allows only one driver per experiment; two would write to one journal and train every trial twice."""
+"""Allows only one driver per experiment; two would write to one journal and train every trial twice.
+
+An audit takes the same lock, so that nobody deletes, renames or resumes the experiment meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,20 @@ from tuner.errors import RequestError
 from tuner.record.files import bytes_in, open_in, write_atomically
 
 LOCK, HOLDER = ".lock", ".driver"  # the lock, and the driver's name: two files, as FileLock empties its file
+AUDIT = "an audit in "  # before the process in HOLDER, if it audits
 MOST_HOLDER = 1000  # maximum size of HOLDER in bytes; a larger file is ignored
 LOOK_S = 0.5  # seconds that a driver waits for the lock, because `driver_of` takes it for a moment too
 
 
 @contextmanager
-def only_driver(folder: Path) -> Iterator[None]:
+def only_driver(folder: Path, what: str = "") -> Iterator[None]:
     """Locks the experiment's existing folder for this driver while the `with` block runs.
 
     The operating system's lock (flock) is released when the process ends, even if it is killed. On a shared file
     system the lock works between hosts if the file system's flock does (NFS 4 does, and Lustre mounted with flock).
+
+    Args:
+        what: AUDIT for an audit, else empty.
 
     Raises:
         RequestError: another driver has the lock, or the folder cannot be written to.
@@ -41,7 +48,7 @@ def only_driver(folder: Path) -> Iterator[None]:
     try:
         # HOLDER is replaced, not opened, because it may be a link to a file that must not change.
         try:
-            write_atomically(folder / HOLDER, f"process {os.getpid()} on {socket.gethostname()}\n")
+            write_atomically(folder / HOLDER, f"{what}process {os.getpid()} on {socket.gethostname()}\n")
         except OSError as error:
             raise _unwritable(folder, error) from None
         yield
@@ -72,9 +79,13 @@ def driver_of(folder: Path) -> str:
 
 
 def abandoned(folder: Path) -> bool:
-    """Whether the experiment's last driver ran on this host and has ended; False if that is unknown."""
+    """Whether the experiment's last driver ran on this host and has ended; False if that is unknown.
+
+    An audit shows that it has ended: an audit takes the lock only of a search that has.
+    """
     try:
-        return _holder(folder).endswith(f" on {socket.gethostname()}") and not driver_of(folder)
+        holder = _holder(folder)
+        return holder.endswith(f" on {socket.gethostname()}") and (holder.startswith(AUDIT) or not driver_of(folder))
     except RequestError:  # for example, the lock belongs to another user
         return False
 
