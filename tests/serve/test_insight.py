@@ -78,14 +78,20 @@ def test_a_later_grace_period_stops_nobody_sooner(ask):
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("grace_period=9", "grace"),
-        ("scheduler=pbt", "scheduler"),
-        ("brackets=0", "brackets"),
-        ("reduction_factor=1", "reduction"),
+        ("grace_period=9", "grace period 9: must be 1..4, the epochs per trial; change it"),
+        ("grace_period=0", "grace_period 0: must be 1 or more"),
+        ("grace_period=1.5", "grace_period 1.5: must be a whole number"),
+        ("scheduler=pbt", "scheduler pbt: must be 'asha', 'median', 'hyperband' or 'fifo'"),
+        ("brackets=0", "brackets 0: must be 1 or more"),
+        ("brackets=8", "brackets 8: must be 1..3, as many as there are rungs; change it"),
+        ("scheduler=fifo&brackets=2", "brackets 2: must be 1..1, because only asha has more than one; change it"),
+        ("reduction_factor=1", "reduction_factor 1: must be above 1"),
+        ("reduction_factor=1.0001", "reduction factor 1.0001 gives "),
     ],
 )
-def test_rules_that_cannot_be_replayed_are_refused(ask, query, message):
-    assert message in ask(f"/what-if?{query}", 422)["error"]
+def test_rules_that_cannot_be_replayed_are_refused_in_the_forms_words(ask, query, message):
+    error = ask(f"/what-if?{query}", 422)["error"]
+    assert message in error and "--" not in error
 
 
 def test_a_contour_of_two_parameters_has_every_trial_as_a_dot(ask):

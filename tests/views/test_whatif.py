@@ -176,7 +176,7 @@ def test_nothing_recorded_is_nothing_replayed():
 
 @pytest.mark.parametrize(
     ("rules", "message"),
-    [(("pbt", 1, 2, 1), "a replay knows"), (("asha", 9, 2, 1), "--grace-period 9"), (("asha", 1, 2, 5), "brackets 5")],
+    [(("pbt", 1, 2, 1), "a replay knows"), (("asha", 9, 2, 1), "grace period 9"), (("asha", 1, 2, 5), "brackets 5")],
 )
 def test_rules_that_no_search_would_take_are_refused(rules, message):
     with pytest.raises(RequestError, match=message):

@@ -18,7 +18,7 @@ from pydantic_core import to_json
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from tuner.errors import RequestError
+from tuner.errors import RequestError, printable
 from tuner.record.events import strict
 from tuner.record.reading import NotYet
 
@@ -87,6 +87,33 @@ def refusal(status: int, message: str, more: Mapping[str, str] | None = None) ->
     """Returns an error response of the API, `{"error": message}`; `more` are additional headers."""
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     return JSONResponse({"error": message}, status, headers | dict(more or {}))
+
+
+# The words for a kind of error of pydantic; the names in braces are those of its context.
+WRONG = {
+    "greater_than_equal": "must be {ge} or more",
+    "greater_than": "must be above {gt}",
+    "less_than_equal": "must be {le} or less",
+    "less_than": "must be below {lt}",
+    "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_long": "must have at most {max_length} items",
+    "string_type": "must be a text",
+    "list_type": "must be a list",
+    "missing": "is missing; give it",
+    "extra_forbidden": "is unknown here; leave it out",
+}
+WRONG |= dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be a whole number")
+WRONG |= dict.fromkeys(("float_type", "float_parsing", "finite_number"), "must be a number")
+
+
+def wrong_field(error: Mapping[str, Any]) -> str:
+    """Says in plain words what pydantic found wrong: the field, its value, and what is allowed."""
+    name, given, kind = error["loc"][:2][-1], error.get("input"), error["type"]
+    value = f" {printable(str(given)[:50])}" if isinstance(given, (str, int, float)) and kind != "extra_forbidden" else ""
+    words = WRONG.get(kind)
+    return f"{name}{value}: {words.format(**error.get('ctx', {})) if words else error['msg']}"
 
 
 def later(message: str) -> Response:

@@ -26,7 +26,7 @@ from tuner.serve.access.guard import HEADERS, Guard, is_loopback, require_token
 from tuner.serve.access.keys import Keys
 from tuner.serve.access.limits import Bounds
 from tuner.serve.analysis.insight import add_insight
-from tuner.serve.answers import BoundedResponse, Refused, answer, figures_text, later, refusal
+from tuner.serve.answers import BoundedResponse, Refused, answer, figures_text, later, refusal, wrong_field
 from tuner.serve.changes import MOST_ROWS, Limit, Since, add_changes
 from tuner.serve.compare import add_compare
 from tuner.serve.control import REFUSALS, Desk, Shown, add_control
@@ -209,7 +209,7 @@ def _errors_as_json(app: FastAPI) -> None:
     def invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
-        return refusal(422, f"{first['loc'][:2][-1]}: {first['msg']}")
+        return refusal(422, wrong_field(first))
 
     def wrong(_: Request, error: Exception) -> Response:
         if isinstance(error, Refused):

@@ -8,6 +8,7 @@ the worst. A result is unknown, or a range, wherever the three replays differ.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -108,11 +109,18 @@ def checked_rules(
     """
     if scheduler not in REPLAYED:
         raise RequestError(f"scheduler {scheduler}: cannot be replayed; a replay knows {', '.join(REPLAYED)}")
+    if not 1 <= grace_period <= own.max_epochs:
+        raise RequestError(f"grace period {grace_period}: must be 1..{own.max_epochs}, the epochs per trial; change it")
     changed = {"scheduler": scheduler, "grace_period": grace_period, "reduction_factor": reduction_factor}
-    rules = replace(own, searcher="random", **changed)  # type: ignore[arg-type]  # the searcher has no part in it
+    try:
+        rules = replace(own, searcher="random", **changed)  # type: ignore[arg-type]  # the searcher has no part in it
+    except RequestError as error:  # it names options of the command line
+        words = re.sub(r"--([a-z-]+)", lambda option: option[1].replace("-", " "), str(error))
+        raise RequestError(words) from None
     most = len(rules.rungs()) if scheduler == "asha" else 1
     if not 1 <= brackets <= min(most, MOST_BRACKETS):
-        raise RequestError(f"brackets {brackets}: must be 1..{min(most, MOST_BRACKETS)}; only asha may use more than 1")
+        why = "as many as there are rungs" if scheduler == "asha" else "because only asha has more than one"
+        raise RequestError(f"brackets {brackets}: must be 1..{min(most, MOST_BRACKETS)}, {why}; change it")
     return rules
 
 

@@ -39,10 +39,12 @@ async function ask(id, part, draw) {
   try {
     const answer = await get(`${experiment.path}/${part}`);
     if (requests.get(id) !== request || experiment.isClosed) return;
+    at(`${id}-status`).className = "";
     draw(answer, experiment.name);
   } catch (error) {
     if (requests.get(id) !== request || experiment.isClosed) return;
-    set(at(`${id}-status`), error instanceof Error ? error.message : error);
+    set(at(`${id}-status`), inForm(error instanceof Error ? error.message : String(error)));
+    at(`${id}-status`).className = "failed";
     at(id).hidden = true;
     const text = document.getElementById(`${id}-text`); // describes the figure of an earlier answer
     if (text) text.hidden = true;
@@ -54,6 +56,10 @@ async function ask(id, part, draw) {
   // New events repeat the request, but a request that takes seconds may use at most a tenth of the service's time.
   request.again = began + 11 * (performance.now() - began);
 }
+
+/** Names a field of a request as its form does: `grace_period 0: must be ...` becomes `grace period 0: must be ...`.
+ * @param {string} message */
+const inForm = (message) => message.replace(/^[a-z_]+(?=[ :])/, (name) => name.replaceAll("_", " "));
 
 // --- what if ---------------------------------------------------------------------------------------------------------
 
