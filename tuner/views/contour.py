@@ -116,10 +116,11 @@ def draw_contour(data: Contour, metric: str, mode: str) -> dict[str, Any]:
     dots |= {"meta": "trials", "customdata": [escaped(trial) for trial in data.trials]}
     hover = f"%{{text}}<br>{escaped(title, 60)} %{{marker.color:.5g}}<extra></extra>"
     best = min(data.values) if mode == "min" else max(data.values)
+    empty = " Places far from every trial stay empty." if any(None in row for row in data.grid) else ""
     text = (
         f"{tick(title, 60)} of {number_of(len(data.values))} over {tick(data.x.name, 30)} and "
         f"{tick(data.y.name, 30)}, smoothed between the trials. The best value is {best:.5g}: trial "
-        f"{tick(data.trials[data.values.index(best)], 40)}."
+        f"{tick(data.trials[data.values.index(best)], 40)}.{empty}"
     )
     layout = {"xaxis": _axis(data.x), "yaxis": _axis(data.y), "hovermode": "closest", "showlegend": False}
     layout |= {"meta": {"text": text}}
