@@ -57,7 +57,7 @@ export function filterOf(text, fields) {
       if (bare !== undefined) refuseHalf(bare);
       test = (row) => fields.some((field) => field.shown(row).toLowerCase().includes(wanted));
       const named = !isNot && before && fields.find(({ head }) => same(head) === before);
-      if (named) hint = `${named.head} ${wanted}: each word in any cell; ${before}:${wanted} searches the column ${named.head}`;
+      if (named) hint = `Did you mean ${before}:${wanted}? Without the colon, the filter finds rows with both words in any cell`;
       before = bare !== undefined && !isNot ? same(bare) : "";
     }
     tests.push(isNot ? (row) => !test(row) : test);
