@@ -119,7 +119,7 @@ export function drawAgain(node) {
 }
 
 /**
- * Saves a figure as it is shown, on the page's background: its own is transparent.
+ * Saves a figure as it is shown, with its selected trials, on the page's background: its own is transparent.
  *
  * @param {HTMLElement} node
  * @param {"png" | "svg"} format
@@ -129,8 +129,11 @@ export function saveImage(node, format) {
   if (!data) return;
   const back = getComputedStyle(document.documentElement).getPropertyValue("--back");
   const filename = `${document.title.replace(/: tuner$/, "")}-${node.id}`;
+  const marks = node.querySelector("canvas.selection-layer"), { l, t, w, h } = size._size;
+  const images = marks instanceof HTMLCanvasElement ? [{ source: marks.toDataURL(), xref: "paper", yref: "paper", x: -l / w, y: 1 + t / h,
+    sizex: size.width / w, sizey: size.height / h, sizing: "stretch", layer: "above" }] : [];
   const showlegend = layout.meta?.legend ?? layout.showlegend; // a page may show a legend of its own
-  Plotly.downloadImage({ data, layout: { ...layout, showlegend, paper_bgcolor: back, plot_bgcolor: back } },
+  Plotly.downloadImage({ data, layout: { ...layout, images, showlegend, paper_bgcolor: back, plot_bgcolor: back } },
     { format, filename, width: size.width, height: size.height, scale: format === "png" ? 2 : 1 });
 }
 
