@@ -15,7 +15,7 @@ import { drawInto } from "./look.js";
 import { drawPinned } from "./pinned.js";
 import { linkTables } from "./rows.js";
 import { showSection } from "./sections.js";
-import { choice, reset, setPins } from "./selection.js";
+import { choice, open, setPins } from "./selection.js";
 import { drawSelection } from "./selection_bar.js";
 import { DECISIONS, RUNGS, rules, state, trialColumns } from "./tables.js";
 import { drawVerdict, unsaid } from "./verdict.js";
@@ -153,8 +153,9 @@ let listAt = 0; // how far the list was scrolled when an experiment was opened
 async function show(name) {
   if (!at("list").hidden) listAt = window.scrollY;
   shown.now?.close();
+  shown.now = null;
   resetTables();
-  reset();
+  open(name ?? "");
   const experiment = shown.now = name ? new Experiment(name, draw, (text) => set(at("live"), text)) : null;
   document.title = name ? `${name}: tuner` : "tuner";
   set(at("live"), "");

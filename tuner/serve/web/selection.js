@@ -24,10 +24,15 @@ export function subscribe(listener) {
   listeners.push(listener);
 }
 
+let experiment = ""; // whose trials these are
+/** @param {string} name */
+const keyOf = (name) => `tuner-choice ${name}`;
+
 /** @param {Partial<Choice>} part */
 function change(part) {
   const before = choice.now;
   choice.now = { ...before, ...part };
+  if (experiment) keep();
   for (const listener of listeners) listener(choice.now, before);
 }
 
@@ -77,8 +82,34 @@ export function showHidden() {
   if (choice.now.hidden.size) change({ hidden: NOTHING.hidden });
 }
 
-/** Forgets everything: the page will show another experiment. */
-export const reset = () => change(NOTHING);
+/**
+ * Takes the choice that this tab last had for an experiment, also after a reload; none for an empty name.
+ *
+ * @param {string} name
+ */
+export function open(name) {
+  experiment = "";
+  change(kept(name));
+  experiment = name;
+}
+
+/** Stores the choice for this tab, because thousands of hidden trials do not fit into an address. */
+function keep() {
+  try {
+    sessionStorage.setItem(keyOf(experiment), JSON.stringify(choice.now, (_, value) => (value instanceof Set ? [...value] : value)));
+  } catch { /* the browser blocks storage, or it is full: a reload forgets the choice */ }
+}
+
+/** @param {string} name @returns {Choice} */
+function kept(name) {
+  try {
+    const stored = JSON.parse(sessionStorage.getItem(keyOf(name)) ?? "{}");
+    const [selected, pinned, hidden] = ["selected", "pinned", "hidden"].map((part) => new Set(/** @type {string[]} */ (stored[part] ?? [])));
+    return { selected, pinned, hidden };
+  } catch {
+    return NOTHING;
+  }
+}
 
 /** @param {Trials} trials @param {Iterable<string>} left */
 function without(trials, left) {
