@@ -22,7 +22,7 @@ import { get } from "./service.js";
  * @property {number} half of a bar's height
  * @property {number[]} axes
  * @property {(i: number, axis: number) => number} at
- * @property {boolean} isPinned whether the trace itself tells the pinned trials apart
+ * @property {string | null} own the trace's colour, if its figure tells the pinned trials apart by colour
  * @property {Box} box in which the trace is visible
  */
 
@@ -114,7 +114,8 @@ function* marksOf(node) {
   for (const [n, trace] of (data ?? []).entries()) {
     if (!Array.isArray(trace.customdata) || full?.[n]?.visible !== true) continue;
     const trials = trialsOf(trace.customdata);
-    const none = { x: () => 0, y: () => 0, from: () => 0, half: 0, axes: [], at: () => 0, trials, isPinned: trace.meta === "pinned" };
+    const none = { x: () => 0, y: () => 0, from: () => 0, half: 0, axes: [], at: () => 0, trials,
+      own: trace.meta === "pinned" ? trace.line.color : null };
     if (trace.type === "parcoords") {
       yield { ...none, shape: "parallel", ...parallelPlaces(trace, layout) };
       continue;
@@ -208,7 +209,7 @@ function withinBoxes(node, all) {
   if (!inBoxes.length) return all;
   const box = { left: xaxis._offset, top: yaxis._offset, right: xaxis._offset + xaxis._length, bottom: yaxis._offset + yaxis._length };
   return [...all, { shape: "points", box, trials: inBoxes.map(({ trial }) => trial), from: () => 0, half: 0, axes: [], at: () => 0,
-    isPinned: false, x: (i) => box.left + xaxis.d2p(inBoxes[i].place), y: (i) => box.top + yaxis.d2p(inBoxes[i].value) }];
+    own: null, x: (i) => box.left + xaxis.d2p(inBoxes[i].place), y: (i) => box.top + yaxis.d2p(inBoxes[i].value) }];
 }
 
 // --- the layer over a figure -----------------------------------------------------------------------------------------
@@ -244,6 +245,7 @@ function layerOf(node) {
  * @param {Box | null} brush what the user marks with the mouse
  */
 function paint(node, brush = null) {
+  if (!brush) tellMissing(node);
   const { selected, pinned } = choice.now, isNeeded = selected.size > 0 || pinned.size > 0 || brush !== null;
   if (!isNeeded && !layers.has(node)) return;
   const layer = layerOf(node), pen = layer?.getContext("2d");
@@ -259,8 +261,8 @@ function paint(node, brush = null) {
     pen.globalAlpha = VEIL;
     pen.fillStyle = back;
     const veiled = new Set();
-    for (const { box } of all) {
-      if (veiled.has(Object.values(box).join())) continue;
+    for (const { box, own } of all) {
+      if (own || veiled.has(Object.values(box).join())) continue;
       veiled.add(Object.values(box).join());
       pen.fillRect(box.left, box.top, box.right - box.left, box.bottom - box.top);
     }
@@ -272,8 +274,8 @@ function paint(node, brush = null) {
     pen.beginPath();
     pen.rect(left, top, right - left, bottom - top);
     pen.clip();
-    stroke(pen, marks, selected, text, back);
-    if (!marks.isPinned) stroke(pen, marks, pinned, pin, back);
+    stroke(pen, marks, selected, marks.own ?? text, back);
+    if (!marks.own) stroke(pen, marks, pinned, pin, back);
     pen.restore();
   }
   if (!brush) return;
@@ -281,6 +283,23 @@ function paint(node, brush = null) {
   pen.setLineDash([4, 3]);
   pen.strokeRect(brush.left, brush.top, brush.right - brush.left, brush.bottom - brush.top);
   pen.setLineDash([]);
+}
+
+const OF_ALL = ["curves", "parallel", "slices", "usage", "timeline", "contour"]; // figures of all trials, or of a sample
+
+/** Says below a figure how many of the selected trials it does not draw.
+ * @param {HTMLElement} node */
+function tellMissing(node) {
+  if (!OF_ALL.includes(node.id)) return;
+  const missing = new Set(choice.now.selected);
+  for (const { trials } of missing.size ? withLoaded(node, [...marksOf(node)]) : []) {
+    for (const trial of missing.size ? trials : []) if (trial !== null) missing.delete(trial);
+  }
+  const id = `${node.id}-missing`, line = document.getElementById(id) ?? Object.assign(document.createElement("p"), { id, className: "notice" });
+  if (!line.parentNode) document.getElementById(`${node.id}-text`)?.before(line);
+  const text = missing.size ? `Not drawn here: ${missing.size} of the selected trials. The figure shows a sample, or they have no value for it.` : "";
+  if (line.textContent !== text) line.textContent = text;
+  line.hidden = !text;
 }
 
 const FEW = 300; // points; more are drawn smaller and without a rim
