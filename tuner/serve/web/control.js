@@ -127,6 +127,8 @@ function chosen(form) {
  * @param {string} done what is shown at the end
  */
 export async function act(form, status, progress, work, done = "") {
+  if (form.ariaBusy === "true") return; // Enter in a field sends a form whose button is disabled, too
+  form.ariaBusy = "true";
   const buttons = [...form.querySelectorAll("button")].filter((button) => !button.disabled), began = Date.now();
   for (const button of buttons) button.disabled = true;
   status.className = "";
@@ -143,6 +145,7 @@ export async function act(form, status, progress, work, done = "") {
     clearInterval(clock);
   }
   for (const button of buttons) button.disabled = false;
+  form.ariaBusy = "false";
 }
 
 // --- stop and resume -------------------------------------------------------------------------------------------------
