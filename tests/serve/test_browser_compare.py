@@ -96,7 +96,8 @@ def test_a_click_on_a_line_opens_the_trial(page, searches):
 def test_tables_show_what_differs_and_all_on_request(page, searches):
     page.goto(f"{searches.url}{LINK}")
     expect(rows(page, "compare-options")).to_have_text(["max_epochs89", "seed01"])
-    expect(page.locator("#compare-parameters-equal")).to_have_text("No difference.")
+    expect(page.locator("#compare-parameters-equal")).to_have_text("All have the same parameters.")
+    expect(page.locator("#compare-parameters")).to_be_hidden()
     page.check("#compare-same")
     expect(rows(page, "compare-parameters").filter(has_text="loguniform 0.0001 to 0.1")).to_have_count(1)
     expect(rows(page, "compare-options").filter(has_text="searcher")).to_have_count(1)

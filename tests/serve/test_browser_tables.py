@@ -158,7 +158,7 @@ def test_an_error_in_a_filter_is_said_beside_it_and_hides_no_row(page, viewer):
     expect(problem).to_have_text("No row matches the filter.")
     assert page.get_attribute("#trial-filter", "aria-invalid") == "false"
     page.fill("#trial-filter", "rung 2")
-    expect(problem).to_contain_text("rung:2 searches the column rung")
+    expect(problem).to_contain_text("Did you mean rung:2?")
     page.fill("#trial-filter", "")
     expect(problem).to_have_text("")
 

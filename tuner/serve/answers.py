@@ -111,7 +111,9 @@ WRONG |= dict.fromkeys(("float_type", "float_parsing", "finite_number"), "must b
 def wrong_field(error: Mapping[str, Any]) -> str:
     """Says in plain words what pydantic found wrong: the field, its value, and what is allowed."""
     name, given, kind = error["loc"][:2][-1], error.get("input"), error["type"]
-    value = f" {printable(str(given)[:50])}" if isinstance(given, (str, int, float)) and kind != "extra_forbidden" else ""
+    value = (
+        f" {printable(str(given)[:50])}" if isinstance(given, (str, int, float)) and kind != "extra_forbidden" else ""
+    )
     words = WRONG.get(kind)
     return f"{name}{value}: {words.format(**error.get('ctx', {})) if words else error['msg']}"
 

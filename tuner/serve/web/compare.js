@@ -130,7 +130,9 @@ function draw(comparison) {
   for (const kind of /** @type {const} */ (["options", "parameters"])) {
     const rows = comparison[kind].filter((row) => row.differs || everything);
     fill(at(`compare-${kind}`, HTMLTableElement), differenceColumns(columns), rows);
-    set(at(`compare-${kind}-equal`), rows.length ? "" : columns.length > 1 ? "No difference." : "Nothing to compare with.");
+    set(at(`compare-${kind}-equal`), columns.length > 1 ? `All have the same ${kind}.` : "Nothing to compare with.");
+    at(`compare-${kind}-equal`).hidden = rows.length > 0;
+    for (const part of document.querySelectorAll(`[data-table=compare-${kind}], .scroll:has(> #compare-${kind})`)) part.toggleAttribute("hidden", !rows.length);
   }
   at("compare-differences").hidden = !columns.length;
   at("compare-choices").hidden = at("compare-legend").hidden = !groups.length;

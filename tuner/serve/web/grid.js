@@ -86,7 +86,14 @@ class Grid {
     window.addEventListener("beforeprint", () => {
       this.#drawn = Math.max(this.#drawn, Math.min(this.#found.length, MOST_PRINTED));
       this.#draw();
+      const printed = Math.min(this.#drawn, this.#found.length), all = Math.max(this.#found.length, this.#isFiltered ? 0 : this.#total);
+      const missing = this.#rows.length < this.#total ? ` The page has loaded ${this.#rows.length} of ${this.#total}; scroll to the end to load all.` : "";
+      this.table.createCaption().textContent = printed < all || missing ? `${printed} of ${all} rows are printed.${missing}` : "";
     });
+  }
+
+  get #isFiltered() {
+    return Boolean(this.#tools?.box.value.trim());
   }
 
   /** @param {Column<any>[]} columns @param {any[]} rows @param {number} total */

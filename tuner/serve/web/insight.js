@@ -49,7 +49,7 @@ async function ask(id, part, draw) {
     const text = document.getElementById(`${id}-text`); // describes the figure of an earlier answer
     if (text) text.hidden = true;
     if (id === "whatif") {
-      at("fates-scroll").hidden = true;
+      at("fates-part").hidden = true;
       for (const line of ["whatif-notes", "whatif-count"]) set(at(line), "");
     }
   }
@@ -88,7 +88,7 @@ function whatIf() {
     const count = changed.length === 1 ? "1 trial has" : `${changed.length} trials have`;
     set(at("whatif-count"), changed.length ? `${count} a different or unknown outcome.` : "No trial ends differently.");
     fill(at("fates", HTMLTableElement), FATES, changed);
-    at("fates-scroll").hidden = !changed.length;
+    at("fates-part").hidden = !changed.length;
   };
   ask("whatif", `what-if?${query}`, draw);
 }
