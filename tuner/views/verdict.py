@@ -250,7 +250,7 @@ def _spread(rung: RungSummary) -> float:
 
 
 def _close(record: ExperimentRecord, calls: list[CloseCall], at_least: bool) -> str:
-    if not any(rung.stopped for rung in record.standing.rungs):
+    if record.refused or not any(rung.stopped for rung in record.standing.rungs):
         return ""
     known = [rung for rung in record.standing.rungs if _spread(rung) > 0]
     if not known:

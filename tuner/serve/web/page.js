@@ -132,6 +132,7 @@ async function route() {
   at("compare").hidden = !comparing();
   if (comparing()) {
     if (!hadComparison) await show(null);
+    at("trial", HTMLDialogElement).close();
     return attempt(showComparison);
   }
   const { name, trial, section, pins } = readAddress();
