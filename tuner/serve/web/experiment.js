@@ -2,9 +2,10 @@
 // The experiment on display: its rows and figures, kept up to date. The event stream says when its journal has new
 // lines; one request then brings the rows that changed and the figures that the user sees.
 
+import { FIRST_FIGURES, FIRST_ROWS, firstPage } from "./ahead.js";
 import { attempt } from "./dom.js";
 import { BUSY, get, pathOf } from "./service.js";
-import { ALL_ROWS, MOST_ROWS } from "./tables.js";
+import { ALL_ROWS } from "./tables.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
 /** @typedef {import("./api.js").Figure} Figure */
@@ -16,6 +17,8 @@ const COMPARING = ["parallel", "slices", "usage"]; // figures that compare one v
 // The start and end of a job are not in the journal, and neither is the end of a killed process: the page asks.
 const JOB_POLL_MS = 1500; // while a job starts or ends
 const POLL_MS = 10000; // while a search runs
+const GATHER_MS = 20; // between an event and its request: a trial's end is several lines at once
+const LEAST_PAUSE_MS = 800, MOST_PAUSE_MS = 5000, PAUSE_SHARE = 20; // between two updates
 
 /** The experiment on display; null while the page shows the list.
  * @type {{now: Experiment | null}} */
@@ -33,7 +36,7 @@ const observer = new IntersectionObserver((entries) => {
 for (const section of document.querySelectorAll("#one > :is(section, details)")) observer.observe(section);
 
 /** @param {string} name */
-const isNear = (name) => near.has(`${name}-section`);
+export const isNear = (name) => near.has(`${name}-section`);
 
 export class Experiment {
   /** @type {Changes | null} What is loaded; `trials` and `decisions` are the loaded rows. */
@@ -46,12 +49,17 @@ export class Experiment {
   /** @type {number | undefined} */ #retry = undefined;
   /** @type {number | undefined} */ #scroll = undefined;
   /** @type {EventSource | undefined} */ #stream = undefined;
-  #limit = MOST_ROWS; // rows that are loaded at most; infinite once all are wanted
+  /** Resolves once all figures that have data are loaded. */
+  rest = Promise.resolve();
+  #limit = FIRST_ROWS; // rows that are loaded at most; infinite once all are wanted
   #took = 0; // ms of the last load
+  #rested = 0; // when the next update may begin
   #isBehind = false; // whether the journal has lines that are not loaded
   #isEnding = false; // whether the last event was the end of the search
   /** @type {Map<string, number>} Figure -> the number of the journal's lines that it shows. */
   #drawn = new Map();
+  /** @type {Set<string>} Figures that were requested; some have no data. */
+  #asked = new Set();
   #last = Promise.resolve();
 
   /**
@@ -82,19 +90,28 @@ export class Experiment {
     return this.#last;
   }
 
+  /** Loads and draws the first page, then begins to load the other figures: a first page does not wait for them. */
+  async open() {
+    await this.load();
+    this.rest = attempt(() => this.load({ fresh: false }));
+  }
+
   /** @param {number} since @param {boolean} fresh whether the journal has new lines @returns {Promise<void>} */
   async #load(since, fresh) {
     if (this.isClosed) return;
     this.#isBehind = false;
-    const before = this.loaded;
-    const wanted = FIGURES.filter((name) => (before?.figures[name] ? isNear(name) && (fresh || this.#isStale(name)) : fresh));
+    const before = this.loaded, isFirst = !before && !this.isWhole;
+    const wanted = isFirst ? FIRST_FIGURES : FIGURES.filter((name) => (before?.figures[name]
+      ? isNear(name) && (fresh || this.#isStale(name)) : fresh || !this.#asked.has(name)));
     const query = new URLSearchParams({ since: String(since), limit: String(since ? ALL_ROWS : Math.min(ALL_ROWS, this.#limit)) });
     for (const name of wanted) query.append("figures", name);
     if (this.values) query.set("values", this.values);
     const began = performance.now();
     /** @type {Changes} */
-    const changes = await get(`${this.path}/changes?${query}`);
+    const changes = await (isFirst ? firstPage(this.name) : get(`${this.path}/changes?${query}`));
     this.#took = performance.now() - began;
+    this.#rested = performance.now() + Math.min(MOST_PAUSE_MS, Math.max(LEAST_PAUSE_MS, PAUSE_SHARE * this.#took));
+    for (const name of wanted) this.#asked.add(name);
     if (changes.since && (changes.left_out || Math.max(changes.trials.length, changes.decisions.length) >= ALL_ROWS)) {
       return this.#load(0, fresh); // more changed rows than one response has
     }
@@ -161,14 +178,15 @@ export class Experiment {
     };
   }
 
-  /** Waits, then loads what changed: one request for all events meanwhile; none if the page is hidden. */
+  /** Loads what changed, at once if the last update was long enough ago to spare the search: 20 times as long as it
+   * took, at most 5 s. One request serves all events meanwhile; a hidden page sends none. */
   updateLater() {
     if (document.hidden || !this.#isBehind) return;
     this.#update ??= setTimeout(async () => {
       await attempt(() => this.load());
       this.#update = undefined;
       this.updateLater();
-    }, Math.min(5000, Math.max(800, 20 * this.#took))); // 20 times the last load, at most 5 s, to spare the search
+    }, Math.max(GATHER_MS, this.#rested - performance.now()));
   }
 
   /** Updates the sections that came onto the screen; loads their figures if these are older than the rows. */
