@@ -37,7 +37,7 @@ window.until = async (isSo, mostMs = 120e3) => {
 };
 window.onScreen = (node) => { if (!node) return false;
   const { top, bottom } = node.getBoundingClientRect();
-  return node.offsetWidth > 0 && top < innerHeight && bottom > 0; };
+  return node.checkVisibility({ contentVisibilityAuto: true }) && top < innerHeight && bottom > 0; };
 window.isDrawn = (node) => Boolean(node?._fullLayout && node.data?.length && node.querySelector(".svg-container"));
 window.isOpen = () => document.querySelectorAll("#trials tbody tr").length >= 100 && onScreen(document.querySelector("#verdict"))
   && document.querySelector("#verdict-ended").textContent && document.querySelectorAll("#decisions tbody tr").length >= 100
@@ -47,11 +47,11 @@ window.seconds = (ms) => (performance.timeOrigin + ms) / 1e3;
 """
 CHANGED = """([trial, text]) => { const cells = () => document.querySelector(`#trials tr[data-trial="${trial}"]`)?.textContent ?? "";
   return until(() => cells().includes(text)).then(seconds); }"""
-COUNTED = """([text]) => until(() => document.querySelector("#trials-count").textContent.includes(text)).then(seconds)"""
+COUNTED = """([text]) => until(() => document.querySelector("[data-table=trials] > span").textContent.includes(text)).then(seconds)"""
 SELECTED = """async ([what, count]) => {
   const { select, clear, hide, showHidden } = await import("/selection.js"), { shown } = await import("/experiment.js");
   const trials = shown.now.loaded.trials.map(({ trial }) => trial), act = { select, hide }[what];
-  const some = trials.filter((_, i) => i % Math.floor(trials.length / count) === 0).slice(0, count);
+  const some = trials.filter((_, i) => i % Math.ceil(trials.length / count) === 0).slice(0, count);
   const began = performance.now();
   act(some);
   const took = await painted() - began;
@@ -76,10 +76,11 @@ def pages(results: Path, journal: Path, repeats: int, served: Served, num_compar
                 times["first page"].append(first_page(page, f"{server.url}#{journal.parent.name}"))
                 page.wait_for_timeout(SETTLED_MS)
                 times["a figure scrolled to"].append(scrolled_to(page, "timeline"))
-                page.wait_for_timeout(SETTLED_MS)
+                page.evaluate("scrollTo(0, 0)")
+                page.wait_for_timeout(2 * SETTLED_MS)
                 for change in (reported, started):
                     times[change.__doc__ or ""].append(change(page, journal, number))
-                    page.wait_for_timeout(SETTLED_MS)
+                    page.wait_for_timeout(2 * SETTLED_MS)
         with served(results) as server, opened(browser, server.url, ALL_FIGURES) as page:
             first_page(page, f"{server.url}#{journal.parent.name}")
             whole(page)
