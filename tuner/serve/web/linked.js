@@ -76,6 +76,16 @@ function updateSoon() {
   requestAnimationFrame(() => setTimeout(updateNext));
 }
 
+/** Draws figures again: those on the screen at once, those close to it soon, the others when they come there.
+ * @param {HTMLElement[]} nodes */
+export function redraw(nodes) {
+  for (const node of nodes) {
+    outdated.add(node);
+    if (onScreen.has(node)) update(node);
+  }
+  updateSoon();
+}
+
 subscribe((now, before) => {
   for (const node of figures) {
     if (now.hidden !== before.hidden) outdated.add(node);
