@@ -80,12 +80,12 @@ export class Experiment {
   }
 
   /** Loads what changed and draws it; one load at a time. From the first call with `all` on, it loads all rows. */
-  async load({ all = false, fresh = true } = {}) {
+  async load({ all = false, fresh = true, onlyRows = false } = {}) {
     const before = this.#last.catch(() => {});
     this.#last = before.then(async () => {
       const isWider = all && !this.isWhole;
       if (isWider) this.#limit = Infinity;
-      await this.#load(isWider || !this.loaded ? 0 : this.loaded.summary.lines, fresh);
+      await this.#load(isWider || !this.loaded ? 0 : this.loaded.summary.lines, fresh, onlyRows);
     });
     return this.#last;
   }
@@ -96,12 +96,13 @@ export class Experiment {
     this.rest = attempt(() => this.load({ fresh: false }));
   }
 
-  /** @param {number} since @param {boolean} fresh whether the journal has new lines @returns {Promise<void>} */
-  async #load(since, fresh) {
+  /** Loads the rows that changed, and figures unless only rows are wanted.
+   * @param {number} since @param {boolean} fresh whether the journal has new lines @param {boolean} onlyRows @returns {Promise<void>} */
+  async #load(since, fresh, onlyRows) {
     if (this.isClosed) return;
     this.#isBehind = false;
     const before = this.loaded, isFirst = !before && !this.isWhole;
-    const wanted = isFirst ? FIRST_FIGURES : FIGURES.filter((name) => (before?.figures[name]
+    const wanted = isFirst ? FIRST_FIGURES : onlyRows ? [] : FIGURES.filter((name) => (before?.figures[name]
       ? isNear(name) && (fresh || this.#isStale(name)) : fresh || !this.#asked.has(name)));
     const query = new URLSearchParams({ since: String(since), limit: String(since ? ALL_ROWS : Math.min(ALL_ROWS, this.#limit)) });
     for (const name of wanted) query.append("figures", name);
@@ -110,10 +111,10 @@ export class Experiment {
     /** @type {Changes} */
     const changes = await (isFirst ? firstPage(this.name) : get(`${this.path}/changes?${query}`));
     this.#took = performance.now() - began;
-    this.#rested = performance.now() + Math.min(MOST_PAUSE_MS, Math.max(LEAST_PAUSE_MS, PAUSE_SHARE * this.#took));
+    this.#rest(this.#took);
     for (const name of wanted) this.#asked.add(name);
     if (changes.since && (changes.left_out || Math.max(changes.trials.length, changes.decisions.length) >= ALL_ROWS)) {
-      return this.#load(0, fresh); // more changed rows than one response has
+      return this.#load(0, fresh, onlyRows); // more changed rows than one response has
     }
     if (this.isWhole && !changes.since) await this.#loadRest(changes);
     if (this.isClosed) return;
@@ -130,6 +131,12 @@ export class Experiment {
     this.loaded = changes;
     this.#pollLater(changes.summary);
     this.draw(changes, figures);
+  }
+
+  /** Spares the search: no update begins for 20 times as long as the last one took, at most 5 s.
+   * @param {number} took */
+  #rest(took) {
+    this.#rested = performance.now() + Math.min(MOST_PAUSE_MS, Math.max(LEAST_PAUSE_MS, PAUSE_SHARE * took));
   }
 
   /** Adds the rows beyond those of the first response: a search has more than one response can send.
@@ -178,12 +185,17 @@ export class Experiment {
     };
   }
 
-  /** Loads what changed, at once if the last update was long enough ago to spare the search: 20 times as long as it
-   * took, at most 5 s. One request serves all events meanwhile; a hidden page sends none. */
+  /** Loads what changed, at once if the last update was long enough ago. One update serves all events meanwhile; a hidden
+   * page makes none. */
   updateLater() {
     if (document.hidden || !this.#isBehind) return;
     this.#update ??= setTimeout(async () => {
-      await attempt(() => this.load());
+      await attempt(async () => {
+        await this.load({ onlyRows: true }); // tables show a new line before the figures are drawn
+        const took = this.#took;
+        if (!this.isClosed) await this.load();
+        this.#rest(took + this.#took);
+      });
       this.#update = undefined;
       this.updateLater();
     }, Math.max(GATHER_MS, this.#rested - performance.now()));
