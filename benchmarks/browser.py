@@ -21,7 +21,7 @@ from tuner.record.events import sealed
 Served = Callable[[Path], object]  # opens a service of a folder of results, as a context manager
 SCREEN = {"width": 1280, "height": 900}
 ALL_FIGURES = {"width": 1280, "height": 7000}  # a window that shows every figure at once
-SETTLED_MS = 1500  # until a page does nothing more
+SETTLED_MS = 3000  # until a page does nothing more, and may update at once again
 # Each function below resolves with the time, in ms, at which its state is on the screen.
 HELPERS = """
 window.painted = () => new Promise((resolve) => requestAnimationFrame(() => {
@@ -39,15 +39,19 @@ window.onScreen = (node) => { if (!node) return false;
   const { top, bottom } = node.getBoundingClientRect();
   return node.checkVisibility({ contentVisibilityAuto: true }) && top < innerHeight && bottom > 0; };
 window.isDrawn = (node) => Boolean(node?._fullLayout && node.data?.length && node.querySelector(".svg-container"));
-window.isOpen = () => document.querySelectorAll("#trials tbody tr").length >= 100 && onScreen(document.querySelector("#verdict"))
-  && document.querySelector("#verdict-ended").textContent && document.querySelectorAll("#decisions tbody tr").length >= 100
+window.numRows = (table) => document.querySelectorAll(`#${table} tbody tr`).length;
+window.isOpen = () => numRows("trials") >= 100 && numRows("decisions") >= 100
+  && onScreen(document.querySelector("#verdict")) && document.querySelector("#verdict-ended").textContent
   && isDrawn(document.querySelector("#curves"))
   && [...document.querySelectorAll("#one .figure")].every((node) => !onScreen(node) || isDrawn(node));
 window.seconds = (ms) => (performance.timeOrigin + ms) / 1e3;
 """
-CHANGED = """([trial, text]) => { const cells = () => document.querySelector(`#trials tr[data-trial="${trial}"]`)?.textContent ?? "";
+CHANGED = """([trial, text]) => {
+  const cells = () => document.querySelector(`#trials tr[data-trial="${trial}"]`)?.textContent ?? "";
   return until(() => cells().includes(text)).then(seconds); }"""
-COUNTED = """([text]) => until(() => document.querySelector("[data-table=trials] > span").textContent.includes(text)).then(seconds)"""
+COUNTED = """([text]) => {
+  const count = () => document.querySelector("[data-table=trials] > span").textContent;
+  return until(() => count().includes(text)).then(seconds); }"""
 SELECTED = """async ([what, count]) => {
   const { select, clear, hide, showHidden } = await import("/selection.js"), { shown } = await import("/experiment.js");
   const trials = shown.now.loaded.trials.map(({ trial }) => trial), act = { select, hide }[what];

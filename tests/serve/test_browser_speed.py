@@ -1,7 +1,7 @@
 """What the page leaves out to be fast, in chromium: each test counts requests or drawings, none asserts a time."""
 
 import pytest
-from browsing import expect, rows, write_experiment
+from browsing import add_trial, expect, rows, write_experiment
 
 from tests.views.test_compare import write_search
 
@@ -30,15 +30,23 @@ def test_the_rows_are_requested_before_plotly_has_loaded(page, viewer):
 def test_the_first_request_has_one_figure_and_the_second_has_the_others(page, viewer):
     write_experiment(viewer.results).close()
     asked = []
-    page.on(
-        "request", lambda request: asked.append(request.url.count("figures=")) if "/changes?" in request.url else None
-    )
+    page.on("request", lambda request: asked.append(request.url))
     page.goto(f"{viewer.url}#demo")
-    page.wait_for_function(
-        "() => !document.getElementById('usage-section').hidden || !document.getElementById('timeline-section').hidden"
-    )
-    assert asked[0] == 1
-    assert asked[1] == 7
+    expect(page.locator("#timeline-section")).to_be_visible()
+    assert [url.count("figures=") for url in asked if "/changes?" in url][:2] == [1, 7]
+
+
+def test_an_update_brings_the_rows_before_the_figures(page, viewer):
+    journal = write_experiment(viewer.results)
+    page.goto(f"{viewer.url}#demo")
+    expect(page.locator("#timeline-section")).to_be_visible()
+    expect(page.locator("#live")).to_have_text("live")
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    add_trial(journal, 6)
+    expect(rows(page, "trials")).to_have_count(7)
+    page.wait_for_function("() => document.getElementById('curves').data.some((t) => t.customdata?.includes('00006'))")
+    assert ["figures=" in url for url in asked if "/changes?" in url][:2] == [False, True]
 
 
 def test_figures_far_from_the_screen_are_drawn_when_the_user_comes_there_and_for_paper(page, viewer):
@@ -93,6 +101,5 @@ def test_hiding_one_of_a_comparison_draws_only_figures_on_the_screen_at_once(pag
     assert first[0] == "compare-epochs"
     assert "compare-values" not in first
     page.locator("#compare-values").scroll_into_view_if_needed()
-    page.wait_for_function(
-        "() => document.getElementById('compare-values').data.some(({ visible }) => visible === false)"
-    )
+    hidden = "() => document.getElementById('compare-values').data.some(({ visible }) => visible === false)"
+    page.wait_for_function(hidden)

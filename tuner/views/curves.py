@@ -17,8 +17,8 @@ Figure = dict[str, Any]
 MAX_POINTS = 20_000  # of all curves together: a browser loads and draws them in well under a second
 MAX_CURVES = 400  # more curves cannot be told apart
 FEW_CURVES = 60  # with more curves, lines are lighter and without dots
-# MOST_SVG: points of all curves up to which they are drawn as SVG. A first drawing by WebGL takes 1 s where no GPU helps,
-# lines of 4,400 points as SVG 0.15 s, and with a dot at each point 0.5 s.
+# MOST_SVG: points of all curves up to which they are drawn as SVG. A first drawing by WebGL takes 1 s without a GPU;
+# lines of 4,400 points take 0.15 s as SVG, and with a dot at each point 0.5 s.
 MOST_SVG = 10_000
 MOST_STOPS = 40  # marks of single prunes; with more, each rung has one mark
 MOST_RUNGS_IN_TEXT = 8
