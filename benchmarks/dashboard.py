@@ -2,7 +2,8 @@
 
 Prints how long the server takes for a first page (every request that the page makes), for an update after new events,
 how large the answers are, and its memory; each is the median of `--repeats`, in a server process of its own.
-With `--search`, in its place, the pace of a search with the page open, against its pace without, in turn.
+With `--search`, in its place, the pace of a search with the page open, against its pace without, in turn. With
+`--browser`, in its place, what a user waits for in chromium: the first page, updates, selections, a comparison.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 import httpx
 import psutil
 
+from benchmarks import browser
 from benchmarks.peers import measure
 from tuner.record.events import sealed
 from tuner.record.saved_experiment import save_experiment
@@ -42,6 +44,8 @@ def main() -> None:
     parser.add_argument(
         "--search", action="store_true", help="the pace of a search with the page open, --repeats times"
     )
+    parser.add_argument("--browser", action="store_true", help="what a user waits for in a browser, --repeats times")
+    parser.add_argument("--compare", type=int, default=20, help="with --browser: experiments compared; 0 = none")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder)
@@ -50,6 +54,9 @@ def main() -> None:
             return
         journal = write_journal(results, args.trials, args.reports)
         print(f"{args.trials} trials x {args.reports} reports: {journal.stat().st_size / 1e6:.1f} MB of journal")
+        if args.browser:
+            browser.pages(results, journal, args.repeats, Server, args.compare)
+            return
         pages(results, journal, args.repeats)
 
 

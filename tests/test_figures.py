@@ -80,7 +80,7 @@ def test_figures_are_plotlys_and_strict_json(searched):
 def test_pruned_trials_can_be_told_from_the_rest_and_the_winner_stays(searched):
     traces = draw_curves(curves_of(searched))["data"]
     assert [t.get("meta") for t in traces] == ["pruned", "best", "stop", "cutoff"]
-    assert traces[1]["name"] == "best: trial 00000" and traces[1]["type"] == "scattergl"
+    assert traces[1]["name"] == "best: trial 00000" and traces[1]["type"] == "scatter"
 
 
 def test_every_point_and_bar_of_a_trial_has_the_trials_id():

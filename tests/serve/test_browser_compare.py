@@ -72,6 +72,7 @@ def test_the_legend_hides_an_experiment_in_all_figures(page, searches):
     button.click()
     expect(button).to_have_attribute("aria-pressed", "false")
     for figure in FIGURES:
+        page.locator(f"#{figure}").scroll_into_view_if_needed()
         page.wait_for_function(
             "id => String(document.getElementById(id).data.map((t) => t.visible)) === 'false,true'", arg=figure
         )

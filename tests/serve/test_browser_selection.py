@@ -146,7 +146,7 @@ def test_rows_are_selected_pinned_hidden_and_opened_by_keys(page, viewer):
 def test_hidden_trials_leave_figures_and_tables_and_come_back(page, viewer):
     write_experiment(viewer.results).close()
     opened(page, viewer)
-    drawn = """name => [...new Set(document.getElementById(name).data.flatMap((each) => each.customdata ?? []))]
+    drawn = """name => [...new Set((document.getElementById(name).data ?? []).flatMap((each) => each.customdata ?? []))]
       .filter(Boolean).sort()"""
     row(page, "00001").locator("td").nth(2).click()
     row(page, "00004").locator("td").nth(2).click(modifiers=["Shift"])

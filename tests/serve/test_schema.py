@@ -24,7 +24,7 @@ def schema(service, monkeypatch):
     """The schema of a service with one experiment of every kind of value; a search that is started is only queued."""
 
     # A stream ends once it has sent what there is; a service that ends would answer no costly question.
-    def few(journal, after, _):
+    def few(journal, after, *_, **__):
         looks = itertools.count()
         return stream.event_frames(journal, after, lambda: next(looks) > 1, pause_s=0)
 

@@ -15,7 +15,7 @@ from tuner.record.reading import NotYet
 from tuner.serve.analysis.questions import Answers
 from tuner.serve.reading import memory
 from tuner.serve.reading.results_reader import ResultsReader
-from tuner.serve.reading.stream import event_frames
+from tuner.serve.reading.stream import LOOK_S, PAUSE_S, event_frames
 
 SIZE = 400  # reports of a journal: about 500 kB of weight
 
@@ -167,7 +167,7 @@ def test_no_reader_of_a_shared_folder_follows_a_link(results):
 
 
 def test_an_open_stream_does_not_follow_a_link_that_comes_later(results):
-    """It looks at the journal twice a second, for as long as a page is open."""
+    """It looks at the journal many times a second, for as long as a page is open."""
 
     async def frames():
         frames, events = [], event_frames(ResultsReader(results).journal("e"), 0, lambda: False, pause_s=0)
@@ -179,6 +179,25 @@ def test_an_open_stream_does_not_follow_a_link_that_comes_later(results):
 
     _, second = asyncio.run(asyncio.wait_for(frames(), 60))  # the stream ends at the link
     assert b"\nid: 1\n" in second
+
+
+def test_an_open_stream_looks_often_at_a_quiet_journal_and_shares_the_looks_with_other_streams(results, monkeypatch):
+    pauses = []
+
+    async def slept(seconds):
+        pauses.append(seconds)
+
+    async def frames(num_streams):
+        pauses.clear()
+        journal = ResultsReader(results).journal("e")
+        async for _ in event_frames(journal, 0, lambda: len(pauses) >= 3, num_streams=lambda: num_streams):
+            pass
+        return list(pauses)
+
+    monkeypatch.setattr("tuner.serve.reading.stream.asyncio.sleep", slept)
+    assert asyncio.run(frames(1)) == [PAUSE_S, LOOK_S, LOOK_S]  # the journal has a line at first
+    assert asyncio.run(frames(4)) == [PAUSE_S, 4 * LOOK_S, 4 * LOOK_S]
+    assert asyncio.run(frames(100)) == [PAUSE_S, PAUSE_S, PAUSE_S]
 
 
 def test_the_process_of_costly_questions_does_not_follow_a_link_that_comes_later(results):

@@ -1,6 +1,7 @@
 """The rung plot: values pruned and continued apart, as dots or boxes, and the cutoffs over time."""
 
 import json
+import math
 from dataclasses import replace
 
 import plotly.graph_objects as go
@@ -63,6 +64,19 @@ def test_many_prunes_are_no_column_of_crosses():
     assert "stop" in [trace["meta"] for trace in few] and "stop" not in [trace["meta"] for trace in many]
     (cutoffs,) = (trace for trace in many if trace["meta"] == "cutoff")
     assert cutoffs["x"] == [1, 2] and "200 trials reached it, 100 pruned" in cutoffs["text"][0]
+
+
+def test_of_many_curves_only_those_that_no_line_shows_have_dots():
+    """A dot at each of 4,000 points takes the browser as long as all the rest of the page."""
+    lines = [trial(n, [2.0 + n, 1.0 + n]) for n in range(100)]
+    lone = [trial(100, [5.0]), trial(101, [5.0, math.nan, 4.0])]
+    traces = {trace["mode"]: trace for trace in draw_curves(curves_of(record(*lines, *lone)))["data"][:2]}
+    assert {len(set(trace["customdata"]) - {None}) for trace in traces.values()} == {99, 2}  # one is the best
+    assert set(traces["lines+markers"]["customdata"]) == {"00100", "00101", None}
+    assert [trace["showlegend"] for trace in traces.values()] == [True, False]
+    assert {trace["type"] for trace in traces.values()} == {"scatter"}
+    long = [trial(n, [float(e + n) for e in range(200)]) for n in range(100)]
+    assert {trace["type"] for trace in draw_curves(curves_of(record(*long)))["data"][:1]} == {"scattergl"}
 
 
 def test_of_very_many_trials_a_band_shows_them_all():

@@ -38,7 +38,7 @@ from tuner.serve.reading.stream import event_frames
 from tuner.views import tables
 from tuner.views.figures import FIGURES
 
-MOST_STREAMS = 100  # event streams open at once; each checks a file twice a second
+MOST_STREAMS = 100  # event streams open at once; each checks a file at least twice a second
 Offset = Annotated[int, Query(ge=0, le=10**9, description="rows to leave out")]
 Line = Annotated[int, Field(ge=0, le=10**12, description="the number of the last line known")]
 
@@ -197,7 +197,8 @@ def _event_route(app: FastAPI, desk: Desk) -> None:
         name: str, after: Annotated[Line, Query()] = 0, last_event_id: Annotated[Line, Header()] = 0
     ) -> Response:
         """Sends the journal's lines as server-sent events as soon as they are written; `id` is the line's number."""
-        frames = event_frames(desk.journal(name), last_event_id or after, app.state.stopping)
+        journal = desk.journal(name)
+        frames = event_frames(journal, last_event_id or after, app.state.stopping, num_streams=lambda: num_streams)
         return EventSourceResponse(frames, headers={"X-Accel-Buffering": "no"})  # nginx then holds no events back
 
 

@@ -30,7 +30,7 @@ from tuner.views.compare_figures import (
 )
 from tuner.views.tables import Number
 
-COMPARE_S = 8.0  # for reading all experiments of one request; the next request continues
+COMPARE_S = 3.0  # for reading the experiments of one request; the next request continues, so the page fills early
 MOST_KEPT = 200  # experiments whose comparison stays in memory: 400 kB each at most
 Names = Annotated[
     list[Annotated[str, Query(max_length=200)]],

@@ -27,12 +27,15 @@ POLICY = (
 )
 
 
+LEVEL = 4  # of gzip: 75 ms for Plotly's script, whose first request waits for it; level 9 takes 178 ms for 4 % less
+
+
 class Script:
-    """A large script (Plotly's) that never changes while the service runs: compressed once, from 4.8 MB to 1.4 MB."""
+    """A large script (Plotly's) that never changes while the service runs: compressed once, from 4.8 MB to 1.5 MB."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._compressed = functools.cache(lambda: gzip.compress(path.read_bytes(), mtime=0))
+        self._compressed = functools.cache(lambda: gzip.compress(path.read_bytes(), LEVEL, mtime=0))
 
     def answer(self, asked: Mapping[str, str]) -> Response:
         """Returns the script, compressed if the browser reads that; only its headers if the browser has it already."""

@@ -16,7 +16,10 @@ from tuner.views.scales import clipped, unclipped, value_axis
 Figure = dict[str, Any]
 MAX_POINTS = 20_000  # of all curves together: a browser loads and draws them in well under a second
 MAX_CURVES = 400  # more curves cannot be told apart
-FEW_CURVES = 60  # with more curves, lines are lighter and dots smaller
+FEW_CURVES = 60  # with more curves, lines are lighter and without dots
+# MOST_SVG: points of all curves up to which they are drawn as SVG. A first drawing by WebGL takes 1 s without a GPU;
+# lines of 4,400 points take 0.15 s as SVG, and with a dot at each point 0.5 s.
+MOST_SVG = 10_000
 MOST_STOPS = 40  # marks of single prunes; with more, each rung has one mark
 MOST_RUNGS_IN_TEXT = 8
 MOST_CUTOFFS = 200  # of rungs; the median rule has one at each epoch
@@ -31,6 +34,11 @@ class Curve(NamedTuple):
     label: str
     epochs: list[int]
     values: list[float | None]
+
+    @property
+    def is_line(self) -> bool:
+        """Whether a line alone shows every value: there are two or more, and none beside a gap."""
+        return len(self.values) > 1 and None not in self.values
 
 
 class Stop(NamedTuple):
@@ -198,14 +206,23 @@ def draw_curves(data: Curves) -> Figure:
     count = len(data.curves)
     # Many lines on one another are readable if each is lighter.
     lighter, width = (0.7, 1.0) if count > FEW_CURVES else (1.0, 1.3)
+    kind = "scatter" if sum(len(curve.epochs) for curve in data.curves) <= MOST_SVG else "scattergl"
+    is_dotted = count <= FEW_CURVES or kind == "scattergl"
     traces = _band_traces(data.band) if data.band else []
     for status, (name, color, opacity) in GROUPS.items():
         group = [curve for curve in data.curves if curve.status == status and curve.trial != data.best]
-        if group:
-            traces.append(_lines(group, name, status, color, opacity * lighter, width))
+        plain = [] if is_dotted else [curve for curve in group if curve.is_line]
+        dotted = group if is_dotted else [curve for curve in group if not curve.is_line]
+        for mode, part in (("lines", plain), ("lines+markers", dotted)):
+            if part:
+                traces.append(
+                    _lines(part, name, status, color, opacity * lighter, width) | {"type": kind, "mode": mode}
+                )
+                traces[-1] |= {"legendgroup": status, "showlegend": part is plain or not plain}
     winner = [curve for curve in data.curves if curve.trial == data.best]
     if winner:
         traces.append(_lines(winner, f"best: trial {escaped(data.best, 40)}", "best", BEST_COLOR, 1, width=3))
+        traces[-1]["type"] = kind
     traces += _stop_marks(data.stops) if len(data.stops) <= MOST_STOPS else _cutoff_marks(data.cutoffs)
     few = (
         f"<br>{count} of {data.trials:,} trials drawn: the best ones and an even sample of the others"
@@ -261,7 +278,7 @@ def _lines(curves: list[Curve], name: str, meta: str, color: str, opacity: float
     look = {"line": {"color": color, "width": width}, "marker": {"color": color, "size": size}, "opacity": opacity}
     look |= {"hovertemplate": "%{text}<br>epoch %{x}: %{y:.5g}<extra></extra>"}
     points = {"x": x, "y": y, "text": text, "customdata": trials}
-    return {"type": "scattergl", "mode": "lines+markers", "name": name, "meta": meta} | points | look
+    return {"type": "scatter", "mode": "lines+markers", "name": name, "meta": meta} | points | look
 
 
 def _band_traces(band: Band) -> list[Figure]:
@@ -288,7 +305,7 @@ def _stop_marks(stops: list[Stop]) -> list[Figure]:
         ("cutoff at that time", "cutoff", DASH, cutoffs, "cutoff %{y:.5g} for<br>%{text}<extra></extra>"),
     ]
     return [
-        {"type": "scattergl", "mode": "markers", "name": name, "meta": meta, "marker": marker}
+        {"type": "scatter", "mode": "markers", "name": name, "meta": meta, "marker": marker}
         | {"x": [stop.epoch for stop, _ in points], "y": [y for _, y in points]}
         | {"text": [stop.label for stop, _ in points], "hovertemplate": hover}
         | {"customdata": [escaped(stop.trial) for stop, _ in points]}

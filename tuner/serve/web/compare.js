@@ -3,6 +3,7 @@
 
 import { at, duration, number, set } from "./dom.js";
 import { fill, resetTables } from "./grid.js";
+import { redraw } from "./linked.js";
 import { drawInto } from "./look.js";
 import { BUSY, get } from "./service.js";
 
@@ -14,7 +15,7 @@ import { BUSY, get } from "./service.js";
 const MOST = 25; // experiments in one comparison: the service refuses more
 const UPDATE_MS = 3000; // between two loads at least, while one of the searches runs
 const LONGEST_MS = 30000; // between two loads at most
-const READING_MS = 500; // while the service reads an experiment for the first time
+const READING_MS = 500; // between two requests at least, while the service reads experiments for the first time
 const FIGURES = ["epochs", "seconds", "trials", "values"];
 /** @type {Record<string, string>} Plotly's dashes as SVG has them. */
 const STROKES = { solid: "", dash: "7 4", dot: "2 3", dashdot: "7 3 2 3", longdash: "11 4" };
@@ -76,6 +77,7 @@ let drawnNames = ""; // the experiments that the page shows; the user's choices 
 const hidden = new Set();
 /** @type {number | undefined} */
 let timer;
+let turns = 0; // calls of showComparison: a later one takes the place of an earlier one
 
 /** Loads the comparison that the address names, shows it, and keeps it up to date while a search runs. */
 export async function showComparison() {
@@ -92,25 +94,40 @@ export async function showComparison() {
   const query = new URLSearchParams(names.map((name) => ["name", name]));
   if (group) query.set("group", group);
   if (values) query.set("values", values);
-  const began = performance.now();
+  const turn = ++turns;
+  let began = 0;
   let pause = UPDATE_MS;
   try {
-    /** @type {Comparison} */
-    const comparison = await get(`/api/compare?${query}`);
-    if (location.hash !== address) return;
-    loaded = comparison;
-    draw(comparison);
+    /** @returns {Promise<Comparison>} */
+    const ask = () => {
+      began = performance.now();
+      return get(`/api/compare?${query}`);
+    };
+    const isCurrent = () => turn === turns && location.hash === address;
+    let comparison = await ask();
+    while (isCurrent() && isReading(comparison)) {
+      // The service reads on while the page draws.
+      const next = Promise.all([ask(), new Promise((resolve) => setTimeout(resolve, READING_MS))]);
+      next.catch(() => {}); // it is awaited below
+      draw(loaded = comparison);
+      [comparison] = await next;
+    }
+    if (!isCurrent()) return;
+    draw(loaded = comparison);
     const states = comparison.experiments.map((row) => row.state);
-    if (states.includes("reading")) pause = READING_MS;
     // 20 times the last load, to spare the searches
-    else if (states.some((state) => BUSY.includes(state))) pause = Math.max(UPDATE_MS, Math.min(LONGEST_MS, 20 * (performance.now() - began)));
+    if (states.some((state) => BUSY.includes(state))) pause = Math.max(UPDATE_MS, Math.min(LONGEST_MS, 20 * (performance.now() - began)));
     else pause = 0;
   } finally {
-    if (location.hash === address && pause) {
+    if (turn === turns && location.hash === address && pause) {
       timer = setTimeout(() => comparing() && !document.hidden && showComparison().catch(() => {}), pause);
     }
   }
 }
+
+/** Whether the service has not read all experiments yet.
+ * @param {Comparison} comparison */
+const isReading = ({ experiments }) => experiments.some(({ state }) => state === "reading");
 
 /** Draws the figures again, for example in other colours. */
 export function refreshComparison() {
@@ -187,7 +204,8 @@ function drawLegend({ experiments, groups, group }) {
     button.title = "show or hide in all figures";
     button.onclick = () => {
       hidden[hidden.has(row.name) ? "delete" : "add"](row.name);
-      refreshComparison();
+      button.ariaPressed = String(!hidden.has(row.name));
+      redraw(FIGURES.map((figure) => at(`compare-${figure}`)));
     };
   });
 }

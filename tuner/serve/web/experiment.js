@@ -2,9 +2,10 @@
 // The experiment on display: its rows and figures, kept up to date. The event stream says when its journal has new
 // lines; one request then brings the rows that changed and the figures that the user sees.
 
+import { FIRST_FIGURES, FIRST_ROWS, firstPage } from "./ahead.js";
 import { attempt } from "./dom.js";
 import { BUSY, get, pathOf } from "./service.js";
-import { ALL_ROWS, MOST_ROWS } from "./tables.js";
+import { ALL_ROWS } from "./tables.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
 /** @typedef {import("./api.js").Figure} Figure */
@@ -16,6 +17,8 @@ const COMPARING = ["parallel", "slices", "usage"]; // figures that compare one v
 // The start and end of a job are not in the journal, and neither is the end of a killed process: the page asks.
 const JOB_POLL_MS = 1500; // while a job starts or ends
 const POLL_MS = 10000; // while a search runs
+const GATHER_MS = 20; // between an event and its request: a trial's end is several lines at once
+const LEAST_PAUSE_MS = 800, MOST_PAUSE_MS = 5000, PAUSE_SHARE = 20; // between two updates
 
 /** The experiment on display; null while the page shows the list.
  * @type {{now: Experiment | null}} */
@@ -33,7 +36,7 @@ const observer = new IntersectionObserver((entries) => {
 for (const section of document.querySelectorAll("#one > :is(section, details)")) observer.observe(section);
 
 /** @param {string} name */
-const isNear = (name) => near.has(`${name}-section`);
+export const isNear = (name) => near.has(`${name}-section`);
 
 export class Experiment {
   /** @type {Changes | null} What is loaded; `trials` and `decisions` are the loaded rows. */
@@ -46,12 +49,17 @@ export class Experiment {
   /** @type {number | undefined} */ #retry = undefined;
   /** @type {number | undefined} */ #scroll = undefined;
   /** @type {EventSource | undefined} */ #stream = undefined;
-  #limit = MOST_ROWS; // rows that are loaded at most; infinite once all are wanted
+  /** Resolves once all figures that have data are loaded. */
+  rest = Promise.resolve();
+  #limit = FIRST_ROWS; // rows that are loaded at most; infinite once all are wanted
   #took = 0; // ms of the last load
+  #rested = 0; // when the next update may begin
   #isBehind = false; // whether the journal has lines that are not loaded
   #isEnding = false; // whether the last event was the end of the search
   /** @type {Map<string, number>} Figure -> the number of the journal's lines that it shows. */
   #drawn = new Map();
+  /** @type {Set<string>} Figures that were requested; some have no data. */
+  #asked = new Set();
   #last = Promise.resolve();
 
   /**
@@ -72,31 +80,41 @@ export class Experiment {
   }
 
   /** Loads what changed and draws it; one load at a time. From the first call with `all` on, it loads all rows. */
-  async load({ all = false, fresh = true } = {}) {
+  async load({ all = false, fresh = true, onlyRows = false } = {}) {
     const before = this.#last.catch(() => {});
     this.#last = before.then(async () => {
       const isWider = all && !this.isWhole;
       if (isWider) this.#limit = Infinity;
-      await this.#load(isWider || !this.loaded ? 0 : this.loaded.summary.lines, fresh);
+      await this.#load(isWider || !this.loaded ? 0 : this.loaded.summary.lines, fresh, onlyRows);
     });
     return this.#last;
   }
 
-  /** @param {number} since @param {boolean} fresh whether the journal has new lines @returns {Promise<void>} */
-  async #load(since, fresh) {
+  /** Loads and draws the first page, then begins to load the other figures: a first page does not wait for them. */
+  async open() {
+    await this.load();
+    this.rest = attempt(() => this.load({ fresh: false }));
+  }
+
+  /** Loads the rows that changed, and figures unless only rows are wanted.
+   * @param {number} since @param {boolean} fresh whether the journal has new lines @param {boolean} onlyRows @returns {Promise<void>} */
+  async #load(since, fresh, onlyRows) {
     if (this.isClosed) return;
     this.#isBehind = false;
-    const before = this.loaded;
-    const wanted = FIGURES.filter((name) => (before?.figures[name] ? isNear(name) && (fresh || this.#isStale(name)) : fresh));
+    const before = this.loaded, isFirst = !before && !this.isWhole;
+    const wanted = isFirst ? FIRST_FIGURES : onlyRows ? [] : FIGURES.filter((name) => (before?.figures[name]
+      ? isNear(name) && (fresh || this.#isStale(name)) : fresh || !this.#asked.has(name)));
     const query = new URLSearchParams({ since: String(since), limit: String(since ? ALL_ROWS : Math.min(ALL_ROWS, this.#limit)) });
     for (const name of wanted) query.append("figures", name);
     if (this.values) query.set("values", this.values);
     const began = performance.now();
     /** @type {Changes} */
-    const changes = await get(`${this.path}/changes?${query}`);
+    const changes = await (isFirst ? firstPage(this.name) : get(`${this.path}/changes?${query}`));
     this.#took = performance.now() - began;
+    this.#rest(this.#took);
+    for (const name of wanted) this.#asked.add(name);
     if (changes.since && (changes.left_out || Math.max(changes.trials.length, changes.decisions.length) >= ALL_ROWS)) {
-      return this.#load(0, fresh); // more changed rows than one response has
+      return this.#load(0, fresh, onlyRows); // more changed rows than one response has
     }
     if (this.isWhole && !changes.since) await this.#loadRest(changes);
     if (this.isClosed) return;
@@ -113,6 +131,12 @@ export class Experiment {
     this.loaded = changes;
     this.#pollLater(changes.summary);
     this.draw(changes, figures);
+  }
+
+  /** Spares the search: no update begins for 20 times as long as the last one took, at most 5 s.
+   * @param {number} took */
+  #rest(took) {
+    this.#rested = performance.now() + Math.min(MOST_PAUSE_MS, Math.max(LEAST_PAUSE_MS, PAUSE_SHARE * took));
   }
 
   /** Adds the rows beyond those of the first response: a search has more than one response can send.
@@ -161,14 +185,20 @@ export class Experiment {
     };
   }
 
-  /** Waits, then loads what changed: one request for all events meanwhile; none if the page is hidden. */
+  /** Loads what changed, at once if the last update was long enough ago. One update serves all events meanwhile; a hidden
+   * page makes none. */
   updateLater() {
     if (document.hidden || !this.#isBehind) return;
     this.#update ??= setTimeout(async () => {
-      await attempt(() => this.load());
+      await attempt(async () => {
+        await this.load({ onlyRows: true }); // tables show a new line before the figures are drawn
+        const took = this.#took;
+        if (!this.isClosed) await this.load();
+        this.#rest(took + this.#took);
+      });
       this.#update = undefined;
       this.updateLater();
-    }, Math.min(5000, Math.max(800, 20 * this.#took))); // 20 times the last load, at most 5 s, to spare the search
+    }, Math.max(GATHER_MS, this.#rested - performance.now()));
   }
 
   /** Updates the sections that came onto the screen; loads their figures if these are older than the rows. */

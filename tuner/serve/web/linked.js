@@ -37,15 +37,21 @@ const figures = new Set();
 const stale = new Set();
 /** @type {Set<HTMLElement>} They still show trials that are hidden now, or lack trials that no longer are. */
 const outdated = new Set();
-/** @type {Set<HTMLElement>} */
+/** @type {Set<HTMLElement>} Figures close to the screen. */
 const close = new Set();
-const observer = new IntersectionObserver((entries) => {
+/** @type {Set<HTMLElement>} Figures on the screen: they are updated before the others. */
+const onScreen = new Set();
+
+/** Keeps a set of the figures that are at most so far from the screen, and updates those that come there.
+ * @param {Set<HTMLElement>} there @param {string} rootMargin */
+const observerOf = (there, rootMargin) => new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
     const node = /** @type {HTMLElement} */ (target);
-    close[isIntersecting ? "add" : "delete"](node);
+    there[isIntersecting ? "add" : "delete"](node);
     if (isIntersecting) update(node);
   }
-}, { rootMargin: AHEAD });
+}, { rootMargin });
+const observers = [observerOf(onScreen, "0px"), observerOf(close, AHEAD)];
 
 /** @param {HTMLElement} node */
 function update(node) {
@@ -53,12 +59,40 @@ function update(node) {
   if (stale.delete(node)) paint(node);
 }
 
+let isUpdating = false; // whether figures close to the screen wait for a frame
+
+/** Updates the figures close to the screen, one after each frame: Plotly takes up to a second for all. */
+function updateNext() {
+  isUpdating = false;
+  const node = [...close].find((each) => stale.has(each) || outdated.has(each));
+  if (!node) return;
+  update(node);
+  updateSoon();
+}
+
+function updateSoon() {
+  if (isUpdating) return;
+  isUpdating = true;
+  requestAnimationFrame(() => setTimeout(updateNext));
+}
+
+/** Draws figures again: those on the screen at once, those close to it soon, the others when they come there.
+ * @param {HTMLElement[]} nodes */
+export function redraw(nodes) {
+  for (const node of nodes) {
+    outdated.add(node);
+    if (onScreen.has(node)) update(node);
+  }
+  updateSoon();
+}
+
 subscribe((now, before) => {
   for (const node of figures) {
     if (now.hidden !== before.hidden) outdated.add(node);
     stale.add(node);
-    if (close.has(node)) update(node);
+    if (onScreen.has(node)) update(node);
   }
+  updateSoon();
 });
 
 // --- the traces of figures -------------------------------------------------------------------------------------------
@@ -476,7 +510,7 @@ additions.drawn = (node) => {
   outdated.delete(node);
   if (figures.has(node)) return;
   figures.add(node);
-  observer.observe(node);
+  for (const observer of observers) observer.observe(node);
   const figure = /** @type {any} */ (node);
   for (const event of ["plotly_afterplot", "plotly_relayouting", "plotly_restyle"]) figure.on(event, () => paint(node));
   node.addEventListener("pointerdown", (event) => press(node, event), { capture: true });

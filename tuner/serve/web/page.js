@@ -5,7 +5,7 @@ import { readAddress, writePins } from "./address.js";
 import { comparing, refreshComparison, showComparison } from "./compare.js";
 import { showControl, showSession } from "./control.js";
 import { at, attempt, duration, moment, number, parameters, set } from "./dom.js";
-import { BUSY, Experiment, FIGURES, shown } from "./experiment.js";
+import { BUSY, Experiment, FIGURES, isNear, shown } from "./experiment.js";
 import { addImageButtons } from "./download.js";
 import { fill, resetTables, source } from "./grid.js";
 import { showDamaged, showLabels } from "./labels.js";
@@ -52,7 +52,8 @@ function draw(loaded, figures) {
   fill(at("trials", HTMLTableElement), trialColumns(loaded.trials), loaded.trials, loaded.num_trials);
   drawChoices(loaded);
   for (const name of FIGURES) at(`${name}-section`).hidden = !loaded.figures[name];
-  for (const name of figures) drawFigure(loaded, name);
+  for (const name of figures) undrawn.add(name);
+  drawFigures((name) => isNear(name));
   drawInsight(loaded);
   drawPinned(loaded);
 }
@@ -96,6 +97,20 @@ function drawChoices({ value_choices, value_default, summary, figures }) {
     box.replaceChildren(...choices.map((choice) => new Option(name(choice), choice)));
   }
   box.value = chosen;
+}
+
+/** Figures that are not drawn as they are loaded: they are far from the screen. Drawing all takes a second.
+ * @type {Set<string>} */
+const undrawn = new Set();
+
+/** Draws the figures of a kind that have changed since they were drawn.
+ * @param {(name: string) => boolean} isWanted */
+function drawFigures(isWanted = () => true) {
+  const loaded = shown.now?.loaded;
+  for (const name of loaded ? [...undrawn].filter(isWanted) : []) {
+    undrawn.delete(name);
+    if (loaded?.figures[name]) drawFigure(loaded, name);
+  }
 }
 
 const PRUNED = ["pruned", "stop", "cutoff"]; // traces of pruned trials only
@@ -144,7 +159,9 @@ async function route() {
   experiment.trial = trial;
   if (trial && experiment.loaded) await attempt(() => showTrial(trial));
   if (!trial) at("trial", HTMLDialogElement).close();
-  if (section) showSection(section);
+  if (!section) return;
+  await experiment.rest; // a section without a figure is hidden
+  if (shown.now === experiment) showSection(section);
 }
 
 const UNREADABLE = 422; // the status of an experiment whose files are damaged
@@ -157,6 +174,7 @@ async function show(name) {
   shown.now = null;
   resetTables();
   open(name ?? "");
+  undrawn.clear();
   const experiment = shown.now = name ? new Experiment(name, draw, (text) => set(at("live"), text)) : null;
   document.title = name ? `${name}: tuner` : "tuner";
   set(at("live"), "");
@@ -173,7 +191,7 @@ async function show(name) {
   window.scrollTo(0, 0);
   let status = 0;
   await attempt(async () => {
-    await experiment.load().catch((error) => {
+    await experiment.open().catch((error) => {
       status = error.status;
       throw error;
     });
@@ -203,6 +221,7 @@ for (const id of ["show-pruned", "log-metric", "log-epoch", "all-values"]) at(id
 for (const figure of document.querySelectorAll(".figure")) addImageButtons(/** @type {HTMLElement} */ (figure));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", refreshComparison);
+window.addEventListener("beforeprint", () => drawFigures());
 window.addEventListener("hashchange", route);
 document.addEventListener("visibilitychange", () => {
   if (comparing()) return document.hidden || attempt(showComparison);

@@ -12,7 +12,6 @@ import { duration, flat, number, trialDuration } from "./dom.js";
 /** @typedef {import("./api.js").AuditedTrial} AuditedTrial */
 /** @template Row @typedef {import("./grid.js").Column<Row>} Column */
 
-export const MOST_ROWS = 500; // loaded at first; to sort, filter, save or scroll further loads all rows
 export const ALL_ROWS = 10000; // the most that the service sends in one response
 const MOST_PARAMETERS = 100; // that have a column; one more column has the others
 

@@ -1,0 +1,196 @@
+"""The dashboard in a browser, over large searches: called by `python -m benchmarks.dashboard --browser`.
+
+Each time ends when chromium has painted the result, and is taken inside the page. The first page includes all that a
+browser loads which has nothing in its cache; the start of the service and of the browser is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tuner.record.events import sealed
+
+Served = Callable[[Path], object]  # opens a service of a folder of results, as a context manager
+SCREEN = {"width": 1280, "height": 900}
+ALL_FIGURES = {"width": 1280, "height": 7000}  # a window that shows every figure at once
+SETTLED_MS = 3000  # until a page does nothing more, and may update at once again
+# Each function below resolves with the time, in ms, at which its state is on the screen.
+HELPERS = """
+window.painted = () => new Promise((resolve) => requestAnimationFrame(() => {
+  const { port1, port2 } = new MessageChannel();
+  port1.onmessage = () => resolve(performance.now());
+  port2.postMessage(0);
+}));
+window.until = async (isSo, mostMs = 120e3) => {
+  for (const began = performance.now(); !isSo(); await new Promise(requestAnimationFrame)) {
+    if (performance.now() > began + mostMs) throw new Error(`not within ${mostMs} ms: ${isSo}`);
+  }
+  return painted();
+};
+window.onScreen = (node) => { if (!node) return false;
+  const { top, bottom } = node.getBoundingClientRect();
+  return node.checkVisibility({ contentVisibilityAuto: true }) && top < innerHeight && bottom > 0; };
+window.isDrawn = (node) => Boolean(node?._fullLayout && node.data?.length && node.querySelector(".svg-container"));
+window.numRows = (table) => document.querySelectorAll(`#${table} tbody tr`).length;
+window.isOpen = () => numRows("trials") >= 100 && numRows("decisions") >= 100
+  && onScreen(document.querySelector("#verdict")) && document.querySelector("#verdict-ended").textContent
+  && isDrawn(document.querySelector("#curves"))
+  && [...document.querySelectorAll("#one .figure")].every((node) => !onScreen(node) || isDrawn(node));
+window.seconds = (ms) => (performance.timeOrigin + ms) / 1e3;
+"""
+CHANGED = """([trial, text]) => {
+  const cells = () => document.querySelector(`#trials tr[data-trial="${trial}"]`)?.textContent ?? "";
+  return until(() => cells().includes(text)).then(seconds); }"""
+COUNTED = """([text]) => {
+  const count = () => document.querySelector("[data-table=trials] > span").textContent;
+  return until(() => count().includes(text)).then(seconds); }"""
+SELECTED = """async ([what, count]) => {
+  const { select, clear, hide, showHidden } = await import("/selection.js"), { shown } = await import("/experiment.js");
+  const trials = shown.now.loaded.trials.map(({ trial }) => trial), act = { select, hide }[what];
+  const some = trials.filter((_, i) => i % Math.ceil(trials.length / count) === 0).slice(0, count);
+  const began = performance.now();
+  act(some);
+  const took = await painted() - began;
+  clear();
+  showHidden();
+  await painted();
+  return took; }"""
+COMPARED = """() => until(() => { const rows = [...document.querySelectorAll("#compare-costs tbody tr")];
+  return rows.length && rows.every((row) => !row.textContent.includes("reading"))
+    && ["epochs", "values"].every((name) => isDrawn(document.querySelector(`#compare-${name}`))); }, 600e3)"""
+TOGGLED = """async () => { const began = performance.now(); document.querySelector("#compare-legend button").click();
+  return await painted() - began; }"""
+
+
+def pages(results: Path, journal: Path, repeats: int, served: Served, num_compared: int) -> None:
+    """Measures first pages, updates, selections and comparisons, and prints a table with the limit of each."""
+    times: dict[str, list[float]] = {name: [] for name in LIMITS_MS}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for number in range(repeats):
+            with served(results) as server, opened(browser, server.url) as page:
+                times["first page"].append(first_page(page, f"{server.url}#{journal.parent.name}"))
+                page.wait_for_timeout(SETTLED_MS)
+                times["a figure scrolled to"].append(scrolled_to(page, "timeline"))
+                page.evaluate("scrollTo(0, 0)")
+                page.wait_for_timeout(2 * SETTLED_MS)
+                for change in (reported, started):
+                    times[change.__doc__ or ""].append(change(page, journal, number))
+                    page.wait_for_timeout(2 * SETTLED_MS)
+        with served(results) as server, opened(browser, server.url, ALL_FIGURES) as page:
+            first_page(page, f"{server.url}#{journal.parent.name}")
+            whole(page)
+            for _ in range(max(3, repeats)):
+                for name, choice in SELECTIONS.items():
+                    times[name].append(page.evaluate(SELECTED, choice))
+        if num_compared:
+            names = copies(journal.parent, num_compared)
+            with served(results) as server, opened(browser, server.url, {**SCREEN, "height": 3000}) as page:
+                page.goto(f"{server.url}#?" + "&".join(f"compare={name}" for name in names), wait_until="commit")
+                times["comparison"].append(page.evaluate(COMPARED))
+                page.wait_for_timeout(SETTLED_MS)
+                times["comparison again"].append(first_page(page, "", COMPARED))
+                page.wait_for_timeout(SETTLED_MS)
+                times["hide one of the comparison"] += [page.evaluate(TOGGLED) for _ in range(2 * max(2, repeats))]
+        browser.close()
+    print("| what | median | all | limit |\n| --- | ---: | --- | ---: |")
+    for name, limit in LIMITS_MS.items():
+        if times[name]:
+            every = " ".join(f"{each:.0f}" for each in times[name])
+            print(f"| {name} | {statistics.median(times[name]):.0f} ms | {every} | {f'{limit} ms' if limit else ''} |")
+
+
+SELECTIONS = {
+    "select 10 trials": ["select", 10],
+    "select all trials": ["select", 10**9],
+    "hide 10 trials": ["hide", 10],
+    "hide half of the trials": ["hide", 5000],
+}
+LIMITS_MS: dict[str, int | None] = {
+    "first page": 2000,
+    "a figure scrolled to": None,
+    "update after a report": 100,
+    "update after a new trial": 100,
+    **dict.fromkeys(SELECTIONS, 200),
+    "comparison": None,
+    "comparison again": 2000,
+    "hide one of the comparison": 200,
+}
+
+
+@contextmanager
+def opened(browser: Browser, url: str, screen: dict[str, int] = SCREEN) -> Iterator[Page]:
+    """Opens an empty page of a browser without a cache."""
+    context = browser.new_context(viewport=screen)
+    context.add_init_script(HELPERS)
+    page = context.new_page()
+    page.goto(f"{url}api/health")  # starts the renderer
+    yield page
+    context.close()
+
+
+def first_page(page: Page, address: str, state: str = "() => until(isOpen)") -> float:
+    """Opens an address, or the same again without one; returns the ms until the state is on the screen."""
+    if address:
+        page.goto(address, wait_until="commit")
+    else:
+        page.reload(wait_until="commit")
+    return page.evaluate(state)
+
+
+def scrolled_to(page: Page, figure: str) -> float:
+    """Scrolls to a figure; returns the ms until it is drawn."""
+    return page.evaluate(
+        """async (name) => { const node = document.getElementById(name), began = performance.now();
+        document.getElementById(`${name}-section`).scrollIntoView();
+        return await until(() => isDrawn(node) && onScreen(node)) - began; }""",
+        figure,
+    )
+
+
+def reported(page: Page, journal: Path, number: int) -> float:
+    """update after a report"""
+    value = 0.001 + number / 1e5
+    event = {"event": "report", "trial": "00007", "epoch": 10, "metrics": {"loss": value}}
+    return updated(page, journal, [event], CHANGED, ["00007", f"{value:g}"])
+
+
+def started(page: Page, journal: Path, number: int) -> float:
+    """update after a new trial"""
+    more = f"{10**5 + journal.read_bytes().count(b'trial_suggested')}"
+    event = {"event": "trial_suggested", "trial": more, "config": {"lr": 0.01, "l1": 8, "batch_size": 4}}
+    count = page.evaluate("async () => (await import('/experiment.js')).shown.now.loaded.num_trials")
+    return updated(page, journal, [event], COUNTED, [f"of {count + 1}"])
+
+
+def updated(page: Page, journal: Path, events: list[dict], state: str, choice: list[str]) -> float:
+    """Appends events to the journal; returns the ms until the page shows them."""
+    page.evaluate("([state, choice]) => { window.seen = eval(state)(choice); }", [state, choice])
+    lines = b"".join(sealed(json.dumps({"time": time.time(), **event}).encode()) for event in events)
+    began = time.time()
+    with open(journal, "ab") as file:
+        file.write(lines)
+    return 1e3 * (page.evaluate("() => window.seen") - began)
+
+
+def whole(page: Page) -> None:
+    """Waits until the page has all rows, and all figures are drawn."""
+    page.evaluate("async () => (await import('/grid.js')).source.all()")
+    page.evaluate("() => until(isOpen)")
+    page.wait_for_timeout(2 * SETTLED_MS)
+
+
+def copies(folder: Path, count: int) -> list[str]:
+    """Copies an experiment's folder `count` times; returns the names."""
+    names = [f"{folder.name}-{number:02}" for number in range(count)]
+    for name in names:
+        shutil.copytree(folder, folder.parent / name)
+    return names

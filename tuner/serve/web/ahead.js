@@ -1,0 +1,32 @@
+// @ts-check
+// The first request of an experiment's page. page.html loads this module before Plotly's script, which takes longer
+// than all others: the service reads the journal meanwhile.
+
+import { readAddress } from "./address.js";
+import { get, pathOf } from "./service.js";
+
+/** @typedef {import("./api.js").Changes} Changes */
+
+export const FIRST_ROWS = 500; // loaded at first; to sort, filter, save or scroll further loads all rows
+export const FIRST_FIGURES = ["curves"]; // at the top of the page; a second request brings the others
+
+/** @param {string} name @returns {Promise<Changes>} */
+const ask = (name) => get(`${pathOf(name)}/changes?${new URLSearchParams([["since", "0"], ["limit", String(FIRST_ROWS)],
+  ...FIRST_FIGURES.map((figure) => ["figures", figure])])}`);
+
+/** What was requested before the other scripts ran.
+ * @type {{name: string, answer: Promise<Changes>} | null} */
+let begun = null;
+const { name } = readAddress();
+if (name && !name.startsWith("key=")) {
+  begun = { name, answer: ask(name) };
+  begun.answer.catch(() => {}); // whoever uses the answer gets its error
+}
+
+/** Returns the first rows and figures of an experiment.
+ * @param {string} name */
+export function firstPage(name) {
+  const answer = begun?.name === name ? begun.answer : ask(name);
+  begun = null;
+  return answer;
+}
