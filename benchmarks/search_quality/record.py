@@ -92,7 +92,9 @@ def main() -> None:
         curves = record(given.experiment, given.out)
     except RequestError as error:
         sys.exit(str(error))
-    print(f"{given.out}: {len(curves.values)} settings x {curves.max_epochs} epochs, {given.out.stat().st_size:,} bytes")
+    print(
+        f"{given.out}: {len(curves.values)} settings x {curves.max_epochs} epochs, {given.out.stat().st_size:,} bytes"
+    )
 
 
 if __name__ == "__main__":

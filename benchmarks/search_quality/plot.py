@@ -1,0 +1,47 @@
+"""Draws the mean regret of each method over the budget, a panel for each number of workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.search_quality.regret import Floats
+from benchmarks.search_quality.summary import Compared
+
+OURS_WIDTH, WIDTH = 2.5, 1.2
+
+
+def draw(
+    all_compared: list[Compared], budgets_of: dict[int, dict[str, Floats]], full_s: dict[str, float], path: Path
+) -> None:
+    """Writes the plot; the file's ending chooses the format."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    drawn = [each for each in all_compared if each.tables]
+    if not drawn:
+        return
+    figure, panels = pyplot.subplots(
+        1, len(drawn), figsize=(4.5 * len(drawn), 4.5), squeeze=False, layout="constrained"
+    )
+    names = list(dict.fromkeys(name for each in drawn for name in each.methods))
+    colours = dict(zip(names, pyplot.colormaps["tab20"](np.linspace(0, 1, max(2, len(names)))), strict=False))
+    for panel, each in zip(panels[0], drawn, strict=True):
+        relative = np.array([budgets_of[each.workers][table] / full_s[table] for table in each.tables])
+        budgets = np.exp(np.log(relative).mean(axis=0))
+        for name, regrets in zip(each.methods, each.means().mean(axis=0), strict=True):
+            width = OURS_WIDTH if name.startswith("ours:") else WIDTH
+            panel.plot(budgets, regrets, label=name, color=colours[name], linewidth=width)
+        panel.set(xscale="log", yscale="log", title=f"{each.workers} workers")
+        panel.set_xlabel("full trainings a worker")
+        panel.grid(alpha=0.3)
+    panels[0][0].set_ylabel("mean normalised regret")
+    handles = {}
+    for panel in panels[0]:
+        handles |= dict(zip(*panel.get_legend_handles_labels()[::-1], strict=True))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize="small")
+    figure.savefig(path)
+    pyplot.close(figure)
