@@ -1,0 +1,68 @@
+"""A method that runs in a process and an environment of its own, and speaks JSON lines with this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.search_quality.problem import Problem
+from tuner.spec.rules import Action
+
+OPPONENTS = Path(__file__).parent / "opponents"
+
+
+class Server:
+    """The process of one library. It stays for all searches of this process, because its imports take seconds."""
+
+    def __init__(self, script: str) -> None:
+        # The script names its own pinned packages; PYTHONPATH would bring this project's instead.
+        environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        command = ["uv", "run", "--quiet", "--no-project", "--script", str(OPPONENTS / script)]
+        self._script = script
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def ask(self, request: list[Any]) -> Any:
+        """Sends a request and waits for its answer.
+
+        Raises:
+            RuntimeError: the library raised an error.
+            OSError: the process has ended.
+        """
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise OSError(f"{self._script} has ended with exit code {self._process.wait()}; see its messages above")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer["answer"]
+
+
+@lru_cache
+def server(script: str) -> Server:
+    """Returns the process of a library; it ends when this process closes its pipe."""
+    return Server(script)
+
+
+class Remote:
+    """A search of a library in its own environment."""
+
+    def __init__(self, script: str, kind: str, problem: Problem) -> None:
+        self._server = server(script)
+        self._server.ask(["start", kind, problem.as_json()])
+
+    def next(self) -> tuple[int, dict[str, Any]] | None:
+        following = self._server.ask(["next"])
+        return (following[0], following[1]) if following else None
+
+    def report(self, trial: int, epoch: int, value: float) -> Action:
+        action: Action = self._server.ask(["report", trial, epoch, value])
+        return action
