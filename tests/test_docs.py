@@ -277,7 +277,8 @@ def test_what_other_commands_name_exists(page):
             assert flag != "-m" or names <= marks, line
             assert flag != "-k" or all(name in files for name in names), line
     for name, rest in re.findall(r"python -m benchmarks\.(\w+)([^`\n]*)", text):
-        program = (ROOT / "benchmarks" / f"{name}.py").read_text()
+        folder = ROOT / "benchmarks" / name
+        program = (folder / "__main__.py" if folder.is_dir() else folder.with_suffix(".py")).read_text()
         assert all(word in program for word in rest.split() if word.startswith("--")), name + rest
 
 

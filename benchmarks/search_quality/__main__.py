@@ -1,7 +1,6 @@
 """Compares searches on recorded learning curves, and says which method is best after how much training.
 
-uv run --group benchmarks --extra optuna --extra bohb python -m benchmarks.search_quality \\
-    --tables FOLDER --out results.csv
+uv run --group benchmarks python -m benchmarks.search_quality --tables FOLDER --out results.csv
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 def main() -> None:
     for name in THREADS:  # one search a core; set before numpy is imported, here and in the processes
         os.environ[name] = "1"
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")  # deprecations within other libraries
     from benchmarks.search_quality.methods import OPPONENTS
 
     parser = argparse.ArgumentParser(

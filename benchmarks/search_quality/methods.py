@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from benchmarks.search_quality.problem import Problem
 from tuner.drive.simulate import Method
@@ -21,13 +21,13 @@ class Opponent:
     Args:
         build: makes the method of one search.
         options: names of the options that its name may have.
-        needs: packages that must be installed; each is part of one of the project's extras, which is its value.
+        needs: packages that must be installed; the group `benchmarks` has them.
         script: the file in `opponents/` that runs in an environment of its own; empty if the method needs none.
     """
 
     build: Callable[[Problem, Options], Method]
     options: tuple[str, ...] = ()
-    needs: dict[str, str] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
     script: str = ""
 
 
@@ -78,14 +78,14 @@ def _remote(script: str, kind: str) -> Opponent:
     return Opponent(build, script=script)
 
 
-OPTUNA = {"optuna": "optuna"}
+OPTUNA = ("optuna",)
 OPPONENTS = {
     "random": Opponent(_random),
     "one-epoch": Opponent(_one_epoch),
     "ray:asha+random": Opponent(_ray_asha("random"), SHAPE),
     "ray:asha+optuna": Opponent(_ray_asha("optuna"), SHAPE, OPTUNA),
     "ray:asha+hyperopt": Opponent(_ray_asha("hyperopt"), SHAPE),
-    "ray:bohb": Opponent(_ray_bohb, needs={"hpbandster": "bohb", "ConfigSpace": "bohb"}),
+    "ray:bohb": Opponent(_ray_bohb, needs=("hpbandster", "ConfigSpace")),
     "optuna:tpe+halving": Opponent(_optuna("halving"), needs=OPTUNA),
     "optuna:tpe+hyperband": Opponent(_optuna("hyperband"), needs=OPTUNA),
     "syne:asha": _remote("syne_tune_search.py", "asha"),
@@ -116,9 +116,9 @@ def build(name: str, problem: Problem) -> Method:
     if unknown := set(options) - set(opponent.options):
         allowed = ", ".join(opponent.options) or "no options"
         raise RequestError(f"--methods {name}: {', '.join(sorted(unknown))}: {head} has {allowed}; leave it out")
-    for package, extra in opponent.needs.items():
+    for package in opponent.needs:
         if importlib.util.find_spec(package) is None:
-            raise RequestError(f"--methods {name} needs the package {package}: uv run --extra {extra} ...")
+            raise RequestError(f"--methods {name} needs the package {package}: uv run --group benchmarks ...")
     return opponent.build(problem, options)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, get_args
 
 from benchmarks.search_quality.problem import Problem
 from tuner.drive.simulate import Method, Search
 from tuner.errors import RequestError
-from tuner.spec.experiment import Experiment
+from tuner.spec.experiment import Experiment, SchedulerName, SearcherName
 
 SHORT = {"eta": "reduction_factor", "grace": "grace_period", "samples": "num_samples"}
 UNLIMITED = 100_000  # settings that a search may propose; more than any table's last budget pays for
@@ -22,6 +22,9 @@ def build(problem: Problem, pair: str, options: dict[str, str]) -> Method:
         options: `eta`, `grace` and `samples`, or any option of an experiment by its name.
     """
     searcher, _, scheduler = pair.partition("+")
+    for name, known in ((searcher, get_args(SearcherName)), (scheduler, get_args(SchedulerName))):
+        if name not in known:
+            raise RequestError(f"ours:{pair}: {name!r} must be one of {', '.join(known)}; change it")
     fields = {field.name for field in dataclasses.fields(Experiment)}
     chosen: dict[str, Any] = {"num_samples": UNLIMITED, "max_concurrent_trials": problem.workers}
     for name, text in options.items():

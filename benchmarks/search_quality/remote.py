@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
+import tempfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 from benchmarks.search_quality.problem import Problem
 from tuner.spec.rules import Action
 
+MOST_MESSAGES = 2000  # characters of a library's last messages that an error repeats
 OPPONENTS = Path(__file__).parent / "opponents"
 
 
@@ -23,8 +26,14 @@ class Server:
         environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
         command = ["uv", "run", "--quiet", "--no-project", "--script", str(OPPONENTS / script)]
         self._script = script
+        self._messages = tempfile.TemporaryFile("w+")  # warnings would tear the progress bar
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._messages,
+            text=True,
+            env=environment,
         )
 
     def ask(self, request: list[Any]) -> Any:
@@ -35,11 +44,14 @@ class Server:
             OSError: the process has ended.
         """
         assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # the process has ended; its answer is empty
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise OSError(f"{self._script} has ended with exit code {self._process.wait()}; see its messages above")
+            code = self._process.wait()
+            self._messages.seek(0)
+            raise OSError(f"{self._script} has ended with exit code {code}: {self._messages.read()[-MOST_MESSAGES:]}")
         answer = json.loads(line)
         if "error" in answer:
             raise RuntimeError(answer["error"])

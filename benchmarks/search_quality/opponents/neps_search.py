@@ -5,7 +5,8 @@
 """NePS' promoting ASHA and asynchronous HyperBand with their default options, by its own ask and tell.
 
 NePS asks for a setting's loss after a number of epochs. A diverged training is told as an error, as its runtime does
-with a function that raises one.
+with a function that raises one. Its rungs count trials that still train, so it may promote one of these: that trial
+then continues to the next rung without a pause, because a trial cannot train twice at once.
 """
 
 import math

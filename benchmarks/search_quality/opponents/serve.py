@@ -33,7 +33,8 @@ def serve(build):
 class Staged:
     """A search of a library that asks for a setting's value after a number of epochs, and later after more.
 
-    A setting is trained from where it paused, as with a checkpoint: a stage costs only the epochs that it adds.
+    A setting is trained from where it paused, as with a checkpoint: a stage costs only the epochs that it adds. If the
+    library asks for a later stage of a setting that is training, the setting continues to it without a pause.
     Subclasses have `ask`, which returns a key of the setting, the setting, the epochs and a handle, and `tell`.
     """
 
@@ -41,7 +42,7 @@ class Staged:
         self._sign = 1 if problem["mode"] == "min" else -1
         self._numbers = {}  # key -> trial
         self._curves = []  # trial -> its losses
-        self._stages = {}  # running trial -> (epochs, handle)
+        self._stages = {}  # running trial -> [(epochs, handle)]
 
     def next(self):
         """Returns the number and the setting of the trial that a free worker starts or continues; None = none."""
@@ -53,18 +54,24 @@ class Staged:
             trial = self._numbers.setdefault(key, len(self._numbers))
             if trial == len(self._curves):
                 self._curves.append([])
-            if len(self._curves[trial]) < epochs:
-                self._stages[trial] = epochs, handle
+            if epochs <= len(self._curves[trial]):
+                self.tell(handle, self._curves[trial][epochs - 1])  # it is known already
+            elif trial in self._stages:
+                self._stages[trial].append((epochs, handle))
+            else:
+                self._stages[trial] = [(epochs, handle)]
                 return trial, setting
-            self.tell(handle, self._curves[trial][epochs - 1])  # it is known already
         return None
 
     def report(self, trial, epoch, value):
         """Decides on a trial after one more epoch."""
         self._curves[trial].append(self._sign * value)
-        epochs, handle = self._stages[trial]
-        if epoch < epochs:
-            return "continue"
-        del self._stages[trial]
-        self.tell(handle, self._curves[trial][-1])
-        return "pause"
+        stages = self._stages.pop(trial)
+        for epochs, handle in stages:
+            if epochs <= epoch:
+                self.tell(handle, self._curves[trial][epochs - 1])
+        left = [stage for stage in stages if stage[0] > epoch]
+        if not left:
+            return "pause"
+        self._stages[trial] = left
+        return "continue"

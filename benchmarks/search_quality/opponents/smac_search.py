@@ -4,8 +4,8 @@
 # ///
 """SMAC's multi-fidelity facade with its default options, by its own ask and tell.
 
-SMAC's HyperBand starts a new bracket where others would wait for a straggler, so it runs asynchronously. Its budgets are
-rounded to whole epochs. A diverged training is told as crashed.
+SMAC's HyperBand starts a new bracket where others would wait for a straggler, so it runs asynchronously. Its budgets
+are rounded to whole epochs. A diverged training is told as crashed.
 """
 
 import math

@@ -1,6 +1,12 @@
 # /// script
 # requires-python = ">=3.11,<3.13"
-# dependencies = ["syne-tune==0.16.0", "statsmodels==0.15.0", "scikit-learn==1.9.1", "xgboost==3.2.0"]
+# dependencies = [
+#   "syne-tune==0.16.0",
+#   "huggingface-hub==2.4.0",  # ASHA-CQR's imports
+#   "statsmodels==0.15.0",
+#   "scikit-learn==1.9.1",
+#   "xgboost==3.2.0",
+# ]
 # ///
 """Syne Tune's ASHA, ASHA-CQR and BOHB with their default options, called as its Tuner calls them.
 
