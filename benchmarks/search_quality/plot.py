@@ -25,7 +25,7 @@ def draw(
     if not drawn:
         return
     figure, panels = pyplot.subplots(
-        1, len(drawn), figsize=(4.5 * len(drawn), 4.5), squeeze=False, layout="constrained"
+        1, len(drawn), figsize=(2 + 4 * len(drawn), 4.5), squeeze=False, layout="constrained"
     )
     names = list(dict.fromkeys(name for each in drawn for name in each.methods))
     colours = dict(zip(names, pyplot.colormaps["tab20"](np.linspace(0, 1, max(2, len(names)))), strict=False))
@@ -37,11 +37,14 @@ def draw(
             panel.plot(budgets, regrets, label=name, color=colours[name], linewidth=width)
         panel.set(xscale="log", yscale="log", title=f"{each.workers} workers")
         panel.set_xlabel("full trainings a worker")
+        for axis in (panel.xaxis, panel.yaxis):
+            axis.set_major_formatter("{x:g}")
+            axis.set_minor_formatter("")
         panel.grid(alpha=0.3)
     panels[0][0].set_ylabel("mean normalised regret")
     handles = {}
     for panel in panels[0]:
         handles |= dict(zip(*panel.get_legend_handles_labels()[::-1], strict=True))
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize="small")
+    figure.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize="small")
     figure.savefig(path)
     pyplot.close(figure)
