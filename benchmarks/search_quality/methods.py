@@ -71,9 +71,9 @@ def _optuna(pruner: str) -> Callable[[Problem, Options], Method]:
 
 def _remote(script: str, kind: str) -> Opponent:
     def build(problem: Problem, options: Options) -> Method:
-        from benchmarks.search_quality.remote import Remote
+        from benchmarks.search_quality.remote import Remote, server
 
-        return Remote(script, kind, problem)
+        return Remote(server(script), kind, problem)
 
     return Opponent(build, script=script)
 

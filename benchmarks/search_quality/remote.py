@@ -21,11 +21,10 @@ OPPONENTS = Path(__file__).parent / "opponents"
 class Server:
     """The process of one library. It stays for all searches of this process, because its imports take seconds."""
 
-    def __init__(self, script: str) -> None:
+    def __init__(self, command: list[str]) -> None:
         # The script names its own pinned packages; PYTHONPATH would bring this project's instead.
         environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-        command = ["uv", "run", "--quiet", "--no-project", "--script", str(OPPONENTS / script)]
-        self._script = script
+        self._command = command
         self._messages = tempfile.TemporaryFile("w+")  # warnings would tear the progress bar
         self._process = subprocess.Popen(
             command,
@@ -51,7 +50,9 @@ class Server:
         if not line:
             code = self._process.wait()
             self._messages.seek(0)
-            raise OSError(f"{self._script} has ended with exit code {code}: {self._messages.read()[-MOST_MESSAGES:]}")
+            server.cache_clear()  # the next search starts a new process
+            messages = self._messages.read()[-MOST_MESSAGES:]
+            raise OSError(f"{' '.join(self._command)} has ended with exit code {code}: {messages}")
         answer = json.loads(line)
         if "error" in answer:
             raise RuntimeError(answer["error"])
@@ -61,14 +62,14 @@ class Server:
 @lru_cache
 def server(script: str) -> Server:
     """Returns the process of a library; it ends when this process closes its pipe."""
-    return Server(script)
+    return Server(["uv", "run", "--quiet", "--no-project", "--script", str(OPPONENTS / script)])
 
 
 class Remote:
     """A search of a library in its own environment."""
 
-    def __init__(self, script: str, kind: str, problem: Problem) -> None:
-        self._server = server(script)
+    def __init__(self, process: Server, kind: str, problem: Problem) -> None:
+        self._server = process
         self._server.ask(["start", kind, problem.as_json()])
 
     def next(self) -> tuple[int, dict[str, Any]] | None:
