@@ -18,6 +18,7 @@ from benchmarks.search_quality.remote import OPPONENTS, Remote, Server
 from benchmarks.search_quality.results import HEADER, Key, Results, Row
 from benchmarks.search_quality.runs import run, run_all
 from benchmarks.search_quality.summary import Compared
+from benchmarks.search_quality.tables import Table
 from tests.record import ROOT
 from tuner.drive.simulate import Curves, Observation, simulate
 from tuner.errors import RequestError
@@ -193,7 +194,7 @@ def test_a_recorded_training_that_diverged_is_nan_to_its_end(tmp_path):
 def test_a_method_searches_the_same_for_the_same_seed(tmp_path, name):
     path = tmp_path / "tiny.npz"
     small = table(path, 40)
-    first, again = (run(path, name, 2, 0).regrets for _ in range(2))
+    first, again = (run(Table(path), name, 2, 0).regrets for _ in range(2))
     assert (first == again).all() and first[-1] < 1
     assert len({methods.build(name, Problem(small, 1, seed)).next()[1]["lr"] for seed in range(3)}) == 3
 
@@ -236,7 +237,7 @@ def test_a_failing_method_leaves_the_others_alone(curves, tmp_path, monkeypatch)
         raise RuntimeError("broken")
 
     monkeypatch.setitem(methods.OPPONENTS, "broken", methods.Opponent(broken))
-    path = tmp_path / "tiny.npz"
+    path = Table(tmp_path / "tiny.npz")
     results = dict(run_all([(path, "broken", 1, 0), (path, "random", 1, 0)], processes=1))
     assert isinstance(results["tiny", "broken", 1, 0], RuntimeError)
     assert results["tiny", "random", 1, 0].regrets[-1] < 1
@@ -244,11 +245,17 @@ def test_a_failing_method_leaves_the_others_alone(curves, tmp_path, monkeypatch)
 
 def test_tables_are_found_in_folders_and_their_names_must_differ(curves, tmp_path):
     path = tmp_path / "tiny.npz"
-    assert tables.paths_of([tmp_path]) == tables.paths_of([path]) == [path]
+    assert tables.tables_of([tmp_path]) == tables.tables_of([path]) == [Table(path)]
     with pytest.raises(RequestError, match="several tables are named tiny"):
-        tables.paths_of([path, tmp_path])
+        tables.tables_of([path, tmp_path])
     with pytest.raises(RequestError, match="no .npz"):
-        tables.paths_of([tmp_path / "absent"])
+        tables.tables_of([tmp_path / "absent"])
+
+
+def test_the_first_settings_of_a_table_are_a_table_with_a_name_of_its_own(curves, tmp_path):
+    part = Table(tmp_path / "tiny.npz", 40)
+    assert part.name == "tiny[:40]"
+    assert (part.load().values == curves.values[:40])[:, 0].all() and part.load().settings.shape == (40, 2)
 
 
 def test_draws_depend_on_the_seed_alone(curves):

@@ -24,6 +24,7 @@ def main() -> None:
         prog="python -m benchmarks.search_quality", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--tables", type=Path, nargs="+", required=True, help="tables (.npz), or folders of tables")
+    parser.add_argument("--settings", type=int, help="use only the first settings of each table, for slow models")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 16, 64], help="numbers of trials at once")
     parser.add_argument("--repeats", type=int, default=30, help="searches per table, method and number of workers")
     parser.add_argument(
@@ -38,7 +39,9 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="searches simulated at once")
     parser.add_argument("--summary-only", action="store_true", help="summarise the results, simulate nothing")
     given = parser.parse_args()
-    for name, values in (("workers", given.workers), ("repeats", [given.repeats]), ("processes", [given.processes])):
+    numbers = {"workers": given.workers, "settings": [1 if given.settings is None else given.settings]}
+    numbers |= {"repeats": [given.repeats], "processes": [given.processes]}
+    for name, values in numbers.items():
         if min(values) < 1:
             parser.error(f"--{name} {min(values)}: must be at least 1")
     if given.plot and importlib.util.find_spec("matplotlib") is None:

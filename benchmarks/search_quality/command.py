@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from benchmarks.search_quality import methods, plot, printed, tables
+from benchmarks.search_quality import methods, plot, printed
 from benchmarks.search_quality.problem import Problem
 from benchmarks.search_quality.regret import Floats, Regret, budgets
 from benchmarks.search_quality.results import Key, Results
 from benchmarks.search_quality.runs import run_all
 from benchmarks.search_quality.summary import compared
+from benchmarks.search_quality.tables import Table, tables_of
 from tuner.drive.simulate import Curves
 from tuner.errors import RequestError
 
@@ -25,8 +25,7 @@ def execute(given: argparse.Namespace) -> int:
     Raises:
         RequestError: an input is wrong; nothing was simulated.
     """
-    paths = tables.paths_of(given.tables)
-    curves = {path: Curves.load(path) for path in paths}
+    curves = {table: table.load() for table in tables_of(given.tables, given.settings)}
     at = {workers: _budgets(curves, workers) for workers in dict.fromkeys(given.workers)}
     names = list(dict.fromkeys(given.methods))
     if not given.summary_only:
@@ -37,8 +36,8 @@ def execute(given: argparse.Namespace) -> int:
         compared((row for row in results.rows.values() if _wanted(row.key, at, given)), names, workers)
         for workers in at
     ]
-    full_s = {path.stem: each.full_training_s for path, each in curves.items()}
-    by_stem = {workers: {path.stem: budget for path, budget in each.items()} for workers, each in at.items()}
+    full_s = {table.name: each.full_training_s for table, each in curves.items()}
+    by_stem = {workers: {table.name: budget for table, budget in each.items()} for workers, each in at.items()}
     for line in printed.lines(all_compared, by_stem, full_s):
         print(line)
     if given.plot:
@@ -46,45 +45,47 @@ def execute(given: argparse.Namespace) -> int:
     return failed
 
 
-def _budgets(curves: dict[Path, Curves], workers: int) -> dict[Path, Floats]:
+def _budgets(curves: dict[Table, Curves], workers: int) -> dict[Table, Floats]:
     """Returns the budgets of each table that is large enough for this many workers, and says which are not."""
-    found = {path: budgets(each, workers) for path, each in curves.items()}
-    small = [path.stem for path, budget in found.items() if budget is None]
+    found = {table: budgets(each, workers) for table, each in curves.items()}
+    small = [table.name for table, budget in found.items() if budget is None]
     if small:
         print(f"{workers} workers: too small, left out: {', '.join(small)}", file=sys.stderr)
-    return {path: budget for path, budget in found.items() if budget is not None}
+    return {table: budget for table, budget in found.items() if budget is not None}
 
 
-def _check(curves: dict[Path, Curves], names: list[str]) -> None:
+def _check(curves: dict[Table, Curves], names: list[str]) -> None:
     """Checks each table, and asks each method for a first setting of it."""
-    for path, each in curves.items():
+    for table, each in curves.items():
         try:
             Regret(each)
         except RequestError as error:
-            raise RequestError(f"{path}: {error}") from None
+            raise RequestError(f"{table.path}: {error}") from None
         for name in names:
             try:
                 following = methods.build(name, Problem(each, workers=1, seed=0)).next()
             except (RequestError, ImportError, OSError, ValueError, TypeError) as error:
-                raise RequestError(f"{name} on {path}: {error}") from None
+                raise RequestError(f"{name} on {table.name}: {error}") from None
             if following is None or following[0] != 0:
-                raise RequestError(f"{name} on {path} proposes no first setting; leave the method or the table out")
+                raise RequestError(
+                    f"{name} on {table.name} proposes no first setting; leave the method or the table out"
+                )
             each.row(following[1])
 
 
-def _wanted(key: Key, at: dict[int, dict[Path, Floats]], given: argparse.Namespace) -> bool:
-    return key.repeat < given.repeats and any(path.stem == key.table for path in at.get(key.workers, ()))
+def _wanted(key: Key, at: dict[int, dict[Table, Floats]], given: argparse.Namespace) -> bool:
+    return key.repeat < given.repeats and any(table.name == key.table for table in at.get(key.workers, ()))
 
 
-def _simulate(given: argparse.Namespace, results: Results, at: dict[int, dict[Path, Floats]], names: list[str]) -> int:
+def _simulate(given: argparse.Namespace, results: Results, at: dict[int, dict[Table, Floats]], names: list[str]) -> int:
     """Simulates the searches that the results lack; the repeats come last, so that a cut run has some of everything."""
     searches = [
-        (path, name, workers, repeat)
+        (table, name, workers, repeat)
         for repeat in range(given.repeats)
         for workers in at
-        for path in at[workers]
+        for table in at[workers]
         for name in names
-        if Key(path.stem, name, workers, repeat) not in results.rows
+        if Key(table.name, name, workers, repeat) not in results.rows
     ]
     failures: Counter[tuple[str, str]] = Counter()
     columns = (

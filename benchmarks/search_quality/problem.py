@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,6 +50,6 @@ class Draws:
         return {name: domain.sample(random_state=self._random) for name, domain in self._domains.items()}
 
 
-def seed_of(table: Path, workers: int, repeat: int) -> int:
+def seed_of(table: str, workers: int, repeat: int) -> int:
     """Returns the seed of a repeat; the same for all methods."""
-    return int(np.random.SeedSequence((zlib.crc32(table.stem.encode()), workers, repeat)).generate_state(1)[0] >> 1)
+    return int(np.random.SeedSequence((zlib.crc32(table.encode()), workers, repeat)).generate_state(1)[0] >> 1)

@@ -7,34 +7,34 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
-from pathlib import Path
 
 from benchmarks.search_quality import methods
 from benchmarks.search_quality.problem import Problem, seed_of
 from benchmarks.search_quality.regret import Regret, budgets
 from benchmarks.search_quality.results import Key, Row
+from benchmarks.search_quality.tables import Table
 from tuner.drive.simulate import Curves, simulate
 
 
 @lru_cache(maxsize=2)
-def loaded(path: Path) -> tuple[Curves, Regret]:
+def loaded(table: Table) -> tuple[Curves, Regret]:
     """Returns a table and its scale; a process keeps those that it used last."""
-    curves = Curves.load(path)
+    curves = table.load()
     return curves, Regret(curves)
 
 
-def run(path: Path, method: str, workers: int, repeat: int) -> Row:
+def run(table: Table, method: str, workers: int, repeat: int) -> Row:
     """Simulates one search up to the table's last budget."""
     begun = time.perf_counter()
-    curves, regret = loaded(path)
+    curves, regret = loaded(table)
     at = budgets(curves, workers)
     assert at is not None  # the caller leaves out tables that are too small
-    built = methods.build(method, Problem(curves, workers, seed_of(path, workers, repeat)))
+    built = methods.build(method, Problem(curves, workers, seed_of(table.name, workers, repeat)))
     regrets = regret.at(at, simulate(built, curves, workers, float(at[-1])))
-    return Row(Key(path.stem, method, workers, repeat), time.perf_counter() - begun, regrets)
+    return Row(Key(table.name, method, workers, repeat), time.perf_counter() - begun, regrets)
 
 
-def run_all(searches: list[tuple[Path, str, int, int]], processes: int) -> Iterator[tuple[Key, Row | Exception]]:
+def run_all(searches: list[tuple[Table, str, int, int]], processes: int) -> Iterator[tuple[Key, Row | Exception]]:
     """Runs all searches; yields each one's row, or its error, as soon as it has ended."""
     if processes == 1:
         for search in searches:
@@ -50,12 +50,12 @@ def run_all(searches: list[tuple[Path, str, int, int]], processes: int) -> Itera
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _key(search: tuple[Path, str, int, int]) -> Key:
-    path, *others = search
-    return Key(path.stem, *others)
+def _key(search: tuple[Table, str, int, int]) -> Key:
+    table, *others = search
+    return Key(table.name, *others)
 
 
-def _caught(search: tuple[Path, str, int, int]) -> Row | Exception:
+def _caught(search: tuple[Table, str, int, int]) -> Row | Exception:
     try:
         return run(*search)
     except Exception as error:  # another library's error must not end the searches of the others

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,31 @@ def _number(described: dict[str, Any], value: Any) -> float:
     return described["values"].index(value) if described["type"] == "choice" else float(value)
 
 
-def paths_of(named: list[Path]) -> list[Path]:
+@dataclass(frozen=True)
+class Table:
+    """A table's file, and how many of its settings are used: the first ones, or all (None)."""
+
+    path: Path
+    settings: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The table's name in the results."""
+        return self.path.stem if self.settings is None else f"{self.path.stem}[:{self.settings}]"
+
+    def load(self) -> Curves:
+        """Reads the table.
+
+        Raises:
+            RequestError: the file is not a table.
+        """
+        curves, num = Curves.load(self.path), self.settings
+        return dataclasses.replace(
+            curves, settings=curves.settings[:num], values=curves.values[:num], seconds=curves.seconds[:num]
+        )
+
+
+def tables_of(named: list[Path], settings: int | None = None) -> list[Table]:
     """Lists the tables of files and folders.
 
     Raises:
@@ -63,4 +89,4 @@ def paths_of(named: list[Path]) -> list[Path]:
     stems = [path.stem for path in paths]
     if twice := {stem for stem in stems if stems.count(stem) > 1}:
         raise RequestError(f"--tables: several tables are named {', '.join(sorted(twice))}; rename all but one of each")
-    return paths
+    return [Table(path, settings) for path in paths]
