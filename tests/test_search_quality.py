@@ -4,12 +4,14 @@ import json
 import math
 import shutil
 import sys
+from argparse import Namespace
 
 import numpy as np
 import pytest
 
 from benchmarks.search_quality import methods, scan_bench, summary, tables
 from benchmarks.search_quality.baselines import OneEpoch
+from benchmarks.search_quality.command import execute
 from benchmarks.search_quality.opponents.serve import Staged
 from benchmarks.search_quality.problem import Draws, Problem
 from benchmarks.search_quality.record import record
@@ -250,6 +252,40 @@ def test_tables_are_found_in_folders_and_their_names_must_differ(curves, tmp_pat
         tables.tables_of([path, tmp_path])
     with pytest.raises(RequestError, match="no .npz"):
         tables.tables_of([tmp_path / "absent"])
+
+
+def test_the_command_prints_ranks_and_continues_a_cut_run(curves, tmp_path, capsys):
+    out = tmp_path / "results.csv"
+    given = Namespace(
+        tables=[tmp_path / "tiny.npz"],
+        settings=None,
+        workers=[1, 3, 64],
+        repeats=2,
+        methods=["random", "one-epoch", "ray:asha+random", "ours:random+asha,eta=3"],
+        out=out,
+        plot=None,
+        processes=1,
+        summary_only=False,
+    )
+    assert execute(given) == 0
+    printed = capsys.readouterr()
+    assert "64 workers: too small, left out: tiny" in printed.err
+    for title in (
+        "### 1 worker, tables: 1, repeats: 2",
+        "### 3 workers",
+        "Mean rank",
+        "Share of the last",
+        "Against one",
+    ):
+        assert title in printed.out
+    lines = out.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 1 + 4 * 2 * 2
+
+    out.write_bytes(b"".join(lines[:9]) + lines[9][:20])
+    assert execute(given) == 0
+
+    assert len(out.read_bytes().splitlines()) == len(lines)
+    assert capsys.readouterr().out.partition("###")[2] == printed.out.partition("###")[2]
 
 
 def test_the_first_settings_of_a_table_are_a_table_with_a_name_of_its_own(curves, tmp_path):

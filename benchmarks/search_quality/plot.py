@@ -35,7 +35,7 @@ def draw(
         for name, regrets in zip(each.methods, each.means().mean(axis=0), strict=True):
             width = OURS_WIDTH if name.startswith("ours:") else WIDTH
             panel.plot(budgets, regrets, label=name, color=colours[name], linewidth=width)
-        panel.set(xscale="log", yscale="log", title=f"{each.workers} workers")
+        panel.set(xscale="log", yscale="log", title=f"workers: {each.workers}")
         panel.set_xlabel("full trainings a worker")
         for axis in (panel.xaxis, panel.yaxis):
             axis.set_major_formatter("{x:g}")

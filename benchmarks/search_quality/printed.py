@@ -27,7 +27,7 @@ def lines(
     """
     for each in all_compared:
         if not each.tables:
-            yield f"\n{each.workers} workers: no table has finished searches of all methods."
+            yield f"\n{_workers(each)}: no table has finished searches of all methods."
             continue
         yield from _of_workers(each, budgets_of[each.workers], full_s)
     yield from _against_baseline(all_compared)
@@ -36,7 +36,7 @@ def lines(
 def _of_workers(each: Compared, budgets_of: dict[str, Floats], full_s: dict[str, float]) -> Iterator[str]:
     repeats = [len(regrets) for regrets in each.regrets.values()]
     number = f"{min(repeats)}" if min(repeats) == max(repeats) else f"{min(repeats)} to {max(repeats)}"
-    yield f"\n### {each.workers} workers, {len(each.tables)} tables, {number} repeats"
+    yield f"\n### {_workers(each)}, tables: {len(each.tables)}, repeats: {number}"
     relative = np.array([budgets_of[table][::BETWEEN] / full_s[table] for table in each.tables])
     heads = [f"{budget:.3g}" for budget in np.exp(np.log(relative).mean(axis=0))]
     rank, regret = summary.intervals(each)
@@ -55,6 +55,10 @@ def _of_workers(each: Compared, budgets_of: dict[str, Floats], full_s: dict[str,
             num = sum(map(math.isfinite, reached))
             median, worst = _share(statistics.median(reached)), _share(max(reached))
             yield f"| {name} | {median} | {worst} | {num} of {len(reached)} |"
+
+
+def _workers(each: Compared) -> str:
+    return f"{each.workers} worker{'s' if each.workers > 1 else ''}"
 
 
 def _share(value: float) -> str:

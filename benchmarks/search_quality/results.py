@@ -73,11 +73,12 @@ class Results:
             self.rows[row.key] = row
 
     def add(self, row: Row) -> None:
-        """Appends a finished search."""
-        self.rows[row.key] = row
-        self._append([*row.key, f"{row.took_s:.3f}", *(f"{regret:.5g}" for regret in row.regrets)])
+        """Appends a finished search; its row is kept as a later reading gets it, so both print the same."""
+        fields = [*map(str, row.key), f"{row.took_s:.3f}", *(f"{regret:.5g}" for regret in row.regrets)]
+        self.rows[row.key] = _parsed(fields)
+        self._append(fields)
 
-    def _append(self, fields: list[object]) -> None:
+    def _append(self, fields: list[str]) -> None:
         line = io.StringIO()
         csv.writer(line, lineterminator="\n").writerow(fields)
         with self._path.open("a") as file:

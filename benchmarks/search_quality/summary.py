@@ -48,7 +48,7 @@ class Compared:
 def compared(rows: Iterable[Row], methods: list[str], workers: int) -> Compared:
     """Gathers the rows of some methods; leaves out methods without any row, then tables that a method lacks."""
     gathered: dict[tuple[str, str], list[Floats]] = defaultdict(list)
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.key):  # the bootstrap draws by place; the file's order is by chance
         if row.key.workers == workers and row.key.method in methods:
             gathered[row.key.table, row.key.method].append(row.regrets)
     present = [name for name in methods if any(method == name for _, method in gathered)]
