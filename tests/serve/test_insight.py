@@ -84,7 +84,7 @@ def test_a_later_grace_period_stops_nobody_sooner(ask):
         ("scheduler=pbt", "scheduler pbt: must be 'asha', 'median', 'hyperband' or 'fifo'"),
         ("brackets=0", "brackets 0: must be 1 or more"),
         ("brackets=8", "brackets 8: must be 1..3, as many as there are rungs; change it"),
-        ("scheduler=fifo&brackets=2", "brackets 2: must be 1..1, because only asha has more than one; change it"),
+        ("scheduler=fifo&brackets=2", "brackets 2: must be 1..1, because only asha and asha-promotion have more than one"),
         ("reduction_factor=1", "reduction_factor 1: must be above 1"),
         ("reduction_factor=1.0001", "reduction factor 1.0001 gives "),
     ],

@@ -1,0 +1,206 @@
+"""Promoting ASHA: searches by Ray's controller and the plain rule, compared with Algorithm 2 written another way."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_halvings import failing
+from workerless import Worker, Workerless, run
+
+from tuner.record.reading import read
+from tuner.record.results import load
+from tuner.record.saved_experiment import save_experiment
+from tuner.spec.experiment import Experiment
+from tuner.spec.rules import Brackets, Promotion
+from tuner.views.whatif import reproduced
+
+MANAGER = "ray.tune.execution.tune_controller.RayActorManager"
+
+
+class Algorithm2:
+    """Promoting ASHA as the paper writes it: each question sorts all trials of a rung anew."""
+
+    def __init__(self, rules):
+        self.rules, self.draw = rules, Brackets(rules, rules.brackets)
+        self.at = {}  # (bracket, rung) -> trial -> value, in the order of arrival
+        self.promoted = set()  # (bracket, rung, trial)
+        self.waiting = {}  # trial -> (bracket, rung)
+        self.completed = set()
+
+    def rungs(self, bracket):
+        k, found = bracket, []
+        while (epoch := self.rules.grace_period * self.rules.reduction_factor**k) < self.rules.max_epochs:
+            found.append(epoch)
+            k += 1
+        return found
+
+    def promotable(self, place):
+        """The trials among the best 1/eta of a rung that were not promoted, the best first."""
+        values = self.at[place]
+        best = sorted(values, key=lambda trial: values[trial])[: math.floor(len(values) / self.rules.reduction_factor)]
+        return [t for t in best if (*place, t) not in self.promoted]
+
+    def report(self, trial, epoch, value):
+        """The trials that wait, and those that are promoted, after a report."""
+        bracket = self.draw.of(trial)
+        done = {rung for b, rung in self.at if b == bracket and trial in self.at[b, rung]}
+        new = [rung for rung in self.rungs(bracket) if rung <= epoch and rung > max(done, default=0)]
+        if not new:
+            return []
+        place = bracket, max(new)
+        self.at.setdefault(place, {})[trial] = value
+        self.waiting[trial] = place
+        return [self.promote(t) for t in self.promotable(place) if t in self.waiting]
+
+    def promote(self, trial):
+        self.promoted.add((*self.waiting.pop(trial), trial))
+        return trial
+
+    def end(self, trial, completed):
+        if trial in self.waiting:
+            self.promote(trial)
+        if completed:
+            self.completed.add(trial)
+
+    def idle(self):
+        """("stop", trials) or ("continue", [trial])."""
+        if self.completed:
+            stopped, self.waiting = list(self.waiting), {}
+            return "stop", stopped
+        highest = max(rung for _, rung in self.waiting.values())
+        top = [t for t, (_, rung) in self.waiting.items() if rung == highest]
+        return "continue", [self.promote(min(top, key=lambda t: self.at[self.waiting[t]][t]))]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_the_rule_decides_as_algorithm_2(data):
+    eta, grace = data.draw(st.sampled_from([2, 2.5, 3])), data.draw(st.integers(1, 3))
+    most = data.draw(st.integers(max(grace, 2), 12))
+    rules = Experiment(scheduler="asha-promotion", max_epochs=most, grace_period=grace, reduction_factor=eta)
+    rules = Experiment(**{**vars(rules), "brackets": data.draw(st.integers(1, len(rules.rungs())))})
+    rule, paper = Promotion(rules, rules.brackets), Algorithm2(rules)
+    running, epochs, num = {}, {}, data.draw(st.integers(1, 25))
+    slots, stopped, suggested = data.draw(st.integers(1, 4)), set(), 0
+    values = st.integers(0, 9)  # many are equal
+    while True:
+        while len(running) < slots and suggested < num:
+            rule.added(suggested)
+            running[suggested], epochs[suggested] = True, 0
+            suggested += 1
+        if not running:
+            decided = rule.idle()
+            if not decided:
+                break
+            assert (decided[0][1].action, [t for t, _ in decided]) == paper.idle()
+            for trial, judged in decided:
+                stopped |= {trial} if judged.action == "stop" else set()
+                running |= {trial: True} if judged.action == "continue" else {}
+            continue
+        trial = data.draw(st.sampled_from(sorted(running)))
+        epochs[trial] += 1
+        value, fails = float(data.draw(values)), data.draw(st.integers(0, 19)) == 0
+        if fails or epochs[trial] == most:
+            del running[trial]
+            assert rule.ended(trial, epochs[trial], None if fails else value) == []
+            paper.end(trial, not fails)
+            continue
+        judged = rule.judge(trial, epochs[trial], value)
+        promoted = paper.report(trial, epochs[trial], value)
+        assert judged.action == ("pause" if trial in paper.waiting else "continue")
+        if judged.action == "pause":
+            del running[trial]
+        settled = [t for t, each in rule.settled(trial) if each.action == "continue"]
+        assert settled == [t for t in promoted if t != trial]
+        running |= dict.fromkeys(settled, True)
+    assert not paper.waiting
+    assert stopped or suggested == num
+
+
+def replayed(events, rules):
+    """The decisions of Algorithm 2 for a search's reports and ends: (trial, epoch, action) in order.
+
+    What the search decided when nothing was left to run is taken from the journal and compared with the algorithm's.
+    """
+    paper, last, decided, idle = Algorithm2(rules), {}, [], []
+    for event in events:
+        trial = int(event["trial"]) if event.get("trial") else None
+        if event["event"] == "report":
+            epoch, value = event["epoch"], event["metrics"]["loss"]
+            if epoch <= last.get(trial, 0):
+                continue
+            last[trial] = epoch
+            if epoch >= rules.max_epochs or not math.isfinite(value):
+                decided.append((trial, epoch, "stop"))
+                continue
+            reached = {t for values in paper.at.values() for t in values}, sum(map(len, paper.at.values()))
+            promoted = paper.report(trial, epoch, value)
+            if sum(map(len, paper.at.values())) > reached[1]:
+                decided.append((trial, epoch, "pause" if trial in paper.waiting else "continue"))
+            decided += [(other, last[other], "continue") for other in promoted if other != trial]
+        elif event["event"] == "trial_ended" and event["status"] != "interrupted":
+            paper.end(trial, event["status"] == "completed")
+        elif event["event"] == "decision" and (trial, event["epoch"], event["action"]) not in decided[-2:] + idle:
+            assert trial in paper.waiting, event
+            action, trials = paper.idle()
+            idle += [(t, last[t], action) for t in trials]
+            decided += [(t, last[t], action) for t in trials]
+    return decided
+
+
+def decisions_of(events):
+    return [(int(e["trial"]), e["epoch"], e["action"]) for e in events if e["event"] == "decision"]
+
+
+def diverging(chance, train):
+    """The method `train` of a worker, except that about one epoch in forty reports NaN."""
+
+    def trained(worker):
+        result = train(worker)
+        return {**result, "loss": math.nan} if chance.random() < 1 / 40 else result
+
+    return trained
+
+
+class Endless(Exception):
+    """A search has made many more events than it can need."""
+
+
+def search(tmp_path, monkeypatch, seed, name="one", **fixed):
+    """One random search to its end; returns its choices and its folder."""
+    chance = random.Random(seed)
+    monkeypatch.setattr(MANAGER, Workerless)
+    monkeypatch.setattr(Workerless, "num_cpus", slots := chance.randint(1, 4))
+    most = chance.choice([2, 4, 6, 9])
+    choices = {"seed": seed, "scheduler": "asha-promotion", "num_samples": chance.randint(1, 30), "max_epochs": most}
+    choices |= {"reduction_factor": chance.choice([2, 2.5, 3]), "grace_period": min(most, chance.randint(1, 3))}
+    rungs = len(Experiment(**choices).rungs())
+    choices["brackets"] = chance.randint(1, rungs) if chance.random() < 1 / 3 else 1
+    choices |= fixed
+    if seed % 3 == 1:
+        monkeypatch.setattr(Worker, "train", failing(chance, Worker.train))
+    if seed % 3 == 2:
+        monkeypatch.setattr(Worker, "train", diverging(chance, Worker.train))
+    run(tmp_path / name, concurrent=slots, **choices)
+    return choices, tmp_path / name
+
+
+MORE = [pytest.param(n, marks=pytest.mark.slow) for n in range(12, 400)]
+
+
+@pytest.mark.parametrize("seed", [*range(12), *MORE])
+def test_the_journal_has_the_decisions_of_algorithm_2(one_ray, tmp_path, monkeypatch, seed):
+    choices, folder = search(tmp_path, monkeypatch, seed)
+    events, rules = read(folder / "journal.jsonl"), Experiment(**choices)
+    assert decisions_of(events) == replayed(events, rules)
+    ends = {e["trial"]: e["status"] for e in events if e["event"] == "trial_ended"}
+    assert len(ends) == choices["num_samples"]
+    could = any(status in ("completed", "pruned") for status in ends.values())
+    diverged = sum("diverged" in e["reason"] for e in events if e["event"] == "trial_ended")
+    if could and diverged < list(ends.values()).count("pruned"):
+        assert "completed" in ends.values()
+    save_experiment(Experiment(space="tiny.py", results=str(tmp_path), name="one", **choices), folder, {})
+    record = load(folder)
+    assert reproduced(record) == sum(t.status == "pruned" and t.decisions[-1].rung is not None for t in record.trials)
