@@ -131,7 +131,9 @@ class Simulation:
             return self._end(arrival, Fate(trial.id, num_epochs(trial), "ended", arrival.epoch))
         # The search did not ask its rule about a report with which a trial ended by itself.
         completed = by_itself and trial.status == "completed" and self._promotes
-        asks = arrival.epoch < self._most and not (completed and trial.decisions and trial.decisions[-1].action == "stop")
+        asks = arrival.epoch < self._most and not (
+            completed and trial.decisions and trial.decisions[-1].action == "stop"
+        )
         judged = self._rule.judge(*arrival[1:3], arrival.value) if asks else Judged()
         if judged.action == "stop":
             return self._end(arrival, self._stopped(arrival, judged))
