@@ -280,8 +280,8 @@ def _promotion(e: Experiment) -> str:
     after = f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}"
     brackets = f" in {e.brackets} brackets" if e.brackets > 1 else ""
     return (
-        f"asha-promotion: pauses trials {after}{brackets} and promotes the best 1/{e.reduction_factor:g}; a trial trains "
-        f"at most {e.max_epochs} epochs"
+        f"asha-promotion: pauses trials {after}{brackets} and promotes the best 1/{e.reduction_factor:g}; a trial "
+        f"trains at most {e.max_epochs} epochs"
     )
 
 

@@ -168,7 +168,8 @@ class Explainer:
         if action == "continue" and compared.closing:
             return f"is the best of the trials that wait {at}; no other trial runs, and none has trained to the end"
         if action == "continue":
-            return f"{self._metric} {value:.6g} is among {best} of the {trials(number)} {at}; {cutoff}"
+            limit = f"; the cutoff is {compared.cutoff:.6g}" if compared.cutoff is not None else ""
+            return f"{self._metric} {value:.6g} is among {best} of the {trials(number)} {at}{limit}"
         if compared.closing:
             return f"waited {at} to the end of the search, not among {best} of the trials there: {own}"
         return f"has no checkpoint to wait with {at}, not among {best} of the trials there: {own}"

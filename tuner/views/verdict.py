@@ -171,7 +171,7 @@ def _failed(record: ExperimentRecord) -> str:
 
 
 def _pruned(record: ExperimentRecord) -> str:
-    standing, scheduler = record.standing, record.experiment.scheduler
+    standing, scheduler = record.standing, "asha" if record.changed else record.experiment.scheduler
     number = standing.counts.get("pruned", 0)
     judged = min(number, sum(rung.stopped for rung in standing.rungs))
     if record.facts.get("foreign") or record.refused:

@@ -121,7 +121,9 @@ def checked_rules(
     most = min(len(rules.rungs()), MOST_BRACKETS) if has_brackets else 1
     most = max(most, own.brackets if scheduler == own.scheduler else 1)
     if not 1 <= brackets <= most:
-        why = "as many as there are rungs" if has_brackets else "because only asha and asha-promotion have more than one"
+        why = (
+            "as many as there are rungs" if has_brackets else "because only asha and asha-promotion have more than one"
+        )
         raise RequestError(f"brackets {brackets}: must be 1..{most}, {why}; change it")
     return rules
 

@@ -120,7 +120,7 @@ function prepareWhatIf(summary) {
   RULES.scheduler.value = replayed.includes(summary.scheduler) ? summary.scheduler : "asha";
   RULES.grace.value = String(summary.grace_period);
   RULES.factor.value = String(summary.reduction_factor);
-  RULES.brackets.value = "1";
+  RULES.brackets.value = String(summary.brackets);
 }
 
 // --- parameters ------------------------------------------------------------------------------------------------------
