@@ -17,7 +17,7 @@ from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
 from tuner.spec.rules import Brackets, Promotion
 from tuner.views.verdict import verdict_of
-from tuner.views.whatif import reproduced
+from tuner.views.whatif import reproduced, what_if
 
 MANAGER = "ray.tune.execution.tune_controller.RayActorManager"
 
@@ -218,6 +218,8 @@ def test_the_journal_has_the_decisions_of_algorithm_2(one_ray, tmp_path, monkeyp
     save_experiment(Experiment(space="tiny.py", results=str(tmp_path), name="one", **choices), folder, {})
     record = load(folder)
     assert reproduced(record) == sum(t.status == "pruned" and t.decisions[-1].rung is not None for t in record.trials)
+    own = what_if(record, "asha-promotion", rules.grace_period, rules.reduction_factor, rules.brackets)
+    assert (own.same, own.exact, own.epochs.least, own.epochs.most) == (True, True, *[own.epochs_recorded] * 2)
 
 
 @pytest.fixture

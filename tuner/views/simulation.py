@@ -106,7 +106,8 @@ class Simulation:
         """
         while queue:
             each = queue.popleft()
-            if each.trial in self._paused and self._is_own:  # the search decided so because nothing was left to run
+            if each.trial in self._paused and self._is_own and each.epoch <= num_epochs(self._trials[each.trial]):
+                # The search itself continued or stopped this paused trial because no other trial was left to run.
                 for freed in self._settle(self._rule.idle()):
                     queue.extend(self._waiting.pop(freed, ()))
             if each.trial in self._paused:
