@@ -79,7 +79,7 @@ class Algorithm2:
         return "continue", [self.promote(min(top, key=lambda t: self.at[self.waiting[t]][t]))]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_the_rule_decides_as_algorithm_2(data):
     eta, grace = data.draw(st.sampled_from([2, 2.5, 3])), data.draw(st.integers(1, 3))
@@ -201,10 +201,10 @@ def search(tmp_path, monkeypatch, seed, name="one", **fixed):
     return choices, tmp_path / name
 
 
-MORE = [pytest.param(n, marks=pytest.mark.slow) for n in range(8, 400)]
+MORE = [pytest.param(n, marks=pytest.mark.slow) for n in range(400) if n not in (0, 5, 7, 18)]
 
 
-@pytest.mark.parametrize("seed", [*range(8), *MORE])
+@pytest.mark.parametrize("seed", [0, 5, 7, 18, *MORE])
 def test_the_journal_has_the_decisions_of_algorithm_2(one_ray, tmp_path, monkeypatch, seed):
     choices, folder = search(tmp_path, monkeypatch, seed)
     events, rules = read(folder / "journal.jsonl"), Experiment(**choices)
@@ -249,7 +249,7 @@ def test_an_extended_search_repeats_how_it_closed_before(whole, more):
     run(folder, **CHOICES | choices)
     expected, begun = outcome_of(folder), kinds(folder).index("experiment_resumed") + 1
     assert expected[0][: len(first[0])] == first[0] and len(expected[0]) > len(first[0])
-    for at in range(begun, len(kinds(folder)), 7):
+    for at in range(begun, len(kinds(folder)), 13):
         target = resumed_with(folder, at, CHOICES | choices)
         assert outcome_of(target) == expected, f"cut after {at} events"
 
@@ -286,7 +286,7 @@ def test_trials_without_checkpoints_are_stopped_as_by_asha(whole, monkeypatch, c
     record = load(folder)
     assert "stops trials instead of pausing them" in verdict_of(record).about("rule")
     assert reproduced(record) == sum(t.status == "pruned" for t in record.trials) > 0
-    for at in range(1, len(kinds(folder)), 5):
+    for at in range(1, len(kinds(folder)), 11):
         target = resumed(folder, at, scheduler="asha-promotion")
         assert decided(target) == decided(folder), f"cut after {at} events"
         assert kinds(target).count("scheduler_changed") == 1
