@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -254,6 +255,33 @@ def test_an_extended_search_repeats_how_it_closed_before(whole, more):
         assert outcome_of(target) == expected, f"cut after {at} events"
 
 
+@pytest.mark.slow
+def test_more_settings_while_the_search_closes_keep_what_was_decided(whole):
+    """Each cut among the last decisions, resumed with more settings: recorded stops stay, and the search ends."""
+    folder = whole(num_samples=6)
+    events = read(folder / "journal.jsonl")
+    first = next(n for n, e in enumerate(events) if "no other trial runs" in e.get("reason", "") or
+                 "to the end of the search" in e.get("reason", ""))  # fmt: skip
+    choices = CHOICES | {"scheduler": "asha-promotion", "num_samples": 14}
+    for at in range(first - 3, len(events)):
+        target = resumed_with(folder, at, choices)
+        after = read(target / "journal.jsonl")
+        assert after[:at] == events[:at]
+        ends = [event["trial"] for event in after if event["event"] == "trial_ended"]
+        assert len(ends) == len(set(ends)) == 14
+        stops = {e["trial"] for e in events[:at] if e.get("action") == "stop"}
+        assert not stops & {e["trial"] for e in after[at:] if e["event"] == "report"}
+
+
+@pytest.mark.slow
+def test_brackets_are_cut_after_every_event(whole):
+    choices = {"scheduler": "asha-promotion", "brackets": 2, "reduction_factor": 2.5, "max_epochs": 7, "seed": 3}
+    folder = whole(**choices)
+    assert {e["bracket"] for e in read(folder / "journal.jsonl") if e.get("action") == "pause"} == {0, 1}
+    for at in range(1, len(kinds(folder)), 2):
+        assert outcome_of(resumed_with(folder, at, CHOICES | choices)) == outcome_of(folder), f"cut after {at} events"
+
+
 def resumed_with(folder, num_events, choices):
     """The search gone on from its first events, beside the folder; `choices` replace those of `resumed`."""
     with pytest.MonkeyPatch.context() as patch:
@@ -302,3 +330,17 @@ def test_a_promoted_trial_runs_before_a_new_one(whole):
         if event["event"] == "decision" and event["action"] == "continue" and events[n - 1]["trial"] != event["trial"]
     ]
     assert promoted and all(trial == started for trial, started in promoted)
+
+
+def test_the_verdict_counts_the_trials_that_wait(whole):
+    folder = whole()
+    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    cut = next(
+        n for n, event in enumerate(read(folder / "journal.jsonl")) if "to the end of" in event.get("reason", "")
+    )
+    options = {"space": "tiny.py", "results": str(folder.parent), "scheduler": "asha-promotion", **CHOICES}
+    save_experiment(Experiment(**options, name="whole"), folder, {})
+    assert not verdict_of(load(folder)).about("waiting")
+    (folder / "journal.jsonl").write_bytes(b"".join(lines[:cut]))
+    text = verdict_of(load(folder)).about("waiting")
+    assert re.fullmatch(r"\d+ trials wait at a rung until they are among the best 1/2 there.*", text)

@@ -188,14 +188,12 @@ def _pruned(record: ExperimentRecord) -> str:
 def _waiting(record: ExperimentRecord) -> str:
     """Says how many trials of asha-promotion wait at rungs, and what they wait for."""
     number = sum(rung.waiting for rung in record.standing.rungs)
-    if record.experiment.scheduler != "asha-promotion" or not number or outcome_of(record) not in WAITING:
+    ended = outcome_of(record) not in WAITING and not record.reason  # a time budget's end gives a reason
+    if record.experiment.scheduler != "asha-promotion" or not number or ended:
         return ""
     wait = "1 trial waits at a rung until it is" if number == 1 else f"{number} trials wait at a rung until they are"
-    return (
-        f"{wait} among the best 1/{record.experiment.reduction_factor:g} there; --resume continues with them."
-        if (record.state != "running")
-        else f"{wait} among the best 1/{record.experiment.reduction_factor:g} there."
-    )
+    resumes = "" if record.state == "running" else "; --resume continues the search"
+    return f"{wait} among the best 1/{record.experiment.reduction_factor:g} there{resumes}."
 
 
 def _savings(record: ExperimentRecord) -> tuple[int, float]:
