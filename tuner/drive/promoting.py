@@ -34,7 +34,7 @@ class PromotionScheduler(FIFOScheduler):
 
     def __init__(self, experiment: Experiment) -> None:
         super().__init__()
-        self._experiment, self._metric, self._sign = experiment, experiment.metric, float(sign_of(experiment.mode))
+        self._experiment, self._value, self._sign = experiment, experiment.metric, float(sign_of(experiment.mode))
         self.factor = experiment.reduction_factor
         self._rule: Rule = Promotion(experiment, experiment.brackets)
         self._decided = False  # whether a report has decided the rule of the search
@@ -58,7 +58,7 @@ class PromotionScheduler(FIFOScheduler):
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Returns the rule's decision on a report; promotes the paused trials that continue because of it."""
         trial_id, epoch = trial.trial_id, result["training_iteration"]
-        value = self._sign * result[self._metric]
+        value = self._sign * result[self._value]
         if result.get("checkpoint_dir_name") is not None:
             self._saved.add(trial_id)
         self._move(trial, self._active)
@@ -79,7 +79,7 @@ class PromotionScheduler(FIFOScheduler):
         return ACTIONS[judged.action]
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        self._end(trial, self._sign * result[self._metric], result["training_iteration"])
+        self._end(trial, self._sign * result[self._value], result["training_iteration"])
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         self._end(trial, None)
