@@ -21,6 +21,7 @@ from tuner.spec.spaces import find_space
 PAIRS = [
     ("random", "asha"), ("hyperopt", "asha"), ("optuna", "asha"), ("refine", "asha"), ("refine", "median"),
     ("bohb", "bohb"), ("random", "hyperband"), ("hyperopt", "hyperband"), ("random", "pbt"),
+    ("random", "asha-promotion"), ("hyperopt", "asha-promotion"), ("optuna", "asha-promotion"),
 ]  # fmt: skip
 CHOICES = {"num_samples": 9, "max_epochs": 4}
 KEPT = "tuner.drive.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig()  # all checkpoints: a cut goes back in time
@@ -62,7 +63,10 @@ def outcome_of(folder):
 
 
 # The others differ by their searcher alone, which `test_recorded.py` resumes by default.
-BY_DEFAULT = [("random", "asha"), ("refine", "median"), ("bohb", "bohb"), ("random", "hyperband"), ("random", "pbt")]
+BY_DEFAULT = [
+    ("random", "asha"), ("refine", "median"), ("bohb", "bohb"), ("random", "hyperband"), ("random", "pbt"),
+    ("random", "asha-promotion"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -103,7 +107,8 @@ def test_cut_after_every_event(whole, searcher, scheduler):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("searcher", "scheduler"), [("random", "hyperband"), ("bohb", "bohb"), ("refine", "asha")])
+@pytest.mark.parametrize(("searcher", "scheduler"), [("random", "hyperband"), ("bohb", "bohb"), ("refine", "asha"),
+                                                    ("random", "asha-promotion")])  # fmt: skip
 def test_two_at_a_time_lose_and_repeat_nothing(whole, monkeypatch, searcher, scheduler):
     """Their order may be another; with a third CPU there is still no third trial."""
     monkeypatch.setattr(Workerless, "num_cpus", 3)

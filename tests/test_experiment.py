@@ -22,7 +22,7 @@ WRONG = [
     ("cpus_per_trial", 0), ("cpus_per_trial", -1), ("cpus_per_trial", 1.5), ("cpus_per_trial", math.nan),
     ("cpus_per_trial", math.inf), ("cpus_per_trial", "all"), ("gpus_per_trial", -0.5), ("gpus_per_trial", 1.5),
     ("gpus_per_trial", math.nan), ("gpus_per_trial", "one"), ("max_concurrent_trials", -1), ("seed", -1),
-    ("priority", 101), ("priority", -101),
+    ("priority", 101), ("priority", -101), ("brackets", 0), ("brackets", 101), ("brackets", 2), ("brackets", 1.5),
     ("seed", 2**32), ("time_budget", "10"), ("time_budget", "0s"), ("time_budget", "-3m"), ("time_budget", "1d"),
     ("time_budget", "1h30m"), ("time_budget", "90 s"), ("time_budget", "infm"), ("time_budget", "1e3s"),
     ("name", "../x"), ("name", "a/b"), ("name", " "), ("name", ".hidden"), ("name", "-x"), ("name", "x" * 101),
@@ -242,3 +242,12 @@ def test_an_unknown_experiment_names_the_newest_and_says_how_many_there_are(tmp_
         os.utime(folder / "experiment.json", (number, number))
     with pytest.raises(RequestError, match="the newest there: e7, e6, e5, e4, e3 and 3 more"):
         load_experiment(tmp_path / "zzzzzzzz")
+
+
+def test_brackets_are_at_most_one_for_each_rung():
+    choices = {"scheduler": "asha-promotion", "max_epochs": 9, "reduction_factor": 3}
+    assert Experiment(**choices, brackets=3).brackets == 3
+    with pytest.raises(RequestError, match="--brackets 4: must be at most 3, the number of rungs up to --max-epochs 9"):
+        Experiment(**choices, brackets=4)
+    with pytest.raises(RequestError, match="--brackets 2: --scheduler asha has no choice of brackets"):
+        Experiment(brackets=2)

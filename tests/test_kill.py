@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(900)  # several searches each
 SLOW = ["--space", str(SPACES / "slow.py")]
 DDP = ["--strategy", "ddp", "--workers-per-trial", "2"]
 # One of each kind of replay; `benchmarks/chaos.py` has all pairs and more kills.
-KILLS = {"random asha": 2, "bohb bohb": 2, "random pbt": 1, "ddp": 1}
+KILLS = {"random asha": 2, "random asha-promotion": 2, "bohb bohb": 2, "random pbt": 1, "ddp": 1}
 
 
 @pytest.mark.chaos

@@ -95,7 +95,7 @@ def test_the_names_of_the_package_are_cheap():
         (tiny.space, {"num_sample": 3}, "search() has no option 'num_sample'; did you mean 'num_samples'?"),
         (tiny.space, {"params": {}}, "search() has no option 'params': it is part of the space: search(Space(params="),
         (saving, {"metric": "loss"}, "search(saving, ...): give a space, as search(Space("),
-        (tiny.space, {"zzz": 3}, "search() has no option 'zzz'; it has address, cpus_per_trial"),
+        (tiny.space, {"zzz": 3}, "search() has no option 'zzz'; it has address, brackets, cpus_per_trial"),
         (tiny.space, {"grace_period": 99}, "grace_period 99 is above max_epochs 8"),
         (tiny.space, {"stop": {"acuracy": 0.9}}, "stop acuracy=0.9: the space reports accuracy, loss"),
         ("cifra", {}, "no space named 'cifra'; did you mean 'cifar'?"),

@@ -110,8 +110,8 @@ def test_every_option_is_settable_or_withheld():
 
 def test_every_option_that_may_be_set_reaches_the_command_line(service):
     chosen = {"num_samples": 3, "max_epochs": 8, "grace_period": 2, "reduction_factor": 3.0, "searcher": "grid",
-             "perturbation_interval": 3,
-             "scheduler": "asha", "metric": "loss", "mode": "max", "cpus_per_trial": 1, "gpus_per_trial": 0.0,
+             "perturbation_interval": 3, "brackets": 2,
+             "scheduler": "asha-promotion", "metric": "loss", "mode": "max", "cpus_per_trial": 1, "gpus_per_trial": 0.0,
              "workers_per_trial": 1, "strategy": "single", "precision": "fp32", "on_oom": "fail", "seed": 7,
              "max_concurrent_trials": 1, "time_budget": "30m", "max_failures": 1, "priority": -3,
              "trial_timeout": "5m", "name": "all", "tensorboard": True}  # fmt: skip

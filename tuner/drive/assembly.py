@@ -99,7 +99,7 @@ def assemble(
         num_settings,
         experiment,
         ledger,
-        concurrent=(lambda: num_settings) if pbt else nodes.concurrent,
+        concurrent=(lambda: num_settings) if pbt else (lambda: judge.places(nodes.concurrent())),
         keep=keep,
         replayed=replayed,
         gives_last_value=gives_last_value(history),

@@ -258,6 +258,8 @@ def schedule(e: Experiment) -> str:
         after = f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}"
         kept = f"continues the best 1/{e.reduction_factor:g}"
         return f"asha: compares trials {after} and {kept}; a trial trains at most {e.max_epochs} epochs"
+    if e.scheduler == "asha-promotion":
+        return _promotion(e)
     return {
         "fifo": f"fifo: every trial trains {e.max_epochs} epochs",
         "median": f"median: from epoch {e.grace_period} on, stops a trial that is worse than the other trials' median",
@@ -268,6 +270,19 @@ def schedule(e: Experiment) -> str:
         "pbt": f"pbt: every {e.perturbation_interval or e.grace_period} epochs, each trial of the worst quarter copies "
         f"one of the best quarter, with changed parameters",
     }[e.scheduler]
+
+
+def _promotion(e: Experiment) -> str:
+    """Says at which rungs trials of asha-promotion wait, and for what."""
+    rungs = [rung for rung in e.rungs() if rung < e.max_epochs]
+    if not rungs:
+        return f"asha-promotion: every trial trains {e.max_epochs} epochs, because no rung is before the last epoch"
+    after = f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}"
+    brackets = f" in {e.brackets} brackets" if e.brackets > 1 else ""
+    return (
+        f"asha-promotion: pauses trials {after}{brackets} and promotes the best 1/{e.reduction_factor:g}; a trial "
+        f"trains at most {e.max_epochs} epochs"
+    )
 
 
 def bracket_sizes(e: Experiment) -> list[int]:

@@ -16,6 +16,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tuner.drive.explain import Comparison, Explainer
+from tuner.drive.promoting import PromotionScheduler
 from tuner.drive.sampling import seeded
 from tuner.engine.halt import Halt
 from tuner.engine.stage import BareStage
@@ -33,6 +34,10 @@ PAUSE: str = TrialScheduler.PAUSE
 NOOP: str = TrialScheduler.NOOP
 ACTIONS = {CONTINUE: "continue", STOP: "stop", PAUSE: "pause", NOOP: "pause"}
 EPOCH = "training_iteration"
+STOPS = (  # why a search with asha-promotion stops trials instead of pausing them
+    "the trials save no checkpoint to continue from, so asha-promotion uses the rule of --scheduler asha: it stops "
+    "trials instead of pausing them"
+)
 NOT_METRICS = RAY_KEYS | {"improved", FINAL}  # `tuner.drive.trial` adds these two to reports
 
 
@@ -94,6 +99,7 @@ class JournalingScheduler(TrialScheduler):
         self._known: set[str] = set()  # unfinished trials that the inner scheduler has, also from the replay
         self._queue: dict[str, Trial] = {}  # unfinished trials that Ray has, in the order in which it added them
         self._first: list[Trial] = []
+        self._stops = False  # whether asha-promotion uses the rule of asha
         self._limits = experiment.limits
         self.max_epochs = experiment.max_epochs
         self.verdicts: dict[str, Verdict] = {}
@@ -180,12 +186,14 @@ class JournalingScheduler(TrialScheduler):
         compared = self._explain.before(trial, result)
         with self._seeded(int(trial_id), epoch):
             action: str = self._inner.on_trial_result(self._seen(tune_controller), trial, result)
+        self._note_change()
         compared = self._explain.after(trial, compared)
         changed = {k: (before[k], v) for k, v in trial.config.items() if k in self._mutable and v != before[k]}
         if changed:
             compared = self._explain.copying(trial, compared)
         # In a report without a checkpoint, Ray sets `checkpoint_dir_name` to None.
-        if action == PAUSE and not trial.checkpoint and result.get("checkpoint_dir_name") is None:
+        unsaved = not trial.checkpoint and result.get("checkpoint_dir_name") is None
+        if action == PAUSE and unsaved and not isinstance(self._inner, PromotionScheduler):
             reason = f"--scheduler {self._experiment.scheduler} pauses trials, and this one saves no checkpoint"
             what_to_do = "report checkpoints, or use asha, median or fifo"
             self._halt.refuse(RequestError(f"{reason} to continue from; {what_to_do}"))
@@ -195,6 +203,12 @@ class JournalingScheduler(TrialScheduler):
             self._decide(trial_id, epoch, value, action, reason, compared, "pruned")
         self._promote()
         return action
+
+    def _note_change(self) -> None:
+        """Journals that asha-promotion from now on uses the rule of asha, once."""
+        if isinstance(self._inner, PromotionScheduler) and self._inner.stops != self._stops:
+            self._stops = True
+            self._journal.write("scheduler_changed", scheduler="asha", reason=STOPS)
 
     def _promote(self) -> None:
         """Journals that paused trials continue, for which the scheduler returns no decision."""
@@ -250,6 +264,16 @@ class JournalingScheduler(TrialScheduler):
         # Without this limit, Ray would resume as many paused trials as there are CPUs for.
         busy = sum(trial.status in (Trial.PENDING, Trial.RUNNING) for trial in self._queue.values())
         return chosen if busy < self._concurrent() else None
+
+    def places(self, concurrent: int) -> int:
+        """Of the trials that may run at once, how many may be new: promoted trials take precedence."""
+        return concurrent - (self._inner.num_next() if isinstance(self._inner, PromotionScheduler) else 0)
+
+    def close(self, stage: BareStage, trial: Trial) -> None:
+        """Repeats the recorded decision on a paused trial that asha-promotion made when nothing was left to run."""
+        if isinstance(self._inner, PromotionScheduler) and self._inner.waits(trial):
+            self._inner.close(stage)
+            self._promote()
 
     def debug_string(self) -> str:
         return str(self._inner.debug_string())

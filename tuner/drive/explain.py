@@ -15,6 +15,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 
 from tuner.drive.incremental import IncrementalMedian
+from tuner.drive.promoting import PromotionScheduler
 from tuner.engine.rungs import AshaScheduler, HyperBand
 from tuner.record.events import is_trial_id
 from tuner.record.records import sign_of
@@ -27,12 +28,15 @@ class Comparison:
 
     Attributes:
         rung: the epoch of the comparison; None if nothing is compared at this report, and with pbt.
-        bracket: the bracket's number: 0 for ASHA; the number within the band for HyperBand and BOHB; else None.
+        bracket: the bracket's number: 0 for asha, from 0 on for asha-promotion; the number within the band for
+            HyperBand and BOHB; else None.
         band: the band's number for HyperBand and BOHB; else None.
         cutoff: the value that the trial had to reach, with the metric's own sign; None if no value is known yet.
         recorded: the number of other trials that have a value at the rung.
         kept: for a halving of HyperBand or BOHB, how many trials of the bracket continue; 0 otherwise.
         value: for the median rule, the trial's best value, which is compared; None if the report's value is compared.
+        factor: with asha-promotion, the best 1 in `factor` trials at the rung are promoted; 0 otherwise.
+        closing: with asha-promotion, whether it decided because no trial ran and no setting was left.
         copied: with pbt, the trial whose state the trial copied; empty if it copied none.
     """
 
@@ -43,6 +47,8 @@ class Comparison:
     recorded: int = 0
     value: float | None = None
     kept: int = 0
+    factor: float = 0
+    closing: bool = False
     copied: str = ""
 
 
@@ -65,7 +71,12 @@ class Explainer:
         return Comparison()
 
     def after(self, trial: Trial, before: Comparison) -> Comparison:
-        """Returns `before`, or the comparison at a halving that the decision caused: it has HyperBand's cutoff."""
+        """Returns `before`, or the comparison at a halving that the decision caused: it has HyperBand's cutoff.
+
+        For asha-promotion returns the decision's own comparison.
+        """
+        if isinstance(self._scheduler, PromotionScheduler):
+            return self._promotion(self._scheduler, trial)
         halving = self._halving(trial)
         return before if halving is None or halving.rung != before.rung else halving
 
@@ -77,6 +88,8 @@ class Explainer:
 
     def removed(self, trial: Trial) -> Comparison:
         """Returns the rung at which the scheduler stops a paused trial, and the cutoff if the trial missed one."""
+        if isinstance(self._scheduler, PromotionScheduler):
+            return self._promotion(self._scheduler, trial)
         if not isinstance(self._scheduler, HyperBand):
             return Comparison()
         halving = self._scheduler.bracket_of(trial).last_halving
@@ -86,6 +99,8 @@ class Explainer:
 
     def promoted(self) -> list[tuple[Trial, Comparison]]:
         """Returns the paused trials that continue since the last call, and what each was compared with."""
+        if isinstance(self._scheduler, PromotionScheduler):
+            return [(trial, self._promotion(self._scheduler, trial)) for trial in self._scheduler.promoted()]
         trials = self._scheduler.promoted() if isinstance(self._scheduler, HyperBand) else []
         return [(trial, compared) for trial in trials if (compared := self._halving(trial))]
 
@@ -115,6 +130,8 @@ class Explainer:
         if changed:
             steps = ", ".join(f"{name} {short(old)} -> {short(new)}" for name, (old, new) in changed.items())
             return f"is in the worst quarter: copies the state of a better trial, with {steps}"
+        if compared.factor:
+            return self._of_promotion(action, value, compared)
         if action == "pause":
             return self._why_paused(compared)
         at = "" if compared.rung is None else f" at rung {compared.rung:g}"
@@ -138,10 +155,43 @@ class Explainer:
             return f"{value} is among {best}"
         return f"{value} is not among {best}; the worst of them has {compared.cutoff:.6g}"
 
+    def _of_promotion(self, action: str, value: Any, compared: Comparison) -> str:
+        """Says why a trial waits for its promotion, is promoted, or is stopped while it waits."""
+        at, number, best = f"at rung {compared.rung:g}", compared.recorded + 1, f"the best 1/{compared.factor:g}"
+        few = "only this trial has" if number == 1 else f"only {number} trials have"
+        cutoff = f"{few} reached it" if compared.cutoff is None else (
+            f"the cutoff is {compared.cutoff:.6g} of {trials(number)}"
+        )  # fmt: skip
+        own = f"{self._metric} {value:.6g}, {cutoff}"
+        if action == "pause":
+            return f"waits {at} until it is among {best} of the trials there: {own}"
+        if action == "continue" and compared.closing:
+            return f"is the best of the trials that wait {at}; no other trial runs, and none has trained to the end"
+        if action == "continue":
+            limit = f"; the cutoff is {compared.cutoff:.6g}" if compared.cutoff is not None else ""
+            return f"{self._metric} {value:.6g} is among {best} of the {trials(number)} {at}{limit}"
+        if compared.closing:
+            return f"waited {at} to the end of the search, not among {best} of the trials there: {own}"
+        return f"has no checkpoint to wait with {at}, not among {best} of the trials there: {own}"
+
     def _why_paused(self, compared: Comparison) -> str:
         if isinstance(self._scheduler, PopulationBasedTraining):
             return "waits until the other trials of the population have trained"
         return f"waits at rung {compared.rung:g} for the other trials of its bracket"
+
+    def _promotion(self, scheduler: PromotionScheduler, trial: Trial) -> Comparison:
+        judged = scheduler.judged.get(trial.trial_id)
+        if judged is None or judged.rung is None:
+            return Comparison()
+        compared = Comparison(
+            judged.rung,
+            judged.bracket,
+            cutoff=None if judged.cutoff is None else -self._sign * judged.cutoff,
+            recorded=judged.recorded,
+        )
+        if scheduler.stops:
+            return compared
+        return replace(compared, factor=scheduler.factor, closing=trial.trial_id in scheduler.closing)
 
     def _asha(self, scheduler: AshaScheduler, trial_id: str, epoch: int) -> Comparison:
         compared = scheduler.comparison(trial_id, epoch)

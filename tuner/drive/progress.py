@@ -90,6 +90,7 @@ class ProgressTable(CLIReporter):
         self._lines = 0
         self._said: dict[str, str] = {}  # likeness of a printed error -> its trial
         tracker.on_retry = self._say_retry
+        tracker.on_change = self._say_change
         if not self._is_live:
             tracker.on_end = self._say_end
 
@@ -168,10 +169,19 @@ class ProgressTable(CLIReporter):
 
     @never_fatal
     def _say_retry(self, trial_id: str) -> None:
-        """Prints why a trial lost its worker, above a table that is redrawn in place."""
+        """Prints why a trial lost its worker."""
+        self._print_above(retry_line(trial_id, self._tracker))
+
+    @never_fatal
+    def _say_change(self, reason: str) -> None:
+        """Prints why the search changes its rule."""
+        self._print_above(f"NOTE: {reason}")
+
+    def _print_above(self, line: str) -> None:
+        """Prints a line above a table that is redrawn in place."""
         print(f"\x1b[{self._lines}A\x1b[J" * bool(self._lines), end="")
         self._lines = 0
-        print(printable(retry_line(trial_id, self._tracker)), flush=True)
+        print(printable(line), flush=True)
 
 
 @dataclass

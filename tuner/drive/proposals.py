@@ -79,13 +79,15 @@ class Proposals(SearchAlgorithm):
     def next_trial(self) -> Trial | None:
         busy = sum(trial.status != Trial.PAUSED for trial in self._alive.values()) >= self._concurrent()
         for place, trial in enumerate(self._recorded):
-            if trial.status != Trial.PENDING:
+            if trial.is_finished():
                 return self._recorded.pop(place)
+            if trial.status == Trial.PAUSED:
+                return self._live(self._recorded.pop(place))
             if not busy:
                 return self._live(self._recorded.pop(place))
         if busy:
             return None
-        if self.is_finished():
+        if self.is_exhausted():
             return None
         trial_id = f"{self._asked.num_proposed:05d}"
         setting = self._asked.suggest(trial_id)
@@ -102,9 +104,12 @@ class Proposals(SearchAlgorithm):
         self._asked.complete(trial_id, result, error)
 
     def is_finished(self) -> bool:
-        if self._recorded:
-            return False
-        return self._asked.exhausted or self._asked.num_proposed >= self._num_settings
+        """Whether no trial will need a worker that is idle now; Ray ends idle workers once this is true."""
+        return self.is_exhausted() and not any(trial.status == Trial.PAUSED for trial in self._alive.values())
+
+    def is_exhausted(self) -> bool:
+        """Whether Ray has all trials of this search."""
+        return not self._recorded and (self._asked.exhausted or self._asked.num_proposed >= self._num_settings)
 
     def set_finished(self) -> None:
         self._asked.exhausted = True

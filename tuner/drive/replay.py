@@ -150,6 +150,7 @@ class Replay:
         trial = self._stage.trials[event["trial"]]
         if trial.status == Trial.PAUSED and event["action"] in ("stop", "continue"):
             self._look_around()  # the scheduler stopped or promoted this paused trial without a report of it
+            self._judge.close(self._stage, trial)
 
     def _look_around(self) -> None:
         """Asks the scheduler which trial to run, as Ray does at each step; BOHB's may halve a bracket then."""

@@ -8,6 +8,7 @@ from typing import Any
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
 
 from tuner.drive.incremental import IncrementalMedian
+from tuner.drive.promoting import PromotionScheduler
 from tuner.engine.rungs import AshaScheduler, HyperBand, HyperBandForBOHB
 from tuner.errors import RequestError
 from tuner.spec import domains
@@ -75,6 +76,7 @@ def _mutation(domain: Any) -> Any:
 
 BUILDERS: dict[str, Callable[[Experiment, Space], Any]] = {
     "asha": _asha,
+    "asha-promotion": lambda experiment, space: PromotionScheduler(experiment),
     "bohb": _bohb,
     "hyperband": _hyperband,
     "median": lambda experiment, space: IncrementalMedian(experiment),

@@ -34,6 +34,7 @@ class Tracker:
         num_ended: how many trials were pruned, completed or failed in this session.
         on_end: called with the id of each of these trials when it ends.
         on_retry: called with the id of each trial that failed and is tried again.
+        on_change: called with the reason when the search changes its rule.
     """
 
     def __init__(self, experiment: Experiment, history: Iterable[Event] = ()) -> None:
@@ -43,6 +44,7 @@ class Tracker:
         self.trials: dict[str, Tracked] = {}
         self.on_end: Callable[[str], None] = lambda trial_id: None
         self.on_retry: Callable[[str], None] = lambda trial_id: None
+        self.on_change: Callable[[str], None] = lambda reason: None
         self._begin()
         for event in history:
             self.hear(event)
@@ -56,6 +58,8 @@ class Tracker:
         kind, trial_id = event["event"], event.get("trial")
         if kind in BEGINNINGS:
             self._begin()
+        if kind == "scheduler_changed":
+            self.on_change(event.get("reason", ""))
         if trial_id is None:
             return
         trial = self.trials.setdefault(trial_id, Tracked())

@@ -74,7 +74,12 @@ class Controller(TuneController):
             # trial still runs. The failure does not count against this trial, which starts on another worker.
             self._resetting_trials.remove(trial)
             self._kill_worker(trial)
-            self._schedule_trial_actor(trial)
+            if (
+                trial.status == Trial.RUNNING
+            ):  # Ray has seen that the worker died, and no longer plans a start of the trial
+                self._set_trial_status(trial, Trial.PENDING)
+            else:
+                self._schedule_trial_actor(trial)
             return
         lost = isinstance(exception, RayActorError)
         # Ray reports a dead actor first and its lost task next. By the second report the trial no longer runs, and the

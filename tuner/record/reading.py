@@ -134,6 +134,9 @@ def unbounded(weight: int) -> None:
     """A `Hold` that forbids nothing: a reader may use any amount of memory."""
 
 
+MOST_CHANGED = 1000  # the most characters of a reason that a reader keeps
+
+
 class Session(NamedTuple):
     """One run of a search, until its end or the next resume: its start in unix seconds, and the seconds run before."""
 
@@ -147,6 +150,7 @@ class Reading:
     Attributes:
         state, reason: the search's state, and why it ended before its last trial, if it did.
         refused: whether it ended because its request was wrong.
+        changed: why asha-promotion used the rule of asha instead of its own; empty if it did not.
         took_s: total seconds of all sessions, without the time between sessions.
         sessions: the sessions in order.
         beginnings: how often reading began at the journal's first line, the first time included.
@@ -165,6 +169,7 @@ class Reading:
     def _begin_anew(self) -> None:
         self.beginnings += 1
         self.state, self.reason, self.refused, self.took_s = "running", "", False, 0.0
+        self.changed = ""
         self.updated: float | None = None
         self.sessions: list[Session] = []
         self._folding = Folding()
@@ -235,6 +240,8 @@ class Reading:
         if kind in BEGINNINGS:
             self.state, self.reason, self.refused = "running", "", False
         else:
+            if kind == "scheduler_changed":
+                self.changed = event.get("reason", "")[:MOST_CHANGED]
             if kind == "experiment_finished":
                 self.state, self.reason = event["state"], event.get("reason", "")
                 # Older versions wrote a refused search as finished; only a time budget ended others with a reason.

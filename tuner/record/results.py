@@ -32,6 +32,7 @@ class ExperimentRecord:
         refused: whether it ended because its request was wrong.
         followed: the `Standing` (counts, ranking, rungs, history) that `Following` keeps up to date for these trials.
             The record ignores it if it was computed from other trials.
+        changed: why asha-promotion used the rule of asha instead of its own; empty if it did not.
         sessions: the search's sessions in order; empty for a folder without a journal.
     """
 
@@ -42,6 +43,7 @@ class ExperimentRecord:
     reason: str = ""
     followed: Standing | None = field(default=None, compare=False, repr=False)
     refused: bool = False
+    changed: str = field(default="", kw_only=True)
     sessions: tuple[Session, ...] = field(default=(), compare=False, repr=False)
 
     @cached_property
@@ -136,7 +138,17 @@ class Following:
             self._tally, self._beginnings = Tally(experiment), reading.beginnings
         standing = self._tally.update(trials)
         sessions = tuple(reading.sessions)
-        return ExperimentRecord(experiment, facts, standing.trials, state, reason, standing, reading.refused, sessions)
+        return ExperimentRecord(
+            experiment,
+            facts,
+            standing.trials,
+            state,
+            reason,
+            standing,
+            reading.refused,
+            changed=reading.changed,
+            sessions=sessions,
+        )
 
     def _load_ray_folder(self) -> ExperimentRecord:
         try:

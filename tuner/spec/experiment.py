@@ -22,17 +22,18 @@ from tuner.spec.places import is_uri, local_root
 
 SearcherName = Literal["random", "grid", "refine", "hyperopt", "bohb", "optuna"]
 Table = Literal["fit", "wide", "off"]  # how the table of trials is printed
-SchedulerName = Literal["asha", "bohb", "hyperband", "median", "pbt", "fifo"]
+SchedulerName = Literal["asha", "asha-promotion", "bohb", "hyperband", "median", "pbt", "fifo"]
 
 # Searcher -> the schedulers that work with it. Model-based searchers and refine learn from the settings that they
 # proposed; pbt changes settings, so it does not work with them. refine waits until its first half has ended, but
-# hyperband pauses that half until its bracket is full. TuneBOHB and HyperBandForBOHB only work with each other.
+# hyperband and asha-promotion pause trials of that half until others have trained. TuneBOHB and HyperBandForBOHB only
+# work with each other.
 PAIRS: dict[str, tuple[str, ...]] = {
-    "random": ("asha", "hyperband", "median", "pbt", "fifo"),
-    "grid": ("asha", "hyperband", "median", "pbt", "fifo"),
+    "random": ("asha", "asha-promotion", "hyperband", "median", "pbt", "fifo"),
+    "grid": ("asha", "asha-promotion", "hyperband", "median", "pbt", "fifo"),
     "refine": ("asha", "median", "fifo"),
-    "hyperopt": ("asha", "hyperband", "median", "fifo"),
-    "optuna": ("asha", "hyperband", "median", "fifo"),
+    "hyperopt": ("asha", "asha-promotion", "hyperband", "median", "fifo"),
+    "optuna": ("asha", "asha-promotion", "hyperband", "median", "fifo"),
     "bohb": ("bohb",),
 }
 # Options that --resume may change: the search's length, place, resources, limits, priority, data folder and W&B log.
@@ -51,10 +52,12 @@ NAMES = {  # option -> the pattern that its value must match, and what the error
 }
 # Allowed ranges of options. They may come from a request or a stranger's file; large values would make checks slow.
 MOST_EPOCHS = 1_000_000
+MOST_RUNGS = 100  # --reduction-factor 1.1 gives 100 rungs at 12,500 epochs; each costs memory, and time at each report
 BOUNDS = {
     "num_samples": (1, 1_000_000),
     "max_epochs": (1, MOST_EPOCHS),
     "grace_period": (1, MOST_EPOCHS),
+    "brackets": (1, MOST_RUNGS),
     "perturbation_interval": (0, MOST_EPOCHS),
     "workers_per_trial": (1, 10_000),
     "max_failures": (0, 1_000_000),
@@ -62,7 +65,6 @@ BOUNDS = {
     "seed": (0, 2**32 - 1),
     "priority": (-100, 100),
 }
-MOST_RUNGS = 100  # --reduction-factor 1.1 gives 100 rungs at 12,500 epochs; each costs memory, and time at each report
 MOST_SECONDS = 1e9  # maximum of an option that is a time, in seconds: 31 years
 MOST_CHARS = 4096  # maximum length of an option's text, in characters
 MOST_NUMBER = 1e6  # maximum of a trial's CPUs and of its GPUs, and of the reduction factor
@@ -87,9 +89,11 @@ class Experiment:
     max_epochs: int = 10
     """Maximum epochs (reports) per trial; ASHA's max_t."""
     grace_period: int = 1
-    """Epochs (reports) that every trial trains before asha or median may stop it."""
+    """Epochs (reports) that every trial trains before asha, asha-promotion or median may stop it."""
     reduction_factor: float = 2
     """Keep 1 in this many trials at each rung; above 1."""
+    brackets: int = 1
+    """Brackets of asha-promotion; each further one has its first rung later. At most one for each rung."""
     perturbation_interval: int = 0
     """Epochs (reports) after which pbt compares trials and changes parameters. 0 = --grace-period."""
     searcher: SearcherName = "random"
@@ -158,6 +162,7 @@ class Experiment:
                 f"stopped; lower it to {self.max_epochs} or less, or raise --max-epochs"
             )
         self._check_rungs()
+        self._check_brackets()
         self._check_resources()
         self._check_workers()
         self._check_pair()
@@ -194,7 +199,7 @@ class Experiment:
         return local_root(self.results) / self.name
 
     def rungs(self) -> list[int]:
-        """Returns the epochs of asha's rungs; one at --max-epochs is included, though asha compares nothing there."""
+        """Returns the epochs of ASHA's rungs; one at --max-epochs is included, though nothing is compared there."""
         # Trials reach a rung between two epochs at the later epoch. Two close rungs may share an epoch.
         epochs = milestones(self.max_epochs, self.grace_period, self.reduction_factor)
         return list(dict.fromkeys(map(math.ceil, epochs)))
@@ -225,6 +230,21 @@ class Experiment:
             raise RequestError(
                 f"--reduction-factor {factor:.10g} gives {rungs:,.0f} rungs up to --max-epochs {self.max_epochs}: at "
                 f"most {MOST_RUNGS} are allowed; give {math.ceil(least * 1000) / 1000:g} or more"
+            )
+
+    def _check_brackets(self) -> None:
+        if self.brackets == 1:
+            return
+        if self.scheduler != "asha-promotion":
+            raise RequestError(
+                f"--brackets {self.brackets}: --scheduler {self.scheduler} has no choice of brackets; leave it out, or "
+                f"give --scheduler asha-promotion"
+            )
+        num_rungs = len(milestones(self.max_epochs, self.grace_period, self.reduction_factor))
+        if self.brackets > num_rungs:
+            raise RequestError(
+                f"--brackets {self.brackets}: must be at most {num_rungs}, the number of rungs up to --max-epochs "
+                f"{self.max_epochs}; lower it, or lower --grace-period or --reduction-factor"
             )
 
     def _check_choice(self, name: str) -> None:

@@ -26,12 +26,15 @@ class Judged(NamedTuple):
     """A rule's decision on one report.
 
     `rung` is the epoch of the comparison, None if the rule compares nothing at this report. `cutoff` is None if there
-    was no value to compare with, or the trial waits.
+    was no value to compare with, or a trial of HyperBand waits. `recorded` is the number of other trials at the rung,
+    and `bracket` the number of the rung's bracket; only ASHA's two rules set them.
     """
 
     action: Action = "continue"
     rung: int | float | None = None
     cutoff: float | None = None
+    recorded: int = 0
+    bracket: int | None = None
 
 
 class Rule(Protocol):
@@ -106,13 +109,14 @@ class Asha(Fifo):
         self._brackets = Brackets(rules, brackets)
 
     def judge(self, trial: int, epoch: int, value: float) -> Judged:
-        bracket, reward = self._own[self._brackets.of(trial)], -value
-        compared = bracket.comparison(trial, epoch)
+        number, reward = self._brackets.of(trial), -value
+        compared = self._own[number].comparison(trial, epoch)
         if compared is None:
             return Judged()
-        bracket.record(trial, compared.rung, reward)
+        self._own[number].record(trial, compared.rung, reward)
         cutoff = None if compared.cutoff is None else -compared.cutoff
-        return Judged("stop" if compared.stops(reward) else "continue", compared.rung, cutoff)
+        action: Action = "stop" if compared.stops(reward) else "continue"
+        return Judged(action, compared.rung, cutoff, compared.recorded, number)
 
 
 class Promotion(Fifo):
@@ -120,7 +124,7 @@ class Promotion(Fifo):
 
     A trial that is among them when it arrives continues without a pause. The rule never waits for stragglers: each
     arrival promotes at most one trial, at once. When no setting is left and no trial runs, the best trial of the
-    highest rung is promoted, until one trial has trained all epochs. Then all paused trials stop.
+    highest rung is promoted, until one trial has trained all its epochs. Then all paused trials stop.
 
     Source: Algorithm 2 of Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020. It promotes
     whenever a worker is free, and so at each arrival that pauses or ends a trial.
@@ -129,19 +133,22 @@ class Promotion(Fifo):
     """
 
     def __init__(self, rules: Experiment, brackets: int = 1) -> None:
-        self._most = rules.max_epochs
         self._brackets = Brackets(rules, brackets)
         shape = rules.max_epochs, rules.grace_period, rules.reduction_factor
         self._rungs = [
-            [PromotionRung(at, rules.reduction_factor) for at in milestones(*shape, bracket) if at < self._most]
+            [PromotionRung(at, rules.reduction_factor) for at in milestones(*shape, bracket) if at < rules.max_epochs]
             for bracket in range(brackets)
         ]
         self._reached: dict[int, int] = {}  # trial -> the number of rungs that it has reached, in its bracket
         self._waiting: dict[int, PromotionRung] = {}  # paused trial -> its rung
         self._promoted: list[tuple[int, Judged]] = []
-        self._completed = False
+        self._completed: set[int] = set()
+
+    def added(self, trial: int) -> None:
+        self._completed.discard(trial)  # a resume may continue a trial that had ended
 
     def judge(self, trial: int, epoch: int, value: float) -> Judged:
+        self._withdraw(trial)  # a trial whose pause failed trains on without waiting
         rungs = self._rungs[self._brackets.of(trial)]
         reached = sum(epoch >= rung.epoch for rung in rungs)
         if reached <= self._reached.get(trial, 0):
@@ -149,12 +156,11 @@ class Promotion(Fifo):
         self._reached[trial] = reached
         rung = rungs[reached - 1]
         promoted = rung.arrive(trial, value)
-        cutoff = rung.cutoff
-        self._promoted = [(other, Judged("continue", rung.epoch, cutoff)) for other in promoted if other != trial]
+        self._promoted = [(other, self._judged("continue", other, rung)) for other in promoted if other != trial]
         if trial in promoted:
-            return Judged("continue", rung.epoch, cutoff)
+            return self._judged("continue", trial, rung)
         self._waiting[trial] = rung
-        return Judged("pause", rung.epoch, cutoff)
+        return self._judged("pause", trial, rung)
 
     def settled(self, trial: int) -> list[tuple[int, Judged]]:
         promoted, self._promoted = self._promoted, []
@@ -163,26 +169,31 @@ class Promotion(Fifo):
         return promoted
 
     def ended(self, trial: int, epoch: int, value: float | None) -> list[tuple[int, Judged]]:
-        self._completed |= epoch >= self._most
-        rung = self._waiting.pop(trial, None)
-        if rung is not None:
-            rung.leave(trial)
+        self._withdraw(trial)
+        if value is not None:
+            self._completed.add(trial)  # this rule stops only paused trials: the trial ended by itself
         return []
 
     def idle(self) -> list[tuple[int, Judged]]:
+        if self._completed:
+            return [(trial, self._judged("stop", trial, self._withdraw(trial))) for trial in list(self._waiting)]
         if not self._waiting:
             return []
-        if self._completed:
-            stopped = [(trial, Judged("stop", rung.epoch, rung.cutoff)) for trial, rung in self._waiting.items()]
-            for trial, _ in stopped:
-                self._waiting.pop(trial).leave(trial)
-            return stopped
         highest = max(rung.epoch for rung in self._waiting.values())
         values = {trial: rung.value(trial) for trial, rung in self._waiting.items() if rung.epoch == highest}
         best = min(values, key=values.__getitem__)
-        rung = self._waiting.pop(best)
-        rung.leave(best)
-        return [(best, Judged("continue", rung.epoch, rung.cutoff))]
+        return [(best, self._judged("continue", best, self._withdraw(best)))]
+
+    def _withdraw(self, trial: int) -> PromotionRung | None:
+        """Ends a trial's wait for a promotion; its value at the rung still counts. Returns the rung, if it waited."""
+        rung = self._waiting.pop(trial, None)
+        if rung is not None:
+            rung.leave(trial)
+        return rung
+
+    def _judged(self, action: Action, trial: int, rung: PromotionRung | None) -> Judged:
+        assert rung is not None
+        return Judged(action, rung.epoch, rung.cutoff, len(rung) - 1, self._brackets.of(trial))
 
 
 class Median(Fifo):
@@ -354,4 +365,6 @@ def rule_of(rules: Experiment, brackets: int) -> Rule:
         return HyperBand(rules)
     if rules.scheduler == "fifo":
         return Fifo()
-    raise ValueError(f"scheduler {rules.scheduler} cannot be replayed; asha, median, hyperband and fifo can")
+    raise ValueError(
+        f"scheduler {rules.scheduler} cannot be replayed; asha, asha-promotion, median, hyperband and fifo can"
+    )

@@ -44,7 +44,7 @@ def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
     rows = []
     for scheduler, grace, factor in _choices(record):
         try:
-            rows.append(_row(what_if(record, scheduler, grace, factor)))
+            rows.append(_row(what_if(record, scheduler, grace, factor, _brackets(record, scheduler))))
         except RequestError:
             continue  # a search refuses these rules too, for example a grace period beyond the last epoch
     return rows
@@ -55,12 +55,21 @@ def _choices(record: ExperimentRecord) -> list[tuple[str, int, float]]:
     grace, factor = own.grace_period, own.reduction_factor
     first = [(own.scheduler, grace, factor)] if own.scheduler in REPLAYED and not record.facts.get("foreign") else []
     asha = [("asha", g, f) for f in (factor, *(f for f in (2.0, 3.0, 4.0) if f != factor)) for g in (grace, 2 * grace)]
-    others = [("median", grace, factor), ("hyperband", grace, 3.0), ("fifo", grace, factor)]
+    others = [
+        ("asha-promotion", grace, factor),
+        ("median", grace, factor),
+        ("hyperband", grace, 3.0),
+        ("fifo", grace, factor),
+    ]
     return list(dict.fromkeys([*first, *asha, *others]))
 
 
+def _brackets(record: ExperimentRecord, scheduler: str) -> int:
+    return record.experiment.brackets if scheduler == record.experiment.scheduler else 1
+
+
 def _row(outcome: WhatIf) -> AlternativeRow:
-    asha = outcome.scheduler == "asha"
+    asha = outcome.scheduler in ("asha", "asha-promotion")
     lost = {True: "lost", False: "kept", None: "unknown"}[outcome.best_lost]
     saved = [100 * (1 - epochs / outcome.epochs_recorded) for epochs in (outcome.epochs.most, outcome.epochs.least)]
     least, most = (f"{share:.0f}" for share in saved)

@@ -107,7 +107,7 @@ def curves_of(record: ExperimentRecord) -> Curves:
         stops += [stop] if stop else []
     # Trials reach a rung between two epochs at the later epoch. At the last epoch, asha compares nothing.
     rungs = {math.ceil(at.rung) for at in record.standing.rungs}
-    if experiment.scheduler == "asha":
+    if experiment.scheduler in ("asha", "asha-promotion"):
         rungs |= {rung for rung in experiment.rungs() if rung < experiment.max_epochs}
     if experiment.scheduler == "median":
         rungs = set()  # the median rule compares at every epoch

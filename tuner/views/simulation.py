@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from tuner.record.records import TrialRecord, finite, sign_of
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
-from tuner.spec.rules import HyperBand, Judged, Rule, rule_of
+from tuner.spec.rules import Judged, Promotion, Rule, rule_of
 
 ENDED = ("completed", "pruned", "failed")
 Beyond = Literal["missing", "best", "worst"]
@@ -75,12 +75,16 @@ class Simulation:
         self._most = record.experiment.max_epochs
         self._sign = float(sign_of(record.experiment.mode))
         self._rule: Rule = rule_of(rules, brackets)
+        self._is_finished = record.state == "finished"
+        self._promotes = isinstance(self._rule, Promotion)
+        self._is_own = _same_rule(record.experiment, rules, brackets)
         self._beyond = beyond
         self._extremes = _extremes(record, self._sign)
         self._ended: dict[int, Fate] = {}
         self._leaving: dict[int, _Arrival] = {}  # ended trials that the rule still counts, until their `trial_ended`
         self._last: dict[int, _Arrival] = {}
         self._paused: set[int] = set()
+        self._closed: set[int] = set()  # trials that would train beyond their record, as the search closes
         self._waiting: dict[int, deque[_Arrival]] = defaultdict(deque)  # paused trial -> its arrivals until it resumes
 
     def fates(self) -> list[Fate]:
@@ -90,17 +94,22 @@ class Simulation:
         for arrival in arrivals:
             while added and added[0][0] <= arrival.order:
                 self._rule.added(added.popleft()[1])
-            self._take(arrival)
+            self._take(deque([arrival]))
+        if self._is_finished and self._promotes:
+            self._close()
         return [self._ended.get(place) or self._open(place) for place in range(len(self._trials))]
 
-    def _take(self, arrival: _Arrival) -> None:
-        """Passes a report or trial's end to the rule, then the kept arrivals of each trial that resumes because of it.
+    def _take(self, queue: deque[_Arrival]) -> None:
+        """Passes reports and trials' ends to the rule, then the kept arrivals of each trial that resumes because of it.
 
         An arrival of a paused trial is kept until the trial resumes. A report of an ended trial is ignored.
         """
-        queue = deque([arrival])
         while queue:
             each = queue.popleft()
+            if each.trial in self._paused and self._is_own and each.epoch <= num_epochs(self._trials[each.trial]):
+                # The search itself continued or stopped this paused trial because no other trial was left to run.
+                for freed in self._settle(self._rule.idle()):
+                    queue.extend(self._waiting.pop(freed, ()))
             if each.trial in self._paused:
                 self._waiting[each.trial].append(each)
                 continue
@@ -121,16 +130,36 @@ class Simulation:
         self._last[arrival.trial] = arrival
         if arrival.value is None:
             return self._end(arrival, Fate(trial.id, num_epochs(trial), "ended", arrival.epoch))
-        judged = Judged() if arrival.epoch >= self._most else self._rule.judge(*arrival[1:3], arrival.value)
+        # The search did not ask its rule about a report with which a trial ended by itself.
+        completed = by_itself and trial.status == "completed" and self._promotes
+        asks = arrival.epoch < self._most and not (
+            completed and trial.decisions and trial.decisions[-1].action == "stop"
+        )
+        judged = self._rule.judge(*arrival[1:3], arrival.value) if asks else Judged()
         if judged.action == "stop":
             return self._end(arrival, self._stopped(arrival, judged))
         if over:
-            return self._end(arrival, Fate(trial.id, num_epochs(trial), "ended", arrival.epoch))
+            freed = self._settle(self._rule.settled(arrival.trial)) if self._promotes else []
+            return freed + self._end(arrival, Fate(trial.id, num_epochs(trial), "ended", arrival.epoch))
         if judged.action == "pause":
             self._paused.add(arrival.trial)
-            assert isinstance(self._rule, HyperBand)  # no other rule pauses
-            return self._settle(self._rule.settled(arrival.trial))
-        return []
+        return self._settle(self._rule.settled(arrival.trial))
+
+    def _close(self) -> None:
+        """Passes the end of a finished search to the rule: no trial runs, and no setting is left.
+
+        A trial that would train beyond its record counts as completed.
+        """
+        while True:
+            beyond = self._last.keys() - self._ended.keys() - self._paused - self._closed
+            self._closed |= beyond
+            for place in beyond:
+                self._settle(self._rule.ended(place, self._last[place].epoch, self._last[place].value))
+            decided = self._rule.idle()
+            if not decided:
+                return
+            for freed in self._settle(decided):
+                self._take(self._waiting.pop(freed, deque()))
 
     def _end(self, arrival: _Arrival, fate: Fate) -> list[int]:
         trial = self._trials[arrival.trial]
@@ -192,6 +221,12 @@ class Simulation:
         value = self._extremes[0 if self._beyond == "best" else 1]
         first = num_epochs(trial) + 1
         return tuple((epoch, value) for epoch in range(first, first + epochs_beyond(trial, self._experiment)))
+
+
+def _same_rule(own: Experiment, rules: Experiment, brackets: int) -> bool:
+    """Whether a search used exactly these rules."""
+    names = ("scheduler", "grace_period", "reduction_factor", "max_epochs", "mode")
+    return brackets == own.brackets and all(getattr(own, name) == getattr(rules, name) for name in names)
 
 
 def _extremes(record: ExperimentRecord, sign: float) -> tuple[float, float]:

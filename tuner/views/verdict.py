@@ -33,6 +33,7 @@ MOST_CALLS = 200  # how many decisions are searched for close calls, those with 
 MOST_CLOSE = 10  # the most close calls that a verdict lists
 CLOSE = 0.05  # a close call misses its cutoff by less than this share of the values' interquartile range at its rung
 CLOSE_CALLS = "close calls"
+WAITING = ("running", "interrupted", "killed")  # outcomes of searches whose paused trials may still continue
 LEAST_SCORES = 8  # with fewer values, the spread of a rung means little and counts as 0
 LONGEST = 1000  # the most characters of a quoted reason or error
 
@@ -72,7 +73,8 @@ class Verdict:
         outcome: running, finished, interrupted, killed, refused, or failed (by an error, or without an answer).
         ended: why the search ended, or how far it is.
         points: what is known, only points with a text: "failed trials", "warning" (why the rules could not work),
-            "pruned", "saved" (an estimate), CLOSE_CALLS and "good trials pruned?".
+            "rule" (why another one was used), "waiting", "pruned", "saved" (an estimate), CLOSE_CALLS and "good trials
+            pruned?".
         epochs_saved, seconds_saved: the estimate: epochs that pruned trials did not train, and seconds on workers.
         close_calls: the closest of the pruned trials that nearly reached their cutoff.
         steps: what to do next, the most useful first.
@@ -100,6 +102,10 @@ def verdict_of(record: ExperimentRecord) -> Verdict:
     points = [
         Point("failed trials", _failed(record), "failed"),
         Point("warning", warning, "notice"),
+        Point(
+            "rule", f"{record.changed[:1].upper()}{_sentence(record.changed[1:])}" if record.changed else "", "notice"
+        ),
+        Point("waiting", _waiting(record)),
         Point("pruned", _pruned(record)),
         Point("saved", _saved(record, epochs_saved, seconds_saved)),
         Point(CLOSE_CALLS, _close(record, calls, at_least)),
@@ -165,7 +171,7 @@ def _failed(record: ExperimentRecord) -> str:
 
 
 def _pruned(record: ExperimentRecord) -> str:
-    standing, scheduler = record.standing, record.experiment.scheduler
+    standing, scheduler = record.standing, "asha" if record.changed else record.experiment.scheduler
     number = standing.counts.get("pruned", 0)
     judged = min(number, sum(rung.stopped for rung in standing.rungs))
     if record.facts.get("foreign") or record.refused:
@@ -177,6 +183,17 @@ def _pruned(record: ExperimentRecord) -> str:
         diverged = f"{number - judged} because {diverged}"
         return f"{number} of {trials(len(record.trials))}: {judged} by {scheduler}, {diverged}."
     return f"{number} of {trials(len(record.trials))}, " + (f"because {diverged}." if diverged else f"by {scheduler}.")
+
+
+def _waiting(record: ExperimentRecord) -> str:
+    """Says how many trials of asha-promotion wait at rungs, and what they wait for."""
+    number = sum(rung.waiting for rung in record.standing.rungs)
+    ended = outcome_of(record) not in WAITING and not record.reason  # a time budget's end gives a reason
+    if record.experiment.scheduler != "asha-promotion" or not number or ended:
+        return ""
+    wait = "1 trial waits at a rung until it is" if number == 1 else f"{number} trials wait at a rung until they are"
+    resumes = "" if record.state == "running" else "; --resume continues the search"
+    return f"{wait} among the best 1/{record.experiment.reduction_factor:g} there{resumes}."
 
 
 def _savings(record: ExperimentRecord) -> tuple[int, float]:

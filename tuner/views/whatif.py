@@ -18,7 +18,7 @@ from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
 from tuner.views.simulation import Fate, Simulation, num_epochs
 
-Replayed = Literal["asha", "median", "hyperband", "fifo"]
+Replayed = Literal["asha", "asha-promotion", "median", "hyperband", "fifo"]
 REPLAYED: tuple[str, ...] = get_args(Replayed)
 MOST_BRACKETS = 8
 
@@ -85,7 +85,7 @@ def what_if(
         brackets=brackets,
         max_epochs=own.max_epochs,
         same=not record.facts.get("foreign")
-        and choices == (own.scheduler, own.grace_period, own.reduction_factor, getattr(own, "brackets", 1)),
+        and choices == (own.scheduler, own.grace_period, own.reduction_factor, own.brackets),
         exact=unknown == 0,
         best=winner[0].id if winner else "",
         best_lost=lost.pop() if len(lost) == 1 else None,
@@ -113,14 +113,18 @@ def checked_rules(
         raise RequestError(f"grace period {grace_period}: must be 1..{own.max_epochs}, the epochs per trial; change it")
     changed = {"scheduler": scheduler, "grace_period": grace_period, "reduction_factor": reduction_factor}
     try:
-        rules = replace(own, searcher="random", **changed)  # type: ignore[arg-type]  # the searcher has no part in it
+        rules = replace(own, searcher="random", brackets=1, **changed)  # type: ignore[arg-type]  # any searcher
     except RequestError as error:  # it names options of the command line
         words = re.sub(r"--([a-z-]+)", lambda option: option[1].replace("-", " "), str(error))
         raise RequestError(words) from None
-    most = len(rules.rungs()) if scheduler == "asha" else 1
-    if not 1 <= brackets <= min(most, MOST_BRACKETS):
-        why = "as many as there are rungs" if scheduler == "asha" else "because only asha has more than one"
-        raise RequestError(f"brackets {brackets}: must be 1..{min(most, MOST_BRACKETS)}, {why}; change it")
+    has_brackets = scheduler in ("asha", "asha-promotion")
+    most = min(len(rules.rungs()), MOST_BRACKETS) if has_brackets else 1
+    most = max(most, own.brackets if scheduler == own.scheduler else 1)
+    if not 1 <= brackets <= most:
+        why = (
+            "as many as there are rungs" if has_brackets else "because only asha and asha-promotion have more than one"
+        )
+        raise RequestError(f"brackets {brackets}: must be 1..{most}, {why}; change it")
     return rules
 
 
@@ -133,7 +137,8 @@ def reproduced(record: ExperimentRecord) -> int | None:
     own = record.experiment
     if own.scheduler not in REPLAYED or record.facts.get("foreign"):
         return None
-    fates = Simulation(record, own, getattr(own, "brackets", 1), "missing").fates()
+    rules = replace(own, scheduler="asha", brackets=1) if record.changed else own
+    fates = Simulation(record, rules, own.brackets, "missing").fates()
     stops = {fate.trial: (fate.epochs, fate.cutoff) for fate in fates if fate.outcome == "stopped"}
     return sum(stops.get(trial) == stop for trial, stop in _stops(record).items())
 
@@ -155,8 +160,9 @@ def _notes(record: ExperimentRecord, scheduler: str, unknown: int) -> list[str]:
             f"{those} would train beyond the end of the record, where the values are unknown. The ranges span three "
             "cases: these trials report nothing more, the best value of the search, or the worst."
         )
-    if scheduler == "hyperband":
-        notes.append("HyperBand pauses trials, which frees places; which trials would have started there is unknown.")
+    if scheduler in ("hyperband", "asha-promotion"):
+        name = "HyperBand" if scheduler == "hyperband" else scheduler
+        notes.append(f"{name} pauses trials, which frees places; which trials would have started there is unknown.")
     if record.experiment.searcher not in ("random", "grid"):
         notes.append(f"The replay keeps the recorded parameters; {record.experiment.searcher} might propose others.")
     if record.experiment.scheduler == "pbt":

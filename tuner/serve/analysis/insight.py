@@ -60,7 +60,7 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
         reduction_factor: Annotated[
             float, Query(gt=1, le=1000, description="1 in N trials continues at each rung")
         ] = 2,
-        brackets: Annotated[int, Query(ge=1, le=MOST_BRACKETS, description="how many brackets asha has")] = 1,
+        brackets: Annotated[int, Query(ge=1, le=MOST_BRACKETS, description="brackets of asha, asha-promotion")] = 1,
     ) -> Response:
         """Replays the recorded curves under other rules: where trials stop, epochs saved, and if the winner is lost."""
         choices = {"scheduler": scheduler, "grace_period": grace_period, "reduction_factor": reduction_factor}

@@ -22,7 +22,7 @@ from tuner.spec.space import Space
 from tuner.spec.spaces import file_of, list_spaces
 
 SETTABLE = (
-    "num_samples", "max_epochs", "grace_period", "reduction_factor", "perturbation_interval",
+    "num_samples", "max_epochs", "grace_period", "reduction_factor", "brackets", "perturbation_interval",
     "searcher", "scheduler", "metric", "mode",
     "cpus_per_trial", "gpus_per_trial", "workers_per_trial", "strategy", "precision", "on_oom",
     "max_concurrent_trials", "priority", "max_failures", "trial_timeout", "time_budget", "seed", "name", "tensorboard",

@@ -46,6 +46,7 @@ class Summary:
     max_epochs: int = 0
     grace_period: int = 1
     reduction_factor: float = 2
+    brackets: int = 1
     seed: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     best: BestRow | None = None

@@ -71,9 +71,10 @@ let rulesOf = ""; // the experiment whose rules the form was filled with
 
 function whatIf() {
   const { scheduler, grace, factor, brackets } = RULES;
-  brackets.disabled = scheduler.value !== "asha";
-  grace.disabled = !["asha", "median"].includes(scheduler.value);
-  factor.disabled = !["asha", "hyperband"].includes(scheduler.value);
+  const isAsha = ["asha", "asha-promotion"].includes(scheduler.value);
+  brackets.disabled = !isAsha;
+  grace.disabled = !isAsha && scheduler.value !== "median";
+  factor.disabled = !isAsha && scheduler.value !== "hyperband";
   const query = new URLSearchParams({ scheduler: scheduler.value, grace_period: grace.value || "1",
     reduction_factor: factor.value || "2", brackets: brackets.disabled ? "1" : brackets.value || "1" });
   /** @param {import("./api.js").WhatIfAnswer} answer @param {string} name */
@@ -119,7 +120,7 @@ function prepareWhatIf(summary) {
   RULES.scheduler.value = replayed.includes(summary.scheduler) ? summary.scheduler : "asha";
   RULES.grace.value = String(summary.grace_period);
   RULES.factor.value = String(summary.reduction_factor);
-  RULES.brackets.value = "1";
+  RULES.brackets.value = String(summary.brackets);
 }
 
 // --- parameters ------------------------------------------------------------------------------------------------------

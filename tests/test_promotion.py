@@ -1,0 +1,346 @@
+"""Promoting ASHA: searches by Ray's controller and the plain rule, compared with Algorithm 2 written another way."""
+
+import math
+import random
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ray.exceptions import RayActorError
+from test_every_cut import CHOICES, KEPT, outcome_of, resumed
+from test_halvings import failing
+from workerless import Worker, Workerless, run
+
+from tuner.record.reading import read
+from tuner.record.results import load
+from tuner.record.saved_experiment import save_experiment
+from tuner.spec.experiment import Experiment
+from tuner.spec.rules import Brackets, Promotion
+from tuner.views.verdict import verdict_of
+from tuner.views.whatif import reproduced, what_if
+
+MANAGER = "ray.tune.execution.tune_controller.RayActorManager"
+
+
+class Algorithm2:
+    """Promoting ASHA as the paper writes it: each question sorts all trials of a rung anew."""
+
+    def __init__(self, rules):
+        self.rules, self.draw = rules, Brackets(rules, rules.brackets)
+        self.at = {}  # (bracket, rung) -> trial -> value, in the order of arrival
+        self.promoted = set()  # (bracket, rung, trial)
+        self.waiting = {}  # trial -> (bracket, rung)
+        self.completed = set()
+
+    def rungs(self, bracket):
+        k, found = bracket, []
+        while (epoch := self.rules.grace_period * self.rules.reduction_factor**k) < self.rules.max_epochs:
+            found.append(epoch)
+            k += 1
+        return found
+
+    def promotable(self, place):
+        """The trials among the best 1/eta of a rung that were not promoted, the best first."""
+        values = self.at[place]
+        best = sorted(values, key=lambda trial: values[trial])[: math.floor(len(values) / self.rules.reduction_factor)]
+        return [t for t in best if (*place, t) not in self.promoted]
+
+    def report(self, trial, epoch, value):
+        """The trials that wait, and those that are promoted, after a report."""
+        if trial in self.waiting:  # its pause failed, and it trains on
+            self.promote(trial)
+        bracket = self.draw.of(trial)
+        done = {rung for b, rung in self.at if b == bracket and trial in self.at[b, rung]}
+        new = [rung for rung in self.rungs(bracket) if rung <= epoch and rung > max(done, default=0)]
+        if not new:
+            return []
+        place = bracket, max(new)
+        self.at.setdefault(place, {})[trial] = value
+        self.waiting[trial] = place
+        return [self.promote(t) for t in self.promotable(place) if t in self.waiting]
+
+    def promote(self, trial):
+        self.promoted.add((*self.waiting.pop(trial), trial))
+        return trial
+
+    def end(self, trial, completed):
+        if trial in self.waiting:
+            self.promote(trial)
+        if completed:
+            self.completed.add(trial)
+
+    def idle(self):
+        """("stop", trials) or ("continue", [trial])."""
+        if self.completed:
+            stopped, self.waiting = list(self.waiting), {}
+            return "stop", stopped
+        highest = max(rung for _, rung in self.waiting.values())
+        top = [t for t, (_, rung) in self.waiting.items() if rung == highest]
+        return "continue", [self.promote(min(top, key=lambda t: self.at[self.waiting[t]][t]))]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_the_rule_decides_as_algorithm_2(data):
+    eta, grace = data.draw(st.sampled_from([2, 2.5, 3])), data.draw(st.integers(1, 3))
+    most = data.draw(st.integers(max(grace, 2), 12))
+    rules = Experiment(scheduler="asha-promotion", max_epochs=most, grace_period=grace, reduction_factor=eta)
+    rules = Experiment(**{**vars(rules), "brackets": data.draw(st.integers(1, len(rules.rungs())))})
+    rule, paper = Promotion(rules, rules.brackets), Algorithm2(rules)
+    running, epochs, num = {}, {}, data.draw(st.integers(1, 25))
+    slots, stopped, suggested = data.draw(st.integers(1, 4)), set(), 0
+    values = st.integers(0, 9)  # many are equal
+    while True:
+        while len(running) < slots and suggested < num:
+            rule.added(suggested)
+            running[suggested], epochs[suggested] = True, 0
+            suggested += 1
+        if not running:
+            decided = rule.idle()
+            if not decided:
+                break
+            assert (decided[0][1].action, [t for t, _ in decided]) == paper.idle()
+            for trial, judged in decided:
+                stopped |= {trial} if judged.action == "stop" else set()
+                running |= {trial: True} if judged.action == "continue" else {}
+            continue
+        trial = data.draw(st.sampled_from(sorted(running)))
+        epochs[trial] += 1
+        value, fails = float(data.draw(values)), data.draw(st.integers(0, 19)) == 0
+        if fails or epochs[trial] == most:
+            del running[trial]
+            assert rule.ended(trial, epochs[trial], None if fails else value) == []
+            paper.end(trial, not fails)
+            continue
+        judged = rule.judge(trial, epochs[trial], value)
+        promoted = paper.report(trial, epochs[trial], value)
+        assert judged.action == ("pause" if trial in paper.waiting else "continue")
+        if judged.action == "pause":
+            del running[trial]
+        settled = [t for t, each in rule.settled(trial) if each.action == "continue"]
+        assert settled == [t for t in promoted if t != trial]
+        running |= dict.fromkeys(settled, True)
+    assert not paper.waiting
+    assert stopped or suggested == num
+
+
+def replayed(events, rules):
+    """The decisions of Algorithm 2 for a search's reports and ends: (trial, epoch, action) in order.
+
+    What the search decided when nothing was left to run is taken from the journal and compared with the algorithm's.
+    """
+    paper, last, decided, idle = Algorithm2(rules), {}, [], []
+    for event in events:
+        trial = int(event["trial"]) if event.get("trial") else None
+        if event["event"] == "report":
+            epoch, value = event["epoch"], event["metrics"]["loss"]
+            if epoch <= last.get(trial, 0):
+                continue
+            last[trial] = epoch
+            if epoch >= rules.max_epochs or not math.isfinite(value):
+                decided.append((trial, epoch, "stop"))
+                continue
+            reached = {t for values in paper.at.values() for t in values}, sum(map(len, paper.at.values()))
+            promoted = paper.report(trial, epoch, value)
+            if sum(map(len, paper.at.values())) > reached[1]:
+                decided.append((trial, epoch, "pause" if trial in paper.waiting else "continue"))
+            decided += [(other, last[other], "continue") for other in promoted if other != trial]
+        elif event["event"] == "trial_ended" and event["status"] != "interrupted":
+            paper.end(trial, event["status"] == "completed")
+        elif event["event"] == "decision" and (trial, event["epoch"], event["action"]) not in decided[-2:] + idle:
+            assert trial in paper.waiting, event
+            action, trials = paper.idle()
+            idle += [(t, last[t], action) for t in trials]
+            decided += [(t, last[t], action) for t in trials]
+    return decided
+
+
+def decisions_of(events):
+    return [(int(e["trial"]), e["epoch"], e["action"]) for e in events if e["event"] == "decision"]
+
+
+def diverging(chance, train):
+    """The method `train` of a worker, except that about one epoch in forty reports NaN."""
+
+    def trained(worker):
+        result = train(worker)
+        return {**result, "loss": math.nan} if chance.random() < 1 / 40 else result
+
+    return trained
+
+
+def lost(chance, answer_of):
+    """`answer_of` of an actor manager, except that one task in forty ends its worker process."""
+
+    def answered(manager, worker, method, args, kwargs):
+        if chance.random() < 1 / 40:
+            raise RayActorError
+        return answer_of(manager, worker, method, args, kwargs)
+
+    return answered
+
+
+def search(tmp_path, monkeypatch, seed, name="one", **fixed):
+    """One random search to its end; returns its choices and its folder."""
+    chance = random.Random(seed)
+    monkeypatch.setattr(MANAGER, Workerless)
+    monkeypatch.setattr(Workerless, "num_cpus", slots := chance.randint(1, 4))
+    most = chance.choice([2, 4, 6, 9])
+    choices = {"seed": seed, "scheduler": "asha-promotion", "num_samples": chance.randint(1, 30), "max_epochs": most}
+    choices |= {"reduction_factor": chance.choice([2, 2.5, 3]), "grace_period": min(most, chance.randint(1, 3))}
+    rungs = len(Experiment(**choices).rungs())
+    choices["brackets"] = chance.randint(1, rungs) if chance.random() < 1 / 3 else 1
+    choices |= fixed
+    if seed % 4 == 1:
+        monkeypatch.setattr(Worker, "train", failing(chance, Worker.train))
+    if seed % 4 == 2:
+        monkeypatch.setattr(Workerless, "answer_of", lost(chance, Workerless.answer_of))
+    if seed % 4 == 3:
+        monkeypatch.setattr(Worker, "train", diverging(chance, Worker.train))
+    run(tmp_path / name, concurrent=slots, **choices)
+    return choices, tmp_path / name
+
+
+MORE = [pytest.param(n, marks=pytest.mark.slow) for n in range(400) if n not in (0, 5, 7, 18)]
+
+
+@pytest.mark.parametrize("seed", [0, 5, 7, 18, *MORE])
+def test_the_journal_has_the_decisions_of_algorithm_2(one_ray, tmp_path, monkeypatch, seed):
+    choices, folder = search(tmp_path, monkeypatch, seed)
+    events, rules = read(folder / "journal.jsonl"), Experiment(**choices)
+    assert decisions_of(events) == replayed(events, rules)
+    ends = {e["trial"]: e["status"] for e in events if e["event"] == "trial_ended"}
+    assert len(ends) == choices["num_samples"]
+    could = any(status in ("completed", "pruned") for status in ends.values())
+    diverged = sum("diverged" in e["reason"] for e in events if e["event"] == "trial_ended")
+    if could and diverged < list(ends.values()).count("pruned"):
+        assert "completed" in ends.values()
+    save_experiment(Experiment(space="tiny.py", results=str(tmp_path), name="one", **choices), folder, {})
+    record = load(folder)
+    assert reproduced(record) == sum(t.status == "pruned" and t.decisions[-1].rung is not None for t in record.trials)
+    own = what_if(record, "asha-promotion", rules.grace_period, rules.reduction_factor, rules.brackets)
+    assert (own.same, own.exact, own.epochs.least, own.epochs.most) == (True, True, *[own.epochs_recorded] * 2)
+
+
+@pytest.fixture
+def whole(one_ray, tmp_path, monkeypatch):
+    """`whole(...)` runs a search with one trial at a time to its end; gives its folder."""
+    monkeypatch.setattr(MANAGER, Workerless)
+    monkeypatch.setattr(*KEPT)
+
+    def searched(name="whole", **choices):
+        run(tmp_path / name, **CHOICES | {"scheduler": "asha-promotion"} | choices)
+        return tmp_path / name
+
+    return searched
+
+
+def kinds(folder):
+    return [event["event"] for event in read(folder / "journal.jsonl")]
+
+
+@pytest.mark.parametrize("more", [{"num_samples": 14}, {"max_epochs": 7}], ids=str)
+def test_an_extended_search_repeats_how_it_closed_before(whole, more):
+    """The first session ends with promotions and stops that a longer search would not have made."""
+    folder = whole(num_samples=6)
+    first = outcome_of(folder)
+    assert any("to the end of the search" in reason for reason in first[1].values())
+    choices = {"scheduler": "asha-promotion", "num_samples": 6} | more
+    run(folder, **CHOICES | choices)
+    expected, begun = outcome_of(folder), kinds(folder).index("experiment_resumed") + 1
+    assert expected[0][: len(first[0])] == first[0] and len(expected[0]) > len(first[0])
+    for at in range(begun, len(kinds(folder)), 13):
+        target = resumed_with(folder, at, CHOICES | choices)
+        assert outcome_of(target) == expected, f"cut after {at} events"
+
+
+@pytest.mark.slow
+def test_more_settings_while_the_search_closes_keep_what_was_decided(whole):
+    """Each cut among the last decisions, resumed with more settings: recorded stops stay, and the search ends."""
+    folder = whole(num_samples=6)
+    events = read(folder / "journal.jsonl")
+    first = next(n for n, e in enumerate(events) if "no other trial runs" in e.get("reason", "") or
+                 "to the end of the search" in e.get("reason", ""))  # fmt: skip
+    choices = CHOICES | {"scheduler": "asha-promotion", "num_samples": 14}
+    for at in range(first - 3, len(events)):
+        target = resumed_with(folder, at, choices)
+        after = read(target / "journal.jsonl")
+        assert after[:at] == events[:at]
+        ends = [event["trial"] for event in after if event["event"] == "trial_ended"]
+        assert len(ends) == len(set(ends)) == 14
+        stops = {e["trial"] for e in events[:at] if e.get("action") == "stop"}
+        assert not stops & {e["trial"] for e in after[at:] if e["event"] == "report"}
+
+
+@pytest.mark.slow
+def test_brackets_are_cut_after_every_event(whole):
+    choices = {"scheduler": "asha-promotion", "brackets": 2, "reduction_factor": 2.5, "max_epochs": 7, "seed": 3}
+    folder = whole(**choices)
+    assert {e["bracket"] for e in read(folder / "journal.jsonl") if e.get("action") == "pause"} == {0, 1}
+    for at in range(1, len(kinds(folder)), 2):
+        assert outcome_of(resumed_with(folder, at, CHOICES | choices)) == outcome_of(folder), f"cut after {at} events"
+
+
+def resumed_with(folder, num_events, choices):
+    """The search gone on from its first events, beside the folder; `choices` replace those of `resumed`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("test_every_cut.CHOICES", choices)
+        return resumed(folder, num_events)
+
+
+def decided(folder):
+    """The decisions, without the reports: a trial without a checkpoint trains its epochs again after a cut."""
+    return [event for event in outcome_of(folder)[0] if event["event"] == "decision"]
+
+
+def unsaved(train):
+    """The method `train` of a worker that saves no checkpoint."""
+
+    def trained(worker):
+        return {**train(worker), "should_checkpoint": False, "checkpoint_dir_name": None}
+
+    return trained
+
+
+def test_trials_without_checkpoints_are_stopped_as_by_asha(whole, monkeypatch, capsys):
+    monkeypatch.setattr(Worker, "train", unsaved(Worker.train))
+    folder, theirs = whole(), whole("asha", scheduler="asha")
+    assert outcome_of(folder) == outcome_of(theirs)
+    assert kinds(folder).count("scheduler_changed") == 1 and "scheduler_changed" not in kinds(theirs)
+    assert capsys.readouterr().out.count("NOTE: the trials save no checkpoint") == 1
+    save_experiment(Experiment(space="tiny.py", results=str(folder.parent), name="whole", scheduler="asha-promotion",
+                               **CHOICES), folder, {})  # fmt: skip
+    record = load(folder)
+    assert "stops trials instead of pausing them" in verdict_of(record).about("rule")
+    assert reproduced(record) == sum(t.status == "pruned" for t in record.trials) > 0
+    for at in range(1, len(kinds(folder)), 11):
+        target = resumed(folder, at, scheduler="asha-promotion")
+        assert decided(target) == decided(folder), f"cut after {at} events"
+        assert kinds(target).count("scheduler_changed") == 1
+
+
+def test_a_promoted_trial_runs_before_a_new_one(whole):
+    """With one place, the trial that is promoted as another pauses runs next, though settings are left."""
+    events = read(whole(num_samples=20) / "journal.jsonl")
+    suggested = [n for n, event in enumerate(events) if event["event"] == "trial_suggested"]
+    promoted = [
+        (event["trial"], next(e["trial"] for e in events[n:] if e["event"] == "trial_started"))
+        for n, event in enumerate(events[: suggested[-1]])
+        if event["event"] == "decision" and event["action"] == "continue" and events[n - 1]["trial"] != event["trial"]
+    ]
+    assert promoted and all(trial == started for trial, started in promoted)
+
+
+def test_the_verdict_counts_the_trials_that_wait(whole):
+    folder = whole()
+    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    cut = next(
+        n for n, event in enumerate(read(folder / "journal.jsonl")) if "to the end of" in event.get("reason", "")
+    )
+    options = {"space": "tiny.py", "results": str(folder.parent), "scheduler": "asha-promotion", **CHOICES}
+    save_experiment(Experiment(**options, name="whole"), folder, {})
+    assert not verdict_of(load(folder)).about("waiting")
+    (folder / "journal.jsonl").write_bytes(b"".join(lines[:cut]))
+    text = verdict_of(load(folder)).about("waiting")
+    assert re.fullmatch(r"\d+ trials wait at a rung until they are among the best 1/2 there.*", text)
