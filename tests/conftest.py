@@ -105,7 +105,9 @@ def search(one_ray, tmp_path, capsys):
 
     def command(space, *options, name="test"):
         words = ["--space", str(SPACES / space) if space.endswith(".py") else space] if space else []
-        code = run.main([*words, "--results", str(tmp_path), "--name", name, "--wandb", "disabled", *options])
+        usual = {"--results": str(tmp_path), "--name": name, "--wandb": "disabled"}
+        usual = [word for option, value in usual.items() if option not in options for word in (option, value)]
+        code = run.main([*words, *usual, *options])
         output = capsys.readouterr()
         record = results.load(tmp_path / name) if (tmp_path / name / "experiment.json").exists() else None
         return Ran(code, output.out, output.err, tmp_path / name, record)

@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 OPTIONS = {
-    "--space", "--list", "--num-samples", "--max-epochs", "--grace-period", "--reduction-factor", "--searcher",
+    "--space", "--list", "--num-samples", "--max-epochs", "--grace-period", "--reduction-factor", "--brackets",
+    "--searcher",
     "--scheduler", "--metric", "--mode", "--cpus-per-trial", "--gpus-per-trial", "--workers-per-trial", "--strategy",
     "--precision", "--on-oom", "--max-concurrent-trials", "--time-budget", "--seed", "--name", "--results",
     "--resume", "--address", "--data-dir", "--wandb", "--wandb-project", "--dry-run", "--tensorboard", "--help",

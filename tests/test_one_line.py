@@ -53,7 +53,10 @@ def shown(tmp_path, monkeypatch, capsys):
 
 MISTAKES = [
     ("search('cifra')", "RequestError: no space named 'cifra'; did you mean 'cifar'?"),
-    ("search(Space(params=params, train=train), scheduler=train)", "scheduler (function): must be one of asha, bohb,"),
+    (
+        "search(Space(params=params, train=train), scheduler=train)",
+        "scheduler (function): must be one of asha, asha-promotion,",
+    ),
     ("search(Space(params=params, train=train), time_budget=30)", "time_budget 30: must be a text such as 90s, 30m"),
     (
         "search(Space(params=params, train=train), point=0.1)",

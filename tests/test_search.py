@@ -14,6 +14,7 @@ from tuner.engine.output import MOST_BYTES
 from tuner.record.reading import read
 from tuner.record.report_keys import USAGE
 from tuner.spec.experiment import PAIRS
+from tuner.views.labels import formatted
 
 SPACES = Path(__file__).parent / "spaces"
 PAIRED = [(searcher, scheduler) for searcher, schedulers in PAIRS.items() for scheduler in schedulers]
@@ -85,9 +86,9 @@ def test_the_winner_is_trained_again_to_the_last_digit(search_here, capsys):
     assert train.main([str(ran.folder / "best" / "config.json")]) == 0
     trial, report = ran.record.best()
     output = capsys.readouterr().out
-    assert f"loss {report.metrics['loss']:.4f}" in output
+    assert f"loss {formatted(report.metrics['loss'])}" in output
     again = [line for line in output.splitlines() if line.startswith("epoch ")]
-    recorded = [f"{each.metrics['loss']:.4f}" for each in trial.reports]
+    recorded = [formatted(each.metrics["loss"]) for each in trial.reports]
     assert [line.split("loss ")[1].split(",")[0] for line in again][: len(recorded)] == recorded
 
 
@@ -262,7 +263,7 @@ def test_a_search_in_bf16_and_its_winner_trained_again(search_here, capsys):
     path = ran.folder / "best" / "config.json"
     assert json.loads(path.read_text())["precision"] == "bf16"
     assert train.main([str(path)]) == 0
-    assert f"loss {ran.record.best()[1].metrics['loss']:.4f}" in capsys.readouterr().out
+    assert f"loss {formatted(ran.record.best()[1].metrics['loss'])}" in capsys.readouterr().out
 
 
 def test_a_space_searches_precision(search_here, tmp_path):

@@ -13,6 +13,7 @@ from workerless import in_this_process
 
 from tuner import train
 from tuner.record.results import load
+from tuner.views.labels import formatted
 
 SPACES = Path(__file__).parents[1] / "spaces"
 DDP = ["--strategy", "ddp", "--workers-per-trial", "2"]
@@ -67,9 +68,9 @@ def test_ddp_finds_what_single_finds_prunes_as_it_does_and_leaves_nothing(search
     output = capsys.readouterr().out
     trial, _ = ran.record.best()
     for report in trial.reports:
-        assert f"epoch {report.epoch}/{number}: loss {report.metrics['loss']:.4f}" in output
+        assert f"epoch {report.epoch}/{number}: loss {formatted(report.metrics['loss'])}" in output
     tested = json.loads((ran.folder / "best" / "metrics.json").read_text())["test"]
-    assert f"loss {tested['loss']:.4f}, accuracy {tested['accuracy']:.4f}" in output
+    assert f"loss {formatted(tested['loss'])}, accuracy {formatted(tested['accuracy'])}" in output
 
 
 @pytest.mark.slow  # its groups start anew five times

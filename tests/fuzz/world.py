@@ -132,7 +132,7 @@ class World:
 def ends_soon(follow):
     """A journal's stream that ends once it has sent what there is."""
 
-    def few(journal, after, _):
+    def few(journal, after, *_, **__):
         looks = itertools.count()
         return follow(journal, after, lambda: next(looks) > 1, pause_s=0)
 

@@ -199,13 +199,15 @@ def test_no_journal_names_a_checkpoint_that_could_not_be_read(uri, folder, tmp_p
 
 def test_a_search_leaves_all_of_it_in_the_store_and_goes_on_where_its_working_copy_is_gone(search_here, uri, tmp_path):
     ran = search_here("tiny.py", "--results", uri, "--num-samples", "3", "--max-epochs", "2", "--seed", "3")
-    assert ran.code == 0 and f"{uri}/test, working copy" in ran.out
+    assert ran.code == 0, ran.err
+    assert f"{uri}/test, working copy" in ran.out
     there = tmp_path / "store" / "test"
     assert {"best/model.pt", "trials.csv", "report.html", "experiment.json", JOURNAL} <= files_of(there).keys()
     known = read(there / JOURNAL)
     shutil.rmtree(local_root(uri))
     ran = search_here(None, "--resume", "latest", "--results", uri, "--num-samples", "5")
-    assert ran.code == 0 and "resumed: 0 trials continue, 3 done" in ran.out
+    assert ran.code == 0, ran.err
+    assert "resumed: 0 trials continue, 3 done" in ran.out
     events = read(there / JOURNAL)
     assert events[: len(known)] == known
     assert sum(event["event"] == "trial_suggested" for event in events) == 5
