@@ -236,7 +236,8 @@ def test_a_phone_reads_and_starts(page, real, scheme):
         page.goto(real.url + where)
         expect(rows(page, table)).to_have_count(count)
         if where:
-            page.wait_for_function("document.getElementById('timeline').data?.length > 0")  # drawn last
+            page.locator("#timeline-section").scroll_into_view_if_needed()  # figures are drawn close to the screen
+            page.wait_for_function("document.getElementById('timeline').data?.length > 0")
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
         wide = "[...document.querySelectorAll('main:not([hidden]) :is(input, select, button, h1, p)')]"
         assert (

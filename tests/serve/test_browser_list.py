@@ -219,7 +219,7 @@ def test_a_finished_search_is_extended_by_trials_and_epochs(page, acting):
 
 def test_the_form_shows_every_default_and_the_page_what_a_search_waits_for(page, acting):
     signed_in(page, acting)
-    expect(page.locator("main#list .about")).to_contain_text("A space is a Python file")
+    expect(page.locator("main#list > .about")).to_contain_text("A space is a Python file")
     page.click("#start > summary")
     page.click("#start details > summary")
     page.select_option("#start-space", "quadratic")
@@ -259,6 +259,7 @@ def test_a_phone_keeps_the_list_in_order(page, acting, scheme):
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     page.goto(f"{acting.url}#{folder.name}")
     page.click("#manage > summary")
+    page.locator("#timeline-section").scroll_into_view_if_needed()  # figures are drawn close to the screen
     page.wait_for_function("document.getElementById('timeline').data?.length > 0")
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     page.click("#delete")
