@@ -208,3 +208,14 @@ def test_the_process_of_costly_questions_does_not_follow_a_link_that_comes_later
     swapped(results)
     status, text = answers.answer(folder, "what-if", choices)
     assert status == 422 and "secret" not in text
+
+
+def test_a_service_reads_the_experiment_that_was_written_last_before_anybody_asks(tmp_path):
+    ResultsReader(tmp_path).read_newest()  # an empty folder
+    journals(tmp_path, 3)
+    (tmp_path / "no experiment").write_text("")
+    os.utime(tmp_path / "e1" / "journal.jsonl", (2e9, 2e9))
+    reader = ResultsReader(tmp_path)
+    reader.read_newest()
+    assert [name for name, watched in reader._watched.items() if watched.last] == ["e1"]
+    assert reader.unchanged("e1").epochs == SIZE

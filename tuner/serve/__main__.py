@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -109,6 +110,7 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
             print(
                 greeting(results, args.host, listener.getsockname()[1], app.state.keys.code, problem, kept), flush=True
             )
+            threading.Thread(target=app.state.reader.read_newest, daemon=True).start()
             server.run(sockets=[listener])
     finally:
         close()

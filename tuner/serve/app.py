@@ -121,7 +121,7 @@ def create_app(
     app.add_middleware(Guard, keys=keys, loopback=is_loopback(host))
     _errors_as_json(app)
     add_page(app)
-    reader = ResultsReader(results, stopping=lambda: app.state.stopping())
+    app.state.reader = reader = ResultsReader(results, stopping=lambda: app.state.stopping())
     desk = Desk(reader, searches, "" if searches else problem)
     _api(app, desk)
     add_changes(app, desk)

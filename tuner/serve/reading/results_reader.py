@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -109,6 +110,12 @@ class ResultsReader:
                 raise NotYet("the service is shutting down")
             yield item
 
+    def read_newest(self) -> None:
+        """Reads the experiment that was written last, so that the first page of it need not wait for its journal."""
+        with contextlib.suppress(RequestError, OSError):
+            written = {each.name: _written(Path(each)) for each in os.scandir(self.root)}
+            self.view(max(written, key=written.__getitem__, default=""))
+
     def unchanged(self, name: str) -> Summary | None:
         """Returns the last summary if the experiment's files have not changed since; None if they must be read.
 
@@ -190,6 +197,14 @@ class ResultsReader:
         except NotYet as error:
             before = watched.last.summary if watched and watched.last else None
             return before or Summary(name, state="reading", notice=str(error))
+
+
+def _written(folder: Path) -> float:
+    """Returns the time at which an experiment's journal was last written; 0 if the folder has none."""
+    try:
+        return os.lstat(folder / "journal.jsonl").st_mtime
+    except OSError:
+        return 0.0
 
 
 def _is_name(name: str) -> bool:
