@@ -1,11 +1,13 @@
 """Rules replayed: against Ray's own schedulers, against real journals, and what is not known said so."""
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from ray.tune.schedulers import HyperBandScheduler, MedianStoppingRule
 
+from tuner.engine.rungs import HyperBand as SearchsHyperBand
 from tuner.errors import RequestError
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
@@ -112,6 +114,79 @@ def test_hyperband_decides_as_rays_does(seed, most, factor):
         halved += any(each.action == "continue" for _, each in decided)
         assert {other for other in range(num) if trials[other].status == "TERMINATED"} == stopped
     assert halved and stopped
+
+
+@pytest.mark.parametrize(("mode", "sign"), [("min", 1), ("max", -1)])
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(("most", "factor"), [(9, 3), (9, 2), (4, 3), (9, 2.5)])
+def test_hyperband_decides_as_the_searchs_does_when_trials_fail_and_start_late(seed, most, factor, mode, sign):
+    chance = random.Random(seed)
+    theirs = SearchsHyperBand(time_attr="t", metric="m", mode=mode, max_t=most, reduction_factor=factor)
+    ours = HyperBand(Experiment(scheduler="hyperband", max_epochs=most, reduction_factor=factor))
+    controller, trials, epochs = Stopped(theirs), [], []
+    leaving, stopped, by_hand = [], set(), set()  # `leaving`: trials that reported for the last time, until they end
+
+    def settle(decided):
+        for other, each in decided:
+            if each.action == "stop":
+                stopped.add(other)
+            elif trials[other].status == "PAUSED":
+                trials[other].status = "RUNNING"
+
+    def start():
+        trials.append(Named(str(len(trials))))
+        epochs.append(0)
+        theirs.on_trial_add(controller, trials[-1])
+        ours.added(len(trials) - 1)
+
+    def end(n):
+        controller.stop_trial(trials[n])
+        settle(ours.ended(n, epochs[n], None))
+
+    for _ in range(600):
+        running = [n for n, trial in enumerate(trials) if trial.status == "RUNNING" and n not in leaving]
+        if len(trials) < 24 and len(running) + len(leaving) < 5 and chance.random() < 0.5:
+            start()
+        elif leaving and chance.random() < 0.3:
+            end(leaving.pop(0))
+        elif running:
+            n = chance.choice(running)
+            if chance.random() < 0.07:  # it fails
+                by_hand.add(n)
+                end(n)
+                continue
+            epochs[n] += 1
+            if epochs[n] == most:  # the scheduler is not asked about the last epoch
+                by_hand.add(n)
+                leaving.append(n)
+                continue
+            value = chance.randint(0, 3)
+            action = theirs.on_trial_result(controller, trials[n], {"t": epochs[n], "m": value})
+            judged = ours.judge(n, epochs[n], sign * value)
+            decided = dict(ours.settled(n)) if judged.action == "pause" else {}
+            assert action == decided.get(n, judged).action.upper()
+            if action == "PAUSE":
+                trials[n].status = "PAUSED"
+            elif action == "STOP":
+                leaving.append(n)
+            settle(decided.items())
+        ended = {n for n, trial in enumerate(trials) if trial.status == "TERMINATED"}
+        assert ended | set(leaving) == stopped | by_hand
+        assert all(
+            bool(ours._of[n].live.get(n)) == (trials[n] in theirs.bracket_of(trials[n])._live_trials) for n in ended
+        )
+    assert len(trials) == 24 and stopped and by_hand
+
+
+def test_a_trial_that_failed_later_is_compared_at_its_last_rung():
+    # Trials 0 to 2 are never stopped. Trial 7 reports at rung 3 as the last of its bracket, and fails in epoch 4.
+    curves = [[float(n)] * length for n, length in ((9, 9), (9, 9), (9, 9), (5, 3), (1, 9), (4, 3), (3, 3), (2, 3))]
+    one = record(curves, "pruned", max_epochs=9, scheduler="hyperband", reduction_factor=3)
+    failed = replace(one.trials[7], status="failed", changed_at=350)
+    fates = what_if(replace(one, trials=(*one.trials[:7], failed)), "hyperband", 1, 3).fates
+    early = {fate.trial: (fate.epochs, fate.cutoff) for fate in fates if fate.outcome == "stopped"}
+    assert early == {"00003": (3, 2.0), "00005": (3, 2.0), "00006": (3, 2.0)}
+    assert (fates[7].outcome, fates[7].epochs) == ("ended", 3)
 
 
 def test_hyperband_is_replayed_with_its_waiting_trials():

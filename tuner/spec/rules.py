@@ -118,6 +118,11 @@ class Asha(Fifo):
         action: Action = "stop" if compared.stops(reward) else "continue"
         return Judged(action, compared.rung, cutoff, compared.recorded, number)
 
+    def ended(self, trial: int, epoch: int, value: float | None) -> list[tuple[int, Judged]]:
+        if value is not None:
+            self.judge(trial, epoch, value)  # as in Ray, a completed trial's last value counts at a rung
+        return []
+
 
 class Promotion(Fifo):
     """Promoting ASHA: pauses a trial at a rung until it is among the best 1/eta of the trials that reached the rung.
@@ -283,6 +288,7 @@ class _Bracket:
     def __init__(self, size: int, rung: int, halvings: int) -> None:
         self.size, self.rung, self.halvings = size, rung, halvings
         self.live: dict[int, tuple[int, float]] = {}  # running or paused trial -> its last epoch and value there
+        self.stopped: set[int] = set()  # live trials that stop at the last rung, until they have ended
 
     def complete(self) -> bool:
         return all(epoch >= self.rung for epoch, _ in self.live.values())
@@ -331,16 +337,24 @@ class HyperBand(Fifo):
         return self.settled(trial)
 
     def settled(self, trial: int) -> list[tuple[int, Judged]]:
-        """The decisions for a trial's bracket once all its live trials have reached the rung, else none."""
+        """The decisions for a trial's bracket once all its live trials have reached the rung, else none.
+
+        As in Ray, a bracket is also halved when its last live trial has ended: the next trials start at a later rung.
+        """
         bracket = self._of[trial]
-        if not (bracket.live and bracket.complete()):
+        if not bracket.complete():
             return []
         if bracket.halvings == 0:
-            return [(t, Judged("stop", bracket.rung)) for t in list(bracket.live) if bracket.live.pop(t)]
+            last = [t for t in bracket.live if t not in bracket.stopped]
+            bracket.stopped.add(trial)  # paused trials leave at once, the trial that reported leaves when it has ended
+            bracket.live = {t: bracket.live[t] for t in bracket.live if t in bracket.stopped}
+            return [(t, Judged("stop", bracket.rung)) for t in last]
         rung = bracket.rung
         bracket.halvings -= 1
         bracket.size = int(np.ceil(bracket.size / self._factor))
         bracket.rung = int(min(bracket.rung * self._factor, self._most))
+        if not bracket.live:
+            return []
         worst_first = sorted(bracket.live, key=lambda t: -bracket.live[t][1])
         bad, good = worst_first[: -bracket.size], worst_first[-bracket.size :]
         cutoff = bracket.live[good[0]][1]

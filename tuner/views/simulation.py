@@ -115,8 +115,10 @@ class Simulation:
                 continue
             if each.epoch == 0:  # the end of a trial without reports
                 freed_trials = self._settle(self._rule.ended(each.trial, 0, None))
-            elif each.trial in self._ended or each.is_end:
-                freed_trials = self._leave(each.trial) if each.is_end else []
+            elif each.is_end:
+                freed_trials = self._take_end(each)
+            elif each.trial in self._ended:
+                freed_trials = []
             else:
                 freed_trials = self._judge(each)
             for freed in freed_trials:
@@ -125,16 +127,13 @@ class Simulation:
     def _judge(self, arrival: _Arrival) -> list[int]:
         """Judges one report; returns the paused trials that resume because of it."""
         trial = self._trials[arrival.trial]
-        by_itself = trial.status in ("completed", "failed") and arrival.epoch == num_epochs(trial)
-        over = by_itself or arrival.epoch >= self._most
+        over = arrival.epoch >= self._most or self._ends_with(arrival)
         self._last[arrival.trial] = arrival
         if arrival.value is None:
             return self._end(arrival, Fate(trial.id, num_epochs(trial), "ended", arrival.epoch))
         # The search did not ask its rule about a report with which a trial ended by itself.
-        completed = by_itself and trial.status == "completed" and self._promotes
-        asks = arrival.epoch < self._most and not (
-            completed and trial.decisions and trial.decisions[-1].action == "stop"
-        )
+        completes = over and trial.status == "completed" and trial.decisions and trial.decisions[-1].action == "stop"
+        asks = arrival.epoch < self._most and not completes
         judged = self._rule.judge(*arrival[1:3], arrival.value) if asks else Judged()
         if judged.action == "stop":
             return self._end(arrival, self._stopped(arrival, judged))
@@ -143,7 +142,10 @@ class Simulation:
             return freed + self._end(arrival, Fate(trial.id, num_epochs(trial), "ended", arrival.epoch))
         if judged.action == "pause":
             self._paused.add(arrival.trial)
-        return self._settle(self._rule.settled(arrival.trial))
+        freed = self._settle(self._rule.settled(arrival.trial))
+        # Ray removes the paused trials that it stops at once, but the trial that reported when it has ended.
+        fate = self._ended.get(arrival.trial)
+        return freed + self._end(arrival, fate) if fate else freed
 
     def _close(self) -> None:
         """Passes the end of a finished search to the rule: no trial runs, and no setting is left.
@@ -160,6 +162,22 @@ class Simulation:
                 return
             for freed in self._settle(decided):
                 self._take(self._waiting.pop(freed, deque()))
+
+    def _ends_with(self, arrival: _Arrival) -> bool:
+        """Whether a trial ended by itself at this report: it completed, or failed in the pause after it.
+
+        Any other trial that failed had continued after its last report, and failed in a later epoch.
+        """
+        trial = self._trials[arrival.trial]
+        in_pause = trial.status == "failed" and trial.decisions and trial.decisions[-1].action == "pause"
+        return bool(trial.status == "completed" or in_pause) and arrival.epoch == num_epochs(trial)
+
+    def _take_end(self, end: _Arrival) -> list[int]:
+        """Removes a trial at its recorded end from the rule; returns the paused trials that resume because of it."""
+        trial = self._trials[end.trial]
+        if trial.status == "failed" and end.trial not in self._ended:
+            return self._end(end, Fate(trial.id, num_epochs(trial), "ended", num_epochs(trial)))
+        return self._leave(end.trial)
 
     def _end(self, arrival: _Arrival, fate: Fate) -> list[int]:
         trial = self._trials[arrival.trial]
@@ -211,7 +229,7 @@ class Simulation:
         last = arrivals[-1]
         if last.value is not None:
             arrivals += [last._replace(epoch=epoch, value=value) for epoch, value in self._beyond_of(trial)]
-        end = last._replace(order=trial.changed_at, is_end=True)
+        end = last._replace(order=max(trial.changed_at, last.order), is_end=True)
         return [*arrivals, end] if trial.status in ENDED else arrivals
 
     def _beyond_of(self, trial: TrialRecord) -> tuple[tuple[int, float], ...]:
