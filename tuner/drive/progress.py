@@ -169,7 +169,7 @@ class ProgressTable(CLIReporter):
 
     @never_fatal
     def _say_retry(self, trial_id: str) -> None:
-        """Prints why a trial lost its worker."""
+        """Prints that a trial lost its worker and is retried, and why."""
         self._print_above(retry_line(trial_id, self._tracker))
 
     @never_fatal

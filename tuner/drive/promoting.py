@@ -115,7 +115,7 @@ class PromotionScheduler(FIFOScheduler):
         return trial.trial_id in self._waiting
 
     def num_next(self) -> int:
-        """How many promoted trials are paused until fewer trials run; they run before new ones."""
+        """Returns how many promoted trials still wait for a free place; they run before new trials."""
         return sum(trial.status == Trial.PAUSED for trial in self._next.values())
 
     def promoted(self) -> list[Trial]:
@@ -127,10 +127,11 @@ class PromotionScheduler(FIFOScheduler):
         return f"Using promoting ASHA: {len(self._waiting)} trials wait."
 
     def _is_idle(self, tune_controller: Any) -> bool:
-        """Whether all unfinished trials wait and no setting is left; in a replay, the journal says so instead."""
+        """Whether all unfinished trials wait and no setting is left; False in a replay, which follows the journal."""
         if self._active or self._next or not self._waiting or isinstance(tune_controller, BareStage):
             return False
-        paused = all(trial.status == Trial.PAUSED for trial in self._waiting.values())  # others still save a checkpoint
+        # A waiting trial that is not PAUSED yet still saves its checkpoint.
+        paused = all(trial.status == Trial.PAUSED for trial in self._waiting.values())
         return paused and tune_controller.search_alg.is_exhausted()
 
     def _of(self, number: int) -> Trial:

@@ -104,11 +104,11 @@ class Proposals(SearchAlgorithm):
         self._asked.complete(trial_id, result, error)
 
     def is_finished(self) -> bool:
-        """Whether no trial will need a worker that is idle now; Ray ends idle workers once this is true."""
+        """Whether no trial will need another worker: none is new and none is paused. Ray then ends idle workers."""
         return self.is_exhausted() and not any(trial.status == Trial.PAUSED for trial in self._alive.values())
 
     def is_exhausted(self) -> bool:
-        """Whether Ray has all trials of this search."""
+        """Whether Ray has received all trials of this search."""
         return not self._recorded and (self._asked.exhausted or self._asked.num_proposed >= self._num_settings)
 
     def set_finished(self) -> None:

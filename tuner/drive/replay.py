@@ -159,8 +159,8 @@ class Replay:
     def _on_trial_failed(self, number: int, event: Event) -> None:
         trial = self._stage.trials[event["trial"]]
         if not event["will_retry"]:
-            # Without an end, the driver died between the two events, and its successor, an older version, continued the
-            # trial.
+            # If `trial_ended` is missing and the trial started again, the driver died between the two events, and an
+            # older version continued the trial. So the trial has not failed.
             if self._last_start.get(trial.trial_id, -1) < number or self._ends_after(number):
                 self._failed[trial.trial_id] = event
             return

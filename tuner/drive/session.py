@@ -315,7 +315,7 @@ def open_journal(request: Request) -> Journal:
 
 def journal_start(journal: Journal, experiment: Experiment, history: list[Event], sha256: str) -> None:
     """Writes the start of a session to the journal, with all that a replay of the session depends on."""
-    # See `searchers.gives_last_value`, which reads this of the first session alone.
+    # `searchers.gives_last_value` reads this field in the first session's event only.
     first: dict[str, Any] = {} if history else {"gives_last_value": True}
     journal.write(
         "experiment_resumed" if history else "experiment_started",

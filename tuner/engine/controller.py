@@ -74,7 +74,8 @@ class Controller(TuneController):
             # trial still runs. The failure does not count against this trial, which starts on another worker.
             self._resetting_trials.remove(trial)
             self._kill_worker(trial)
-            if trial.status == Trial.RUNNING:  # Ray has seen that the worker died, and no longer plans a start
+            # A RUNNING trial lost its worker during the reset. Ray then starts it again only from PENDING.
+            if trial.status == Trial.RUNNING:
                 self._set_trial_status(trial, Trial.PENDING)
             else:
                 self._schedule_trial_actor(trial)

@@ -81,7 +81,7 @@ def driver_of(folder: Path) -> str:
 def abandoned(folder: Path) -> bool:
     """Whether the experiment's last driver ran on this host and has ended; False if that is unknown.
 
-    An audit shows that it has ended: an audit takes the lock only of a search that has.
+    If an audit has the lock, the driver has ended: an audit locks only a search that has ended.
     """
     try:
         holder = _holder(folder)

@@ -102,7 +102,9 @@ class PromotionRung:
         self.epoch, self._factor = epoch, factor
         self._ranked: list[tuple[float, int]] = []  # (value, order of arrival), best first
         self._of: dict[int, tuple[float, int]] = {}
-        self._waiting: list[tuple[float, int, int]] = []  # those not promoted, best first
+        self._waiting: list[
+            tuple[float, int, int]
+        ] = []  # (value, order of arrival, trial) of the trials not promoted, best first
 
     @property
     def num_best(self) -> int:

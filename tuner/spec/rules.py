@@ -153,7 +153,7 @@ class Promotion(Fifo):
         self._completed.discard(trial)  # a resume may continue a trial that had ended
 
     def judge(self, trial: int, epoch: int, value: float) -> Judged:
-        self._withdraw(trial)  # a trial whose pause failed trains on without waiting
+        self._withdraw(trial)  # if pausing a trial failed, it trains on and no longer waits
         rungs = self._rungs[self._brackets.of(trial)]
         reached = sum(epoch >= rung.epoch for rung in rungs)
         if reached <= self._reached.get(trial, 0):

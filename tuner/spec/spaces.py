@@ -23,7 +23,7 @@ from tuner.spec.script import Declared, imported
 from tuner.spec.space import Space
 from tuner.training.task import Task
 
-IMPORT_S = 5.0  # seconds after which an import is told; torch and Ray take three
+IMPORT_S = 5.0  # seconds after which a line says what is imported; torch and Ray together take 3 s
 MOST_MESSAGE = 160  # maximum characters of a user's error that an error text quotes
 
 WITH_SWEEPS = "tuner.integrations.wandb"  # a space file that imports this module may declare its space as a W&B sweep

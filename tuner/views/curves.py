@@ -37,7 +37,7 @@ class Curve(NamedTuple):
 
     @property
     def is_line(self) -> bool:
-        """Whether a line alone shows every value: there are two or more, and none beside a gap."""
+        """Whether a line without dots shows every value: there are two or more, and no gap between them."""
         return len(self.values) > 1 and None not in self.values
 
 

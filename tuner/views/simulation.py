@@ -84,7 +84,7 @@ class Simulation:
         self._leaving: dict[int, _Arrival] = {}  # ended trials that the rule still counts, until their `trial_ended`
         self._last: dict[int, _Arrival] = {}
         self._paused: set[int] = set()
-        self._closed: set[int] = set()  # trials that would train beyond their record, as the search closes
+        self._closed: set[int] = set()  # trials that, at the search's end, would train beyond their record
         self._waiting: dict[int, deque[_Arrival]] = defaultdict(deque)  # paused trial -> its arrivals until it resumes
 
     def fates(self) -> list[Fate]:
@@ -107,7 +107,7 @@ class Simulation:
         while queue:
             each = queue.popleft()
             if each.trial in self._paused and self._is_own and each.epoch <= num_epochs(self._trials[each.trial]):
-                # The search itself continued or stopped this paused trial because no other trial was left to run.
+                # The recorded search decided on this paused trial because no other trial was left to run.
                 for freed in self._settle(self._rule.idle()):
                     queue.extend(self._waiting.pop(freed, ()))
             if each.trial in self._paused:

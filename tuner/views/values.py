@@ -19,7 +19,7 @@ ABOUT = (
     "which value of each trial to compare: best, last, or that at an epoch; empty = the last epoch that nine of ten "
     "trials reached if trials were pruned, else best"
 )
-MISSING = 10  # at most 1 in MISSING trials has not reached the epoch of the default
+MISSING = 10  # the default epoch is the last one that all but 1 in MISSING trials have reached
 MOST_EPOCHS = 12  # offered
 
 

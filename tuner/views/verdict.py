@@ -188,7 +188,9 @@ def _pruned(record: ExperimentRecord) -> str:
 def _waiting(record: ExperimentRecord) -> str:
     """Says how many trials of asha-promotion wait at rungs, and what they wait for."""
     number = sum(rung.waiting for rung in record.standing.rungs)
-    ended = outcome_of(record) not in WAITING and not record.reason  # a time budget's end gives a reason
+    ended = (
+        outcome_of(record) not in WAITING and not record.reason
+    )  # a search that its time budget ended has a reason, and can be resumed
     if record.experiment.scheduler != "asha-promotion" or not number or ended:
         return ""
     wait = "1 trial waits at a rung until it is" if number == 1 else f"{number} trials wait at a rung until they are"

@@ -114,7 +114,7 @@ def checked_rules(
     changed = {"scheduler": scheduler, "grace_period": grace_period, "reduction_factor": reduction_factor}
     try:
         rules = replace(own, searcher="random", brackets=1, **changed)  # type: ignore[arg-type]  # any searcher
-    except RequestError as error:  # it names options of the command line
+    except RequestError as error:  # the text names command-line options; the page has fields
         words = re.sub(r"--([a-z-]+)", lambda option: option[1].replace("-", " "), str(error))
         raise RequestError(words) from None
     has_brackets = scheduler in ("asha", "asha-promotion")
