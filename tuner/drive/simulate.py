@@ -142,8 +142,9 @@ class Method(Protocol):
         """Returns the number and the setting of the trial that a free worker starts or continues; None = none now."""
 
     def report(self, trial: int, epoch: int, value: float) -> Action:
-        """Returns whether a trial continues, stops or pauses after one more epoch; the value has the metric's own sign, and may be NaN or infinite.
+        """Returns whether a trial continues, stops or pauses after one more epoch.
 
+        The value has the metric's own sign, and may be NaN or infinite.
         After the last epoch of the table the trial has ended, whatever this returns.
         """
 

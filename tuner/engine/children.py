@@ -16,7 +16,7 @@ IMPORTS = "a process that a trial starts must import its function: put it into a
 
 @contextmanager
 def explained(reporter: Reporter) -> Iterator[None]:
-    """Makes a trial fail, with advice, if processes that it starts report instead of it: the search gets no such report.
+    """Makes a trial fail, with advice, if processes that it starts report in its place: the search gets no such report.
 
     Raises:
         ValueError: the function started a process and reported nothing itself, or the process cannot get its function.

@@ -102,9 +102,8 @@ class PromotionRung:
         self.epoch, self._factor = epoch, factor
         self._ranked: list[tuple[float, int]] = []  # (value, order of arrival), best first
         self._of: dict[int, tuple[float, int]] = {}
-        self._waiting: list[
-            tuple[float, int, int]
-        ] = []  # (value, order of arrival, trial) of the trials not promoted, best first
+        # (value, order of arrival, trial) of the trials that are not promoted, best first
+        self._waiting: list[tuple[float, int, int]] = []
 
     @property
     def num_best(self) -> int:
