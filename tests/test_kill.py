@@ -166,7 +166,7 @@ def test_a_search_does_not_notice_what_happens_to_wandb(tmp_path, fault):
     small = ["--num-samples", "3", "--scheduler", "fifo", "--max-epochs", "4", "--wandb", "offline"]
     folder = tmp_path / "x"
     with (tmp_path / "output").open("w") as file:
-        process = start([*COMMAND, *SLOW, *small, "--results", str(tmp_path), "--name", "x"], stdout=file, stderr=file)
+        process = start([*COMMAND[:-2], *SLOW, *small, "--results", str(tmp_path), "--name", "x"], stdout=file, stderr=file)
     wait_for(lambda: (folder / "wandb.log").exists())
     try:
         if fault in ("full", "read-only"):
