@@ -59,9 +59,9 @@ def test_two_at_a_time_no_epoch_is_lost_or_repeated(tmp_path):
 @pytest.mark.chaos
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("twice", [False, True])
-@pytest.mark.parametrize("more", [[], [*DDP, "--wandb", "offline"]], ids=["single", "ddp and W&B"])
+@pytest.mark.parametrize("more", [["--wandb", "disabled"], [*DDP, "--wandb", "offline"]], ids=["single", "ddp and W&B"])
 def test_a_signal_stops_the_search_and_leaves_no_process(tmp_path, number, twice, more):
-    process = start([*COMMAND, *SLOW, *more, "--results", str(tmp_path), "--name", "x"])
+    process = start([*COMMAND[:-2], *SLOW, *more, "--results", str(tmp_path), "--name", "x"])
     wait_for(lambda: (tmp_path / "x" / "journal.jsonl").exists() and reports(tmp_path / "x") >= 2)
     started = time.monotonic()
     os.kill(process.pid, number)
@@ -166,7 +166,9 @@ def test_a_search_does_not_notice_what_happens_to_wandb(tmp_path, fault):
     small = ["--num-samples", "3", "--scheduler", "fifo", "--max-epochs", "4", "--wandb", "offline"]
     folder = tmp_path / "x"
     with (tmp_path / "output").open("w") as file:
-        process = start([*COMMAND[:-2], *SLOW, *small, "--results", str(tmp_path), "--name", "x"], stdout=file, stderr=file)
+        process = start(
+            [*COMMAND[:-2], *SLOW, *small, "--results", str(tmp_path), "--name", "x"], stdout=file, stderr=file
+        )
     wait_for(lambda: (folder / "wandb.log").exists())
     try:
         if fault in ("full", "read-only"):
