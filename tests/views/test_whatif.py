@@ -9,7 +9,7 @@ from ray.tune.schedulers import HyperBandScheduler, MedianStoppingRule
 
 from tuner.engine.rungs import HyperBand as SearchsHyperBand
 from tuner.errors import RequestError
-from tuner.record.records import Report, TrialRecord
+from tuner.record.records import Decision, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
 from tuner.spec.rules import HyperBand, Median
@@ -187,6 +187,16 @@ def test_a_trial_that_failed_later_is_compared_at_its_last_rung():
     early = {fate.trial: (fate.epochs, fate.cutoff) for fate in fates if fate.outcome == "stopped"}
     assert early == {"00003": (3, 2.0), "00005": (3, 2.0), "00006": (3, 2.0)}
     assert (fates[7].outcome, fates[7].epochs) == ("ended", 3)
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "median", "hyperband"])
+def test_rules_are_not_asked_about_a_report_that_completes_its_trial(scheduler):
+    # Trial 3 is the worst at epoch 2, where its function returned: no rule may stop it.
+    one = record([[float(n)] * (2 if n == 3 else 8) for n in range(4)], scheduler=scheduler, grace_period=2)
+    last = Decision(2, None, None, 3.0, None, 0, "stop", "its function returned")
+    one = replace(one, trials=(*one.trials[:3], replace(one.trials[3], decisions=(last,), changed_at=250)))
+    fates = what_if(one, scheduler, 2, 2).fates
+    assert (fates[3].outcome, fates[3].epochs) == ("ended", 2)
 
 
 def test_hyperband_is_replayed_with_its_waiting_trials():
