@@ -240,6 +240,7 @@ def test_another_experiment_starts_at_the_top_without_filter_and_order_and_an_up
     page.fill("#trial-filter", "loss")
     page.fill("#trial-filter", "completed")
     page.click("#trials th >> text=best value")
+    expect(page.locator("#timeline-section")).to_be_visible()  # a second request brings it
     page.locator("#trials").scroll_into_view_if_needed()
     box = "document.querySelector('#trials').closest('.scroll')"
     page.evaluate(f"{box}.scrollTop = 300")
@@ -256,6 +257,20 @@ def test_another_experiment_starts_at_the_top_without_filter_and_order_and_an_up
     expect(rows(page, "trials")).to_have_count(6)
     assert page.evaluate(f"[window.scrollY, {box}.scrollTop]") == [0, 0]
     assert page.input_value("#trial-filter") == "" and page.locator("#trials th[aria-sort]").count() == 0
+
+
+def test_figures_that_are_drawn_once_they_are_scrolled_to_already_have_their_place(page, viewer):
+    write_experiment(viewer.results).close()
+    page.set_viewport_size({"width": 1280, "height": 300})
+    page.goto(f"{viewer.url}#demo")
+    expect(page.locator("#timeline-section")).to_be_visible()
+    assert page.locator("#timeline .main-svg").count() == 0
+    top = "document.getElementById('trials-section').offsetTop"
+    before = page.evaluate(top)
+    for name in ("curves", "history", "parallel", "slices", "timeline"):
+        page.locator(f"#{name}").scroll_into_view_if_needed()
+        expect(page.locator(f"#{name} .main-svg").first).to_be_attached()
+    assert page.evaluate(top) == before
 
 
 def test_links_lead_to_each_section_that_is_shown(page, viewer):

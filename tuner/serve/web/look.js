@@ -70,6 +70,17 @@ function describe(node, text) {
 }
 
 /**
+ * Gives a figure its place on the page: its height and its description. What is below it does not move once it is drawn.
+ *
+ * @param {HTMLElement} node
+ * @param {Figure} figure
+ */
+export function place(node, { layout }) {
+  describe(node, layout.meta?.text ?? "");
+  node.style.height = layout.height ? `${layout.height}px` : "";
+}
+
+/**
  * Draws a figure into a node. The user's zoom is kept while `revision` stays the same.
  *
  * @param {HTMLElement} node
@@ -87,8 +98,8 @@ export function drawInto(node, figure, revision, change = () => {}) {
     modebar: { bgcolor: clear, color: muted, activecolor: text } };
   /** @type {Figure["layout"]} */
   const layout = { margin: { l: 60, r: 16, t: 12, b: 44 }, ...figure.layout, ...look, uirevision: revision + (showsAll() ? " whole" : "") };
-  const { text: description = "", clipped } = figure.layout.meta ?? {};
-  describe(node, description);
+  const { clipped } = figure.layout.meta ?? {};
+  place(node, figure);
   for (const name of Object.keys(figure.layout)) {
     if (/^[xy]axis\d*$/.test(name)) layout[name] = { ...axis, ...figure.layout[name] };
   }
@@ -106,8 +117,8 @@ export function drawInto(node, figure, revision, change = () => {}) {
   if (isPrinting) {
     const height = layout.height ? Math.min(layout.height, PAPER.most) : Math.min(node.offsetHeight, PAPER.usual);
     Object.assign(layout, { width: PAPER.width, height });
+    node.style.height = `${height}px`;
   }
-  if (layout.height) node.style.height = `${layout.height}px`;
   Plotly.react(node, data, layout, MODE_BAR);
   additions.drawn(node);
 }

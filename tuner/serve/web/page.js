@@ -11,7 +11,7 @@ import { fill, resetTables, source } from "./grid.js";
 import { showDamaged, showLabels } from "./labels.js";
 import { drawCompared, drawInsight, showTrial } from "./insight.js";
 import { showList } from "./list.js";
-import { drawInto } from "./look.js";
+import { drawInto, place } from "./look.js";
 import { drawPinned } from "./pinned.js";
 import { linkTables } from "./rows.js";
 import { showSection } from "./sections.js";
@@ -52,7 +52,10 @@ function draw(loaded, figures) {
   fill(at("trials", HTMLTableElement), trialColumns(loaded.trials), loaded.trials, loaded.num_trials);
   drawChoices(loaded);
   for (const name of FIGURES) at(`${name}-section`).hidden = !loaded.figures[name];
-  for (const name of figures) undrawn.add(name);
+  for (const name of figures) {
+    undrawn.add(name);
+    place(at(name), loaded.figures[name]);
+  }
   drawFigures((name) => isNear(name));
   drawInsight(loaded);
   drawPinned(loaded);
