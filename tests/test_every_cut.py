@@ -22,6 +22,7 @@ PAIRS = [
     ("random", "asha"), ("hyperopt", "asha"), ("optuna", "asha"), ("refine", "asha"), ("refine", "median"),
     ("bohb", "bohb"), ("random", "hyperband"), ("hyperopt", "hyperband"), ("random", "pbt"),
     ("random", "asha-promotion"), ("hyperopt", "asha-promotion"), ("optuna", "asha-promotion"),
+    ("forest", "asha"), ("forest", "asha-promotion"),
 ]  # fmt: skip
 CHOICES = {"num_samples": 9, "max_epochs": 4}
 KEPT = "tuner.drive.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig()  # all checkpoints: a cut goes back in time
@@ -31,6 +32,7 @@ KEPT = "tuner.drive.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig()  # all ch
 def whole(one_ray, tmp_path, monkeypatch):
     """`whole(searcher=..., ...)` runs an unbroken search; gives its folder."""
     monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
+    monkeypatch.setattr("tuner.drive.forest.NUM_RANDOM", 3)  # of nine settings
 
     def search(**choices):
         with monkeypatch.context() as patch:
@@ -65,7 +67,7 @@ def outcome_of(folder):
 # The others differ by their searcher alone, which `test_recorded.py` resumes by default.
 BY_DEFAULT = [
     ("random", "asha"), ("refine", "median"), ("bohb", "bohb"), ("random", "hyperband"), ("random", "pbt"),
-    ("random", "asha-promotion"),
+    ("random", "asha-promotion"), ("forest", "asha-promotion"),
 ]  # fmt: skip
 
 

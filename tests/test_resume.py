@@ -19,7 +19,7 @@ from tuner.record.results import load
 ONE_AT_A_TIME = ["--max-concurrent-trials", "1", "--cpus-per-trial", "2"]
 PAIRS = [
     ("random", "asha"), ("hyperopt", "asha"), ("optuna", "asha"), ("refine", "median"), ("bohb", "bohb"),
-    ("random", "hyperband"), ("random", "pbt"),
+    ("random", "hyperband"), ("random", "pbt"), ("forest", "asha-promotion"),
 ]  # fmt: skip
 # Every pair is cut in many places by `test_every_cut.py`, without training; here it is real, in worker processes.
 CUTS = [("random", "asha", 1), *[pytest.param(*pair, 5, marks=pytest.mark.slow) for pair in PAIRS]]

@@ -10,6 +10,7 @@ import pytest
 from ray import tune
 from ray.tune.search import Searcher
 
+from tuner.drive.forest import features
 from tuner.drive.proposals import Proposals
 from tuner.drive.sampling import grid_size, num_random, seeded
 from tuner.drive.searchers import build_searcher, check_searcher, gives_last_value
@@ -194,7 +195,7 @@ def test_a_diverged_trial_does_not_end_the_search(searcher):
     assert len(settings) == SAMPLES
 
 
-@pytest.mark.parametrize("searcher", ["hyperopt", "optuna", "bohb"])
+@pytest.mark.parametrize("searcher", ["forest", "hyperopt", "optuna", "bohb"])
 def test_a_model_based_searcher_learns_from_what_it_is_told(searcher):
     space = space_of(x=tune.uniform(-10, 10), y=tune.uniform(-10, 10))
     close = lambda flat: (flat["x"] - 3) ** 2 + (flat["y"] + 2) ** 2  # noqa: E731
@@ -206,6 +207,55 @@ def test_a_model_based_searcher_learns_from_what_it_is_told(searcher):
         if better == 2:
             break
     assert better == 2
+
+
+# forest
+
+
+def test_the_forest_sees_ranges_from_0_to_1_numbers_in_order_and_no_branch_that_was_not_chosen():
+    leaves = {
+        "lr": tune.loguniform(1e-4, 1),
+        "width": tune.choice([256, 16, 64]),
+        "act": tune.choice(["relu", "tanh"]),
+        "optimizer/chosen": tune.choice(["branch0", "branch1"]),
+        "optimizer/branch0/momentum": tune.uniform(0, 2),
+    }
+    columns = {
+        "lr": [1e-4, 1e-2],
+        "width": [256, 64],
+        "act": ["tanh", "relu"],
+        "optimizer/chosen": ["branch0", "branch1"],
+        "optimizer/branch0/momentum": [1, 1],
+    }
+    assert features(leaves, columns).round(6).tolist() == [[0, 1, 0, 1, 1, 0, 0.5], [0.5, 0.5, 1, 0, 0, 1, -1]]
+
+
+def test_the_forest_learns_from_trials_that_still_train_and_not_from_what_failed():
+    space = space_of(x=tune.uniform(0, 1))
+    built, _ = build_searcher(experiment_of("forest", num_samples=200), space)
+    proposed = []
+    for number in range(120):
+        trial = f"{number:05d}"
+        x = built.suggest(trial)["x"]
+        proposed.append(x)
+        if x > 0.5:
+            built.on_trial_complete(trial, {"training_iteration": 0, "loss": math.inf}, error=True)
+        else:
+            built.on_trial_result(trial, {"training_iteration": 1 + number % 3, "loss": x})
+    assert np.mean([x < 0.1 for x in proposed[20:]]) > 0.3 > np.mean([x > 0.5 for x in proposed[20:]])
+
+
+def test_the_settings_of_the_forest_do_not_depend_on_the_number_of_samples():
+    few = settings_of("forest", wide(), num_samples=30)
+    assert settings_of("forest", wide(), num_samples=60)[:30] == few
+
+
+def test_a_forest_of_many_trials_learns_from_the_best_and_the_newest(monkeypatch):
+    monkeypatch.setattr("tuner.drive.forest.MOST_TRIALS", 40)
+    space = space_of(x=tune.uniform(0, 1))
+    built, num = build_searcher(experiment_of("forest", num_samples=100), space)
+    settings = drive(built, num=num, score=lambda flat: abs(flat["x"] - 0.7))
+    assert np.mean([abs(s["x"] - 0.7) < 0.1 for s in settings[50:]]) > 0.3  # of random settings, 0.2
 
 
 # random

@@ -70,12 +70,6 @@ def test_noise_gives_a_sentence_and_no_bars_and_no_warning(num):
     assert undefined["data"] == [] and "nan" not in undefined["layout"]["meta"]["text"]
 
 
-def test_without_scikit_learn_the_refusal_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("tuner.views.importance.importlib.util.find_spec", lambda name: None)
-    with pytest.raises(RequestError, match="tuner\\[importance\\]"):
-        importance_of(record())
-
-
 def test_the_most_important_is_on_top_and_names_are_escaped():
     figure = draw_importance(Importance(["<b>", "x"], [0.5, 0.1], [0.1, 0.0], 0.4, 20))
     go.Figure(figure)

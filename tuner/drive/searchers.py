@@ -8,6 +8,7 @@ from typing import Any
 
 from ray.tune.search import Searcher
 
+from tuner.drive.forest import ForestSearcher
 from tuner.drive.sampling import GridSearcher, RandomSearcher, RefineSearcher, first_settings
 from tuner.errors import RequestError
 from tuner.record.events import Event
@@ -142,6 +143,7 @@ OWN: dict[str, Callable[[Experiment, Space, int], Any]] = {
     "random": RandomSearcher,
     "grid": GridSearcher,
     "refine": RefineSearcher,
+    "forest": ForestSearcher,
 }
 MODEL_BASED: dict[str, Callable[[int, int, Points], Searcher]] = {
     "hyperopt": _hyperopt,
@@ -154,6 +156,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "random": (),
     "grid": ("sample_from", "normal"),
     "refine": ("sample_from", "grid_search"),
+    "forest": ("sample_from", "grid_search"),
     "hyperopt": ("sample_from", "grid_search"),
     # With the quantised domains below, Ray's adapters silently ignore the steps or raise an error during the search.
     "optuna": ("sample_from", "grid_search", "normal", "quantised loguniform", "quantised lograndint"),

@@ -20,7 +20,7 @@ from tuner.spec import domains
 from tuner.spec.asha import milestones
 from tuner.spec.places import is_uri, local_root
 
-SearcherName = Literal["random", "grid", "refine", "hyperopt", "bohb", "optuna"]
+SearcherName = Literal["random", "grid", "refine", "forest", "hyperopt", "bohb", "optuna"]
 Table = Literal["fit", "wide", "off"]  # how the table of trials is printed
 SchedulerName = Literal["asha", "asha-promotion", "bohb", "hyperband", "median", "pbt", "fifo"]
 
@@ -32,6 +32,7 @@ PAIRS: dict[str, tuple[str, ...]] = {
     "random": ("asha", "asha-promotion", "hyperband", "median", "pbt", "fifo"),
     "grid": ("asha", "asha-promotion", "hyperband", "median", "pbt", "fifo"),
     "refine": ("asha", "median", "fifo"),
+    "forest": ("asha", "asha-promotion", "hyperband", "median", "fifo"),
     "hyperopt": ("asha", "asha-promotion", "hyperband", "median", "fifo"),
     "optuna": ("asha", "asha-promotion", "hyperband", "median", "fifo"),
     "bohb": ("bohb",),

@@ -1,13 +1,12 @@
 """Parameter importance: how much worse a random forest predicts the trials' ranking when one parameter is shuffled.
 
-This is the permutation importance of Breiman (2001), computed by scikit-learn (the extra `importance`). The reported
+This is the permutation importance of Breiman (2001), computed by scikit-learn. The reported
 uncertainty is the spread over REPEATS forests. Each forest is trained on another bootstrap sample of the trials and
 scored on the trials outside that sample.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from typing import Any, NamedTuple
 
@@ -26,7 +25,6 @@ REPEATS = 10
 # was then right in all searches with 20 or 30 trials, and wrong in 1 of 15 with 15. Where no parameter matters, R^2
 # was above 0 in 1 of 50 searches.
 LEAST_TRIALS = 20
-INSTALL = "pip install 'tuner[importance]'"
 
 
 class Importance(NamedTuple):
@@ -52,10 +50,8 @@ def importance_of(record: ExperimentRecord, choice: str = "") -> Importance:
     trials have a value, it uses every n-th of them, and the winner.
 
     Raises:
-        RequestError: scikit-learn is not installed, or there are too few trials or parameters.
+        RequestError: there are too few trials or parameters.
     """
-    if importlib.util.find_spec("sklearn") is None:
-        raise RequestError(f"importance needs scikit-learn: {INSTALL}")
     parallel = parallel_of(record, choice)
     axes = parallel.axes
     count = len(parallel.trials) if axes else 0

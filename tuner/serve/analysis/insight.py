@@ -73,7 +73,7 @@ def add_insight(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/api/experiments/{name}/importance", responses={200: {"model": FigureAnswer}})
     async def importance(request: Request, name: str, values: Values = "") -> Response:
-        """Draws how much each parameter matters, with its uncertainty; the service needs the extra `importance`."""
+        """Draws how much each parameter matters, with its uncertainty."""
         return await worked_out(request, name, "importance", values=values)
 
     @app.get("/api/experiments/{name}/trials/{trial}", responses={200: {"model": OneTrial}})

@@ -1,0 +1,149 @@
+"""The searcher `forest`: random settings, and settings for which a random forest predicts a good result.
+
+The forest learns from the last report of every trial, also of those that still train, wait or were pruned. Under ASHA
+a trial trains longer because it was better than the trials that it was compared with, so the last reports order the
+trials well although their epochs differ (Salinas et al., "Optimizing hyperparameters with conformal quantile
+regression", ICML 2023).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from ray.tune.search import Searcher
+
+from tuner.drive.sampling import first_settings
+from tuner.record.records import sign_of
+from tuner.spec import domains, parameters
+from tuner.spec.experiment import Experiment, nested
+from tuner.spec.space import Space
+
+Matrix = npt.NDArray[np.float32]
+Setting = dict[str, Any]
+Columns = Mapping[str, Sequence[Any]]  # flattened, encoded name -> the values of several settings
+
+# Measured on recorded curves with asha-promotion, see benchmarks/README.md.
+NUM_RANDOM = 20  # trials that report before the first forest: after 10, it knows little but epoch 1, and misleads
+RANDOM_SHARE = 1 / 3  # of the later settings: the forest alone repeats what is good after few epochs
+NUM_CANDIDATES = 500
+TREES, LEAF, FEATURES = 32, 2, 0.8
+MOST_TRIALS = 1000  # that a forest learns from, the best half and the newest: they take 40 ms
+GROWTH = 1.05  # a new forest is trained after 5 % more reports
+ABSENT = -1.0  # the feature of a parameter in a branch that a setting did not choose
+
+
+class ForestSearcher(Searcher):
+    """Proposes the given points and 20 random settings; then a third of the settings are random, the others the forest's.
+
+    For each of these it draws 500 random settings, and one tree at random. It proposes the setting for which this tree
+    predicts the best result: Thompson sampling, because trees that were trained on bootstrapped trials disagree where
+    few trials were (Eckles and Kaptein, "Thompson sampling with the online bootstrap", 2014).
+
+    The settings depend on the seed, the order of the calls and the results; not on the number of samples.
+    """
+
+    def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
+        super().__init__(experiment.metric, experiment.mode)
+        self.num_settings = experiment.num_samples
+        self._seed, self._searched, self._sign = experiment.seed, space.searched, float(sign_of(experiment.mode))
+        self._domains = dict(domains.leaves(space.encoded))
+        self._first = first_settings(experiment, space)
+        self._proposed = 0
+        self._features: dict[str, Matrix] = {}  # trial -> the features of its setting
+        self._values: dict[str, float] = {}  # trial -> its last value, with a sign such that smaller is better
+        self._num_reports = self._num_learnt = 0
+        self._trees: list[Any] = []
+
+    def suggest(self, trial_id: str) -> Setting:
+        number, self._proposed = self._proposed, self._proposed + 1
+        stream = np.random.default_rng([self._seed, number])
+        flat = self._first[number] if number < len(self._first) else self._next(stream)
+        self._features[trial_id] = features(self._domains, {name: [value] for name, value in flat.items()})[0]
+        return parameters.decode(self._searched, nested(flat))
+
+    def _next(self, stream: np.random.Generator) -> Setting:
+        if len(self._values) < NUM_RANDOM or stream.random() < RANDOM_SHARE:
+            return self._row(self._drawn(stream, 2), 0)  # of size 1, Ray's domains would return no sequence
+        if self._num_reports >= GROWTH * self._num_learnt:
+            self._learn(stream)
+        drawn = self._drawn(stream, NUM_CANDIDATES)
+        tree = self._trees[stream.integers(len(self._trees))]
+        return self._row(drawn, int(tree.predict(features(self._domains, drawn)).argmin()))
+
+    def _drawn(self, stream: np.random.Generator, number: int) -> Columns:
+        return {name: domain.sample(size=number, random_state=stream) for name, domain in self._domains.items()}
+
+    def _row(self, drawn: Columns, at: int) -> Setting:
+        return {name: self._domains[name].cast(values[at]) for name, values in drawn.items()}
+
+    def _learn(self, stream: np.random.Generator) -> None:
+        """Trains a forest on the trials' ranks: a value that diverged would outweigh all others."""
+        from sklearn.ensemble import ExtraTreesRegressor  # takes a second, and short searches never need it
+
+        self._num_learnt = self._num_reports
+        newest = sorted(self._values, reverse=True)
+        best = sorted(newest, key=self._values.__getitem__)[: MOST_TRIALS // 2]
+        known = list(dict.fromkeys(best + newest))[:MOST_TRIALS]
+        known.sort(key=self._values.__getitem__)
+        scores = [NormalDist().inv_cdf((rank + 0.5) / len(known)) for rank in range(len(known))]
+        forest = ExtraTreesRegressor(
+            TREES,
+            min_samples_leaf=LEAF,
+            max_features=FEATURES,
+            bootstrap=True,
+            random_state=int(stream.integers(2**31)),
+        )
+        forest.fit(np.stack([self._features[trial] for trial in known]), scores)
+        self._trees = [each.tree_ for each in forest.estimators_]
+
+    def on_trial_result(self, trial_id: str, result: Setting) -> None:
+        if trial_id in self._features:
+            self._values[trial_id] = self._sign * float(result.get(str(self.metric), self._sign * math.inf))
+            self._num_reports += 1
+
+    def on_trial_complete(self, trial_id: str, result: Setting | None = None, error: bool = False) -> None:
+        if result:
+            self.on_trial_result(trial_id, result)
+
+
+def features(leaves: dict[str, Any], columns: Columns) -> Matrix:
+    """Returns settings as numbers, a row per setting; of shape (settings, features).
+
+    A range is one feature from 0 to 1, a log range by its logarithm. A choice of numbers is one feature, by the order
+    of its values; another choice is one feature per value.
+
+    Args:
+        leaves: the flattened names and domains of the encoded parameters (`tuner.spec.parameters`).
+    """
+    parts = []
+    for name, domain in leaves.items():
+        part = _numbers(domain, columns[name])
+        *outer, _ = name.split("/")
+        for depth, branch in enumerate(outer):
+            chosen = columns.get("/".join([*outer[:depth], parameters.CHOSEN]))
+            if chosen is not None:
+                part[np.array([value != branch for value in chosen])] = ABSENT
+        parts.append(part)
+    return np.concatenate(parts, axis=1, dtype=np.float32)
+
+
+def _numbers(domain: Any, values: Sequence[Any]) -> npt.NDArray[np.float64]:
+    kind = domains.kind(domain)
+    if kind == "choice":
+        every = domains.values_of(domain)
+        if all(type(value) in (int, float) for value in every):
+            order = sorted(set(every))
+            return np.array([[order.index(value) / max(1, len(order) - 1)] for value in values])
+        return np.array([[float(value == each) for each in every] for value in values])
+    column = np.array(values, dtype=np.float64)[:, None]
+    if kind == "normal":
+        return column
+    low, high = float(domain.lower), float(domain.upper)
+    if kind.startswith("log"):
+        column, low, high = np.log(column), math.log(low), math.log(high)
+    return (column - low) / (high - low)
