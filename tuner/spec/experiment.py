@@ -99,9 +99,9 @@ class Options:
     perturbation_interval: int = 0
     """Epochs (reports) after which pbt compares trials and changes parameters. 0 = --grace-period."""
     searcher: Literal[Auto, SearcherName] = AUTO
-    """How to propose settings; the plan says what auto chooses. refine: random ones, then neighbours of the best."""
+    """How to propose settings; auto chooses. refine: half of the trials random, then neighbours of the best one."""
     scheduler: Literal[Auto, SchedulerName] = AUTO
-    """Which rule stops, pauses and resumes trials; the plan and the heading say what auto chooses, and why."""
+    """Which rule stops, pauses and resumes trials; auto chooses by trials, epochs and checkpoints, and says why."""
     metric: str = "loss"
     """Reported metric to optimize; the space's own value takes precedence over the default."""
     mode: Literal["min", "max"] = "min"
