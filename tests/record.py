@@ -19,12 +19,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from killing import COMMAND, ONE_AT_A_TIME, left_of, num_lines, run_whole, start
 
-from tuner.record.saved_experiment import COPY, FILE, load_experiment
+from tuner.record.saved_experiment import COPY, FILE, load_experiment, save_experiment
 from tuner.spec.experiment import Experiment
 
 ROOT = Path(__file__).parent.parent
@@ -36,7 +36,8 @@ SIGNALS = {"interrupted": (signal.SIGINT, 0.4), "killed": (signal.SIGKILL, 0.6)}
 PAIRS = [
     ("random", "asha"), ("random", "hyperband"), ("random", "median"), ("random", "pbt"), ("random", "fifo"),
     ("grid", "asha"), ("refine", "asha"), ("refine", "median"), ("hyperopt", "asha"), ("hyperopt", "hyperband"),
-    ("optuna", "asha"), ("optuna", "median"), ("bohb", "bohb"),
+    ("optuna", "asha"), ("optuna", "median"), ("bohb", "bohb"), ("random", "asha-promotion"),
+    ("optuna", "asha-promotion"),
 ]  # fmt: skip
 TASK = ("--space", f"{SPACES}/task.py", *ONE_AT_A_TIME)
 
@@ -61,6 +62,9 @@ CASES = [
     Case("ddp", (*TASK, "--strategy", "ddp", "--workers-per-trial", "2")),
     Case("forgetful", ("--space", f"{SPACES}/forgetful.py", "--scheduler", "fifo", *ONE_AT_A_TIME)),
     Case("two-at-a-time", ("--space", f"{SPACES}/function.py", "--scheduler", "asha", "--max-concurrent-trials", "2")),
+    Case("task-promotion", (*TASK, "--scheduler", "asha-promotion", "--brackets", "2")),
+    # What `auto` chose, whatever a later version chooses.
+    Case("auto", ("--space", f"{SPACES}/function.py", "--num-samples", "20", *ONE_AT_A_TIME)),
 ]
 
 
@@ -124,9 +128,8 @@ def keep(folder: Path, target: Path) -> None:
     command = ["python", *facts["command"][1:]]
     command[command.index("--results") + 1] = Experiment.results
     target.mkdir()
-    Experiment(**{**vars(experiment), "results": Experiment.results}).save(
-        target, {**facts, "space": space, "command": command}
-    )
+    experiment = replace(experiment, results=Experiment.results)
+    save_experiment(experiment, target, {**facts, "space": space, "command": command})
     shutil.copy(folder / "journal.jsonl", target)
     for checkpoint in folder.glob("ray/*/checkpoint_*"):
         shutil.copytree(checkpoint, target / checkpoint.relative_to(folder))

@@ -106,7 +106,8 @@ OPTIONS = [
     (["--searcher", "baysian"], "baysian"),
     (
         ["--searcher", "hyperot"],
-        "--searcher hyperot: must be one of random, grid, refine, hyperopt, bohb, optuna; did you mean 'hyperopt'?",
+        "--searcher hyperot: must be one of auto, random, grid, refine, hyperopt, bohb, optuna; "
+        "did you mean 'hyperopt'?",
     ),
     (["--num-smaples", "3"], "--num-smaples: is no option; did you mean '--num-samples'?"),
     (["--num-samples"], "--num-samples: needs a value"),
@@ -119,7 +120,7 @@ OPTIONS = [
     ),
     (["--searcher", "refine", "--scheduler", "hyperband"], "refine works with asha, median, fifo"),
     (["--searcher", "hyperopt", "--scheduler", "pbt"], "pbt works with random, grid"),
-    (["--scheduler", "bohb"], "bohb works with bohb"),
+    (["--searcher", "grid", "--scheduler", "bohb"], "bohb works with bohb"),
     (["--strategy", "ddp", "--workers-per-trial", "2", "--cpus-per-trial", "3"], "--cpus-per-trial 3: each of"),
     (["--precision", "fp8"], "fp16"),
     (["--on-oom", "ignore"], "shrink"),

@@ -20,7 +20,7 @@ import tyro
 from tuner.drive.resumed_experiment import ResumedExperiment, load_locked, load_resumed
 from tuner.drive.trust import refuse_cluster
 from tuner.errors import InterruptedEarly, RequestError, leave, nearest, refuse_repeated, say
-from tuner.spec.experiment import BEST_RULE, Experiment, Table, option
+from tuner.spec.experiment import BEST_RULE, Options, Table, option, values_of
 from tuner.spec.reach import options_of
 from tuner.spec.spaces import file_of, find_space, list_spaces, mentions_torch
 
@@ -37,7 +37,7 @@ INTERRUPTED = "interrupted; if a search had started, --resume latest continues i
 class Command:
     """Searches the hyperparameters of a PyTorch training on Ray Tune, and saves and tests the best model."""
 
-    experiment: Annotated[Experiment, tyro.conf.arg(name="")] = field(default_factory=Experiment)
+    experiment: Annotated[Options, tyro.conf.arg(name="")] = field(default_factory=Options)
     resume: str = ""
     """Resume the experiment with this name in --results, or `latest`. A larger --num-samples extends it."""
     list: bool = False
@@ -55,7 +55,7 @@ class Command:
 def main(argv: list[str]) -> int:
     """Runs the command line; returns the exit code (see `EXIT_CODES`)."""
     try:
-        command = parse(argv, Experiment())
+        command = parse(argv, Options())
         if command.list:
             return print_spaces()
         return run(argv, command)
@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
         return 2
 
 
-def parse(argv: list[str], default: Experiment) -> Command:
+def parse(argv: list[str], default: Options) -> Command:
     """Parses the command line; `default` gives the other options. Raises tyro's error as a one-line RequestError."""
     refuse_repeated(argv, repeatable=("--point", "--stop"))
     stderr, shown = io.StringIO(), WithoutEmptyDefaults(sys.stdout)
@@ -79,7 +79,7 @@ def parse(argv: list[str], default: Experiment) -> Command:
                 Command,
                 prog="python -m tuner.run",
                 args=argv,
-                default=Command(experiment=replace(default, point=(), stop=())),
+                default=Command(experiment=Options(**{**values_of(default), "point": (), "stop": ()})),
                 description=f"{Command.__doc__}\n\nThe answer: {BEST_RULE}. Exit codes: {EXIT_CODES}.",
                 config=(tyro.conf.FlagCreatePairsOff, tyro.conf.UseAppendAction),
             )
@@ -122,7 +122,7 @@ class WithoutEmptyDefaults:
 
 def in_words(text: str) -> str:
     """Rewords an error of tyro: what was given, what is allowed; returns an unknown error as it is."""
-    known = [option(field.name) for each in (Experiment, Command) for field in dataclasses.fields(each)]
+    known = [option(field.name) for each in (Options, Command) for field in dataclasses.fields(each)]
     if match := re.match(r"invalid choice '(.*)' for argument '(--\S+)'. Expected one of \((.*)\)", text):
         choices = re.findall(r"'([^']*)'", match[3])
         return f"{match[2]} {match[1]}: must be one of {', '.join(choices)}{nearest(match[1], choices)}"

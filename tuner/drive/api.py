@@ -20,7 +20,7 @@ from tuner.drive.resumed_experiment import ResumedExperiment, load_locked, load_
 from tuner.drive.trust import refuse_cluster
 from tuner.errors import InterruptedEarly, RequestError, nearest, say
 from tuner.errors.one_line import in_one_line
-from tuner.spec.experiment import Experiment, Table, words
+from tuner.spec.experiment import Experiment, Options, Table, values_of, words
 from tuner.spec.live import space_of
 from tuner.spec.script import importing, running
 from tuner.spec.space import Space
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 AnySpace = Space | str | PathLike[str] | ModuleType
 TABLES = get_args(Table)
-NAMES = {field.name for field in dataclasses.fields(Experiment)} - {"space"}  # names of the `options` of `search`
+NAMES = {field.name for field in dataclasses.fields(Options)} - {"space"}  # names of the `options` of `search`
 _searching = threading.Lock()  # held while this process searches: Ray and signal handlers are the process's
 
 
@@ -177,7 +177,7 @@ def _moved(space: AnySpace | tune.Tuner | None, options: dict[str, Any]) -> tupl
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts options to the types of Experiment's fields; raises RequestError for an unknown option."""
+    """Converts options to the types of Options' fields; raises RequestError for an unknown option."""
     for name in options:
         if name in ("params", "train", "task", "mutable", "callbacks"):
             raise RequestError(
@@ -204,7 +204,7 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Asked:
-    """The arguments of `search` that are no fields of an Experiment, and the experiment made of the other ones."""
+    """The arguments of `search` that are no fields of Options, and the experiment made of the other ones."""
 
     resume: str
     trust: bool
@@ -253,12 +253,12 @@ def _session(stack: contextlib.ExitStack, space: AnySpace | None, asked: Asked, 
     if asked.resume:
         # A Space or module that the caller passes is the caller's own code. A name must be the one that the folder has.
         own = None if space is None or isinstance(space, (str, PathLike)) else given
-        wanted = Experiment(space=given.name if given else "", results=options.get("results", "results"))
+        wanted = Options(space=given.name if given else "", results=options.get("results", "results"))
         again = partial(load_resumed, wanted, asked.resume, asked.trust, own)
         earlier = again() if asked.dry_run else load_locked(stack, again)
         say(*earlier.code)
         options = options if own or not given else {**options, "space": given.name}
-        experiment = replace(earlier.experiment, **options)
+        experiment = Options(**(values_of(earlier.experiment) | options))
         if not (asked.trust or experiment.address == options.get("address", "")):
             refuse_cluster(experiment.folder, experiment.address)
         loaded_space = given or find_space(earlier.space)
@@ -280,8 +280,8 @@ def _session(stack: contextlib.ExitStack, space: AnySpace | None, asked: Asked, 
     return running.run_session(stack, experiment, imports, requested, new=not earlier, checked=checked)
 
 
-def _new(given: LoadedSpace, options: dict[str, Any]) -> Experiment:
-    """Returns the experiment of a new search: options replace the space's, but `point` and `stop` are added to them."""
+def _new(given: LoadedSpace, options: dict[str, Any]) -> Options:
+    """Returns the options of a new search: options replace the space's, but `point` and `stop` are added to them."""
     from tuner.drive.session import defaults_of
 
     default = defaults_of(given)
@@ -290,7 +290,7 @@ def _new(given: LoadedSpace, options: dict[str, Any]) -> Experiment:
 
 
 def _requested(
-    experiment: Experiment, loaded_space: LoadedSpace, earlier: ResumedExperiment | None, table: Table
+    experiment: Options, loaded_space: LoadedSpace, earlier: ResumedExperiment | None, table: Table
 ) -> Request:
     from tuner.drive import session
 

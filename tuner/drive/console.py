@@ -39,6 +39,7 @@ def plan(request: Request) -> list[str]:
     lines += [f"script      {places}" for places in script_places(space)]
     lines += [f"settings    {settings(request)}"]
     lines += [f"scheduler   {schedule(e)}"]
+    lines += [f"auto        {why}" for why in chosen(request)]
     lines += [f"epochs      at most {num_settings(e, space) * e.max_epochs} ({e.max_epochs} per trial)"]
     if e.time_budget:
         lines[-1] += f", and at most {e.time_budget}"
@@ -94,6 +95,7 @@ def heading(request: Request) -> list[str]:
     r = request.resources
     resources = f"; {per_trial(r)}, {trials(r.concurrent)} at once" if r else ""
     lines = [f"{e.name}: {settings(request)}; {schedule(e)}{resources}"]
+    lines += [f"auto: {why}" for why in chosen(request)]
     lines += notes_on_strategy(e, r)
     lines += notes_on_brackets(e, r.concurrent) if r else []
     lines += [f"script: {places}" for places in script_places(request.loaded_space.space)]
@@ -247,6 +249,12 @@ def _proposed(request: Request, e: Experiment, space: Space) -> str:
     points = num_settings(e, space) // e.num_samples
     times = f" x {points} grid points" if points > 1 else ""
     return f"{e.num_samples}{times} by {e.searcher}"
+
+
+def chosen(request: Request) -> list[str]:
+    """Returns one line with what `auto` chose and why; none for a resumed search, which keeps what it has."""
+    why = request.facts.get("auto")
+    return [] if request.history or not isinstance(why, str) else [why]
 
 
 def schedule(e: Experiment) -> str:

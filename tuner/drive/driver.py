@@ -22,7 +22,7 @@ from tuner.engine.output import no_reports_of_dead_workers
 from tuner.engine.signals import signals_to
 from tuner.errors import RequestError
 from tuner.record.journal import Journal
-from tuner.spec.experiment import Experiment
+from tuner.spec.experiment import Experiment, Options
 from tuner.spec.resources import resources_of
 from tuner.spec.spaces import LoadedSpace
 
@@ -63,7 +63,7 @@ def search(assembly: Assembly, journal: Journal) -> Outcome:
 
 
 @contextmanager
-def ray_here(experiment: Experiment, imports: Sequence[str]) -> Iterator[None]:
+def ray_here(experiment: Options, imports: Sequence[str]) -> Iterator[None]:
     """Starts Ray on this machine, with workers for the experiment's trials; ends it afterwards.
 
     If the calling program has already started Ray, it uses that Ray and leaves it running. The command line starts Ray

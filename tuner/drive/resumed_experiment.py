@@ -11,7 +11,7 @@ from tuner.drive.trust import code_of, refuse_links
 from tuner.record.lock import only_driver
 from tuner.record.object_store import ObjectStore
 from tuner.record.saved_experiment import COPY, FILE, damaged_experiment, latest_experiment, load_experiment
-from tuner.spec.experiment import LATEST, Experiment
+from tuner.spec.experiment import LATEST, Experiment, Options
 from tuner.spec.places import is_uri, local_root
 from tuner.spec.spaces import LoadedSpace
 
@@ -33,7 +33,7 @@ class ResumedExperiment:
 
 
 def load_resumed(
-    requested: Experiment, name: str, trusted: bool = False, given: LoadedSpace | None = None
+    requested: Options, name: str, trusted: bool = False, given: LoadedSpace | None = None
 ) -> ResumedExperiment:
     """Loads the experiment `name` (the newest one for `latest`) from `requested.results`; downloads it from a store.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tuner.drive import driver
 from tuner.errors import InterruptedEarly, say
 from tuner.record.lock import only_driver
-from tuner.spec.experiment import Experiment
+from tuner.spec.experiment import Options
 from tuner.spec.patience import patience
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def print_plan(requested: Callable[[], Request], checked: bool) -> None:
 
 def run_session(
     stack: contextlib.ExitStack,
-    experiment: Experiment,
+    experiment: Options,
     imports: Sequence[str],
     requested: Callable[[], Request],
     *,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast, get_args
 
 from ray.tune.search import Searcher
 
@@ -13,7 +14,7 @@ from tuner.drive.sampling import GridSearcher, RandomSearcher, RefineSearcher, f
 from tuner.errors import RequestError
 from tuner.record.events import Event
 from tuner.spec import domains, parameters
-from tuner.spec.experiment import Experiment
+from tuner.spec.experiment import PAIRS, Experiment, SearcherName
 from tuner.spec.space import Space
 
 Points = list[dict[str, Any]]  # settings to try first, flattened and encoded
@@ -86,6 +87,16 @@ def check_searcher(experiment: Experiment, space: Space) -> None:
                 f"--searcher {experiment.searcher} cannot propose parameter {name!r}, a {kind}; "
                 f"use --searcher random, or declare it as tune.choice or a range without steps, such as tune.uniform"
             )
+
+
+def usable(space: Space) -> tuple[SearcherName, ...]:
+    """Returns the searchers that can propose every parameter of a space and whose packages are installed."""
+    names: list[SearcherName] = []
+    for name in get_args(SearcherName):
+        with contextlib.suppress(RequestError):
+            check_searcher(Experiment(searcher=name, scheduler=cast(Any, PAIRS[name][0])), space)
+            names.append(name)
+    return tuple(names)
 
 
 class Decoding(Searcher):

@@ -23,7 +23,7 @@ from tuner.drive.decisions import EPOCH
 from tuner.drive.mirroring import wandb_mode
 from tuner.drive.resumed_experiment import ResumedExperiment
 from tuner.drive.schedulers import check_scheduler
-from tuner.drive.searchers import check_searcher
+from tuner.drive.searchers import check_searcher, usable
 from tuner.engine.cluster import check_head
 from tuner.engine.machine import local_cluster
 from tuner.errors import RequestError, nearest
@@ -35,10 +35,14 @@ from tuner.record.reading import Scan, scan
 from tuner.record.report_keys import USAGE
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import damaged_experiment, save_experiment
-from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, Table, fixed_epochs, option, words
+from tuner.spec import domains
+from tuner.spec.auto import SearchFacts, choose, settled
+from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, Options, Table, fixed_epochs, option, words
 from tuner.spec.facts import facts_of, space_facts
+from tuner.spec.live import saves_checkpoints
 from tuner.spec.places import is_uri, local_root
 from tuner.spec.resources import Resources, resources_of
+from tuner.spec.space import Space
 from tuner.spec.spaces import LoadedSpace, find_space, metric_option, with_place
 from tuner.training.data import DataError, Splits
 from tuner.views.report import write_report
@@ -78,17 +82,17 @@ class Done:
         return 0 if self.answer and succeeded and self.outcome.state == "finished" else 1
 
 
-def defaults_of(loaded_space: LoadedSpace) -> Experiment:
-    """An Experiment with the space's own defaults; options of the command line take precedence."""
+def defaults_of(loaded_space: LoadedSpace) -> Options:
+    """The options with the space's own defaults; options of the command line take precedence."""
     space = loaded_space.space
-    return Experiment(
+    return Options(
         space=loaded_space.name,
         num_samples=space.num_samples,
         max_epochs=space.max_epochs,
         grace_period=min(space.grace_period, space.max_epochs),
         reduction_factor=space.reduction_factor,
         metric=space.metric,
-        mode=cast(Any, space.mode),  # Experiment checks the value
+        mode=cast(Any, space.mode),  # Options checks the value
         strategy=cast(Any, space.strategy),
         workers_per_trial=space.workers_per_trial,
         point=tuple(words(point) for point in space.points),
@@ -96,16 +100,17 @@ def defaults_of(loaded_space: LoadedSpace) -> Experiment:
     )
 
 
-def begin(experiment: Experiment, loaded_space: LoadedSpace, argv: list[str], here: bool = True) -> Request:
+def begin(options: Options, loaded_space: LoadedSpace, argv: list[str], here: bool = True) -> Request:
     """Checks the request for a new search; raises a RequestError if it cannot be done.
 
     Args:
         here: whether the search runs from this machine; without --address, a trial must then fit on it.
     """
-    name = experiment.name or f"{loaded_space.label}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = options.name or f"{loaded_space.label}-{time.strftime('%Y%m%d-%H%M%S')}"
     if name == LATEST:
         raise RequestError(f"--name {name}: --resume {name} means the newest experiment; give another name")
-    experiment = replace(experiment, name=name.replace(":", "-"))
+    pair = choose(options, search_facts(options, loaded_space.space, here))
+    experiment = replace(settled(options, pair), name=name.replace(":", "-"))
     store = ObjectStore(experiment.results) if is_uri(experiment.results) else None
     if store:
         store.check()
@@ -114,11 +119,26 @@ def begin(experiment: Experiment, loaded_space: LoadedSpace, argv: list[str], he
         raise RequestError(
             f"--name {name}: {place} already exists; continue it with --resume {name}, or give another name"
         )
-    return checked_request(experiment, loaded_space, facts_of(loaded_space, argv), [], here)
+    facts = facts_of(loaded_space, argv) | ({"auto": pair.why} if pair.why else {})
+    return checked_request(experiment, loaded_space, facts, [], here)
+
+
+def search_facts(options: Options, space: Space, here: bool) -> SearchFacts:
+    """Returns what `auto` takes into account besides the options."""
+    num_at_once = None
+    if here and not options.address:
+        with contextlib.suppress(RequestError):  # `checked_request` raises it
+            num_at_once = resources_of(options, [local_cluster()]).concurrent
+    return SearchFacts(
+        saves_checkpoints=saves_checkpoints(space),
+        searchers=usable(space),
+        num_params=len(list(domains.leaves(space.searched))),
+        num_at_once=num_at_once,
+    )
 
 
 def resume(
-    wanted: Experiment, earlier: ResumedExperiment, loaded_space: LoadedSpace | None = None, here: bool = True
+    wanted: Options, earlier: ResumedExperiment, loaded_space: LoadedSpace | None = None, here: bool = True
 ) -> Request:
     """Checks the request to resume or extend a search.
 
@@ -129,6 +149,7 @@ def resume(
     Raises:
         RequestError: the options or the space would make it another search, or the request cannot be done.
     """
+    wanted = settled(wanted, earlier.experiment)
     changed = earlier.experiment.differences(wanted)
     refused = {name: pair for name, pair in changed.items() if name not in EXTENDABLE}
     if refused:

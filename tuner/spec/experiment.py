@@ -1,7 +1,7 @@
-"""Experiment: the options of one search over a space, checked when it is built.
+"""Options and Experiment: the options of one search over a space, checked when they are built.
 
-Its fields are the options of the command line: `tuner.run` generates the options from this class. The service checks
-a request by building an Experiment from it.
+The fields of `Options` are the options of the command line: `tuner.run` generates the options from this class. In an
+`Experiment`, a searcher and a scheduler are named wherever the options leave the choice to `auto`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from tuner.spec.places import is_uri, local_root
 SearcherName = Literal["random", "grid", "refine", "forest", "hyperopt", "bohb", "optuna"]
 Table = Literal["fit", "wide", "off"]  # how the table of trials is printed
 SchedulerName = Literal["asha", "asha-promotion", "bohb", "hyperband", "median", "pbt", "fifo"]
+Auto = Literal["auto"]  # `tuner.spec.auto` chooses the value when the search begins
+AUTO: Auto = "auto"
 
 # Searcher -> the schedulers that work with it. Model-based searchers and refine learn from the settings that they
 # proposed; pbt changes settings, so it does not work with them. refine waits until its first half has ended, but
@@ -80,8 +82,8 @@ BEST_RULE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment:
-    """The options of one search. Building it with a wrong value raises a RequestError that says what is allowed."""
+class Options:
+    """The options of one search as requested. A wrong value raises a RequestError that says what is allowed."""
 
     space: str = ""
     """Space to search: a name in search_spaces/ (see --list), a path to a .py file, or package.module[:attribute]."""
@@ -91,16 +93,16 @@ class Experiment:
     """Maximum epochs (reports) per trial; ASHA's max_t."""
     grace_period: int = 1
     """Epochs (reports) that every trial trains before asha, asha-promotion or median may stop it."""
-    reduction_factor: float = 2
-    """Keep 1 in this many trials at each rung; above 1."""
+    reduction_factor: float | Auto = AUTO
+    """Keep 1 in this many trials at each rung; above 1. auto = 2, unless --scheduler auto chooses another."""
     brackets: int = 1
     """Brackets of asha-promotion; each further one has its first rung later. At most one for each rung."""
     perturbation_interval: int = 0
     """Epochs (reports) after which pbt compares trials and changes parameters. 0 = --grace-period."""
-    searcher: SearcherName = "random"
-    """How to propose settings. refine: random ones for half of the trials, then neighbours of the best of that half."""
-    scheduler: SchedulerName = "asha"
-    """Which rule stops, pauses and resumes trials."""
+    searcher: Literal[Auto, SearcherName] = AUTO
+    """How to propose settings; auto chooses. refine: half of the trials random, then neighbours of the best one."""
+    scheduler: Literal[Auto, SchedulerName] = AUTO
+    """Which rule stops, pauses and resumes trials; auto chooses by trials, epochs and checkpoints, and says why."""
     metric: str = "loss"
     """Reported metric to optimize; the space's own value takes precedence over the default."""
     mode: Literal["min", "max"] = "min"
@@ -199,29 +201,25 @@ class Experiment:
         """`<results>/<name>`, or its working copy on this machine if the results are in an object store."""
         return local_root(self.results) / self.name
 
-    def rungs(self) -> list[int]:
-        """Returns the epochs of ASHA's rungs; one at --max-epochs is included, though nothing is compared there."""
-        # Trials reach a rung between two epochs at the later epoch. Two close rungs may share an epoch.
-        epochs = milestones(self.max_epochs, self.grace_period, self.reduction_factor)
-        return list(dict.fromkeys(map(math.ceil, epochs)))
-
     def _check_kind(self, name: str) -> None:
         """Checks the type and the length of an option's value, because a value from a file may be anything."""
-        kinds, value = ALLOWED_KINDS[name], getattr(self, name)
+        kinds, choices, value = KINDS_OF[type(self)][name], CHOICES_OF[type(self)][name], getattr(self, name)
         fits = type(value) in kinds or (float in kinds and type(value) is int)
         if isinstance(value, tuple):
             fits = fits and _are_words(value, depth=2 if name == "point" else 1)
         if not fits or (isinstance(value, str) and len(value) > MOST_CHARS):
             short = isinstance(value, (str, float, bool, type(None))) or (type(value) is int and abs(value) < 10**9)
             shown = repr(value)[:50] if short else f"({type(value).__name__})"
-            allowed = [KINDS[kind] for kind in kinds if not (kind is str and (CHOICES[name] or name in TIMES))]
-            allowed += [f"one of {', '.join(CHOICES[name])}"] if CHOICES[name] else []
+            allowed = [KINDS[kind] for kind in kinds if not (kind is str and (choices or name in TIMES))]
+            allowed += [f"one of {', '.join(choices)}"] if choices else []
             allowed += [TIMES[name]] if name in TIMES else []
             raise RequestError(f"{option(name)} {shown}: must be {' or '.join(allowed)}")
 
     def _check_rungs(self) -> None:
         """Checks the number of rungs before any list of them is built."""
         factor = self.reduction_factor
+        if factor == AUTO:
+            return  # `Experiment` checks what is chosen
         if not 1 < factor <= MOST_NUMBER:
             raise RequestError(f"--reduction-factor {factor:g}: must be above 1, at most {MOST_NUMBER:,.0f}")
         grace = 1 if self.scheduler in ("hyperband", "bohb") else self.grace_period  # rungs may begin at epoch 1
@@ -236,11 +234,13 @@ class Experiment:
     def _check_brackets(self) -> None:
         if self.brackets == 1:
             return
-        if self.scheduler != "asha-promotion":
+        if self.scheduler not in (AUTO, "asha-promotion"):
             raise RequestError(
                 f"--brackets {self.brackets}: --scheduler {self.scheduler} has no choice of brackets; leave it out, or "
                 f"give --scheduler asha-promotion"
             )
+        if self.reduction_factor == AUTO:
+            return
         num_rungs = len(milestones(self.max_epochs, self.grace_period, self.reduction_factor))
         if self.brackets > num_rungs:
             raise RequestError(
@@ -249,7 +249,7 @@ class Experiment:
             )
 
     def _check_choice(self, name: str) -> None:
-        allowed, value = CHOICES[name], getattr(self, name)
+        allowed, value = CHOICES_OF[type(self)][name], getattr(self, name)
         if allowed and isinstance(value, str) and value not in allowed:
             raise RequestError(f"{option(name)} {value}: must be one of {', '.join(allowed)}{nearest(value, allowed)}")
 
@@ -284,6 +284,8 @@ class Experiment:
                 )
 
     def _check_pair(self) -> None:
+        if AUTO in (self.searcher, self.scheduler):
+            return
         if self.scheduler not in PAIRS[self.searcher]:
             other = [name for name, schedulers in PAIRS.items() if self.scheduler in schedulers]
             raise RequestError(
@@ -317,10 +319,33 @@ class Experiment:
             raise RequestError(f"{option(name)} {text[:50]}: write it as 90s, 30m or 2h, above zero, below 31 years")
         return seconds
 
-    def differences(self, other: Experiment) -> dict[str, tuple[Any, Any]]:
-        """Field -> (value in this experiment, value in the other), for the fields that differ."""
+    def differences(self, other: Options) -> dict[str, tuple[Any, Any]]:
+        """Field -> (value in these options, value in the others), for the fields that differ."""
         pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self)}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Options):
+    """The options of one search, with its searcher and its scheduler named: what experiment.json has.
+
+    The defaults are those of the versions that had no `auto`.
+    """
+
+    reduction_factor: float = 2
+    searcher: SearcherName = "random"
+    scheduler: SchedulerName = "asha"
+
+    def rungs(self) -> list[int]:
+        """Returns the epochs of ASHA's rungs; one at --max-epochs is included, though nothing is compared there."""
+        # Trials reach a rung between two epochs at the later epoch. Two close rungs may share an epoch.
+        epochs = milestones(self.max_epochs, self.grace_period, self.reduction_factor)
+        return list(dict.fromkeys(map(math.ceil, epochs)))
+
+
+def values_of(options: Options) -> dict[str, Any]:
+    """Returns field -> value, from which `Options` or `Experiment` can be built."""
+    return {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
 
 
 def literal(text: str) -> Any:
@@ -395,5 +420,7 @@ def _bounds(name: str, least: int, most: int) -> str:
     return f"must be {least} or more, at most {most:,}"
 
 
-CHOICES = {name: _literals(kind) for name, kind in get_type_hints(Experiment).items()}
-ALLOWED_KINDS = {name: _kinds(kind) for name, kind in get_type_hints(Experiment).items()}
+HINTS = {each: get_type_hints(each) for each in (Options, Experiment)}
+CHOICES_OF = {each: {name: _literals(kind) for name, kind in hints.items()} for each, hints in HINTS.items()}
+KINDS_OF = {each: {name: _kinds(kind) for name, kind in hints.items()} for each, hints in HINTS.items()}
+CHOICES = CHOICES_OF[Experiment]

@@ -14,6 +14,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from tuner.errors import RequestError
+from tuner.spec.script import Script
 from tuner.spec.space import Space
 from tuner.spec.spaces import MAIN, LoadedSpace, find_space
 
@@ -60,6 +61,24 @@ def code_digest(space: Space) -> str:
     except (OSError, TypeError):  # `inspect.getsource` raises these if it finds no source
         sources = []
     return hashlib.sha256("\n".join(sources).encode()).hexdigest() if sources else ""
+
+
+def saves_checkpoints(space: Space) -> bool:
+    """Whether the trials of a space seem to save checkpoints: a Task does; of a function, the source text tells.
+
+    A text that only mentions checkpoints does no harm: without one at the first rung, asha-promotion becomes asha.
+    """
+    train = space.train
+    if train is None:
+        return True
+    if isinstance(train, type):  # Ray calls its save_checkpoint, which `tune.Trainable` leaves to subclasses
+        owner = next((each for each in train.__mro__ if "save_checkpoint" in vars(each)), None)
+        return owner is not None and owner.__module__ != "ray.tune.trainable.trainable"
+    try:
+        texts = [train.source] if isinstance(train, Script) else _sources(space)
+    except (OSError, TypeError):
+        return False
+    return any("checkpoint" in text.lower() for text in texts)
 
 
 def _named(space: Space, module: ModuleType, attribute: str) -> LoadedSpace:

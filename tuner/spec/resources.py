@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.errors import RequestError
-from tuner.spec.experiment import Experiment
+from tuner.spec.experiment import Options
 
 SCALED = "; if an autoscaler can add such nodes, give --max-concurrent-trials N, the number of trials to request"
 
@@ -70,7 +70,7 @@ def _fit(bundle: Mapping[str, float], node: Mapping[str, float]) -> int:
     return fit
 
 
-def resources_of(experiment: Experiment, nodes: Sequence[Mapping[str, float]]) -> Resources:
+def resources_of(experiment: Options, nodes: Sequence[Mapping[str, float]]) -> Resources:
     """The resources of a trial on these nodes; `auto` gives each worker one CPU, and one GPU if a node has a GPU.
 
     With `auto`, strategies that use several devices in one process get two GPUs if a node has two.
@@ -102,7 +102,7 @@ def resources_of(experiment: Experiment, nodes: Sequence[Mapping[str, float]]) -
     return replace(trial, concurrent=min(fit, experiment.max_concurrent_trials or fit))
 
 
-def _too_much(experiment: Experiment, trial: Resources, most: dict[str, float]) -> str:
+def _too_much(experiment: Options, trial: Resources, most: dict[str, float]) -> str:
     """An error text: which resource exceeds every node, and what to request instead."""
     pairs = (("CPU", "--cpus-per-trial", trial.cpus), ("GPU", "--gpus-per-trial", trial.gpus))
     name, flag, wanted = next((pair for pair in pairs if pair[2] > most[pair[0]]), pairs[1])

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from tuner.errors import nearest
 from tuner.errors.one_line import in_one_line
@@ -61,7 +61,7 @@ class Space:
     max_epochs: int = 10
     num_samples: int = 10
     grace_period: int = 1
-    reduction_factor: float = 2
+    reduction_factor: float | Literal["auto"] = "auto"
     strategy: str = "single"
     workers_per_trial: int = 1
     mutable: Sequence[str] | Mapping[str, Any] = ()

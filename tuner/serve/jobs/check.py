@@ -17,7 +17,7 @@ from typing import Any
 from tuner.errors import RequestError
 from tuner.serve.access.state import child_environment
 from tuner.serve.answers import Refused
-from tuner.spec.experiment import Experiment
+from tuner.spec.experiment import Experiment, Options
 
 ELSEWHERE = "--elsewhere"
 CHECK_S = 120.0
@@ -62,7 +62,7 @@ def experiment_of(argv: list[str]) -> Experiment:
 
     here = argv[-1:] != [ELSEWHERE]
     argv = argv if here else argv[:-1]
-    command = run.parse(argv, Experiment())
+    command = run.parse(argv, Options())
     return run.request_of(argv, command, run.resumed_experiment(command), here).experiment
 
 

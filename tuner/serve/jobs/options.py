@@ -1,4 +1,4 @@
-"""The options of a search that a request may set, generated from the fields of `Experiment`.
+"""The options of a search that a request may set, generated from the fields of `Options`.
 
 The command line, the API and the page thus share one declaration. A request may set what a search does: its space by
 name, its budget, searcher, scheduler and resources. Other options are the same for all requests; the user
@@ -17,7 +17,7 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from tuner.errors import RequestError, nearest
-from tuner.spec.experiment import LATEST, Experiment, option
+from tuner.spec.experiment import LATEST, Options, option
 from tuner.spec.space import Space
 from tuner.spec.spaces import file_of, list_spaces
 
@@ -33,8 +33,8 @@ MOST_CHARS = 200  # most characters of a text option in a request
 
 
 def helps() -> dict[str, str]:
-    """Returns the help text of each field of `Experiment`: the string literal below the field in its source."""
-    (body,) = (node.body for node in ast.parse(inspect.getsource(Experiment)).body if isinstance(node, ast.ClassDef))
+    """Returns the help text of each field of `Options`: the string literal below the field in its source."""
+    (body,) = (node.body for node in ast.parse(inspect.getsource(Options)).body if isinstance(node, ast.ClassDef))
     pairs = zip(body, body[1:], strict=False)
     return {
         field.target.id: text.value.value
@@ -45,7 +45,7 @@ def helps() -> dict[str, str]:
 
 
 def _model(name: str, doc: str, fields: tuple[str, ...], **more: Any) -> type[BaseModel]:
-    kinds, about = get_type_hints(Experiment), helps()
+    kinds, about = get_type_hints(Options), helps()
     definitions: dict[str, Any] = dict(more)
     for field in fields:
         # Null means "not set": the space's own default, or for a resume the value that the search has.
@@ -72,7 +72,7 @@ def defaults_of(space: str) -> dict[str, Any]:
     An option that the space's file computes is left out.
     """
     defaults: dict[str, Any] = {
-        each.name: each.default for each in dataclasses.fields(Experiment) if each.name in SETTABLE
+        each.name: each.default for each in dataclasses.fields(Options) if each.name in SETTABLE
     }
     path = file_of(space)
     calls = ast.walk(ast.parse(path.read_text())) if path else ()

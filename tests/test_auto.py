@@ -1,0 +1,182 @@
+"""`auto`: the pair is a function of the options and the space alone, is saved, and a resume keeps it."""
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from tuner import run
+from tuner.drive import console, session
+from tuner.drive.resumed_experiment import load_resumed
+from tuner.record.journal import Journal
+from tuner.record.saved_experiment import load_experiment, save_experiment
+from tuner.spec import auto
+from tuner.spec.auto import Pair, SearchFacts, choose, settled
+from tuner.spec.experiment import AUTO, CHOICES, PAIRS, Experiment, Options
+from tuner.spec.live import saves_checkpoints
+from tuner.spec.spaces import find_space
+
+SPACES = Path(__file__).parent / "spaces"
+SAVES = SearchFacts(saves_checkpoints=True)
+LOSES = SearchFacts(saves_checkpoints=False)
+MANY = auto.FEWEST_TO_PROMOTE
+
+
+def pair_of(facts=SAVES, **options):
+    pair = choose(Options(**options), facts)
+    return pair.searcher, pair.scheduler
+
+
+@pytest.mark.parametrize(
+    ("options", "facts", "scheduler", "why"),
+    [
+        ({"num_samples": MANY}, SAVES, "asha-promotion", f"there are {MANY} trials or more and they save checkpoints"),
+        ({"num_samples": MANY - 1}, SAVES, "asha", f"asha-promotion needs {MANY} trials or more"),
+        ({"num_samples": MANY}, LOSES, "asha", "the trials save no checkpoints"),
+        ({"num_samples": MANY, "max_epochs": 1}, SAVES, "fifo", "no rung lies before the last epoch"),
+        ({"num_samples": MANY, "grace_period": 10}, SAVES, "fifo", "no rung lies before the last epoch"),
+        ({"num_samples": MANY, "searcher": "refine"}, SAVES, "asha", "does not work with searcher refine"),
+        ({"searcher": "bohb"}, SAVES, "bohb", "the only one that works with searcher bohb"),
+        ({"brackets": 2}, SAVES, "asha-promotion", "the only one with --brackets"),
+    ],
+)
+def test_the_scheduler_suits_the_search_and_the_reason_is_one_line(options, facts, scheduler, why):
+    pair = choose(Options(**options), facts)
+    assert pair.scheduler == scheduler and why in pair.why and "\n" not in pair.why
+
+
+def test_what_is_named_is_kept_and_the_other_one_works_with_it():
+    for searcher, scheduler in itertools.product(("auto", *CHOICES["searcher"]), ("auto", *CHOICES["scheduler"])):
+        if AUTO not in (searcher, scheduler) and scheduler not in PAIRS[searcher]:
+            continue
+        for num_samples, max_epochs, facts in itertools.product((1, MANY), (1, 10), (SAVES, LOSES)):
+            options = Options(searcher=searcher, scheduler=scheduler, num_samples=num_samples, max_epochs=max_epochs)
+            pair = choose(options, facts)
+            assert searcher in (AUTO, pair.searcher) and scheduler in (AUTO, pair.scheduler)
+            assert pair.scheduler in PAIRS[pair.searcher]
+            assert bool(pair.why) == (AUTO in (searcher, scheduler))
+            assert choose(options, facts) == pair
+
+
+def test_the_searcher_needs_no_package_that_is_missing():
+    for num_samples, num_params in itertools.product((1, 10, 100, 1000), (1, 5, 50)):
+        bare = dataclasses.replace(SAVES, searchers=("random", "grid"), num_params=num_params)
+        assert pair_of(bare, num_samples=num_samples)[0] in bare.searchers
+
+
+def test_a_named_reduction_factor_is_kept():
+    assert choose(Options(), SAVES).reduction_factor == auto.FACTOR == 2
+    assert choose(Options(reduction_factor=4), SAVES).reduction_factor == 4
+
+
+def test_what_is_chosen_is_checked_as_if_it_were_named():
+    options = Options(brackets=9, num_samples=MANY)
+    with pytest.raises(run.RequestError, match="--brackets 9: must be at most 4, the number of rungs"):
+        settled(options, choose(options, SAVES))
+
+
+@pytest.mark.parametrize(
+    ("space", "saves"), [("tiny.py", True), ("late.py", False), ("../recorded/spaces/function.py", True)]
+)
+def test_a_task_saves_checkpoints_and_a_functions_text_tells(space, saves):
+    assert saves_checkpoints(find_space(str(SPACES / space)).space) is saves
+
+
+def test_a_class_saves_checkpoints_if_it_defines_how():
+    from ray import tune
+
+    from tuner.space import Space
+
+    class Forgets(tune.Trainable):
+        def step(self):
+            return {"loss": 1.0}
+
+    class Saves(Forgets):
+        def save_checkpoint(self, folder):
+            return {}
+
+    params = {"x": tune.uniform(0, 1)}
+    assert saves_checkpoints(Space(params=params, train=Saves))
+    assert not saves_checkpoints(Space(params=params, train=Forgets))
+
+
+# --- a search ---------------------------------------------------------------------------------------------------------
+
+
+def begun(tmp_path, *argv, space="tiny.py"):
+    loaded = find_space(str(SPACES / space))
+    words = ["--space", loaded.name, "--results", str(tmp_path), "--name", "mine", "--wandb", "disabled", *argv]
+    return session.begin(run.parse(words, session.defaults_of(loaded)).experiment, loaded, words)
+
+
+def saved(request):
+    """The folder of a search that has just started."""
+    session.make_folder(request)
+    save_experiment(request.experiment, request.experiment.folder, request.facts)
+    journal = Journal(request.experiment.folder / "journal.jsonl")
+    session.journal_start(journal, request.experiment, [], request.loaded_space.sha256)
+    journal.close()
+    return request.experiment.folder
+
+
+def test_the_heading_and_the_plan_say_what_auto_chose(tmp_path):
+    request = begun(tmp_path, "--num-samples", "40")
+    line = (
+        f"searcher random; scheduler asha-promotion, because there are {MANY} trials or more and they save checkpoints"
+    )
+    assert f"auto: {line}" in console.heading(request)
+    assert f"auto        {line}" in console.plan(request)
+    named = begun(tmp_path, "--searcher", "grid", "--scheduler", "median")
+    assert not [text for text in (*console.heading(named), *console.plan(named)) if text.startswith("auto")]
+
+
+def test_the_pair_is_saved_as_if_it_had_been_named(tmp_path):
+    folder = saved(begun(tmp_path, "--num-samples", "40"))
+    document = json.loads((folder / "experiment.json").read_text())
+    assert (document["options"]["searcher"], document["options"]["scheduler"]) == ("random", "asha-promotion")
+    assert document["options"]["reduction_factor"] == 2 and document["auto"].startswith("searcher random; ")
+    assert type(load_experiment(folder)[0]) is Experiment
+
+
+def resumed(folder, *argv):
+    """The request of `--resume` with these options, checked as the command checks it."""
+    words = ["--resume", folder.name, "--results", str(folder.parent), "--wandb", "disabled", *argv]
+    command = run.parse(words, Options())
+    return run.request_of(words, command, load_resumed(command.experiment, command.resume, trusted=True))
+
+
+@pytest.mark.parametrize("options", [(), ("--num-samples", "60"), ("--searcher", "auto", "--scheduler", "auto")])
+def test_a_resume_keeps_the_pair_whatever_auto_would_choose_now(tmp_path, monkeypatch, options):
+    folder = saved(begun(tmp_path))
+    before = load_experiment(folder)[0]
+    assert (before.searcher, before.scheduler) == ("random", "asha")
+    monkeypatch.setattr(session, "choose", lambda *_: Pair("grid", "fifo", 7, "a later version"))
+    request = resumed(folder, *options)
+    now = request.experiment
+    assert (now.searcher, now.scheduler, now.reduction_factor) == ("random", "asha", 2)
+    assert not [line for line in console.heading(request) if line.startswith("auto")]
+
+
+def test_a_folder_of_an_older_version_has_the_old_pair(tmp_path):
+    folder = saved(begun(tmp_path))
+    document = json.loads((folder / "experiment.json").read_text())
+    for name in ("searcher", "scheduler", "reduction_factor"):
+        del document["options"][name]
+    del document["auto"], document["sha256"]
+    (folder / "experiment.json").write_text(json.dumps(document))
+    (folder / ".experiment.json.copy").unlink()
+    now = resumed(folder, "--num-samples", "60").experiment
+    assert (now.searcher, now.scheduler, now.reduction_factor) == ("random", "asha", 2)
+
+
+@pytest.mark.parametrize("name", ["searcher", "scheduler", "reduction_factor"])
+def test_a_saved_experiment_cannot_hold_auto(name):
+    with pytest.raises(run.RequestError, match="auto'?: must be"):
+        Experiment(**{name: AUTO})
+
+
+def test_a_reason_of_a_hostile_folder_is_not_printed(tmp_path):
+    request = dataclasses.replace(begun(tmp_path), facts={"auto": ["x"] * 1000})
+    assert not [line for line in console.heading(request) if line.startswith("auto")]

@@ -1,0 +1,96 @@
+"""Chooses the searcher, the scheduler and the reduction factor where the options say `auto`.
+
+`choose` is a pure function: equal options and equal facts give an equal pair. A search saves the pair in
+experiment.json, so that a resume uses it whatever a later version of `choose` prefers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tuner.spec.experiment import AUTO, PAIRS, Experiment, Options, SchedulerName, SearcherName, values_of
+
+FEWEST_TO_PROMOTE = (
+    20  # with fewer trials, promoting ASHA pauses too many: regret .040 with 10 trials, .026 by stopping
+)
+CHOSEN = ("searcher", "scheduler", "reduction_factor")  # options that `auto` may stand for here
+FACTOR = 2.0  # reduction factor of a scheduler that the user names
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchFacts:
+    """What `choose` knows of a search besides its options.
+
+    Attributes:
+        saves_checkpoints: whether a paused trial can continue where it was.
+        searchers: the searchers that can propose every parameter and whose packages are installed.
+        num_params: number of searched parameters.
+        num_at_once: how many trials run at once; None if that depends on a cluster.
+    """
+
+    saves_checkpoints: bool
+    searchers: tuple[SearcherName, ...] = ("random",)
+    num_params: int = 1
+    num_at_once: int | None = None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A searcher, a scheduler that works with it, and its reduction factor.
+
+    `why` says in one line what `auto` chose and why; it is empty if the user named both.
+    """
+
+    searcher: SearcherName
+    scheduler: SchedulerName
+    reduction_factor: float
+    why: str
+
+
+def choose(options: Options, facts: SearchFacts) -> Pair:
+    """Returns the pair of a new search: what the user named, and beside it what suits the search best."""
+    scheduler, about_scheduler = _scheduler(options, facts)
+    searcher, about_searcher = _searcher(options, facts, scheduler)
+    parts = [f"searcher {searcher}{about_searcher}"] if options.searcher == AUTO else []
+    parts += [f"scheduler {scheduler}{about_scheduler}"] if options.scheduler == AUTO else []
+    factor = FACTOR if options.reduction_factor == AUTO else options.reduction_factor
+    return Pair(searcher, scheduler, factor, "; ".join(parts))
+
+
+def _scheduler(options: Options, facts: SearchFacts) -> tuple[SchedulerName, str]:
+    """Returns the scheduler, and why `auto` chooses it."""
+    if options.scheduler != AUTO:
+        return options.scheduler, ""
+    if options.searcher == "bohb":
+        return "bohb", ", the only one that works with searcher bohb"
+    if options.brackets > 1:
+        return "asha-promotion", ", the only one with --brackets"
+    if options.grace_period >= options.max_epochs:
+        return "fifo", ", because no rung lies before the last epoch"
+    if options.searcher != AUTO and "asha-promotion" not in PAIRS[options.searcher]:
+        return "asha", f", because asha-promotion does not work with searcher {options.searcher}"
+    if options.num_samples < FEWEST_TO_PROMOTE:
+        return "asha", f", because asha-promotion needs {FEWEST_TO_PROMOTE} trials or more"
+    if not facts.saves_checkpoints:
+        return "asha", ", because the trials save no checkpoints, from which asha-promotion continues them"
+    return "asha-promotion", f", because there are {FEWEST_TO_PROMOTE} trials or more and they save checkpoints"
+
+
+def _searcher(options: Options, facts: SearchFacts, scheduler: SchedulerName) -> tuple[SearcherName, str]:
+    """Returns the searcher, and why `auto` chooses it."""
+    if options.searcher != AUTO:
+        return options.searcher, ""
+    if scheduler == "bohb":
+        return "bohb", ", the only one that works with scheduler bohb"
+    return "random", ""
+
+
+def settled(options: Options, pair: Pair | Experiment) -> Experiment:
+    """Returns the options in which each `auto` stands for what the pair has, or what the resumed search has.
+
+    Raises:
+        RequestError: the values do not work together.
+    """
+    values = values_of(options)
+    chosen = {name: getattr(pair, name) for name in CHOSEN if values[name] == AUTO}
+    return Experiment(**(values | chosen))
