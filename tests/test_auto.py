@@ -60,6 +60,23 @@ def test_what_is_named_is_kept_and_the_other_one_works_with_it():
             assert choose(options, facts) == pair
 
 
+@pytest.mark.parametrize(
+    ("num_samples", "scheduler", "searchers", "searcher"),
+    [
+        (40, "auto", ("random", "forest"), "forest"),
+        (39, "auto", ("random", "forest"), "random"),
+        (40, "asha", ("random", "forest"), "forest"),
+        (40, "fifo", ("random", "forest"), "random"),
+        (40, "auto", ("random",), "random"),
+    ],
+)
+def test_a_long_search_that_prunes_learns_if_the_forest_can_propose_its_parameters(
+    num_samples, scheduler, searchers, searcher
+):
+    facts = dataclasses.replace(SAVES, searchers=searchers)
+    assert pair_of(facts, num_samples=num_samples, scheduler=scheduler)[0] == searcher
+
+
 def test_the_searcher_needs_no_package_that_is_missing():
     for num_samples, num_params in itertools.product((1, 10, 100, 1000), (1, 5, 50)):
         bare = dataclasses.replace(SAVES, searchers=("random", "grid"), num_params=num_params)
@@ -122,7 +139,7 @@ def saved(request):
 
 
 def test_the_heading_and_the_plan_say_what_auto_chose(tmp_path):
-    request = begun(tmp_path, "--num-samples", "40")
+    request = begun(tmp_path, "--num-samples", "20")
     line = (
         f"searcher random; scheduler asha-promotion, because there are {MANY} trials or more and they save checkpoints"
     )
@@ -133,7 +150,7 @@ def test_the_heading_and_the_plan_say_what_auto_chose(tmp_path):
 
 
 def test_the_pair_is_saved_as_if_it_had_been_named(tmp_path):
-    folder = saved(begun(tmp_path, "--num-samples", "40"))
+    folder = saved(begun(tmp_path, "--num-samples", "20"))
     document = json.loads((folder / "experiment.json").read_text())
     assert (document["options"]["searcher"], document["options"]["scheduler"]) == ("random", "asha-promotion")
     assert document["options"]["reduction_factor"] == 2 and document["auto"].startswith("searcher random; ")

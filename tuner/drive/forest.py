@@ -38,7 +38,7 @@ ABSENT = -1.0  # the feature of a parameter in a branch that a setting did not c
 
 
 class ForestSearcher(Searcher):
-    """Proposes the given points and 20 random settings; then a third of the settings are random, the others the forest's.
+    """Proposes the given points and 20 random settings; later, a third random ones, and the forest's.
 
     For each of these it draws 500 random settings, and one tree at random. It proposes the setting for which this tree
     predicts the best result: Thompson sampling, because trees that were trained on bootstrapped trials disagree where

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from tuner.spec.experiment import AUTO, PAIRS, Experiment, Options, SchedulerName, SearcherName, values_of
 
-FEWEST_TO_PROMOTE = (
-    20  # with fewer trials, promoting ASHA pauses too many: regret .040 with 10 trials, .026 by stopping
-)
+FEWEST_TO_PROMOTE = 20  # with 10 trials, promoting ASHA pauses too many: mean regret .040, by stopping .026
+FEWEST_TO_LEARN = 40  # the searcher forest begins with 20 random settings
 CHOSEN = ("searcher", "scheduler", "reduction_factor")  # options that `auto` may stand for here
 FACTOR = 2.0  # reduction factor of a scheduler that the user names
 
@@ -82,6 +81,9 @@ def _searcher(options: Options, facts: SearchFacts, scheduler: SchedulerName) ->
         return options.searcher, ""
     if scheduler == "bohb":
         return "bohb", ", the only one that works with scheduler bohb"
+    learns = scheduler in ("asha", "asha-promotion") and "forest" in facts.searchers
+    if learns and options.num_samples >= FEWEST_TO_LEARN:
+        return "forest", f", because there are {FEWEST_TO_LEARN} trials or more to learn from"
     return "random", ""
 
 
