@@ -568,6 +568,18 @@ def test_an_import_that_goes_on_is_told_once_with_its_line(tmp_path, monkeypatch
     assert "training loop" in told and "has no space = Space(...)" in error
 
 
+def test_a_slow_import_of_a_package_is_not_taken_for_a_training_loop(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(spaces, "IMPORT_S", 0.05)
+    package = tmp_path / "site-packages"
+    package.mkdir()
+    (package / "slow_package.py").write_text("import time\n\ntime.sleep(0.5)\n")
+    monkeypatch.syspath_prepend(package)
+    Path("mine.py").write_text("import slow_package\n")
+    assert run.main(["--space", "mine.py", "--dry-run"]) == 2  # the file has no space
+    assert "still importing" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["loop.py", "looping.forever"])
 def test_an_interrupted_import_names_its_line(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import linecache
 import os
 import re
 import sys
@@ -61,9 +62,21 @@ def place_raised(error: BaseException | None) -> str:
 
 def place_of_frame(frame: FrameType | None) -> str:
     """` (file, line 7)`, the line of the user's code that a running frame is in, or was called from; empty if none."""
+    frame = _users(frame)
+    return f" ({shown_path(frame.f_code.co_filename)}, line {frame.f_lineno})" if frame else ""
+
+
+def is_importing(frame: FrameType | None) -> bool:
+    """Whether the line of the user's code that a running frame is in, or was called from, imports something."""
+    frame = _users(frame)
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip() if frame else ""
+    return line.startswith(("import ", "from "))
+
+
+def _users(frame: FrameType | None) -> FrameType | None:
     while frame is not None and _is_foreign(frame.f_code.co_filename):
         frame = frame.f_back
-    return f" ({shown_path(frame.f_code.co_filename)}, line {frame.f_lineno})" if frame else ""
+    return frame
 
 
 def _is_foreign(file: str) -> bool:

@@ -8,11 +8,12 @@ import threading
 from collections.abc import Iterator
 
 from tuner.errors import printable
-from tuner.errors.users_code import place_of_frame
+from tuner.errors.users_code import is_importing, place_of_frame
 
 # Seconds until the first line, and the longest wait between two lines. Before that, each line comes at 3 times the
 # time of the line before: after 10, 30, 90 s.
 FIRST_S, MOST_S = 10.0, 300.0
+IMPORTS_S = 60.0
 
 
 @contextlib.contextmanager
@@ -23,6 +24,8 @@ def patience(doing: str, hint: str = "", first_s: float | None = None, *, once: 
         doing: what takes long, such as `reading the data`.
         hint: what the user may do; the end of the printed line.
         once: print one line; otherwise more lines follow, ever more rarely.
+
+    In its first IMPORTS_S seconds, a line that imports something is not told: torch alone may take so long.
     """
     done, stream, thread = threading.Event(), sys.stderr, threading.get_ident()
 
@@ -30,6 +33,9 @@ def patience(doing: str, hint: str = "", first_s: float | None = None, *, once: 
         total = wait = first_s or FIRST_S
         while not done.wait(wait):
             frame = sys._current_frames().get(thread)
+            if total < IMPORTS_S and is_importing(frame):
+                total += wait
+                continue
             line = f"still {doing} after {total:.0f} s{place_of_frame(frame)}; Ctrl-C ends it{hint}"
             with contextlib.suppress(OSError, ValueError):
                 print(printable(line), file=stream, flush=True)
