@@ -106,7 +106,7 @@ OPTIONS = [
     (["--searcher", "baysian"], "baysian"),
     (
         ["--searcher", "hyperot"],
-        "--searcher hyperot: must be one of auto, random, grid, refine, hyperopt, bohb, optuna; "
+        "--searcher hyperot: must be one of auto, random, grid, refine, forest, hyperopt, bohb, optuna; "
         "did you mean 'hyperopt'?",
     ),
     (["--num-smaples", "3"], "--num-smaples: is no option; did you mean '--num-samples'?"),
