@@ -41,6 +41,7 @@ from tuner.record.results import load
 SLOW = ["--space", str(SPACES / "slow.py")]
 DDP = ["--strategy", "ddp", "--workers-per-trial", "2"]
 TWO = ["--max-concurrent-trials", "2"]
+PLAIN = ["--searcher", "random", "--scheduler", "asha"]
 SMALL = ["--num-samples", "6", "--max-epochs", "4"]
 
 
@@ -69,7 +70,7 @@ CASES = [
     pair("random", "hyperband", 2),
     pair("random", "pbt", 2),
     pair("random", "median", 1),
-    Case("random + asha, ddp in 2 workers", (*SLOW, *SMALL, *ONE_AT_A_TIME, *DDP), 2, 1),
+    Case("random + asha, ddp in 2 workers", (*SLOW, *SMALL, *ONE_AT_A_TIME, *DDP, *PLAIN), 2, 1),
     Case("random + fifo, two at a time", (*SLOW, *SMALL, *TWO, "--scheduler", "fifo"), 2, 1, in_order=False),
 ]
 
@@ -160,7 +161,8 @@ def main() -> None:
                 rows = list(pool.map(lambda case: of_drivers(case, results, args.seed), cases))
             show(["search", "kills survived", "epochs repeated", "reports lost", "equal", "processes left"], rows)
         if args.only != "drivers":
-            options = [*SLOW, "--num-samples", str(args.num_samples), "--max-epochs", "3", "--scheduler", "fifo"]
+            options = [*SLOW, "--num-samples", str(args.num_samples), "--max-epochs", "3"]
+            options += ["--searcher", "random", "--scheduler", "fifo"]
             # A ddp trial needs 5 s to start again: killed more often than that it would never end an epoch.
             kinds = {"two trials at a time": (TWO, args.every), "ddp in 2 workers": (DDP, 3 * args.every)}
             rows = [

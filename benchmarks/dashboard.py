@@ -184,7 +184,8 @@ def searches(results: Path, repeats: int, visitor: Visitor | None = None, what: 
     """
     folder = results / "search"
     command = [*measure.README_PYTHON, "-m", "tuner.run", "--space", "quadratic", "--num-samples", "100000"]
-    command += ["--scheduler", "fifo", "--wandb", "disabled", "--results", str(results), "--name", folder.name]
+    command += ["--searcher", "random", "--scheduler", "fifo", "--wandb", "disabled"]
+    command += ["--results", str(results), "--name", folder.name]
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "RAY_ADDRESS": ""}
     )

@@ -43,6 +43,7 @@ class Side:
 
 def tuner_command(work: Workload, results: Path) -> list[str]:
     options = {
+        "--searcher": "random",
         "--scheduler": "asha" if work.asha else "fifo",
         "--grace-period": "1",
         "--reduction-factor": "2",

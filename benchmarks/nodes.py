@@ -111,7 +111,7 @@ class Testbed:
         out = (self.folder / f"{name}.out").open("w")
         place = ["--address", self.address, "--results", str(self.folder), "--name", name, "--wandb", "disabled"]
         command = [*measure.README_PYTHON, "-m", "tuner.run", "--space", str(space), *place]
-        command += ["--scheduler", "fifo", *options]
+        command += ["--searcher", "random", "--scheduler", "fifo", *options]
         return Search(self.folder / name, subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, text=True))
 
     def end(self) -> None:

@@ -59,7 +59,8 @@ def search(num_samples: int, results: Path, scheduler: str) -> None:
     session.local_cluster = lambda: {"CPU": float(NUM_CPUS), "GPU": 0.0}  # the search is held to what is there
     ray.init("local", num_cpus=NUM_CPUS, include_dashboard=False, log_to_driver=False)
     words = ["--space", "benchmarks/peers/instant.py", "--name", "scale", "--results", str(results)]
-    words += ["--num-samples", str(num_samples), "--scheduler", scheduler, "--wandb", "disabled"]
+    words += ["--num-samples", str(num_samples), "--searcher", "random", "--scheduler", scheduler]
+    words += ["--wandb", "disabled"]
     code = run.main(words)
     marks["done"] = now()
     ray.shutdown()

@@ -34,7 +34,8 @@ def command(side: str, num_samples: int, num_cpus: int, results: Path) -> list[s
     if side == "ray":
         return ["-m", "benchmarks.peers.instant_ray", *sizes, "--num-cpus", str(num_cpus)]
     wandb = "offline" if "offline" in side else "disabled"
-    options = ["--scheduler", "fifo", "--wandb", wandb, "--max-concurrent-trials", str(num_cpus)]
+    options = ["--searcher", "random", "--scheduler", "fifo", "--wandb", wandb]
+    options += ["--max-concurrent-trials", str(num_cpus)]
     space = ["--space", "benchmarks/peers/instant.py", "--name", "instant"]
     return ["-m", "tuner.run", *space, *sizes, *options]
 

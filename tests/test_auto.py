@@ -33,6 +33,7 @@ def pair_of(facts=SAVES, **options):
     ("options", "facts", "scheduler", "why"),
     [
         ({"num_samples": MANY}, SAVES, "asha-promotion", f"there are {MANY} trials or more and they save checkpoints"),
+        ({"num_samples": 1}, dataclasses.replace(SAVES, grid_points=MANY), "asha-promotion", "trials or more"),
         ({"num_samples": MANY - 1}, SAVES, "asha", f"asha-promotion needs {MANY} trials or more"),
         ({"num_samples": MANY}, LOSES, "asha", "the trials save no checkpoints"),
         ({"num_samples": MANY, "max_epochs": 1}, SAVES, "fifo", "no rung lies before the last epoch"),
@@ -194,6 +195,8 @@ def test_a_saved_experiment_cannot_hold_auto(name):
         Experiment(**{name: AUTO})
 
 
-def test_a_reason_of_a_hostile_folder_is_not_printed(tmp_path):
-    request = dataclasses.replace(begun(tmp_path), facts={"auto": ["x"] * 1000})
-    assert not [line for line in console.heading(request) if line.startswith("auto")]
+def test_a_reason_of_a_hostile_folder_is_not_printed_at_length(tmp_path):
+    request = begun(tmp_path)
+    for given, printed in ((["x"] * 1000, 0), ("x" * 10**6, 5000)):
+        lines = console.heading(dataclasses.replace(request, facts={"auto": given}))
+        assert sum(len(line) for line in lines if line.startswith("auto")) <= printed

@@ -55,7 +55,7 @@ MISTAKES = [
     ("search('cifra')", "RequestError: no space named 'cifra'; did you mean 'cifar'?"),
     (
         "search(Space(params=params, train=train), scheduler=train)",
-        "scheduler (function): must be one of asha, asha-promotion,",
+        "scheduler (function): must be one of auto, asha, asha-promotion,",
     ),
     ("search(Space(params=params, train=train), time_budget=30)", "time_budget 30: must be a text such as 90s, 30m"),
     (

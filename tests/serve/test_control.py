@@ -64,6 +64,18 @@ def test_a_name_is_made_where_none_is_given(service):
     assert first.startswith("quadratic-") and first != second
 
 
+def test_the_pair_of_a_request_that_names_none_is_chosen_as_by_the_command(service):
+    options = service.searches.get(start(service)["name"]).options
+    assert (options["searcher"], options["scheduler"], options["reduction_factor"]) == ("random", "asha", 3)
+    properties = service.anyone.get("/api/openapi.json").json()["components"]["schemas"]["Start"]["properties"]
+    for name in ("searcher", "scheduler"):
+        assert properties[name]["anyOf"][0]["enum"][0] == "auto"
+    (defaults,) = (
+        each["defaults"] for each in service.anyone.get("/api/spaces").json()["spaces"] if each["name"] == "quadratic"
+    )
+    assert (defaults["searcher"], defaults["scheduler"], defaults["reduction_factor"]) == ("auto", "auto", 3)
+
+
 @pytest.mark.parametrize(
     "asked, says",
     [

@@ -16,7 +16,7 @@ from tuner.record.events import BEGINNINGS
 from tuner.record.records import TrialRecord
 from tuner.record.report_keys import GROWTH
 from tuner.spec import domains, parameters
-from tuner.spec.experiment import Experiment
+from tuner.spec.experiment import MOST_CHARS, Experiment
 from tuner.spec.places import is_uri
 from tuner.spec.rules import band_of
 from tuner.spec.script import Script
@@ -254,7 +254,7 @@ def _proposed(request: Request, e: Experiment, space: Space) -> str:
 def chosen(request: Request) -> list[str]:
     """Returns one line with what `auto` chose and why; none for a resumed search, which keeps what it has."""
     why = request.facts.get("auto")
-    return [] if request.history or not isinstance(why, str) else [why]
+    return [] if request.history or not isinstance(why, str) else [why[:MOST_CHARS]]
 
 
 def schedule(e: Experiment) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import time
 from contextlib import AbstractContextManager, nullcontext
@@ -129,10 +130,12 @@ def search_facts(options: Options, space: Space, here: bool) -> SearchFacts:
     if here and not options.address:
         with contextlib.suppress(RequestError):  # `checked_request` raises it
             num_at_once = resources_of(options, [local_cluster()]).concurrent
+    declared = [domain for _, domain in domains.leaves(space.searched)]
     return SearchFacts(
         saves_checkpoints=saves_checkpoints(space),
         searchers=usable(space),
-        num_params=len(list(domains.leaves(space.searched))),
+        num_params=len(declared),
+        grid_points=math.prod(len(domains.values_of(domain)) for domain in declared if domains.is_grid(domain)),
         num_at_once=num_at_once,
     )
 

@@ -24,12 +24,14 @@ class SearchFacts:
         saves_checkpoints: whether a paused trial can continue where it was.
         searchers: the searchers that can propose every parameter and whose packages are installed.
         num_params: number of searched parameters.
+        grid_points: number of trials per sample of the searcher random; above 1 with `tune.grid_search`.
         num_at_once: how many trials run at once; None if that depends on a cluster.
     """
 
     saves_checkpoints: bool
     searchers: tuple[SearcherName, ...] = ("random",)
     num_params: int = 1
+    grid_points: int = 1
     num_at_once: int | None = None
 
 
@@ -56,6 +58,10 @@ def choose(options: Options, facts: SearchFacts) -> Pair:
     return Pair(searcher, scheduler, factor, "; ".join(parts))
 
 
+def _num_trials(options: Options, facts: SearchFacts) -> int:
+    return options.num_samples * (facts.grid_points if options.searcher in (AUTO, "random") else 1)
+
+
 def _scheduler(options: Options, facts: SearchFacts) -> tuple[SchedulerName, str]:
     """Returns the scheduler, and why `auto` chooses it."""
     if options.scheduler != AUTO:
@@ -68,7 +74,7 @@ def _scheduler(options: Options, facts: SearchFacts) -> tuple[SchedulerName, str
         return "fifo", ", because no rung lies before the last epoch"
     if options.searcher != AUTO and "asha-promotion" not in PAIRS[options.searcher]:
         return "asha", f", because asha-promotion does not work with searcher {options.searcher}"
-    if options.num_samples < FEWEST_TO_PROMOTE:
+    if _num_trials(options, facts) < FEWEST_TO_PROMOTE:
         return "asha", f", because asha-promotion needs {FEWEST_TO_PROMOTE} trials or more"
     if not facts.saves_checkpoints:
         return "asha", ", because the trials save no checkpoints, from which asha-promotion continues them"
