@@ -39,6 +39,7 @@ PAIRS = [
     ("optuna", "asha"), ("optuna", "median"), ("bohb", "bohb"), ("random", "asha-promotion"),
     ("optuna", "asha-promotion"),
 ]  # fmt: skip
+FOREST = ("--space", f"{SPACES}/function.py", "--searcher", "forest")  # it learns from 20 trials on
 TASK = ("--space", f"{SPACES}/task.py", *ONE_AT_A_TIME)
 
 
@@ -63,6 +64,7 @@ CASES = [
     Case("forgetful", ("--space", f"{SPACES}/forgetful.py", "--scheduler", "fifo", *ONE_AT_A_TIME)),
     Case("two-at-a-time", ("--space", f"{SPACES}/function.py", "--scheduler", "asha", "--max-concurrent-trials", "2")),
     Case("task-promotion", (*TASK, "--scheduler", "asha-promotion", "--brackets", "2")),
+    Case("forest-asha-promotion", (*FOREST, "--scheduler", "asha-promotion", "--num-samples", "36", *ONE_AT_A_TIME)),
     # What `auto` chose, whatever a later version chooses.
     Case("auto", ("--space", f"{SPACES}/function.py", "--num-samples", "20", *ONE_AT_A_TIME)),
 ]

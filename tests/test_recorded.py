@@ -30,7 +30,7 @@ from tuner.spec.spaces import find_space
 ROOT = Path(__file__).parent.parent
 RECORDED = Path(__file__).parent / "recorded"
 FOLDERS = sorted(path.parent for path in RECORDED.glob("*/*/*/experiment.json"))
-LIBRARIES = {"hyperopt": "hyperopt", "optuna": "optuna", "bohb": "hpbandster"}
+LIBRARIES = {"forest": "scikit-learn", "hyperopt": "hyperopt", "optuna": "optuna", "bohb": "hpbandster"}
 
 
 def document_of(folder):

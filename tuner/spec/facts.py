@@ -41,7 +41,7 @@ def space_facts(loaded_space: LoadedSpace) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Package -> version, for Python and those packages in `names` that are installed."""
-    names = ("ray", "torch", "torchvision", "numpy", "wandb", "hyperopt", "optuna", "hpbandster")
+    names = ("ray", "torch", "torchvision", "numpy", "wandb", "scikit-learn", "hyperopt", "optuna", "hpbandster")
     installed = {"python": platform.python_version()}
     for name in names:
         try:
