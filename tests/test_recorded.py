@@ -68,7 +68,7 @@ def copied(tmp_path, monkeypatch):
     return copy
 
 
-YOUNGER = {"forest"}  # names that the recorded versions lacked
+YOUNGER: set[str] = set()  # names that the recorded versions lacked
 
 
 def test_every_searcher_and_scheduler_was_interrupted_and_killed():
