@@ -243,6 +243,11 @@ def test_the_forest_learns_from_trials_that_still_train_and_not_from_what_failed
     assert np.mean([x < 0.1 for x in proposed[20:]]) > 0.3 > np.mean([x > 0.5 for x in proposed[20:]])
 
 
+def test_the_forest_takes_a_parameter_of_any_size():
+    settings = settings_of("forest", space_of(n=tune.randn(0, 1e200), x=tune.uniform(0, 1)), num_samples=30)
+    assert max(abs(setting["n"]) for setting in settings) > 1e150
+
+
 def test_the_settings_of_the_forest_do_not_depend_on_the_number_of_samples():
     few = settings_of("forest", wide(), num_samples=30)
     assert settings_of("forest", wide(), num_samples=60)[:30] == few

@@ -34,6 +34,7 @@ NUM_CANDIDATES = 500
 TREES, LEAF, FEATURES = 32, 2, 0.8
 MOST_TRIALS = 1000  # that a forest learns from, the best half and the newest: they take 40 ms
 GROWTH = 1.05  # a new forest is trained after 5 % more reports
+LARGEST = 1e30  # of a feature, because scikit-learn refuses infinity as a 32-bit float
 ABSENT = -1.0  # the feature of a parameter in a branch that a setting did not choose
 
 
@@ -142,7 +143,7 @@ def _numbers(domain: Any, values: Sequence[Any]) -> npt.NDArray[np.float64]:
         return np.array([[float(value == each) for each in every] for value in values])
     column = np.array(values, dtype=np.float64)[:, None]
     if kind == "normal":
-        return column
+        return column.clip(-LARGEST, LARGEST)
     low, high = float(domain.lower), float(domain.upper)
     if kind.startswith("log"):
         column, low, high = np.log(column), math.log(low), math.log(high)
