@@ -1,6 +1,7 @@
 // @ts-check
 // Selection in figures: a layer over each figure shows the selected and pinned trials, and clicks and drags choose them.
-// Plotly draws nothing anew for a selection, because it takes up to a second for 10,000 trials.
+// Plotly draws nothing anew for a selection, because it takes up to a second for 10,000 trials. For hidden trials, Plotly
+// draws the figures that show them again; the layer itself draws the lines of parallel coordinates that are left.
 
 import { shown } from "./experiment.js";
 import { additions, drawAgain } from "./look.js";
@@ -87,8 +88,11 @@ export function redraw(nodes) {
 }
 
 subscribe((now, before) => {
+  const changed = now.hidden === before.hidden ? [] : [...new Set([...now.hidden, ...before.hidden])]
+    .filter((trial) => now.hidden.has(trial) !== before.hidden.has(trial));
   for (const node of figures) {
-    if (now.hidden !== before.hidden) outdated.add(node);
+    const trials = changed.length ? trialsDrawnBy(node) : NONE;
+    if (changed.some((trial) => trials.has(trial))) outdated.add(node);
     stale.add(node);
     if (onScreen.has(node)) update(node);
   }
@@ -115,9 +119,30 @@ function trialsOf(escaped) {
 const LISTS = ["x", "y", "text", "base", "customdata"]; // of a trace: one value for each point
 const LOOKS = ["color", "size", "symbol", "opacity"]; // of marks: one value for all points, or one for each
 
-additions.data = (data) => {
+/** @type {WeakMap<HTMLElement, Trace[]>} The traces that a figure has if no trial is hidden. */
+const wholes = new WeakMap();
+/** @type {WeakMap<Trace[], Set<string | null>>} */
+const drawnBy = new WeakMap();
+/** @type {Set<string | null>} */
+const NONE = new Set();
+
+/** Returns the trials, hidden ones too, of the traces that Plotly draws again if one of them is hidden.
+ * @param {HTMLElement} node */
+function trialsDrawnBy(node) {
+  const data = wholes.get(node) ?? [];
+  let known = drawnBy.get(data);
+  if (!known) {
+    const traces = data.filter((trace) => Array.isArray(trace.customdata) && trace.type !== "parcoords");
+    drawnBy.set(data, known = new Set(traces.flatMap(({ customdata }) => trialsOf(customdata))));
+  }
+  return known;
+}
+
+additions.data = (data, isImage) => {
   const { hidden } = choice.now;
-  return hidden.size ? data.map((trace) => (Array.isArray(trace.customdata) ? withoutHidden(trace, hidden) : trace)) : data;
+  /** @param {Trace} trace */
+  const isFiltered = (trace) => Array.isArray(trace.customdata) && (isImage || trace.type !== "parcoords");
+  return hidden.size ? data.map((trace) => (isFiltered(trace) ? withoutHidden(trace, hidden) : trace)) : data;
 };
 
 /** @param {Trace} trace @param {Trials} hidden */
@@ -147,7 +172,8 @@ function* marksOf(node) {
   const { data, _fullData: full, _fullLayout: layout } = /** @type {any} */ (node);
   for (const [n, trace] of (data ?? []).entries()) {
     if (!Array.isArray(trace.customdata) || full?.[n]?.visible !== true) continue;
-    const trials = trialsOf(trace.customdata);
+    const all = trialsOf(trace.customdata), { hidden } = choice.now; // Plotly draws no hidden trials, except in parallel coordinates
+    const trials = hidden.size && trace.type === "parcoords" ? all.map((trial) => (trial !== null && hidden.has(trial) ? null : trial)) : all;
     const none = { x: () => 0, y: () => 0, from: () => 0, half: 0, axes: [], at: () => 0, trials,
       own: trace.meta === "pinned" ? trace.line.color : null };
     if (trace.type === "parcoords") {
@@ -180,6 +206,30 @@ function parallelPlaces(trace, layout) {
     return t + INSET + (h - 2 * INSET) * (1 - (values[i] - low) / (high - low));
   };
   return { axes, at, box: { left: l - CLICK, top: t, right: l + w + CLICK, bottom: t + h } };
+}
+
+const COLORS = 256;
+
+/** Draws the lines of parallel coordinates that are not hidden, in Plotly's colours: WebGL takes up to a second for them.
+ * @param {CanvasRenderingContext2D} pen @param {Marks} marks @param {any} node */
+function drawParallel(pen, { trials, axes, at }, { data: [{ line }], _fullLayout: { coloraxis } }) {
+  const { colorscale, reversescale, cmin, cmax } = coloraxis, canvas = document.createElement("canvas");
+  const bar = Object.assign(canvas, { width: COLORS, height: 1 }).getContext("2d");
+  if (!bar) return;
+  const scale = bar.fillStyle = bar.createLinearGradient(0, 0, COLORS, 0);
+  for (const [share, color] of colorscale) scale.addColorStop(reversescale ? 1 - share : share, color);
+  bar.fillRect(0, 0, COLORS, 1);
+  const { data: pixels } = bar.getImageData(0, 0, COLORS, 1);
+  /** @param {number} i */
+  const shade = (i) => Math.round((COLORS - 1) * Math.max(0, Math.min(1, (line.color[i] - cmin) / (cmax - cmin))));
+  const shown = trials.flatMap((trial, i) => (trial === null ? [] : [i]));
+  pen.lineWidth = 0.7; // lines on one another look as thick as those of WebGL
+  for (const i of shown.sort((a, b) => line.color[a] - line.color[b])) { // as Plotly: higher values above lower ones
+    pen.strokeStyle = `rgb(${pixels.slice(4 * shade(i), 4 * shade(i) + 3).join()})`;
+    pen.beginPath();
+    axes.forEach((across, axis) => pen[axis ? "lineTo" : "moveTo"](across, at(i, axis)));
+    pen.stroke();
+  }
 }
 
 // --- trials that a figure does not draw ------------------------------------------------------------------------------
@@ -280,7 +330,10 @@ function layerOf(node) {
  */
 function paint(node, brush = null) {
   if (!brush) tellMissing(node);
-  const { selected, pinned } = choice.now, isNeeded = selected.size > 0 || pinned.size > 0 || brush !== null;
+  const { selected, pinned, hidden } = choice.now;
+  const isOwn = hidden.size > 0 && /** @type {any} */ (node).data?.[0]?.type === "parcoords";
+  node.classList.toggle("own-lines", isOwn);
+  const isNeeded = isOwn || selected.size > 0 || pinned.size > 0 || brush !== null;
   if (!isNeeded && !layers.has(node)) return;
   const layer = layerOf(node), pen = layer?.getContext("2d");
   if (!layer || !pen) return;
@@ -291,6 +344,7 @@ function paint(node, brush = null) {
   const style = getComputedStyle(document.documentElement);
   const [back, text, pin] = ["--back", "--text", "--pin"].map((name) => style.getPropertyValue(name));
   const all = withinBoxes(node, withLoaded(node, [...marksOf(node)]));
+  if (isOwn) drawParallel(pen, all[0], node);
   if (selected.size) {
     pen.globalAlpha = VEIL;
     pen.fillStyle = back;
@@ -504,7 +558,8 @@ window.addEventListener("pointercancel", () => {
   pressed = null;
 }, { capture: true });
 
-additions.drawn = (node) => {
+additions.drawn = (node, data) => {
+  wholes.set(node, data);
   const has = /** @type {any} */ (node).data?.some((/** @type {Trace} */ trace) => Array.isArray(trace.customdata) || trace.type === "box");
   node.classList.toggle("linked", Boolean(has));
   outdated.delete(node);

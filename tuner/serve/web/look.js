@@ -25,10 +25,11 @@ function redrawAll(printing) {
 window.addEventListener("beforeprint", () => redrawAll(true));
 window.addEventListener("afterprint", () => redrawAll(false));
 
-/** What the page adds to each figure: `data` may change its traces, and `drawn` is called with its node. */
+/** What the page adds to each figure: `data` may change the traces that are drawn or saved as an image, and `drawn` is
+ * called with its node and its own traces. */
 export const additions = {
-  /** @type {(data: Figure["data"]) => Figure["data"]} */ data: (data) => data,
-  /** @type {(node: HTMLElement) => void} */ drawn: () => {},
+  /** @type {(data: Figure["data"], isImage: boolean) => Figure["data"]} */ data: (data) => data,
+  /** @type {(node: HTMLElement, data: Figure["data"]) => void} */ drawn: () => {},
 };
 /** @typedef {(layout: Figure["layout"], data: Figure["data"]) => void} Change */
 
@@ -108,7 +109,7 @@ export function drawInto(node, figure, revision, change = () => {}) {
     const { range, ...whole } = layout[clipped.axis];
     layout[clipped.axis] = { ...whole, title: { text: clipped.title } };
   }
-  const data = additions.data(figure.data).map((trace) => ({ ...contrasting(trace),
+  const data = additions.data(figure.data, false).map((trace) => ({ ...contrasting(trace),
     ...(trace.marker && { marker: contrasting(trace.marker) }),
     ...(trace.error_x && { error_x: { color: text, ...trace.error_x } }),
     type: !HAS_WEBGL && trace.type === "scattergl" ? "scatter" : trace.type }));
@@ -120,7 +121,7 @@ export function drawInto(node, figure, revision, change = () => {}) {
     node.style.height = `${height}px`;
   }
   Plotly.react(node, data, layout, MODE_BAR);
-  additions.drawn(node);
+  additions.drawn(node, figure.data);
 }
 
 /** Draws a figure again as it was last drawn.
@@ -144,7 +145,7 @@ export function saveImage(node, format) {
   const images = marks instanceof HTMLCanvasElement ? [{ source: marks.toDataURL(), xref: "paper", yref: "paper", x: -l / w, y: 1 + t / h,
     sizex: size.width / w, sizey: size.height / h, sizing: "stretch", layer: "above" }] : [];
   const showlegend = layout.meta?.legend ?? layout.showlegend; // a page may show a legend of its own
-  Plotly.downloadImage({ data, layout: { ...layout, images, showlegend, paper_bgcolor: back, plot_bgcolor: back } },
+  Plotly.downloadImage({ data: additions.data(data, true), layout: { ...layout, images, showlegend, paper_bgcolor: back, plot_bgcolor: back } },
     { format, filename, width: size.width, height: size.height, scale: format === "png" ? 2 : 1 });
 }
 
