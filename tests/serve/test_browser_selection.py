@@ -14,6 +14,7 @@ COVERED = """name => { const layer = document.querySelector(`#${name} .selection
   if (!layer?.width) return 0;
   const { data } = layer.getContext("2d").getImageData(0, 0, layer.width, layer.height);
   return data.filter((_, i) => i % 4 === 3).reduce((sum, alpha) => sum + (alpha === 255), 0); }"""
+PAINTED = COVERED.replace("alpha === 255", "alpha > 0")  # also where a thin line covers a part of a pixel
 # Where in the window a trace shows its i-th point.
 PLACE = """([name, trial, nth]) => { const node = document.getElementById(name), layout = node._fullLayout;
   const box = node.querySelector(".svg-container").getBoundingClientRect();
@@ -154,7 +155,7 @@ def test_hidden_trials_leave_figures_and_tables_and_come_back(page, viewer):
     expect(page.locator("#hidden-count")).to_have_text("2 trials hidden")
     expect(rows(page, "trials")).to_have_count(4)
     expect(rows(page, "decisions")).to_have_count(4)
-    for name in ("curves", "slices", "parallel", "timeline"):
+    for name in ("curves", "slices", "timeline"):
         page.locator(f"#{name}").scroll_into_view_if_needed()
         page.wait_for_function(f'JSON.stringify(({drawn})(\'{name}\')) == \'["00000","00002","00003","00005"]\'')
     lengths = "document.getElementById('slices').data[0]"
@@ -166,6 +167,31 @@ def test_hidden_trials_leave_figures_and_tables_and_come_back(page, viewer):
     page.click("#selection-only")
     expect(rows(page, "trials")).to_have_count(1)
     assert selected(page) == ["00003"]
+
+
+def test_hidden_lines_leave_parallel_coordinates_and_their_image_and_come_back(page, viewer):
+    write_experiment(viewer.results).close()
+    opened(page, viewer, "parallel")
+    webgl = page.locator("#parallel .gl-canvas").first
+    assert page.evaluate(PAINTED, "parallel") == 0
+    expect(webgl).to_be_visible()
+    at = place(page, "parallel", "00004")
+    page.evaluate("import('/selection.js').then(({ hide }) => hide(['00001', '00004']))")
+    expect(webgl).to_be_hidden()
+    few = page.evaluate(PAINTED, "parallel")
+    page.mouse.click(*at)
+    assert selected(page) == []
+    page.mouse.click(*place(page, "parallel", "00003"))
+    assert selected(page) == ["00003"]
+    page.keyboard.press("Escape")
+    saved = """() => new Promise((resolve) => { Plotly.downloadImage = resolve;
+      document.querySelector("#parallel-section .images button").click(); })"""
+    assert page.evaluate(saved)["data"][0]["customdata"] == ["00000", "00002", "00003", "00005"]
+    page.evaluate("import('/selection.js').then(({ hide }) => hide(['00000', '00002', '00003']))")
+    assert 0 < page.evaluate(PAINTED, "parallel") < few
+    page.click("#hidden-show")
+    expect(webgl).to_be_visible()
+    assert page.evaluate(PAINTED, "parallel") == 0
 
 
 def test_a_link_has_the_pins_which_are_set_side_by_side(page, viewer):

@@ -76,7 +76,7 @@ def test_hiding_a_trial_draws_the_figures_on_the_screen_first(page, viewer):
     page.set_viewport_size({"width": 1200, "height": 700})
     page.goto(f"{viewer.url}#demo")
     expect(page.locator("#timeline-section")).to_be_visible()
-    for figure in ("parallel", "curves"):
+    for figure in ("parallel", "timeline", "curves"):
         page.locator(f"#{figure}").scroll_into_view_if_needed()
         page.wait_for_function(DRAWN, arg=figure)
     page.wait_for_timeout(300)  # until nothing scrolls any more
@@ -85,9 +85,22 @@ def test_hiding_a_trial_draws_the_figures_on_the_screen_first(page, viewer):
     page.wait_for_function("() => drawings.includes('curves')")
     page.wait_for_timeout(300)
     assert page.evaluate("drawings[0]") == "curves"
-    assert "parallel" not in page.evaluate("drawings")
-    page.locator("#parallel").scroll_into_view_if_needed()
-    page.wait_for_function("() => drawings.includes('parallel')")
+    assert "timeline" not in page.evaluate("drawings")
+    page.locator("#timeline").scroll_into_view_if_needed()
+    page.wait_for_function("() => drawings.includes('timeline')")
+
+
+def test_hiding_draws_no_figure_without_these_trials_and_no_parallel_coordinates(page, viewer):
+    write_experiment(viewer.results).close()
+    page.set_viewport_size({"width": 1200, "height": 7000})
+    page.goto(f"{viewer.url}#demo")
+    for figure in ("parallel", "history", "timeline"):
+        page.wait_for_function(DRAWN, arg=figure)
+    page.wait_for_timeout(300)
+    hide = 'import("/selection.js").then(({ hide }) => hide(["00003"]))'  # the best trial is 00000
+    page.evaluate(COUNT, hide)
+    page.wait_for_function("() => ['curves', 'timeline'].every((name) => drawings.includes(name))")
+    assert not {"history", "parallel"} & set(page.evaluate("drawings"))
 
 
 def test_hiding_one_of_a_comparison_draws_only_figures_on_the_screen_at_once(page, viewer):

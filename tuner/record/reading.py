@@ -226,7 +226,7 @@ class Reading:
             if until is not None and time.monotonic() > until and self.lines > begun:
                 share = f"{self._lines.size >> 20} of {size >> 20} MiB"
                 raise NotYet(f"the experiment's journal is being read: {share} so far; ask again")
-            heavier = self.weight + sum(map(weight, lines))
+            heavier = self.weight + weight(b"".join(lines))  # line by line takes 0.1 s for 10,000 trials
             self._hold(heavier)
             self.weight = heavier
 
