@@ -38,7 +38,7 @@ from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import damaged_experiment, save_experiment
 from tuner.spec import domains
 from tuner.spec.auto import SearchFacts, choose, settled
-from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, Options, Table, fixed_epochs, option, words
+from tuner.spec.experiment import AUTO, EXTENDABLE, LATEST, Experiment, Options, Table, fixed_epochs, option, words
 from tuner.spec.facts import facts_of, space_facts
 from tuner.spec.live import saves_checkpoints
 from tuner.spec.places import is_uri, local_root
@@ -90,7 +90,7 @@ def defaults_of(loaded_space: LoadedSpace) -> Options:
         space=loaded_space.name,
         num_samples=space.num_samples,
         max_epochs=space.max_epochs,
-        grace_period=min(space.grace_period, space.max_epochs),
+        grace_period=AUTO if space.grace_period == AUTO else min(space.grace_period, space.max_epochs),
         reduction_factor=space.reduction_factor,
         metric=space.metric,
         mode=cast(Any, space.mode),  # Options checks the value
