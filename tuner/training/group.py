@@ -20,12 +20,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from tuner.training import accelerator
+from tuner.training.accelerator import is_out_of_memory
 from tuner.training.data import Splits
 from tuner.training.loop import Training
-from tuner.training.memory import is_out_of_memory, release
+from tuner.training.memory import release
 from tuner.training.task import Task
 from tuner.training.trial_spec import TrialSpec
-from tuner.training.usage import Usage, of_workers
+from tuner.training.usage import Usage, hold_to_share, of_workers
 
 logger = logging.getLogger(__name__)
 RankResult = tuple[int, Any, BaseException | None]  # rank, return value, error (None if the call succeeded)
@@ -58,8 +60,7 @@ class Member:
     def __init__(self, rank: int, num_workers: int, num_threads: int, device: str) -> None:
         self.rank, self.num_workers, self.device = rank, num_workers, device
         torch.set_num_threads(num_threads)
-        if torch.device(device).type == "cuda":
-            torch.cuda.set_device(device)
+        accelerator.here.use(device)
         self.store: TCPStore | None = None
         self.training: Training | None = None
 
@@ -92,7 +93,7 @@ class Member:
             os.environ.update(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=interface)
         if self.store is None:
             self.store = TCPStore(host, port, self.num_workers, False, JOIN_TIMEOUT)
-        backend = "nccl" if torch.device(self.device).type == "cuda" else "gloo"
+        backend = accelerator.here.backend(self.device)
         dist.init_process_group(backend, store=self.store, rank=self.rank, world_size=self.num_workers)
 
     def begin(self, task: Task, splits: Splits, spec: TrialSpec, state: bytes | None, limit: int | None) -> int:
@@ -103,10 +104,12 @@ class Member:
             limit: the most examples that may be trained on at once; None = the limit saved in the state, if any.
         """
         self.end()
+        if spec.gpus:
+            hold_to_share(spec.gpus / self.num_workers)  # before the model takes GPU memory
         whole = replace(spec, strategy="ddp", num_workers=self.num_workers)
         self.training = Training.of(task, splits, whole, self.rank, self.device)
         if state is not None:
-            saved = torch.load(io.BytesIO(state), weights_only=True, map_location=self.device)
+            saved = torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")
             self.training.load_state_dict(saved["training"], keep=spec.mutable)
         if limit is not None:
             self.training.train_fit.limit = limit
