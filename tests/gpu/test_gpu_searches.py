@@ -86,6 +86,45 @@ def test_each_worker_sees_its_own_gpus_and_no_gpu_is_given_twice(machine, num, g
         assert max(most.values()) > share
 
 
+NODES = """
+import sys
+import tuner
+from ray.cluster_utils import Cluster
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
+for num_gpus in (1, 4):
+    cluster.add_node(num_cpus=1, num_gpus=num_gpus)
+print(cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
+
+@pytest.fixture
+def nodes(machine):
+    """A cluster of a node without a GPU, one with one and one with four, and its address."""
+    here = machine(4)
+    process = subprocess.Popen(
+        [sys.executable, "-c", NODES],
+        env=here.env, cwd=here.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    yield here, process.stdout.readline().strip()
+    process.stdin.close()
+    process.wait(timeout=60)
+
+
+@pytest.mark.parametrize(("gpus", "concurrent", "num_nodes"), [(1, 5, 2), (2, 2, 1)])
+def test_on_a_mixed_cluster_no_gpu_is_given_twice(nodes, gpus, concurrent, num_nodes):
+    here, address = nodes
+    options = ["--gpus-per-trial", gpus, "--cpus-per-trial", "0.1", "--num-samples", 2 * concurrent]
+    search(here, "visible.py", "--address", address, *options, "--scheduler", "fifo")
+    trials = trials_of(here)
+    assert {trial.status for trial in trials.values()} == {"completed"} and len(trials) == 2 * concurrent
+    assert {len(seen(trial)) for trial in trials.values()} == {gpus}
+    assert max(most_at_once(trials, gpus).values()) <= 1.0
+    assert len({trial.reports[0].metrics["on_node"] for trial in trials.values()}) == num_nodes
+
+
 def test_more_gpus_than_there_are_are_refused_before_a_trial(machine):
     done = search(machine(2), "visible.py", "--gpus-per-trial", "3", code=2)
     assert done.stderr == ("tuner: error: --gpus-per-trial 3: there are 2 GPUs on this machine; ask for 2 or less\n")
@@ -145,7 +184,7 @@ def test_each_strategy_puts_each_part_on_its_own_device(machine, strategy):
     if strategy == "ddp":
         assert sorted(map(sorted, devices.values())) == [["0"], ["1"]]
         assert {tuple(line["visible"]) for line in here.log} == {("0",), ("1",)}
-        assert {line["share"] for line in here.log if line["what"] == "limit"} == {1.0}
+        assert {line["what"] for line in here.log} == {"use", "first", "empty_cache"}  # a whole device has no limit
         num_lines = len(here.log)
         done = here.python("-m", "tuner.train", here.folder / "r" / "test" / "best" / "config.json")
         assert done.returncode == 0, done.stdout + done.stderr

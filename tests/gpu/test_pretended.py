@@ -2,6 +2,7 @@
 
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import nn
 from tuner.engine.failures import kind_of
 from tuner.space import Task
 from tuner.training import accelerator
+from tuner.training.accelerator import Accelerator
 from tuner.training.data import Arrays, Splits
 from tuner.training.group import Member
 from tuner.training.loop import Training
@@ -144,13 +146,19 @@ def test_a_label_out_of_range_poisons_the_process(gpus):
         training()
 
 
-def test_a_member_of_a_group_uses_its_own_device_and_holds_to_its_part_of_the_trials_share(gpus, monkeypatch):
-    monkeypatch.setattr(gpus, "backend", lambda device: pytest.fail("no group is joined"))
+def test_a_member_of_a_group_uses_its_own_device_by_nccl_and_frees_its_cache(gpus, monkeypatch):
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # `join` sets them
+        monkeypatch.setenv(name, "lo")
+    joined = []
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend, **options: joined.append(backend))
+    monkeypatch.setattr(gpus, "backend", partial(Accelerator.backend, gpus))
     member = Member(1, 2, 1, "cuda:1")
-    assert gpus.current == 1
+    member.store = object()  # rank 0 listens
+    member.join("127.0.0.1", 1, "127.0.0.1")
+    assert gpus.current == 1 and joined == ["nccl"]
     monkeypatch.setattr(Training, "of", classmethod(lambda *args: training("single", device=args[-1])))
-    member.begin(None, None, TrialSpec({}, 3, 4, gpus=1.0), None, None)
-    assert gpus.share == 0.5 and {line["device"] for line in pretended.log_of(gpus.folder)} == {"1"}
+    member.begin(None, None, TrialSpec({}, 3, 4, gpus=2.0), None, None)
+    assert {line["device"] for line in pretended.log_of(gpus.folder)} == {"1"}
     member.end()
     assert what(gpus)[-1] == "empty_cache" and gpus.allocated == gpus.reserved == [0, 0]
 

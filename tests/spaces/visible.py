@@ -3,6 +3,7 @@
 import os
 import time
 
+import ray
 from ray import tune
 
 from tuner.space import Space
@@ -13,9 +14,10 @@ def train(config):
         begun = time.time()
         time.sleep(0.5)
         shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-        ids = [int(index) for index in (shown or "").split(",") if index]
+        # Without the variable, CUDA would show all devices.
+        ids = range(8) if shown is None else [int(index) for index in shown.split(",") if index]
         code = sum(1 << index for index in ids)
-        node = float(os.environ.get("NODE", 0))
+        node = int(ray.get_runtime_context().get_node_id()[:8], 16)
         tune.report({"loss": config["x"], "visible": code, "begun": begun, "ended": time.time(), "on_node": node})
 
 

@@ -62,10 +62,11 @@ class Accelerator:
         return [device] * num_devices
 
     def use(self, device: str) -> None:
-        """Makes a GPU the current one of this process; does nothing for the CPU."""
+        """Makes a GPU the current one of this process, or raises what `check` raises; does nothing for the CPU."""
         import torch
 
         if torch.device(device).type == "cuda":
+            self.check()
             torch.cuda.set_device(device)
 
     def backend(self, device: str) -> str:

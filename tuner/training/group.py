@@ -27,7 +27,7 @@ from tuner.training.loop import Training
 from tuner.training.memory import release
 from tuner.training.task import Task
 from tuner.training.trial_spec import TrialSpec
-from tuner.training.usage import Usage, hold_to_share, of_workers
+from tuner.training.usage import Usage, of_workers
 
 logger = logging.getLogger(__name__)
 RankResult = tuple[int, Any, BaseException | None]  # rank, return value, error (None if the call succeeded)
@@ -60,7 +60,6 @@ class Member:
     def __init__(self, rank: int, num_workers: int, num_threads: int, device: str) -> None:
         self.rank, self.num_workers, self.device = rank, num_workers, device
         torch.set_num_threads(num_threads)
-        accelerator.here.use(device)
         self.store: TCPStore | None = None
         self.training: Training | None = None
 
@@ -88,6 +87,7 @@ class Member:
             address: this process's own address in the network of the group. gloo and nccl must use the interface with
                 this address; by themselves they would choose the one of the host's name, or the first one.
         """
+        accelerator.here.use(self.device)  # not in the constructor, whose errors Ray shows as a lost worker
         interface = interface_of(address)
         if interface:
             os.environ.update(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=interface)
@@ -104,8 +104,6 @@ class Member:
             limit: the most examples that may be trained on at once; None = the limit saved in the state, if any.
         """
         self.end()
-        if spec.gpus:
-            hold_to_share(spec.gpus / self.num_workers)  # before the model takes GPU memory
         whole = replace(spec, strategy="ddp", num_workers=self.num_workers)
         self.training = Training.of(task, splits, whole, self.rank, self.device)
         if state is not None:
