@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 TOTAL_S = 580  # for everything; each part also has its own limit
 SPACE = ROOT / "tests" / "spaces" / "on_gpus.py"
+MARKED = ["tests/gpu", "tests/search_spaces", "tests/training"]  # where tests are marked cuda
 SMALL = bool(os.environ.get("PRETENDED_GPUS"))  # pretended devices: the script itself is tried, so little is trained
 
 
@@ -20,7 +21,7 @@ class FailedPart(Exception):
     """A part has failed; its text says how."""
 
 
-def main(report):
+def main(report, chosen):
     os.chdir(ROOT)
     os.environ.setdefault("ON_GPUS_TRAIN", "1000" if SMALL else "400000")
     problem, num = found()
@@ -31,12 +32,12 @@ def main(report):
     with tempfile.TemporaryDirectory(prefix="on-gpu-") as folder:
         results = Path(folder)
         parts = {
-            "Tests marked cuda": lambda left: marked_tests(left(200)),
-            "Strategies and precisions": lambda left: strategies(num, results, left),
-            "Training loop against a bare loop": lambda left: loops(left(120)),
-            "Four trials on quarters, and one after another": lambda left: quarters(results, left),
+            "tests": ("Tests marked cuda", lambda left: marked_tests(left(200))),
+            "strategies": ("Strategies and precisions", lambda left: strategies(num, results, left)),
+            "loops": ("Training loop against a bare loop", lambda left: loops(left(120))),
+            "quarters": ("Four trials on quarters, and one after another", lambda left: quarters(results, left)),
         }
-        for title, part in parts.items():
+        for title, part in (parts[name] for name in chosen or parts):
             begun = time.monotonic()
 
             def left(limit_s, until=until):
@@ -101,7 +102,7 @@ def run(words, limit_s):
 
 def marked_tests(limit_s):
     """Runs the tests marked cuda; fails if one fails."""
-    output = run(["-m", "pytest", "-m", "cuda", "-n", "0", "-rs", "--timeout", "120", "tests"], limit_s)
+    output = run(["-m", "pytest", "-m", "cuda", "-n", "0", "-rs", "--timeout", "120", *MARKED], limit_s)
     return f"```\n{output[-3000:].strip()}\n```"
 
 
@@ -227,4 +228,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "--loops":
         num_images, num_repeats, *sizes = map(int, sys.argv[2:])
         sys.exit(compare_loops(num_images, num_repeats, sizes))
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -7,10 +7,12 @@ import time
 from collections import defaultdict
 
 import pytest
+from fastapi.testclient import TestClient
 from machines import ROOT, Gpu
 
 from tuner.record.reading import read
 from tuner.record.results import load
+from tuner.serve.app import create_app
 
 pytestmark = pytest.mark.slow  # each starts a Ray of its own
 
@@ -91,9 +93,10 @@ import sys
 import tuner
 from ray.cluster_utils import Cluster
 
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
+here = {"num_cpus": 1, "node_ip_address": "127.0.0.1"}
+cluster = Cluster(initialize_head=True, head_node_args={**here, "num_gpus": 0})
 for num_gpus in (1, 4):
-    cluster.add_node(num_cpus=1, num_gpus=num_gpus)
+    cluster.add_node(**here, num_gpus=num_gpus)
 print(cluster.address, flush=True)
 sys.stdin.read()
 cluster.shutdown()
@@ -104,6 +107,8 @@ cluster.shutdown()
 def nodes(machine):
     """A cluster of a node without a GPU, one with one and one with four, and its address."""
     here = machine(4)
+    (here.folder / "token").write_text("0123456789abcdef0123456789abcdef")
+    here.more = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(here.folder / "token")}
     process = subprocess.Popen(
         [sys.executable, "-c", NODES],
         env=here.env, cwd=here.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -228,4 +233,8 @@ def test_the_page_and_the_report_have_the_figures_of_the_gpu(machine):
     search(here, "tiny.py", "--gpus-per-trial", "0.5", "--num-samples", "2")
     metrics = [report.metrics for trial in trials_of(here).values() for report in trial.reports]
     assert {each["gpu_percent"] for each in metrics} == {83} and all(each["gpu_memory_bytes"] for each in metrics)
+    page = TestClient(create_app(here.folder / "r"), base_url="http://127.0.0.1:8800")
+    for answer in ("trials", "figures"):
+        shown = page.get(f"/api/experiments/test/{answer}").text
+        assert "gpu_memory_peak_bytes" in shown and "gpu_percent" in shown, answer
     assert "gpu_memory_peak_bytes" in (here.folder / "r" / "test" / "report.html").read_text()
