@@ -234,7 +234,7 @@ def test_the_page_and_the_report_have_the_figures_of_the_gpu(machine):
     metrics = [report.metrics for trial in trials_of(here).values() for report in trial.reports]
     assert {each["gpu_percent"] for each in metrics} == {83} and all(each["gpu_memory_bytes"] for each in metrics)
     page = TestClient(create_app(here.folder / "r"), base_url="http://127.0.0.1:8800")
-    for answer in ("trials", "figures"):
-        shown = page.get(f"/api/experiments/test/{answer}").text
-        assert "gpu_memory_peak_bytes" in shown and "gpu_percent" in shown, answer
+    shown = page.get("/api/experiments/test/figures").text
+    assert "gpu_memory_peak_bytes" in shown and "gpu_percent" in shown
+    assert all(row["resources"]["GPU"] == 0.5 for row in page.get("/api/experiments/test/trials").json()["trials"])
     assert "gpu_memory_peak_bytes" in (here.folder / "r" / "test" / "report.html").read_text()
