@@ -15,7 +15,6 @@ The folder has `devices.json`, a folder per device with the bytes of each proces
 
 import contextlib
 import fcntl
-import gc
 import json
 import os
 from pathlib import Path
@@ -340,4 +339,3 @@ def installed(folder):
     finally:
         accelerator.here.leave()
         accelerator.here = before
-        gc.collect()

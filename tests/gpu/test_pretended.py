@@ -42,7 +42,7 @@ def arrays(num, classes=3, seed=0):
     return Arrays(stream.normal(size=(num, 6)).astype("float32"), stream.integers(0, classes, num))
 
 
-def training(strategy="single", *, width=16, batch_size=16, classes=3, device="cuda", num=103, **options):
+def training(strategy="single", *, width=16, batch_size=16, classes=3, device="cuda", num=51, **options):
     task = Task(
         data=lambda data_dir: None,
         model=lambda config: nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 3)),

@@ -107,8 +107,8 @@ class Accelerator:
             sys.modules["torch"].cuda.empty_cache()
 
     def uuid(self) -> str:
-        """The current GPU's UUID as NVML knows it, without the leading `GPU-`."""
-        return str(sys.modules["torch"].cuda.get_device_properties().uuid)
+        """The current GPU's UUID as NVML knows it, without the leading `GPU-`; empty if torch does not know it."""
+        return str(getattr(sys.modules["torch"].cuda.get_device_properties(), "uuid", ""))
 
     def memory_bytes(self) -> tuple[int, int]:
         """torch's allocations on the current GPU: now, and at most since the last call."""
