@@ -222,6 +222,14 @@ def test_a_torch_that_can_use_no_gpu_is_refused_in_one_line(monkeypatch, cuda, h
     assert str(refused.value).endswith("or give --gpus-per-trial 0") and "\n" not in str(refused.value)
 
 
+def test_the_generators_of_several_devices_are_there_before_anything_else_has_used_them(monkeypatch):
+    made = torch.Generator(), torch.Generator()
+    monkeypatch.setattr(torch.cuda, "default_generators", ())
+    monkeypatch.setattr(torch.cuda, "init", lambda: monkeypatch.setattr(torch.cuda, "default_generators", made))
+    devices = [torch.device("cuda", 0), torch.device("cpu"), torch.device("cuda", 1)]
+    assert Accelerator().generators(devices) == list(made) and Accelerator().generators([torch.device("cpu")]) == []
+
+
 def test_only_the_seam_asks_torch_about_gpus():
     files = [path for path in (ROOT / "tuner").rglob("*.py") if "integrations" not in path.parts]
     asking = {

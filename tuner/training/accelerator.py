@@ -78,6 +78,8 @@ class Accelerator:
         import torch
 
         gpus = [device for device in devices if device.type == "cuda"]
+        if gpus:
+            torch.cuda.init()  # type: ignore[no-untyped-call]  # before it, torch has no generators
         indices = [torch.cuda.current_device() if gpu.index is None else gpu.index for gpu in gpus]
         return [torch.cuda.default_generators[index] for index in indices]
 
