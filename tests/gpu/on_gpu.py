@@ -163,6 +163,7 @@ def compare_loops(num, repeats, batch_sizes):
     from tuner.training.data import Arrays, Splits
     from tuner.training.loop import Training
 
+    torch.set_num_threads(1)  # as a trial with one CPU
     stream = np.random.default_rng(0)
     images, labels = stream.integers(0, 256, (num, 3, 32, 32), dtype="uint8"), stream.integers(0, 10, num)
     models = {

@@ -163,7 +163,8 @@ class Devices(Accelerator):
             self.note("first", index)
         self.used = True
         num_bytes = storage.nbytes()
-        self.sweep()
+        if self.allocated[index] + num_bytes > self.reserved[index]:
+            self.sweep()
         if self.allocated[index] + num_bytes > self.reserved[index]:
             self.grow(index, num_bytes)
         self.storages[storage._cdata] = (StorageWeakRef(storage), index, num_bytes)
