@@ -159,7 +159,8 @@ export function showControl(summary) {
   at("control").hidden = !actions.includes("stop") && (!mayResume || Boolean(summary.not_resumed));
   at("stop").hidden = !actions.includes("stop");
   at("extend").hidden = !mayResume || Boolean(summary.not_resumed);
-  set(at("not-extended"), mayResume ? [summary.not_resumed || summary.same_epochs].filter(Boolean).map((why) =>
+  const mayAsk = session.mayStart && (mayResume || summary.outcome === "refused");
+  set(at("not-extended"), mayAsk ? [summary.not_resumed || summary.same_epochs].filter(Boolean).map((why) =>
     `${summary.not_resumed ? "No resume here" : "The epochs per trial stay as they are"}: ${why}.`).join("") : "");
   at("not-extended").hidden = !at("not-extended").textContent;
   set(at("resume-button"), summary.state === "finished" ? "Extend" : "Resume");
