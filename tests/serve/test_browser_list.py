@@ -217,6 +217,13 @@ def test_a_finished_search_is_extended_by_trials_and_epochs(page, acting):
     expect(page.locator("#control")).to_be_hidden()
 
 
+def test_the_list_does_not_wait_for_the_start_form(page, acting):
+    page.route("**/api/openapi.json", lambda route: None)  # the form needs this answer, which never comes
+    signed_in(page, acting)
+    expect(page.locator("#list h1")).to_be_visible()
+    expect(page.locator("#start")).to_be_hidden()
+
+
 def test_the_form_shows_every_default_and_the_page_what_a_search_waits_for(page, acting):
     signed_in(page, acting)
     expect(page.locator("main#list > .about")).to_contain_text("A space is a Python file")
