@@ -234,7 +234,7 @@ def test_the_form_shows_every_default_and_the_page_what_a_search_waits_for(page,
     assert page.get_attribute("#start-num_samples", "placeholder") == "20"
     page.select_option("#start-space", "cifar")
     assert page.get_attribute("#start-max_epochs", "placeholder") == "10"
-    assert page.locator("#start-scheduler option").first.text_content() == "asha (default)"
+    assert page.locator("#start-scheduler option").first.text_content() == "auto (default)"
     empty = (
         "inputs => inputs.filter(e => e.type != 'checkbox' && !(e.placeholder || e.options?.[0].text)).map(e => e.id)"
     )
