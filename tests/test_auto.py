@@ -84,6 +84,22 @@ def test_the_searcher_needs_no_package_that_is_missing():
         assert pair_of(bare, num_samples=num_samples)[0] in bare.searchers
 
 
+@pytest.mark.parametrize(
+    ("options", "grace"),
+    [
+        ({"max_epochs": 10}, 1),
+        ({"max_epochs": 52}, 2),
+        ({"max_epochs": 200}, 8),
+        ({"max_epochs": 200, "scheduler": "asha"}, 1),
+        ({"max_epochs": 200, "grace_period": 3}, 3),
+    ],
+)
+def test_the_first_rung_lies_at_a_share_of_a_long_training_unless_it_is_named(options, grace):
+    pair = choose(Options(num_samples=MANY, **options), SAVES)
+    assert pair.grace_period == grace
+    assert settled(Options(num_samples=MANY, **options), pair).grace_period == grace
+
+
 def test_a_named_reduction_factor_is_kept():
     assert choose(Options(), SAVES).reduction_factor == auto.FACTOR == 2
     assert choose(Options(reduction_factor=4), SAVES).reduction_factor == 4

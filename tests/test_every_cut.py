@@ -11,8 +11,9 @@ from collections import Counter
 import pytest
 from killing import repeated_and_lost
 from ray.tune import CheckpointConfig
-from workerless import Workerless, conduct, run
+from workerless import Worker, Workerless, conduct, run
 
+from tuner.record.events import BEGINNINGS
 from tuner.record.journal import Journal
 from tuner.record.reading import read
 from tuner.spec.experiment import Experiment
@@ -138,21 +139,48 @@ def most_at_a_time(folder):
     return most
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_trial_that_pbt_puts_back_again_and_again_changes_in_another_way(one_ray, tmp_path, monkeypatch, seed):
-    """One trial at a time: the worst takes over a state of an earlier epoch, trains there, and is the worst again."""
-    monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
-    loaded_space = find_space("tests/recorded/spaces/function.py")
-    reports = 0
-    counted = Journal.write
+def bounded(monkeypatch):
+    """Makes a session that trains 400 epochs fail."""
+    counted, reports = Journal.write, 0
 
     def write(self, event, *args, **fields):
         nonlocal reports
-        reports += event == "report"
+        reports = 0 if event in BEGINNINGS else reports + (event == "report")
         assert reports < 400, "the search does not end"
         return counted(self, event, *args, **fields)
 
     monkeypatch.setattr(Journal, "write", write)
+
+
+@pytest.mark.parametrize("rise", [0, 1])
+def test_pbt_ends_on_one_slot_if_values_tie_or_grow_worse(one_ray, tmp_path, monkeypatch, rise):
+    """The worst trial copies a state of an earlier epoch, trains there, and is the worst again. Cuts change nothing."""
+
+    class Other(Worker):
+        def train(self):
+            report = super().train()
+            self.report["loss"] = 1.0 + rise * self.epoch
+            return report | self.report
+
+    monkeypatch.setattr(Workerless, "worker", Other)
+    monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
+    monkeypatch.setattr(*KEPT)
+    bounded(monkeypatch)
+    run(tmp_path / "whole", **CHOICES, scheduler="pbt")
+    expected = outcome_of(tmp_path / "whole")
+    assert set(expected[1]) == {f"{n:05d}" for n in range(9)}
+    num_events = len(read(tmp_path / "whole" / "journal.jsonl"))
+    for at in (num_events // 3, num_events // 2, num_events - 5):
+        assert outcome_of(resumed(tmp_path / "whole", at, scheduler="pbt")) == expected, f"cut after {at}"
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_trial_that_pbt_puts_back_again_and_again_changes_in_another_way(one_ray, tmp_path, monkeypatch, seed):
+    """Searches of older versions may set a trial back to the same epoch again and again, with other draws each time."""
+    monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
+    loaded_space = find_space("tests/recorded/spaces/function.py")
+    bounded(monkeypatch)
+    monkeypatch.setattr("tuner.drive.schedulers.has_rule", lambda history, rule: False)
     conduct(Experiment(space=loaded_space.name, results=str(tmp_path), name="x", scheduler="pbt", num_samples=9,
                        max_epochs=4, max_concurrent_trials=1, seed=seed), loaded_space)  # fmt: skip
     ends = [event["status"] for event in read(tmp_path / "x" / "journal.jsonl") if event["event"] == "trial_ended"]

@@ -93,7 +93,10 @@ class Recomputed:
                     self.bests.append((arrived, number(value), time))
             elif kind == "decision":
                 trial.decisions.append(line)
-                trial.is_running = trial.is_running and line["action"] != "pause"  # a paused trial has no worker
+                if line["action"] == "pause":
+                    trial.status, trial.reason, trial.is_running = "paused", line["reason"], False
+                elif line["action"] == "continue" and trial.status == "paused":
+                    trial.reason = f"waits for a worker: {line['reason']}"
             elif kind == "trial_failed":
                 trial.errors.append(line["error"])
                 trial.is_running = False
@@ -101,7 +104,7 @@ class Recomputed:
                 trial.status, trial.reason, trial.is_running = line["status"], line["reason"], False
         if self.lines[-1]["event"] != "experiment_finished":  # nobody runs it any more
             for trial in self.trials.values():
-                trial.status = "interrupted" if trial.status == "running" else trial.status
+                trial.status = "interrupted" if trial.status in ("running", "paused") else trial.status
 
     def winner(self):
         """The best of the values whose checkpoint exists; of all values if none does."""

@@ -8,6 +8,7 @@ import pytest
 
 from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.journal import Journal
+from tuner.record.lock import only_driver
 from tuner.record.records import records_of
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
@@ -37,6 +38,45 @@ def test_a_trial_is_suggested_then_running_then_ended():
     assert states == ["suggested", "running", "running", "pruned"]
     (record,) = records_of(events)
     assert (record.config, record.reason, record.node, record.seconds) == ({"lr": 0.1}, "worse", "n", 3.0)
+
+
+def decided(trial, time, action, reason):
+    fields = {"epoch": 1, "rung": 1, "bracket": 0, "value": 1.0, "cutoff": None, "recorded": 0}
+    return {"event": "decision", "trial": trial, "time": time, "action": action, "reason": reason, **fields}
+
+
+def test_a_paused_trial_says_what_it_waits_for():
+    events = [
+        {**START, "trial": "0", "time": 1},
+        report("0", 1, 2, loss=1.0),
+        decided("0", 2, "pause", "waits at rung 1"),
+        decided("0", 3, "continue", "is among the best"),
+        {**START, "trial": "0", "time": 4},
+        decided("0", 5, "pause", "waits at rung 2"),
+        ended("0", 6, "pruned", "waited to the end"),
+    ]
+    states = [(records[0].status, records[0].reason) for n in range(2, 8) if (records := records_of(events[:n]))]
+    assert states == [
+        ("running", ""), ("paused", "waits at rung 1"), ("paused", "waits for a worker: is among the best"),
+        ("running", ""), ("paused", "waits at rung 2"), ("pruned", "waited to the end"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("is_over", "status"), [(False, "interrupted"), (True, "paused")])
+def test_a_killed_driver_leaves_no_trial_paused(tmp_path, is_over, status):
+    save_experiment(Experiment(space="s", metric="loss", mode="min"), tmp_path, {})
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.write("experiment_started")
+    journal.write("trial_started", "0", config={}, resources={}, node="n")
+    pause = decided("0", 2, "pause", "waits at rung 1")
+    journal.write("decision", "0", **{name: pause[name] for name in pause.keys() - {"event", "trial", "time"}})
+    if is_over:
+        journal.write("experiment_finished", state="finished", reason="")
+    journal.close()
+    with only_driver(tmp_path):
+        pass
+    (trial,) = load(tmp_path).trials
+    assert trial.status == status
 
 
 def test_trials_come_in_the_order_in_which_they_were_first_seen():

@@ -1,5 +1,7 @@
 """What a trial gets, how many fit, and what is refused with what there is."""
 
+import sys
+
 import pytest
 
 from tuner.engine.machine import local_cluster
@@ -152,3 +154,11 @@ def test_this_machine_has_a_cpu_and_starts_no_ray_to_tell():
 
     before = ray.is_initialized()
     assert local_cluster()["CPU"] >= 1 and ray.is_initialized() == before
+
+
+def test_an_apple_gpu_is_refused_with_the_reason(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(
+        RequestError, match=r"there are 0 GPUs on this machine \(Apple's GPU is not supported: .*\); leave"
+    ):
+        figures(1, 1, cluster={"CPU": 8})

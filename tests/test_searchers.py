@@ -13,9 +13,10 @@ from ray.tune.search import Searcher
 from tuner.drive.forest import features
 from tuner.drive.proposals import Proposals
 from tuner.drive.sampling import grid_size, num_random, seeded
-from tuner.drive.searchers import build_searcher, check_searcher, gives_last_value
+from tuner.drive.searchers import build_searcher, check_searcher
 from tuner.drive.seeded_searcher import python_values
 from tuner.errors import RequestError
+from tuner.record.events import has_rule
 from tuner.space import Space
 from tuner.spec import domains
 from tuner.spec.experiment import CHOICES, PAIRS, Experiment, nested
@@ -471,7 +472,7 @@ def test_the_value_of_a_trial_that_is_stopped_while_it_is_paused(history, expect
     experiment = Experiment(searcher="optuna", scheduler="hyperband", metric="loss", mode="min")
     proposals = Proposals(
         Heard("loss", "min"), 3, experiment, None, concurrent=lambda: 1, keep=None, replayed=lambda source: [],
-        gives_last_value=gives_last_value(history),
+        gives_last_value=has_rule(history, "gives_last_value"),
     )  # fmt: skip
     for trial in ("00000", "00001"):
         proposals.on_trial_result(trial, {"loss": 2.0, "training_iteration": 1})

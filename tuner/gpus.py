@@ -19,7 +19,7 @@ from tuner.errors import Parser, RequestError, blamed, say
 from tuner.record.events import Event
 from tuner.record.reading import follow
 from tuner.record.records import finite
-from tuner.training.nvml import Device, devices
+from tuner.training.nvml import Device, devices, trouble
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,8 @@ def main(argv: list[str]) -> int:
         while True:
             if args.watch and sys.stdout.isatty():
                 print("\x1b[H\x1b[J", end="")
-            say(*lines(devices(), look.running(Path(args.results))))
+            gpus = devices()
+            say(*lines(gpus, look.running(Path(args.results)), "" if gpus else trouble()))
             if not args.watch:
                 return 0
             time.sleep(WATCH_S)
@@ -70,14 +71,17 @@ def main(argv: list[str]) -> int:
         return 0
 
 
-def lines(gpus: list[Device], trials: list[Running]) -> list[str]:
+def lines(gpus: list[Device], trials: list[Running], trouble: str = "") -> list[str]:
     """Returns the lines of two tables: the GPUs with the trials on them, and the running trials.
 
     Without an NVIDIA GPU, two lines replace the first table: one says so, the other has this machine's CPUs and memory.
     Without a running trial, one line replaces the second table.
+
+    Args:
+        trouble: why NVIDIA's driver does not answer, if it is installed.
     """
     if not gpus:
-        first = ["no NVIDIA GPU was found (NVML reports none)", machine()]
+        first = [f"no NVIDIA GPU was found ({trouble or 'NVML reports none'})", machine()]
     else:
         head = ("gpu", "name", "busy", "memory", "temperature", "power", "trials")
         first = table(head, [device_row(device, trials) for device in gpus])

@@ -130,7 +130,7 @@ def training_of(config: dict[str, Any], state: bytes | None = None) -> Iterator[
         return
     with contextlib.closing(built(spec_of(config), task, splits)) as training:
         if state is not None:
-            saved = torch.load(io.BytesIO(state), weights_only=True, map_location=training.device)
+            saved = torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")
             training.load_state_dict(saved["training"])
         yield training, splits
 

@@ -8,7 +8,7 @@ import torch
 
 from tuner.engine import failures
 from tuner.engine.failures import first_line, kind_of, likeness
-from tuner.training.memory import is_out_of_memory
+from tuner.training.accelerator import is_out_of_memory
 
 
 def as_ray_says(error):

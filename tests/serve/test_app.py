@@ -90,7 +90,7 @@ def test_the_list_says_state_counts_and_best(client):
     (row,) = get(client, "")["experiments"]
     assert (row["name"], row["state"], row["started"]) == ("demo", "finished", 1000.0)
     assert row["counts"] == {
-        "suggested": 0, "running": 0, "completed": 1, "pruned": 2, "failed": 0, "interrupted": 0
+        "suggested": 0, "running": 0, "paused": 0, "completed": 1, "pruned": 2, "failed": 0, "interrupted": 0
     }  # fmt: skip
     assert row["best"]["trial"] == "0" and row["best"]["value"] == 1.0
     assert row["resume"].startswith("python -m tuner.run --resume demo --results ") and row["retrain"] == ""

@@ -45,6 +45,29 @@ def test_curves_hover_filter_and_a_zoom_that_updates_keep(page, real):
     assert page.input_value("#trial-filter") == "00003"
 
 
+@pytest.mark.parametrize("kind", ["hidden", "printed"])
+def test_a_figure_gets_the_width_of_its_place_again(page, viewer, kind):
+    write_experiment(viewer.results).close()
+    page.goto(f"{viewer.url}#demo")
+    page.wait_for_function("document.getElementById('curves').data?.length > 0")
+    if kind == "hidden":  # while the window gets another width
+        page.goto(f"{viewer.url}#")
+        expect(page.locator("#list h1")).to_be_visible()
+        page.set_viewport_size({"width": 400, "height": 900})
+        page.wait_for_function("innerWidth === 400")
+        page.wait_for_timeout(200)
+        page.goto(f"{viewer.url}#demo")
+        expect(page.locator("#name")).to_be_visible()
+    else:
+        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    page.wait_for_function(
+        "(curves) => Math.abs(curves._fullLayout.width - curves.clientWidth) < 2",
+        arg=page.locator("#curves").element_handle(),
+    )
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_a_report_costs_two_requests_for_rows_and_figures_and_is_on_the_screen(page, real):
     journal = write_experiment(real.results)
     page.goto(f"{real.url}#demo")

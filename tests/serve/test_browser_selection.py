@@ -206,9 +206,9 @@ def test_a_link_has_the_pins_which_are_set_side_by_side(page, viewer):
     page.goto("about:blank")
     page.goto(address)
     beside = page.locator("#pinned tbody tr")
-    expect(page.locator("#pinned thead th")).to_have_text(["trial", "00001", "00003"])
+    expect(page.locator("#pinned thead th")).to_have_text(["value", "00001", "00003"])
     expect(beside.filter(has_text="best value").locator("td")).to_have_text(["2", "4"])
-    expect(page.locator("#pinned tr.differs th")).to_have_text(["x"])
+    expect(page.locator("#pinned th.differs")).to_have_text(["x"])
     expect(beside.filter(has_text="decision at rung 1").locator("td").first).to_contain_text("continued 5, cutoff 4.5")
     expect(beside.filter(has_text="cost")).to_contain_text("CPU-seconds")
     page.wait_for_function(DRAWN, arg="pinned_curves")
@@ -216,6 +216,12 @@ def test_a_link_has_the_pins_which_are_set_side_by_side(page, viewer):
         "trial 00001",
         "trial 00003",
     ]
+    page.fill("#pinned-filter", "value:x")
+    expect(beside).to_have_text(["x0.10.3"])
+    with page.expect_download() as saving:
+        page.click("[aria-label^='save pinned as CSV']")
+    assert saving.value.path().read_text() == '"value","00001","00003"\n"x",0.1,0.3\n'
+    page.fill("#pinned-filter", "")
     page.check("#only-differences")
     expect(beside.filter(has_text="status")).to_have_count(0)
     page.locator("#trials").scroll_into_view_if_needed()

@@ -348,6 +348,17 @@ def test_what_runs_elsewhere_is_not_resumed(service):
     assert answer.status_code == 409 and f"a is run by process {os.getpid()}" in answer.json()["error"]
 
 
+def test_a_refused_search_is_not_resumed(service):
+    journal = service.begin("a")
+    journal.write("experiment_finished", state="failed", reason="--metric los: no report has it", refused=True)
+    journal.close()
+    assert state(service, "a") == ("failed", [])
+    answer = service.owner.post(f"{ALL}/a/resume")
+    assert answer.status_code == 409
+    assert answer.json()["error"] == "a was refused: the search would be refused again; start a new one"
+    assert not service.searches.all()
+
+
 def test_a_service_that_only_reads_says_so(service):
     from fastapi.testclient import TestClient
 

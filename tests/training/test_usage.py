@@ -124,6 +124,7 @@ def test_a_gpu_adds_its_figures(monkeypatch):
 @pytest.mark.parametrize(("gpus", "fraction"), [(0.25, 0.25), (0.5, 0.5), (1, 1.0), (2, 1.0)])
 def test_a_share_is_the_cap_and_a_whole_device_lifts_it(monkeypatch, gpus, fraction):
     asked = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", asked.append)
     hold_to_share(gpus)
     assert asked == [fraction]

@@ -12,7 +12,7 @@ from ray.tune.search import Searcher
 from tuner.drive.forest import ForestSearcher
 from tuner.drive.sampling import GridSearcher, RandomSearcher, RefineSearcher, first_settings
 from tuner.errors import RequestError
-from tuner.record.events import Event
+from tuner.record.events import Event, first_start
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import PAIRS, Experiment, SearcherName
 from tuner.spec.space import Space
@@ -48,21 +48,8 @@ def build_searcher(experiment: Experiment, space: Space, first_num_samples: int 
 
 def first_num_samples(history: list[Event]) -> int | None:
     """Returns --num-samples of the search's first session; None for a new search, or if the journal lacks it."""
-    number = _first_start(history).get("num_samples")
+    number = first_start(history).get("num_samples")
     return number if type(number) is int and number > 0 else None
-
-
-def gives_last_value(history: list[Event]) -> bool:
-    """Whether the searcher gets the last value of a trial that is stopped while it is paused.
-
-    Searches of older versions gave it the worst value. They continue so: another value would change their settings.
-    """
-    return not history or _first_start(history).get("gives_last_value") is True
-
-
-def _first_start(history: list[Event]) -> Event:
-    """Returns the event of the search's first session; empty if the journal lacks it."""
-    return next((event for event in history if event["event"] == "experiment_started"), {})
 
 
 def num_settings(experiment: Experiment, space: Space) -> int:

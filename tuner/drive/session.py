@@ -29,7 +29,7 @@ from tuner.engine.cluster import check_head
 from tuner.engine.machine import local_cluster
 from tuner.errors import RequestError, nearest
 from tuner.errors.users_code import place_of, place_raised
-from tuner.record.events import Event
+from tuner.record.events import RULES, Event
 from tuner.record.journal import Journal
 from tuner.record.object_store import ObjectStore, Uploader
 from tuner.record.reading import Scan, scan
@@ -38,7 +38,7 @@ from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import damaged_experiment, save_experiment
 from tuner.spec import domains
 from tuner.spec.auto import SearchFacts, choose, settled
-from tuner.spec.experiment import EXTENDABLE, LATEST, Experiment, Options, Table, fixed_epochs, option, words
+from tuner.spec.experiment import AUTO, EXTENDABLE, LATEST, Experiment, Options, Table, fixed_epochs, option, words
 from tuner.spec.facts import facts_of, space_facts
 from tuner.spec.live import saves_checkpoints
 from tuner.spec.places import is_uri, local_root
@@ -90,7 +90,7 @@ def defaults_of(loaded_space: LoadedSpace) -> Options:
         space=loaded_space.name,
         num_samples=space.num_samples,
         max_epochs=space.max_epochs,
-        grace_period=min(space.grace_period, space.max_epochs),
+        grace_period=AUTO if space.grace_period == AUTO else min(space.grace_period, space.max_epochs),
         reduction_factor=space.reduction_factor,
         metric=space.metric,
         mode=cast(Any, space.mode),  # Options checks the value
@@ -339,8 +339,8 @@ def open_journal(request: Request) -> Journal:
 
 def journal_start(journal: Journal, experiment: Experiment, history: list[Event], sha256: str) -> None:
     """Writes the start of a session to the journal, with all that a replay of the session depends on."""
-    # `searchers.gives_last_value` reads this field in the first session's event only.
-    first: dict[str, Any] = {} if history else {"gives_last_value": True}
+    # `has_rule` reads these fields in the first session's event only.
+    first: dict[str, Any] = {} if history else dict.fromkeys(RULES, True)
     journal.write(
         "experiment_resumed" if history else "experiment_started",
         name=experiment.name,

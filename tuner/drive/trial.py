@@ -34,6 +34,7 @@ from tuner.record.report_keys import FINAL, WAITS
 from tuner.spec.parameters import merged
 from tuner.spec.script import Ended, Script, in_trial
 from tuner.spec.space import takes_config
+from tuner.training import accelerator
 from tuner.training.task import Task
 from tuner.training.trial_spec import TrialSpec, trial_seed
 from tuner.training.usage import hold_to_share
@@ -73,9 +74,11 @@ def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -
     best = math.inf
     with checkpointed() as path:
         if path:
-            saved = torch.load(path, weights_only=True, map_location=training.device)
+            # On the CPU: a copy on the GPU would take the model's and the optimizer's memory twice.
+            saved = torch.load(path, weights_only=True, map_location="cpu")
             training.load_state_dict(saved["training"], keep=spec.mutable)
             best = saved["best"]
+            del saved
 
     def save(best: float, path: Path) -> None:
         write_state({"training": training.state_dict(), "best": best}, path)
@@ -224,8 +227,7 @@ def start_clean(num_threads: int, gpus: float) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:  # not imported here, because a function may not use torch
         torch.set_num_threads(num_threads)
-        if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()
+    accelerator.here.empty_cache()
     if gpus:
         hold_to_share(gpus)  # the limit must be set before the model takes GPU memory
 

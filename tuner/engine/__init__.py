@@ -22,6 +22,7 @@ row says otherwise, processes are counted in a search of 16 short ASHA trials, t
 | `HyperBand._process_bracket` | a trial fails, all others wait at an earlier rung | the bracket is halved | it hangs |
 | `HyperBand._unpause_trial` | a paused trial is promoted | the journal has the decision | it has none |
 | `HyperBand._create_bracket` | makes each bracket a `HyperBandBracket` | needed by its two rows | |
+| `Population._exploit` | all values are equal, one trial runs at a time | the search ends | it trains forever |
 | `SearchTrial.handle_error` | a trial fails while the disk is full | the search continues | it ends |
 | `SearchTrial.should_recover` | `Retries` decides whether a trial is retried | see `_process_trial_failure` | |
 | `TrialFunction.reset_config` | a worker's last function still runs | the next trial changes workers | it is lost |

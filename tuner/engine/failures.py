@@ -8,17 +8,8 @@ from typing import Any
 
 from tuner.errors import OUT_OF_MEMORY
 from tuner.errors.users_code import place_in
+from tuner.training.accelerator import is_out_of_memory, usual_cause
 
-# Text in an error -> the error's usual cause. After it, the process may be unable to use CUDA. The first match counts.
-CUDA = {
-    "device-side assert triggered": "a label or an index out of range: labels go from 0 to the model's outputs - 1",
-    "illegal memory access": "an index out of range or a tensor of a wrong shape in a custom kernel",
-    "CUDNN_STATUS_NOT_INITIALIZED": "no memory left for cuDNN's handle: fewer trials on this GPU, or smaller ones",
-    "launch failure": "a kernel that read outside its tensors, or a faulty GPU",
-    "CUDNN_STATUS": "a shape that cuDNN does not take, or no memory for its workspace",
-    "CUBLAS_STATUS": "an index out of range before this call, or a wrong shape",
-    "CUDA error": "an error of an earlier call, reported late: CUDA_LAUNCH_BLOCKING=1 shows which",
-}
 LESS_MEMORY = "use smaller batches, or fewer trials at once (--max-concurrent-trials)"
 GONE = "its worker was killed"
 
@@ -48,13 +39,14 @@ def kind_of(error: Any) -> tuple[str, str]:
 def recognised(error: Any) -> tuple[str, str]:
     """Returns the kind of a trial's own exception (or of its text), and its usual cause, if known."""
     text = str(error)
-    if isinstance(error, MemoryError) or "OutOfMemoryError" in type(error).__name__:
+    if isinstance(error, BaseException) and is_out_of_memory(error):
         return "oom", ""
     if isinstance(error, Exception) and not isinstance(error, RuntimeError):
         return "user", ""  # CUDA's errors are RuntimeErrors; a ValueError that mentions CUDA is from the user's code
     if any(mark in text for mark in OUT_OF_MEMORY):
         return "oom", ""
-    return next((("cuda", usual) for mark, usual in CUDA.items() if mark in text), ("user", ""))
+    usual = usual_cause(text)
+    return ("user", "") if usual is None else ("cuda", usual)
 
 
 def likeness(error: str) -> str:

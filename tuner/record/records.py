@@ -81,8 +81,8 @@ class TrialRecord:
     """One trial, built from its events in the journal.
 
     Attributes:
-        status: suggested, running, completed, pruned, failed or interrupted.
-        reason: why the trial ended; empty before that.
+        status: suggested, running, paused, completed, pruned, failed or interrupted.
+        reason: why the trial ended, or what it waits for while it is paused; empty otherwise.
         order: the number of the trial's first event in the journal.
         changed_at: the number of its last event.
         spans: start and end of each time span on a worker, in unix seconds.
@@ -199,6 +199,9 @@ class _Building:
             self.decisions.append(Decision._make((*_decided(event), *map(event.get, _MAY_MISS))))
             if event["action"] == "pause":
                 self.since = math.nan  # a paused trial gives up its worker
+                self.fields.update(status="paused", reason=event["reason"])
+            elif event["action"] == "continue" and self.fields.get("status") == "paused":
+                self.fields["reason"] = f"waits for a worker: {event['reason']}"
         elif kind == "trial_started":
             self.since = time
             self.spans.append((time, time))

@@ -87,6 +87,7 @@ class Shown(Summary):
     same_epochs: str = ""
 
 
+REFUSED_AGAIN = "the search would be refused again; start a new one"
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Refusal, "description": text}
     for status, text in {
@@ -184,9 +185,11 @@ class Desk:
             yield
 
     def resume(self, name: str, asked: Any) -> None:
-        """Queues a search to be resumed; raises Refused while a process runs it."""
+        """Queues a search to be resumed; raises Refused while a process runs it, and if the search was refused."""
         if driver := driver_of(self.reader.journal(name).parent):
             raise Refused(409, f"{name} is run by {driver}; stop it first")
+        if self.view(name).summary.outcome == "refused":
+            raise Refused(409, f"{name} was refused: {REFUSED_AGAIN}")
         self.searches.resume(name, asked)
 
 
@@ -211,7 +214,8 @@ def shown(summary: Summary, search: Search | None) -> Shown:
         message = search.message if search.phase == "failed" else ""
     busy = bool(search and search.phase in ("queued", *ACTIVE))
     there = summary.started is not None or summary.lines > 0
-    actions = ["stop"] if busy and state != "stopping" else ["resume"] if there and not busy else []
+    may_resume = there and not busy and summary.outcome != "refused"
+    actions = ["stop"] if busy and state != "stopping" else ["resume"] if may_resume else []
     fields = {field.name: getattr(summary, field.name) for field in dataclasses.fields(Summary)}
     return Shown(
         **{**fields, "state": state},
@@ -229,7 +233,7 @@ def _not_resumed(summary: Summary) -> str:
     if summary.space == UNRECORDED["space"]:
         return "plain Ray Tune wrote this folder, so tuner has no journal to resume it from"
     if summary.outcome == "refused":
-        return "the search would be refused again; start a new one"
+        return REFUSED_AGAIN
     try:
         resume_arguments(summary.name, summary.space, Resume())
     except RequestError as error:

@@ -91,8 +91,9 @@ class Options:
     """Number of settings (trials), 1 or more; grid may have fewer; random tries as many per tune.grid_search point."""
     max_epochs: int = 10
     """Maximum epochs (reports) per trial; ASHA's max_t."""
-    grace_period: int = 1
-    """Epochs (reports) that every trial trains before asha, asha-promotion or median may stop it."""
+    grace_period: int | Auto = AUTO
+    """Epochs (reports) that every trial trains before asha, asha-promotion or median may stop it. auto = 1, unless
+    --scheduler auto chooses another."""
     reduction_factor: float | Auto = AUTO
     """Keep 1 in this many trials at each rung; above 1. auto = 2, unless --scheduler auto chooses another."""
     brackets: int = 1
@@ -157,9 +158,10 @@ class Options:
             self._check_kind(field.name)
             self._check_choice(field.name)
         for name, (least, most) in BOUNDS.items():
-            if not least <= getattr(self, name) <= most:
-                raise RequestError(f"{option(name)} {getattr(self, name)}: {_bounds(name, least, most)}")
-        if self.grace_period > self.max_epochs:
+            value = getattr(self, name)
+            if value != AUTO and not least <= value <= most:
+                raise RequestError(f"{option(name)} {value}: {_bounds(name, least, most)}")
+        if self._least_grace > self.max_epochs:
             raise RequestError(
                 f"--grace-period {self.grace_period} is above --max-epochs {self.max_epochs}: no trial could be "
                 f"stopped; lower it to {self.max_epochs} or less, or raise --max-epochs"
@@ -171,6 +173,10 @@ class Options:
         self._check_pair()
         self._check_names()
         self.time_budget_s, self.trial_timeout_s, self.points, self.limits  # noqa: B018  (raise for a wrong one)
+
+    @property
+    def _least_grace(self) -> int:
+        return 1 if self.grace_period == AUTO else self.grace_period
 
     @property
     def time_budget_s(self) -> float | None:
@@ -222,7 +228,7 @@ class Options:
             return  # `Experiment` checks what is chosen
         if not 1 < factor <= MOST_NUMBER:
             raise RequestError(f"--reduction-factor {factor:g}: must be above 1, at most {MOST_NUMBER:,.0f}")
-        grace = 1 if self.scheduler in ("hyperband", "bohb") else self.grace_period  # rungs may begin at epoch 1
+        grace = 1 if self.scheduler in ("hyperband", "bohb") else self._least_grace  # rungs may begin at epoch 1
         rungs = math.log(self.max_epochs / grace) / math.log(factor) + 1
         if rungs > MOST_RUNGS:
             least = (self.max_epochs / grace) ** (1 / (MOST_RUNGS - 1))
@@ -239,7 +245,7 @@ class Options:
                 f"--brackets {self.brackets}: --scheduler {self.scheduler} has no choice of brackets; leave it out, or "
                 f"give --scheduler asha-promotion"
             )
-        if self.reduction_factor == AUTO:
+        if self.reduction_factor == AUTO or self.grace_period == AUTO:
             return
         num_rungs = len(milestones(self.max_epochs, self.grace_period, self.reduction_factor))
         if self.brackets > num_rungs:
@@ -332,6 +338,7 @@ class Experiment(Options):
     The defaults are those of the versions that had no `auto`.
     """
 
+    grace_period: int = 1
     reduction_factor: float = 2
     searcher: SearcherName = "random"
     scheduler: SchedulerName = "asha"

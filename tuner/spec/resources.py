@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.errors import RequestError
 from tuner.spec.experiment import Options
+from tuner.training.nvml import trouble
 
 SCALED = "; if an autoscaler can add such nodes, give --max-concurrent-trials N, the number of trials to request"
 
@@ -110,10 +112,18 @@ def _too_much(experiment: Options, trial: Resources, most: dict[str, float]) -> 
     if not experiment.address:
         is_or_are = "is" if there == 1 else "are"
         less = f"ask for {there:g} or less" if there else "leave it out"
-        return f"{flag} {wanted:g}: there {is_or_are} {there:g} {name}{s} on this machine; {less}"
+        why = f" ({why_no_gpu()})" if name == "GPU" and not there and why_no_gpu() else ""
+        return f"{flag} {wanted:g}: there {is_or_are} {there:g} {name}{s} on this machine{why}; {less}"
     if wanted > there:
         return f"{flag} {wanted:g}: no node of the cluster has more than {there:g} {name}{s}; ask for that or less"
     return f"{flag} {wanted:g}: no node of the cluster has {trial.cpus:g} CPUs beside it; ask for fewer of either"
+
+
+def why_no_gpu() -> str:
+    """Why a machine's GPU cannot be used, if that is known; else an empty text."""
+    if sys.platform == "darwin":
+        return "Apple's GPU is not supported: Ray gives trials no share of it, and it has no float64"
+    return trouble()
 
 
 def _too_many_workers(trial: Resources, nodes: Sequence[Mapping[str, float]], there: dict[str, float]) -> str:

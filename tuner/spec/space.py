@@ -60,7 +60,7 @@ class Space:
     mode: str = "min"
     max_epochs: int = 10
     num_samples: int = 10
-    grace_period: int = 1
+    grace_period: int | Literal["auto"] = "auto"
     reduction_factor: float | Literal["auto"] = "auto"
     strategy: str = "single"
     workers_per_trial: int = 1
@@ -95,7 +95,7 @@ class Space:
         if self.mode not in ("min", "max"):
             raise ValueError(f"mode={self.mode!r}: must be 'min' or 'max'{nearest(str(self.mode), ('min', 'max'))}")
         for name in ("max_epochs", "num_samples", "grace_period", "workers_per_trial"):
-            if type(getattr(self, name)) is not int:
+            if type(getattr(self, name)) is not int and (name, self.grace_period) != ("grace_period", "auto"):
                 raise ValueError(f"{name}={getattr(self, name)!r}: must be a whole number")
         for name in self.mutable:
             if name not in self.params or parameters.is_nested(self.params[name]):

@@ -20,9 +20,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from tuner.training import accelerator
+from tuner.training.accelerator import is_out_of_memory
 from tuner.training.data import Splits
 from tuner.training.loop import Training
-from tuner.training.memory import is_out_of_memory, release
+from tuner.training.memory import release
 from tuner.training.task import Task
 from tuner.training.trial_spec import TrialSpec
 from tuner.training.usage import Usage, of_workers
@@ -58,8 +60,6 @@ class Member:
     def __init__(self, rank: int, num_workers: int, num_threads: int, device: str) -> None:
         self.rank, self.num_workers, self.device = rank, num_workers, device
         torch.set_num_threads(num_threads)
-        if torch.device(device).type == "cuda":
-            torch.cuda.set_device(device)
         self.store: TCPStore | None = None
         self.training: Training | None = None
 
@@ -87,12 +87,13 @@ class Member:
             address: this process's own address in the network of the group. gloo and nccl must use the interface with
                 this address; by themselves they would choose the one of the host's name, or the first one.
         """
+        accelerator.here.use(self.device)  # not in the constructor, whose errors Ray shows as a lost worker
         interface = interface_of(address)
         if interface:
             os.environ.update(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=interface)
         if self.store is None:
             self.store = TCPStore(host, port, self.num_workers, False, JOIN_TIMEOUT)
-        backend = "nccl" if torch.device(self.device).type == "cuda" else "gloo"
+        backend = accelerator.here.backend(self.device)
         dist.init_process_group(backend, store=self.store, rank=self.rank, world_size=self.num_workers)
 
     def begin(self, task: Task, splits: Splits, spec: TrialSpec, state: bytes | None, limit: int | None) -> int:
@@ -106,7 +107,7 @@ class Member:
         whole = replace(spec, strategy="ddp", num_workers=self.num_workers)
         self.training = Training.of(task, splits, whole, self.rank, self.device)
         if state is not None:
-            saved = torch.load(io.BytesIO(state), weights_only=True, map_location=self.device)
+            saved = torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")
             self.training.load_state_dict(saved["training"], keep=spec.mutable)
         if limit is not None:
             self.training.train_fit.limit = limit

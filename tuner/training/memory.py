@@ -27,7 +27,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tuner.errors import OUT_OF_MEMORY
+from tuner.training import accelerator
+from tuner.training.accelerator import is_out_of_memory
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -120,13 +121,6 @@ def sums_in_parts(
     return total
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether an error's type or text is that of a failed allocation, after which process and device still work."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return True
-    return any(text in str(error) for text in OUT_OF_MEMORY)
-
-
 def warn_of_batch_norm(model: nn.Module) -> None:
     """Logs a warning if the model has batch norm, whose results depend on the micro-batch size."""
     if any(isinstance(part, BATCH_NORMS) for part in model.modules()):
@@ -136,5 +130,4 @@ def warn_of_batch_norm(model: nn.Module) -> None:
 def release() -> None:
     """Frees unused memory, also torch's cache on a GPU: other processes may need it."""
     gc.collect()
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.empty_cache()
+    accelerator.here.empty_cache()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND = 9, 12  # NVML's results on a machine without NVIDIA's driver
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,20 @@ def devices() -> list[Device]:
     with nvml() as driver:
         if driver is None:
             return []
-        return [_device(driver, index) for index in range(driver.nvmlDeviceGetCount())]
+        return [_device(driver, index) for index in range(if_supported(driver.nvmlDeviceGetCount) or 0)]
+
+
+def trouble() -> str:
+    """Why NVIDIA's driver does not answer although it is installed; empty if it answers, or if there is none."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        pynvml.nvmlShutdown()
+        return ""
+    except pynvml.NVMLError as error:
+        absent = getattr(error, "value", LIBRARY_NOT_FOUND) in (LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED)
+        return "" if absent else f"NVIDIA's driver does not answer: {error}".rstrip(".")
 
 
 class Busy:
@@ -73,15 +87,11 @@ def nvml() -> Iterator[Any]:
 def _started() -> Any:
     import pynvml
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    return pynvml
+    return pynvml if if_supported(lambda: pynvml.nvmlInit() or True) else None
 
 
 def if_supported(ask: Callable[[], T]) -> T | None:
-    """The result of an NVML call; None if the call fails, as it does on a GPU or driver that does not support it."""
+    """The result of an NVML call; None if it fails, as it does on a lost GPU or one that does not support it."""
     import pynvml
 
     try:
@@ -91,13 +101,17 @@ def if_supported(ask: Callable[[], T]) -> T | None:
 
 
 def _device(driver: Any, index: int) -> Device:
-    handle = driver.nvmlDeviceGetHandleByIndex(index)
+    try:
+        handle = driver.nvmlDeviceGetHandleByIndex(index)
+        name = driver.nvmlDeviceGetName(handle)
+    except driver.NVMLError as error:  # a lost GPU, or one that this user may not read; the others are still shown
+        return Device(index, f"cannot be read ({error})", None, None, None, None, None, pids=())
     memory = if_supported(lambda: driver.nvmlDeviceGetMemoryInfo(handle))
     milliwatts = if_supported(lambda: driver.nvmlDeviceGetPowerUsage(handle))
     running = if_supported(lambda: driver.nvmlDeviceGetComputeRunningProcesses(handle))
     return Device(
         index=index,
-        name=driver.nvmlDeviceGetName(handle),
+        name=name,
         percent=if_supported(lambda: float(driver.nvmlDeviceGetUtilizationRates(handle).gpu)),
         memory_used_bytes=memory and memory.used,
         memory_total_bytes=memory and memory.total,

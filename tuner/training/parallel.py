@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from tuner.training import accelerator
 from tuner.training.batches import Examples
 from tuner.training.compiled import compiled
 from tuner.training.stages import Staged, devices_of_stages, stages_of
@@ -43,10 +44,7 @@ class Worker:
 
     def devices(self, first: str) -> list[torch.device]:
         """Returns this process's devices: `first` if it uses one, else GPUs from index 0, or the CPU, repeated."""
-        device = torch.device(first)
-        if device.type == "cuda" and self.num_devices > 1:
-            return [torch.device("cuda", index) for index in range(self.num_devices)]
-        return [device] * self.num_devices
+        return accelerator.here.devices(first, self.num_devices)
 
 
 class Single:
@@ -207,7 +205,7 @@ class DataParallel(Single):
             )
         if self.devices[0].type != "cuda" or len(self.devices) == 1:
             return model, model
-        return nn.DataParallel(model, device_ids=self.devices), model
+        return accelerator.here.replicated(model, self.devices), model
 
 
 class ModelParallel(Single):

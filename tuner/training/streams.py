@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from tuner.training import accelerator
+
 
 def reseed(seed: int, *, epoch: int, rank: int = 0) -> None:
     """Seeds the global streams of Python, numpy and torch from (seed, epoch), and from rank if it is above 0.
@@ -40,11 +42,7 @@ class Streams:
     """
 
     def __init__(self, devices: Iterable[torch.device]) -> None:
-        self.generators = [torch.default_generator]
-        for device in devices:
-            if device.type == "cuda":
-                index = torch.cuda.current_device() if device.index is None else device.index
-                self.generators.append(torch.cuda.default_generators[index])
+        self.generators = [torch.default_generator, *accelerator.here.generators(list(devices))]
         self.note()
 
     def note(self) -> None:

@@ -1,17 +1,17 @@
 """Measures the CPU, GPU and memory use of a trial once per epoch, and limits the GPU memory that it may use.
 
-Only `hold_to_share` imports torch, so that a function that trains without torch need not wait for the import.
+Only `hold_to_share` imports torch, in `accelerator`: a function that trains without torch need not wait for it.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from tuner.training import accelerator
 from tuner.training.nvml import Busy
 
 STATM = Path("/proc/self/statm")
@@ -44,15 +44,13 @@ class Usage:
         return figures | self._of_the_gpu()
 
     def _of_the_gpu(self) -> dict[str, float]:
-        torch = sys.modules.get("torch")
-        if torch is None or not torch.cuda.is_initialized():
+        if not accelerator.here.in_use():
             return {}
         if self._busy is None:
-            self._busy = Busy(str(torch.cuda.get_device_properties().uuid))
-        percent, allocated = self._busy.percent(), torch.cuda.memory_allocated()
+            self._busy = Busy(accelerator.here.uuid())
+        percent, (allocated, peak) = self._busy.percent(), accelerator.here.memory_bytes()
         figures = {} if percent is None else {"gpu_percent": percent}
-        figures |= {"gpu_memory_bytes": allocated, "gpu_memory_peak_bytes": torch.cuda.max_memory_allocated()}
-        torch.cuda.reset_peak_memory_stats()
+        figures |= {"gpu_memory_bytes": allocated, "gpu_memory_peak_bytes": peak}
         return figures | self._allocated.named("gpu_memory_growth_bytes", allocated)
 
 
@@ -107,12 +105,13 @@ def resident_bytes() -> int | None:
 def hold_to_share(gpus: float) -> None:
     """Limits this process to a share of the current GPU's memory; a share of 1 or more removes the limit.
 
-    Above the limit an allocation raises torch.OutOfMemoryError, because the other memory belongs to other trials. The
-    limit applies to torch's allocator; the CUDA context takes another 0.3 to 0.6 GB per process.
+    The limit applies to torch's allocator; the CUDA context takes another 0.3 to 0.6 GB per process.
 
     Args:
         gpus: the number of GPUs of this process, above 0; may be a fraction.
-    """
-    import torch
 
-    torch.cuda.set_per_process_memory_fraction(min(1.0, gpus))
+    Raises:
+        RuntimeError: torch can use no GPU here.
+    """
+    accelerator.here.check()
+    accelerator.here.limit(gpus)

@@ -25,6 +25,7 @@ GROUPS = {  # status -> legend name, colour, opacity; drawn in this order, the l
     "pruned": ("pruned", GRAY, 0.45),
     "failed": ("failed", STOP_COLOR, 0.8),
     "interrupted": ("interrupted", OPEN_COLOR, 0.8),
+    "paused": ("paused", "#009e73", 0.45),
     "running": ("running", "#009e73", 0.9),
     "completed": ("completed", MAIN_COLOR, 0.85),
 }

@@ -20,6 +20,7 @@ from tuner.record.standing import RungSummary, margin_of
 from tuner.spec import asha
 from tuner.spec.experiment import Experiment
 
+STATUSES = ("suggested", "running", "paused", "completed", "pruned", "failed", "interrupted")
 Number = float | Literal["nan", "inf", "-inf"]
 
 
@@ -37,6 +38,7 @@ class BestRow:
 class TrialRow:
     """One trial. `best` and `last` are values of the search's metric.
 
+    `status` is one of STATUSES. `reason` says why the trial ended, or what it waits for while it is paused.
     `seconds` is the time on a worker over all restarts. `rung` is the rung, in epochs, at which a rule stopped the
     trial; None if none did.
     """
@@ -102,9 +104,9 @@ class DecisionRow:
 
 
 def counts(record: ExperimentRecord) -> dict[str, int]:
-    """Returns the number of trials for each of the six statuses."""
+    """Returns the number of trials for each status."""
     numbers = record.standing.counts
-    return {n: numbers.get(n, 0) for n in ("suggested", "running", "completed", "pruned", "failed", "interrupted")}
+    return {name: numbers.get(name, 0) for name in STATUSES}
 
 
 def best_row(record: ExperimentRecord) -> BestRow | None:

@@ -125,6 +125,7 @@ declare global {
   const Plotly: {
     react(node: HTMLElement, data: object[], layout: object, config: object): Promise<void>;
     downloadImage(figure: object, options: object): Promise<string>;
+    Plots: { resize(node: Element): Promise<void> };
     Icons: { camera: object };
   };
 }

@@ -2,7 +2,7 @@
 // Starts, stops, resumes and extends searches. The form is generated from the API's schema, which is generated from the
 // command line's options. All controls are hidden until the user has signed in; the service checks each request anyway.
 
-import { at, duration, set } from "./dom.js";
+import { at, attempt, duration, set } from "./dom.js";
 import { BUSY, shown } from "./experiment.js";
 import { get, key, post } from "./service.js";
 
@@ -28,10 +28,9 @@ export async function showSession() {
   session.mayStart = signed_in && !problem;
   at("signin").hidden = signed_in;
   at("signout").hidden = !signed_in;
-  at("start").hidden = !session.mayStart;
   set(at("start-problem"), signed_in ? problem : "");
   at("start-problem").hidden = !at("start-problem").textContent;
-  if (session.mayStart) await makeForm();
+  if (session.mayStart) attempt(makeForm); // the first view does not wait for it: the API's schema takes seconds
 }
 
 // --- start -----------------------------------------------------------------------------------------------------------
@@ -54,6 +53,7 @@ async function makeForm() {
   };
   chosen.addEventListener("change", describe);
   describe();
+  at("start").hidden = false;
 }
 
 /** @param {string} name @param {Option} schema */
@@ -159,7 +159,8 @@ export function showControl(summary) {
   at("control").hidden = !actions.includes("stop") && (!mayResume || Boolean(summary.not_resumed));
   at("stop").hidden = !actions.includes("stop");
   at("extend").hidden = !mayResume || Boolean(summary.not_resumed);
-  set(at("not-extended"), mayResume ? [summary.not_resumed || summary.same_epochs].filter(Boolean).map((why) =>
+  const mayAsk = session.mayStart && (mayResume || summary.outcome === "refused");
+  set(at("not-extended"), mayAsk ? [summary.not_resumed || summary.same_epochs].filter(Boolean).map((why) =>
     `${summary.not_resumed ? "No resume here" : "The epochs per trial stay as they are"}: ${why}.`).join("") : "");
   at("not-extended").hidden = !at("not-extended").textContent;
   set(at("resume-button"), summary.state === "finished" ? "Extend" : "Resume");

@@ -8,7 +8,8 @@ import { GRAMMAR, filterOf, numeric } from "./filter.js";
 /**
  * A column. It has `value`, `text` or both; each is made from the other if it is missing. `look` is a CSS class, or a
  * function of the row that returns one; numbers are aligned to the right. A column with `link` shows links, and one with
- * `tick` shows checkboxes, which are not saved.
+ * `tick` shows checkboxes, which are not saved. A column with `isHead` has the headings of the rows. A heading with `href`
+ * is a link, and does not sort.
  *
  * @template Row
  * @typedef {object} Column
@@ -18,6 +19,8 @@ import { GRAMMAR, filterOf, numeric } from "./filter.js";
  * @property {string | ((row: Row) => string)} [look]
  * @property {(row: Row) => string} [link]
  * @property {{has: (row: Row) => boolean, set: (row: Row, is: boolean) => void, about: (row: Row) => string}} [tick]
+ * @property {boolean} [isHead]
+ * @property {string} [href]
  * @property {string} [about] the heading's tooltip
  */
 /** @typedef {{head: string, descending: boolean}} Order */
@@ -167,8 +170,8 @@ class Grid {
       const line = body.rows[i] ?? body.insertRow();
       line.ariaRowIndex = String(i + 2);
       if (typeof row.trial === "string") line.dataset.trial = row.trial;
-      this.#columns.forEach(({ look, link, tick }, j) => {
-        const cell = line.cells[j] ?? line.insertCell();
+      this.#columns.forEach(({ look, link, tick, isHead }, j) => {
+        const cell = line.cells[j] ?? line.appendChild(isHead ? rowHead() : document.createElement("td"));
         const text = this.#fields[j].shown(row);
         if (tick) {
           const box = /** @type {HTMLInputElement} */ (cell.firstChild ?? cell.appendChild(document.createElement("input")));
@@ -193,12 +196,12 @@ class Grid {
     this.table.tHead?.remove();
     this.table.replaceChildren();
     const line = this.table.createTHead().insertRow();
-    for (const { head, look, about } of this.#columns) {
+    for (const { head, look, about, href } of this.#columns) {
       const cell = line.appendChild(document.createElement("th"));
       cell.scope = "col";
       cell.title = about ?? "";
       if (look === "number") cell.className = look;
-      cell.appendChild(this.#sorter(head));
+      cell.append(href ? Object.assign(document.createElement("a"), { href, textContent: head }) : this.#sorter(head));
     }
     this.#mark();
     this.table.createTBody();
@@ -247,6 +250,8 @@ function fieldOf({ head, value, text }) {
   return { head, value: read, shown: (row) => shownAs(show(row)) };
 }
 
+const rowHead = () => Object.assign(document.createElement("th"), { scope: "row" });
+
 /** @param {unknown} value */
 const shownAs = (value) => (typeof value === "object" && value !== null ? JSON.stringify(value) : number(value));
 
@@ -283,8 +288,8 @@ function sorted(rows, fields, order) {
  * @returns {Tools | null}
  */
 function toolsOf(table, save, filter) {
-  const line = document.querySelector(`[data-table="${table.id}"]`), box = line?.querySelector("input");
-  if (!line || !box) return null;
+  const line = document.querySelector(`[data-table="${table.id}"]`), box = line?.querySelector("input[type=search]");
+  if (!line || !(box instanceof HTMLInputElement)) return null;
   const count = line.appendChild(document.createElement("span"));
   count.id = box.id.replace("filter", "count");
   const help = document.createElement("dl"), problem = document.createElement("p");

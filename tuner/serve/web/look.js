@@ -4,7 +4,7 @@
 /** @typedef {import("./api.js").Figure} Figure */
 
 // Plotly's button that uploads a chart is removed, so that no data of an experiment leaves the page.
-const MODE_BAR = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
+const MODE_BAR = { displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
   modeBarButtonsToRemove: ["sendChartToCloud", "sendDataToCloud", "select2d", "lasso2d", "toImage"],
   modeBarButtonsToAdd: [saver("png"), saver("svg")] };
 const HAS_WEBGL = Boolean(document.createElement("canvas").getContext("webgl"));
@@ -24,6 +24,14 @@ function redrawAll(printing) {
 
 window.addEventListener("beforeprint", () => redrawAll(true));
 window.addEventListener("afterprint", () => redrawAll(false));
+
+// Plotly's own `responsive` misses a figure that is hidden while its place gets another width.
+const widths = new ResizeObserver((entries) => {
+  for (const { target, contentRect: { width } } of entries) {
+    const drawn = /** @type {any} */ (target)._fullLayout;
+    if (drawn && width && !isPrinting && Math.abs(drawn.width - width) > 1) Plotly.Plots.resize(target);
+  }
+});
 
 /** What the page adds to each figure: `data` may change the traces that are drawn or saved as an image, and `drawn` is
  * called with its node and its own traces. */
@@ -121,6 +129,8 @@ export function drawInto(node, figure, revision, change = () => {}) {
     node.style.height = `${height}px`;
   }
   Plotly.react(node, data, layout, MODE_BAR);
+  widths.unobserve(node); // the observer looks again: Plotly draws a figure that it has drawn before in the old width
+  widths.observe(node);
   additions.drawn(node, figure.data);
 }
 

@@ -4,13 +4,14 @@
 import { addressOf } from "./address.js";
 import { at, flat, number, set, trialDuration } from "./dom.js";
 import { shown } from "./experiment.js";
+import { fill } from "./grid.js";
 import { drawInto } from "./look.js";
 import { choice, subscribe } from "./selection.js";
 import { get } from "./service.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
 /** @typedef {import("./api.js").OneTrial} OneTrial */
-/** @typedef {{head: string, cells: string[], isSetting: boolean}} Line */
+/** @typedef {{head: string, values: unknown[], isSetting: boolean}} Line */
 
 // Colours of Okabe and Ito, dashes and marks: lines differ without colour, too.
 const LOOKS = [["#0072b2", "solid", "circle"], ["#d55e00", "dash", "square"], ["#009e73", "dot", "diamond"],
@@ -66,22 +67,29 @@ function show({ summary }) {
   set(at("pinned-status"), isWaiting ? "loading ..." : problems.join("; "));
   const answers = pinned.flatMap(({ answer }) => (answer ? [answer] : []));
   const lines = linesOf(answers), isShort = at("only-differences", HTMLInputElement).checked;
-  fillBeside(at("pinned", HTMLTableElement), summary.name, answers.map(({ row }) => row.trial),
-    isShort ? lines.filter(({ cells }) => new Set(cells).size > 1) : lines);
+  const trials = answers.map(({ row }) => row.trial);
+  fill(at("pinned", HTMLTableElement), columnsOf(summary.name, trials), isShort ? lines.filter(differs) : lines);
   const isDrawn = answers.some(({ metrics }) => metrics.length);
   at("pinned_curves").hidden = !isDrawn;
   if (isDrawn) drawInto(at("pinned_curves"), curvesOf(answers, summary.metric), `${summary.name} pinned`);
 }
 
+/** @param {Line} line */
+const differs = ({ values }) => new Set(values.map((value) => JSON.stringify(value))).size > 1;
 /** Only settings are marked: results differ anyway.
  * @param {Line} line */
-const differs = ({ cells, isSetting }) => isSetting && new Set(cells).size > 1;
+const look = (line) => (line.isSetting && differs(line) ? "differs" : "");
+
+/** @param {string} experiment @param {string[]} trials @returns {import("./grid.js").Column<Line>[]} */
+const columnsOf = (experiment, trials) => [{ head: "value", value: (line) => line.head, isHead: true, look },
+  ...trials.map((trial, i) => ({ head: trial, href: addressOf(experiment, trial), look,
+    value: (/** @type {Line} */ line) => line.values[i] }))];
 
 /** Returns what the table shows of each trial: a line for each value, parameter and rung.
  * @param {OneTrial[]} answers @returns {Line[]} */
 function linesOf(answers) {
   /** @param {string} head @param {(answer: OneTrial) => unknown} value */
-  const line = (head, value) => ({ head, cells: answers.map((answer) => text(value(answer))), isSetting: false });
+  const line = (head, value) => ({ head, values: answers.map(value), isSetting: false });
   const settings = answers.map(({ row }) => new Map(flat(row.config)));
   const names = [...new Set(settings.flatMap((setting) => [...setting.keys()]))];
   /** @type {Map<string, string>} */
@@ -94,7 +102,7 @@ function linesOf(answers) {
     line("last value", ({ row }) => row.last),
     line("epochs", ({ row }) => row.epochs),
     ...names.map((name) => ({ head: name, isSetting: true,
-      cells: settings.map((setting) => (setting.has(name) ? text(setting.get(name) ?? "null") : "")) })),
+      values: settings.map((setting) => (setting.has(name) ? setting.get(name) ?? "null" : "")) })),
     ...[...rungs].map(([key, name]) => line(name, ({ decisions }) => {
       const decision = decisions.filter((each) => keyOf(each) === key).at(-1);
       if (!decision) return "";
@@ -107,9 +115,6 @@ function linesOf(answers) {
   ];
 }
 
-/** @param {unknown} value */
-const text = (value) => (typeof value === "object" && value !== null ? JSON.stringify(value) : number(value));
-
 /** @param {import("./api.js").DecisionRow} decision */
 const keyOf = ({ rung, bracket, band, epoch }) => JSON.stringify(rung === null ? [epoch] : [rung, bracket, band]);
 
@@ -117,35 +122,6 @@ const keyOf = ({ rung, bracket, band, epoch }) => JSON.stringify(rung === null ?
 function nameOf({ rung, bracket, band, epoch }) {
   if (rung === null) return `decision at epoch ${epoch}`;
   return `decision at rung ${rung}${bracket ? `, bracket ${bracket}` : ""}${band ? `, band ${band}` : ""}`;
-}
-
-/** @param {HTMLTableElement} table @param {string} experiment @param {string[]} trials @param {Line[]} lines */
-function fillBeside(table, experiment, trials, lines) {
-  const head = document.createElement("tr");
-  head.append(cell("th", "trial", "col"), ...trials.map((trial) => {
-    const own = cell("th", "", "col"), link = own.appendChild(document.createElement("a"));
-    link.href = addressOf(experiment, trial);
-    link.textContent = trial;
-    return own;
-  }));
-  const body = lines.map((line) => {
-    const row = document.createElement("tr");
-    row.className = differs(line) ? "differs" : "";
-    row.append(cell("th", line.head, "row"), ...line.cells.map((each) => cell("td", each)));
-    return row;
-  });
-  const thead = document.createElement("thead"), tbody = document.createElement("tbody");
-  thead.append(head);
-  tbody.append(...body);
-  table.replaceChildren(thead, tbody);
-}
-
-/** @param {"th" | "td"} kind @param {string} content @param {"row" | "col"} [scope] */
-function cell(kind, content, scope) {
-  const made = document.createElement(kind);
-  made.textContent = content;
-  if (scope && made instanceof HTMLTableCellElement) made.scope = scope;
-  return made;
 }
 
 /** Draws the learning curves of the trials, each in its own colour, dashes and marks.

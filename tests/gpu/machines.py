@@ -1,0 +1,92 @@
+"""Machines with pretended GPUs: a stub of NVML answers for them, so that Ray and tuner find them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pretended
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+MIB = 1 << 20
+LOST, NO_PERMISSION, MISMATCH = 15, 4, 18  # NVML's results
+
+
+def built(folder):
+    """Compiles the stub into a folder; skips the test without a C compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("the stub of NVML needs a C compiler: there is no cc")
+    library = Path(folder) / "libnvidia-ml.so.1"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", library, HERE / "nvml.c"], check=True
+    )
+    return library
+
+
+@dataclass
+class Gpu:
+    """What NVML says of a device; a number below 0 is not supported by it."""
+
+    result: int = 0
+    name: str = "NVIDIA H200"
+    total_bytes: int = 1 << 30
+    used_bytes: int = 1 << 28
+    percent: int = 97
+    celsius: int = 54
+    milliwatts: int = 412345
+    pids: tuple[int, ...] = ()
+
+
+@dataclass
+class Machine:
+    """A machine's GPUs, and the environment of a process on it."""
+
+    folder: Path
+    library: Path
+    gpus: list[Gpu]
+    init: int = 0
+    total_bytes: int = 64 * MIB
+    more: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self):
+        pretended.make(self.folder, len(self.gpus), self.total_bytes)
+        self.answer()
+
+    def answer(self):
+        """Writes NVML's answers."""
+        lines = [str(self.init)]
+        for index, gpu in enumerate(self.gpus):
+            numbers = gpu.total_bytes, gpu.used_bytes, gpu.percent, gpu.celsius, gpu.milliwatts
+            pids = ",".join(map(str, gpu.pids)) or "-"
+            lines.append("\t".join(map(str, (gpu.result, gpu.name, f"GPU-pretended-{index}", *numbers, pids))))
+        (self.folder / "nvml").write_text("\n".join(lines) + "\n")
+
+    @property
+    def env(self):
+        kept = {n: v for n, v in os.environ.items() if not n.startswith(("RAY_", "CUDA_VISIBLE")) or n == "RAY_TMPDIR"}
+        paths = [str(HERE / "site"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+        return {
+            **kept,
+            "LD_LIBRARY_PATH": f"{self.library.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}",
+            "NVML_ANSWERS": str(self.folder / "nvml"),
+            "PRETENDED_GPUS": str(self.folder),
+            "PYTHONPATH": ":".join(filter(None, paths)),
+            **self.more,
+        }
+
+    def python(self, *words, timeout=240, cwd=None):
+        """Runs Python on the machine to its end."""
+        return subprocess.run(
+            [sys.executable, *map(str, words)],
+            env=self.env, cwd=cwd or self.folder, capture_output=True, text=True, timeout=timeout,
+        )  # fmt: skip
+
+    @property
+    def log(self):
+        """What the devices were asked to do, by all processes in order."""
+        return pretended.log_of(self.folder)

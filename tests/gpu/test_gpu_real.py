@@ -1,0 +1,81 @@
+"""What pretended devices show, on a real one: a share, memory that runs out, a poisoned context, a resume."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from machines import ROOT
+from torch import nn
+
+from tuner.space import Task
+from tuner.training.data import Arrays, Splits
+from tuner.training.loop import Training
+from tuner.training.memory import release
+from tuner.training.usage import hold_to_share
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+MIB = 1 << 20
+POISON = """
+import json, torch
+from tuner.engine.failures import kind_of
+told = []
+for labels in (torch.tensor([7]), torch.tensor([0])):
+    try:
+        loss = torch.nn.functional.cross_entropy(torch.zeros(1, 3, device="cuda"), labels.cuda())
+        told.append(["", str(loss.item())])
+    except Exception as error:
+        told.append(kind_of(error))
+print(json.dumps(told))
+"""
+
+
+def training(batch_size, num=65536):
+    stream = np.random.default_rng(0)
+    arrays = Arrays(stream.normal(size=(num, 8)).astype("float32"), stream.integers(0, 3, num))
+    task = Task(
+        data=lambda data_dir: None,
+        model=lambda config: nn.Sequential(nn.Linear(8, 1024), nn.Tanh(), nn.Linear(1024, 3)),
+        optimizer=lambda parameters, config: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    )
+    return Training(task, {"batch_size": batch_size}, Splits(arrays, arrays), seed=3, max_epochs=4, device="cuda")
+
+
+def test_a_batch_that_does_not_fit_shrinks_and_learns_the_same():
+    whole = training(65536)
+    expected = whole.run_epoch()
+    whole.close()
+    del whole
+    release()
+    try:
+        hold_to_share(400 * MIB / torch.cuda.get_device_properties().total_memory)
+        shrunk = training(65536).run_epoch()
+    finally:
+        hold_to_share(1)
+    assert shrunk["micro_batch_size"] < 65536 == expected["micro_batch_size"]
+    assert shrunk["train_loss"] == pytest.approx(expected["train_loss"], rel=1e-4)
+    assert shrunk["loss"] == pytest.approx(expected["loss"], rel=1e-3)
+
+
+def test_a_poisoned_context_is_recognised_and_stays():
+    done = subprocess.run([sys.executable, "-c", POISON], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    first, then = json.loads(done.stdout.splitlines()[-1])
+    assert first[0] == then[0] == "cuda" and "usually a label or an index out of range" in first[1]
+
+
+def test_a_resumed_training_takes_no_more_memory(tmp_path):
+    trial = training(1024, num=4096)
+    trial.run_epoch()
+    before = torch.cuda.memory_allocated()
+    torch.save(trial.state_dict(), tmp_path / "state.pt")
+    del trial
+    release()
+    resumed = training(1024, num=4096)
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True, map_location="cpu"))
+    resumed.run_epoch()
+    assert torch.cuda.memory_allocated() == pytest.approx(before, abs=MIB)

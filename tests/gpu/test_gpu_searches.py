@@ -1,0 +1,240 @@
+"""The real command on machines with pretended GPUs: what each trial sees, and failures that stay with their trial."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+
+import pytest
+from fastapi.testclient import TestClient
+from machines import ROOT, Gpu
+
+from tuner.record.reading import read
+from tuner.record.results import load
+from tuner.serve.app import create_app
+
+pytestmark = pytest.mark.slow  # each starts a Ray of its own
+
+SPACES = ROOT / "tests" / "spaces"
+
+
+def words(machine, space, *options, name="test"):
+    usual = ["--space", SPACES / space] if space else []
+    return [
+        "-m",
+        "tuner.run",
+        *usual,
+        "--wandb",
+        "disabled",
+        "--results",
+        machine.folder / "r",
+        "--name",
+        name,
+        *options,
+    ]
+
+
+def search(machine, space, *options, code=0):
+    done = machine.python(*words(machine, space, *options))
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def trials_of(machine):
+    return {trial.id: trial for trial in load(machine.folder / "r" / "test").trials}
+
+
+def events_of(machine):
+    return read(machine.folder / "r" / "test" / "journal.jsonl")
+
+
+def seen(trial):
+    """The indices of the GPUs that a trial of `visible.py` saw."""
+    (code,) = {int(report.metrics["visible"]) for report in trial.reports}
+    return [index for index in range(8) if code >> index & 1]
+
+
+def most_at_once(trials, share):
+    """For each node and device, the largest sum of the shares that trials held of it at one time."""
+    spans = [(t.reports[0].metrics, t.reports[-1].metrics, seen(t)) for t in trials.values()]
+    most = defaultdict(float)
+    for first, _, _ in spans:
+        held = defaultdict(float)
+        for other, last, ids in spans:
+            if other["begun"] <= first["begun"] < last["ended"]:
+                for index in ids:
+                    held[int(other["on_node"]), index] += min(1.0, share)
+        for place, sum_of_shares in held.items():
+            most[place] = max(most[place], sum_of_shares)
+    return dict(most)
+
+
+@pytest.mark.parametrize(
+    ("num", "gpus", "num_seen", "concurrent"),
+    [(1, "0.25", 1, 4), (2, "0.5", 1, 4), (2, "1", 1, 2), (4, "2", 2, 2), (4, "auto", 1, 4), (8, "2", 2, 4)],
+)
+def test_each_worker_sees_its_own_gpus_and_no_gpu_is_given_twice(machine, num, gpus, num_seen, concurrent):
+    here = machine(num)
+    options = ["--gpus-per-trial", gpus, "--cpus-per-trial", "0.1", "--num-samples", str(2 * concurrent)]
+    done = search(here, "visible.py", *options, "--scheduler", "fifo")
+    trials, share = trials_of(here), float(gpus) if gpus != "auto" else 1.0
+    assert f"{concurrent} trials at once" in done.stdout
+    assert {len(seen(trial)) for trial in trials.values()} == {num_seen}
+    assert all(max(seen(trial)) < num for trial in trials.values())
+    most = most_at_once(trials, share)
+    assert max(most.values()) <= 1.0 + 1e-9
+    if share < 1:  # fractions share a device
+        assert max(most.values()) > share
+
+
+NODES = """
+import sys
+import tuner
+from ray.cluster_utils import Cluster
+
+here = {"num_cpus": 1}
+cluster = Cluster(initialize_head=True, head_node_args={**here, "num_gpus": 0})
+for num_gpus in (1, 4):
+    cluster.add_node(**here, num_gpus=num_gpus)
+print(cluster.address, flush=True)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
+
+@pytest.fixture
+def nodes(machine):
+    """A cluster of a node without a GPU, one with one and one with four, and its address."""
+    here = machine(4)
+    (here.folder / "token").write_text("0123456789abcdef0123456789abcdef")
+    here.more = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(here.folder / "token")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", NODES],
+        env=here.env, cwd=here.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    yield here, process.stdout.readline().strip()
+    process.stdin.close()
+    process.wait(timeout=60)
+
+
+@pytest.mark.parametrize(("gpus", "concurrent", "num_nodes"), [(1, 5, 2), (2, 2, 1)])
+def test_on_a_mixed_cluster_no_gpu_is_given_twice(nodes, gpus, concurrent, num_nodes):
+    here, address = nodes
+    options = ["--gpus-per-trial", gpus, "--cpus-per-trial", "0.1", "--num-samples", 2 * concurrent]
+    search(here, "visible.py", "--address", address, *options, "--scheduler", "fifo")
+    trials = trials_of(here)
+    assert {trial.status for trial in trials.values()} == {"completed"} and len(trials) == 2 * concurrent
+    assert {len(seen(trial)) for trial in trials.values()} == {gpus}
+    assert max(most_at_once(trials, gpus).values()) <= 1.0
+    assert len({trial.reports[0].metrics["on_node"] for trial in trials.values()}) == num_nodes
+
+
+def test_more_gpus_than_there_are_are_refused_before_a_trial(machine):
+    done = search(machine(2), "visible.py", "--gpus-per-trial", "3", code=2)
+    assert done.stderr == ("tuner: error: --gpus-per-trial 3: there are 2 GPUs on this machine; ask for 2 or less\n")
+
+
+def test_a_trial_without_a_gpu_sees_none(machine):
+    here = machine(2)
+    search(here, "visible.py", "--gpus-per-trial", "0", "--num-samples", "2")
+    assert [seen(trial) for trial in trials_of(here).values()] == [[], []]
+
+
+def test_failures_stay_with_their_trial(machine, tmp_path):
+    cases = ["fits", "poisons", "beyond", "shrinks", "fits", "fits"]
+    space = tmp_path / "cases.py"
+    text, usual = (SPACES / "on_gpus.py").read_text(), 'CASES = ["fits"] * 4'
+    assert usual in text
+    space.write_text(text.replace(usual, f"CASES = {cases}"))
+    here = machine(1)
+    options = ["--scheduler", "fifo", "--searcher", "grid", "--gpus-per-trial", "0.5", "--cpus-per-trial", "0.5"]
+    search(here, space, *options, "--no-preflight")
+    by_case = defaultdict(list)
+    for trial in trials_of(here).values():
+        by_case[cases[trial.config["number"]]].append(trial)
+    failed = {e["trial"]: [] for e in events_of(here) if e["event"] == "trial_failed"}
+    for event in events_of(here):
+        if event["event"] == "trial_failed":
+            failed[event["trial"]].append((event["kind"], event["will_retry"]))
+    (beyond,), (poisons,), (shrinks,) = by_case["beyond"], by_case["poisons"], by_case["shrinks"]
+    assert failed == {beyond.id: [("oom", False)], poisons.id: [("cuda", True), ("cuda", False)]}
+    assert beyond.status == poisons.status == "failed"
+    assert [trial.status for trial in by_case["fits"]] == ["completed"] * 3 and shrinks.status == "completed"
+    assert shrinks.reports[-1].metrics["micro_batch_size"] < 1000
+    said = here.log
+    poisoned = [line["pid"] for line in said if line["what"] == "poisoned"]
+    assert len(set(poisoned)) == 2  # the retry ran in another process
+    for pid in poisoned:  # and neither process did anything more
+        assert [line["what"] for line in said if line["pid"] == pid][-1] == "poisoned"
+    for pid in {line["pid"] for line in said}:
+        first = [line for line in said if line["pid"] == pid][0]
+        assert (first["what"], first["share"]) == ("limit", 0.5)
+    started = [event["pid"] for event in events_of(here) if event["event"] == "trial_started"]
+    assert len(started) == len(cases) + 1 and all(started.count(pid) == 1 for pid in poisoned[-1:])
+
+
+@pytest.mark.parametrize("strategy", ["dp", "model", "pipeline", "ddp"])
+def test_each_strategy_puts_each_part_on_its_own_device(machine, strategy):
+    here = machine(2)
+    options = ["--searcher", "grid", "--scheduler", "fifo", "--strategy", strategy]
+    if strategy == "ddp":
+        options += ["--workers-per-trial", "2"]
+    search(here, "on_gpus.py", *options, "--gpus-per-trial", "2", "--max-epochs", "2")
+    assert {trial.status for trial in trials_of(here).values()} == {"completed"}
+    devices = defaultdict(set)
+    for line in here.log:
+        if line["what"] == "first":
+            devices[line["pid"]].add(line["device"])
+    if strategy == "ddp":
+        assert sorted(map(sorted, devices.values())) == [["0"], ["1"]]
+        assert {tuple(line["visible"]) for line in here.log} == {("0",), ("1",)}
+        assert {line["what"] for line in here.log} == {"use", "first", "empty_cache"}  # a whole device has no limit
+        num_lines = len(here.log)
+        done = here.python("-m", "tuner.train", here.folder / "r" / "test" / "best" / "config.json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        firsts = {(line["pid"], line["device"]) for line in here.log[num_lines:] if line["what"] == "first"}
+        assert sorted(device for _, device in firsts) == ["0", "1"] and len(dict(firsts)) == 2
+    else:
+        assert set(map(frozenset, devices.values())) == {frozenset("01")}
+
+
+@pytest.mark.chaos
+def test_a_killed_search_resumes_on_its_device(machine):
+    here = machine(1)
+    options = ["--searcher", "grid", "--scheduler", "fifo", "--max-epochs", "6"]
+    command = [sys.executable, *map(str, words(here, "on_gpus.py", *options))]
+    process = subprocess.Popen(
+        command, env=here.env, cwd=here.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    journal, until = here.folder / "r" / "test" / "journal.jsonl", time.monotonic() + 120
+    while not (journal.exists() and journal.read_text().count('"report"') >= 8) and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = here.python("-m", "tuner.run", "--resume", "test", "--results", here.folder / "r", "--wandb", "disabled")
+    assert done.returncode == 0, done.stdout + done.stderr
+    trials = trials_of(here).values()
+    assert {trial.status for trial in trials} == {"completed"}
+    used = {report.metrics["gpu_memory_bytes"] for trial in trials for report in trial.reports}
+    assert len(used) == 1  # a resumed trial takes no more than one that was not
+
+
+def test_a_gpu_that_torch_cannot_use_is_refused_in_one_clear_line(machine):
+    here = machine(1, more={"PRETENDED_GPUS": ""})
+    done = search(here, "on_gpus.py", "--searcher", "grid", "--scheduler", "fifo", code=1)
+    (error,) = {event["error"] for event in events_of(here) if event["event"] == "trial_failed"}
+    assert "the trial has a GPU from Ray, but torch" in error and "or give --gpus-per-trial 0" in error
+    assert done.stderr.count("Traceback") == 0
+
+
+def test_the_page_and_the_report_have_the_figures_of_the_gpu(machine):
+    here = machine([Gpu(percent=83)])
+    search(here, "tiny.py", "--gpus-per-trial", "0.5", "--num-samples", "4", "--cpus-per-trial", "0.5")
+    metrics = [report.metrics for trial in trials_of(here).values() for report in trial.reports]
+    assert {each["gpu_percent"] for each in metrics} == {83} and all(each["gpu_memory_bytes"] for each in metrics)
+    page = TestClient(create_app(here.folder / "r"), base_url="http://127.0.0.1:8800")
+    shown = page.get("/api/experiments/test/figures").text
+    assert "gpu_memory_peak_bytes" in shown  # the page leaves out a column whose values are all the same
+    assert all(row["resources"]["GPU"] == 0.5 for row in page.get("/api/experiments/test/trials").json()["trials"])
+    assert "gpu_memory_peak_bytes" in (here.folder / "r" / "test" / "report.html").read_text()

@@ -1,0 +1,240 @@
+"""Training on pretended GPUs in this process: placement, shares, memory that runs out, poisoned contexts."""
+
+import os
+import re
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pretended
+import pytest
+import torch
+from pretended import MIB
+from torch import nn
+
+from tuner.engine.failures import kind_of
+from tuner.space import Task
+from tuner.training import accelerator
+from tuner.training.accelerator import Accelerator
+from tuner.training.data import Arrays, Splits
+from tuner.training.group import Member
+from tuner.training.loop import Training
+from tuner.training.memory import release
+from tuner.training.parallel import Worker
+from tuner.training.trial_spec import TrialSpec
+from tuner.training.usage import hold_to_share
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def gpus(tmp_path, monkeypatch):
+    """Two devices of 1 MiB in the seam of this process."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    threads = torch.get_num_threads()
+    with pretended.installed(pretended.make(tmp_path / "gpus", 2, MIB)) as here:
+        yield here
+    torch.set_num_threads(threads)
+
+
+def arrays(num, classes=3, seed=0):
+    stream = np.random.default_rng(seed)
+    return Arrays(stream.normal(size=(num, 6)).astype("float32"), stream.integers(0, classes, num))
+
+
+def training(strategy="single", *, width=16, batch_size=16, classes=3, device="cuda", num=51, **options):
+    task = Task(
+        data=lambda data_dir: None,
+        model=lambda config: nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 3)),
+        optimizer=lambda parameters, config: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    )
+    worker = Worker(strategy, num_devices=1 if strategy == "single" else 2)
+    config = {"batch_size": batch_size, "split_size": 5}
+    splits = Splits(arrays(num, classes), arrays(21, seed=1))
+    return Training(task, config, splits, seed=3, max_epochs=4, device=device, worker=worker, **options)
+
+
+def figures(report):
+    return {name: value for name, value in report.items() if not name.endswith("_s")}
+
+
+def what(gpus):
+    return [line["what"] for line in pretended.log_of(gpus.folder)]
+
+
+PLACES = {"single": "0000", "dp": "0000", "model": "0011", "pipeline": "0011"}
+
+
+@pytest.mark.parametrize("strategy", PLACES)
+def test_each_strategy_puts_each_part_on_its_own_device_and_learns_as_on_a_cpu(gpus, strategy):
+    on_cpu, on_gpus = training(strategy, device="cpu"), training(strategy)
+    for _ in range(2):
+        assert figures(on_gpus.run_epoch()) == pytest.approx(figures(on_cpu.run_epoch()), rel=1e-4)
+    assert [str(parameter.device) for parameter in on_gpus.model.parameters()] == [
+        f"cuda:{index}" for index in PLACES[strategy]
+    ]
+    used = {line["device"] for line in pretended.log_of(gpus.folder) if line["what"] == "first"}
+    assert used == ({"0"} if strategy == "single" else {"0", "1"})
+    restored = training(strategy)
+    restored.load_state_dict(on_gpus.state_dict())
+    assert figures(restored.run_epoch()) == figures(on_gpus.run_epoch())
+
+
+def test_tensors_of_two_devices_are_refused_in_torchs_words(gpus):
+    trial = training()
+    with pytest.raises(RuntimeError, match="found at least two devices, cpu and cuda:0!"):
+        trial.model(torch.zeros(2, 6))
+    moved = torch.zeros(2, 6).to("cuda:1")
+    with pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cuda:1!"):
+        trial.model(moved)
+    with pytest.raises(TypeError, match="can't convert cuda:1 device type tensor to numpy"):
+        moved.numpy()
+
+
+def test_a_trial_beyond_its_share_gets_its_own_error_and_leaves_its_neighbours_memory(gpus):
+    neighbour = gpus.folder / "0" / str(os.getppid())
+    neighbour.write_text(str(MIB // 2))
+    hold_to_share(0.25)
+    fits = training()
+    assert fits.run_epoch()["micro_batch_size"] == 16
+    with pytest.raises(torch.OutOfMemoryError, match="0.25 MiB allowed") as refused:
+        training(width=10_000)
+    assert kind_of(refused.value)[0] == "oom" and gpus.reserved[0] <= MIB // 4
+    assert int(neighbour.read_text()) + gpus.reserved[0] <= MIB
+    fits.run_epoch()  # the device works on
+
+
+def test_a_share_that_a_neighbour_exceeds_is_missing_on_the_device(gpus):
+    (gpus.folder / "0" / str(os.getppid())).write_text(str(MIB * 7 // 8))
+    hold_to_share(0.25)
+    with pytest.raises(torch.OutOfMemoryError):
+        training(width=4000)
+
+
+def test_a_batch_that_does_not_fit_shrinks_keeps_its_gradients_and_frees_what_the_attempt_took(gpus):
+    options = {"width": 64, "batch_size": 256, "num": 512}
+    fits = training(**options)
+    expected = [figures(fits.run_epoch()) for _ in range(2)]
+    fits.close()
+    del fits
+    release()
+    assert gpus.allocated[0] == gpus.reserved[0] == 0
+    hold_to_share(0.1)
+    shrinks = training(**options)
+    reports = [figures(shrinks.run_epoch()) for _ in range(2)]
+    micro = [report.pop("micro_batch_size") for report in reports]
+    assert micro[0] == micro[1] < 256 == expected[0].pop("micro_batch_size") == expected[1].pop("micro_batch_size")
+    for report, whole in zip(reports, expected, strict=True):
+        assert report == pytest.approx(whole, rel=1e-4)
+    said = what(gpus)
+    attempt = said.index("out of memory")
+    assert said[attempt + 1] == "empty_cache" and said.index("limit") < attempt
+
+
+def test_with_on_oom_fail_the_error_is_torchs(gpus):
+    hold_to_share(0.1)
+    with pytest.raises(torch.OutOfMemoryError):
+        training(width=64, batch_size=256, num=512, on_oom="fail").run_epoch()
+
+
+def test_a_label_out_of_range_poisons_the_process(gpus):
+    with pytest.raises(torch.AcceleratorError, match="device-side assert") as poisoned:
+        training(classes=5).run_epoch()
+    kind, text = kind_of(poisoned.value)
+    assert kind == "cuda" and "usually a label or an index out of range" in text
+    with pytest.raises(torch.AcceleratorError):  # whatever comes next in this process
+        training()
+
+
+def test_a_member_of_a_group_uses_its_own_device_by_nccl_and_frees_its_cache(gpus, monkeypatch):
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):  # `join` sets them
+        monkeypatch.setenv(name, "lo")
+    joined = []
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend, **options: joined.append(backend))
+    monkeypatch.setattr(gpus, "backend", partial(Accelerator.backend, gpus))
+    member = Member(1, 2, 1, "cuda:1")
+    member.store = object()  # rank 0 listens
+    member.join("127.0.0.1", 1, "127.0.0.1")
+    assert gpus.current == 1 and joined == ["nccl"]
+    monkeypatch.setattr(Training, "of", classmethod(lambda *args: training("single", device=args[-1])))
+    member.begin(None, None, TrialSpec({}, 3, 4, gpus=2.0), None, None)
+    assert {line["device"] for line in pretended.log_of(gpus.folder)} == {"1"}
+    member.end()
+    assert what(gpus)[-1] == "empty_cache" and gpus.allocated == gpus.reserved == [0, 0]
+
+
+def test_the_real_command_trains_on_the_device_and_a_resume_takes_no_more_memory(gpus, search_here, monkeypatch):
+    from tuner.drive import driver, session
+
+    monkeypatch.setattr(session, "local_cluster", lambda: {"CPU": 2.0, "GPU": 1.0})
+    monkeypatch.setattr(driver, "nodes", lambda: [{"CPU": 2.0, "GPU": 1.0}])
+    options = ["--scheduler", "fifo", "--gpus-per-trial", "0.5", "--max-epochs", "2"]
+    ran = search_here("tiny.py", *options, "--num-samples", "2")
+    assert ran.code == 0 and {trial.status for trial in ran.trials.values()} == {"completed"}
+    said = pretended.log_of(gpus.folder)
+    assert [line["what"] for line in said][:2] == ["limit", "first"] and said[0]["share"] == 0.5
+    assert [line["what"] for line in said].count("empty_cache") >= 1  # before the second trial
+    before = {id: trial.reports[-1].metrics for id, trial in ran.trials.items()}
+    assert all(metrics["gpu_memory_peak_bytes"] > metrics["gpu_memory_bytes"] > 0 for metrics in before.values())
+    ran = search_here("", "--resume", "test", "--max-epochs", "4", name="test")
+    after = {id: trial.reports[-1].metrics for id, trial in ran.trials.items()}
+    assert ran.code == 0 and {len(trial.reports) for trial in ran.trials.values()} == {4}
+    for id, metrics in after.items():
+        assert metrics["gpu_memory_bytes"] == before[id]["gpu_memory_bytes"]
+
+
+def test_amds_errors_are_told_apart_too():
+    assert kind_of(torch.OutOfMemoryError("HIP out of memory. Tried to allocate 2.00 GiB."))[0] == "oom"
+    assert kind_of(torch.AcceleratorError("HIP error: an illegal memory access was encountered\n"))[0] == "cuda"
+    assert kind_of(RuntimeError("HIP error: unspecified launch failure"))[0] == "cuda"
+
+
+@pytest.mark.parametrize("device", ["mps", "xpu"])
+def test_another_device_is_refused_in_one_line(device):
+    with pytest.raises(ValueError, match=f"device {device}: only cpu and cuda .* use --gpus-per-trial 0") as refused:
+        training(device=device)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "hip", "error", "text"),
+    [
+        (None, None, "", "is built for CPUs only; install a torch for CUDA or ROCm"),
+        (
+            "13.2",
+            None,
+            "Found no NVIDIA driver on your system. Please check",
+            r"for CUDA .* \(Found no NVIDIA driver on",
+        ),
+        (None, "7.0", "No HIP GPUs are available", r"for ROCm .* \(No HIP GPUs are available\); install the driver"),
+    ],
+)
+def test_a_torch_that_can_use_no_gpu_is_refused_in_one_line(monkeypatch, cuda, hip, error, text):
+    def init():
+        raise RuntimeError(error)
+
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", init)
+    with pytest.raises(RuntimeError, match=text) as refused:
+        hold_to_share(0.5)
+    assert str(refused.value).endswith("or give --gpus-per-trial 0") and "\n" not in str(refused.value)
+
+
+def test_the_generators_of_several_devices_are_there_before_anything_else_has_used_them(monkeypatch):
+    made = torch.Generator(), torch.Generator()
+    monkeypatch.setattr(torch.cuda, "default_generators", ())
+    monkeypatch.setattr(torch.cuda, "init", lambda: monkeypatch.setattr(torch.cuda, "default_generators", made))
+    devices = [torch.device("cuda", 0), torch.device("cpu"), torch.device("cuda", 1)]
+    assert Accelerator().generators(devices) == list(made) and Accelerator().generators([torch.device("cpu")]) == []
+
+
+def test_only_the_seam_asks_torch_about_gpus():
+    files = [path for path in (ROOT / "tuner").rglob("*.py") if "integrations" not in path.parts]
+    asking = {
+        path.name
+        for path in files
+        if re.search(r"torch\.(cuda|mps|accelerator)\b|nn\.DataParallel\(", path.read_text())
+    }
+    assert asking == {Path(accelerator.__file__).name}

@@ -1,0 +1,41 @@
+"""The script for the day a GPU is there: without one it says so; on pretended devices all its parts run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "run_on_gpu.sh"
+
+
+def run(tmp_path, env, *parts, timeout=600):
+    words = ["bash", str(SCRIPT), str(tmp_path / "report.md"), *parts]
+    env = {**env, "PYTHON": sys.executable}
+    return subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=timeout)
+
+
+@pytest.mark.slow
+def test_without_a_gpu_it_says_so_in_one_line(tmp_path):
+    done = run(tmp_path, {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PRETENDED_GPUS": ""})
+    assert done.returncode == 77 and done.stdout == "" and not (tmp_path / "report.md").exists()
+    assert done.stderr.startswith("run_on_gpu: no GPU was tried: torch") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.chaos  # as long as a minute and a half of searches
+def test_on_pretended_devices_each_part_runs_and_is_in_the_report(machine, tmp_path):
+    done = run(tmp_path, machine(2, total_bytes=1 << 30).env)
+    report = (tmp_path / "report.md").read_text()
+    assert done.returncode == 0, done.stdout + done.stderr + report
+    assert report.startswith("# 2 x NVIDIA H200\n") and "No part has failed." in report
+    assert report.count("passed in") == 4 and "| ddp |" in report and "| MobileNetV2 | 16 |" in report
+
+
+@pytest.mark.slow
+def test_a_part_that_fails_is_named_and_the_next_still_runs(machine, tmp_path):
+    done = run(tmp_path, machine(1, total_bytes=1 << 12).env, "loops", "strategies")  # nothing fits into 4 KiB
+    report = (tmp_path / "report.md").read_text()
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "\nFAILED: Training loop against a bare loop, Strategies and precisions\n" in report
+    assert report.count("out of memory") > 1
