@@ -76,7 +76,7 @@ def test_a_tuner_without_limits_is_told(of):
     [
         (HyperBandScheduler(max_t=27), "hyperband", {"max_epochs": 27, "reduction_factor": 3}),
         (MedianStoppingRule(time_attr="training_iteration", grace_period=4), "median", {"grace_period": 4}),
-        (MedianStoppingRule(grace_period=60), "median", {"grace_period": 1}),  # seconds
+        (MedianStoppingRule(grace_period=60), "median", {"grace_period": "auto"}),  # seconds
         (ASHAScheduler(time_attr="time_total_s", max_t=3600), "asha", {"max_epochs": MOST_REPORTS}),
     ],
 )

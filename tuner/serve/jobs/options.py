@@ -82,7 +82,7 @@ def defaults_of(space: str) -> dict[str, Any]:
         if keyword.arg in own:
             own[keyword.arg] = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
     defaults |= own
-    if None not in (defaults["grace_period"], defaults["max_epochs"]):
+    if isinstance(defaults["grace_period"], int) and defaults["max_epochs"] is not None:
         defaults["grace_period"] = min(defaults["grace_period"], defaults["max_epochs"])
     return {name: value for name, value in defaults.items() if value is not None}
 
