@@ -530,6 +530,8 @@ def check_rules(truth, experiment):
                 own = truth.sign * number(value)
                 arrived[name].append((line["epoch"], own))
                 best[name] = min(best.get(name, math.inf), own)
+        if line["event"] == "trial_ended" and values[name] and usable(list(values[name].values())[-1]):
+            arrived[name] += arrived[name][-1:]  # Ray's median counts the last report of an ended trial twice
         if line["event"] != "decision":
             continue
         decided.add((name, line["epoch"]))

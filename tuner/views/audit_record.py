@@ -171,7 +171,7 @@ def false_prunes(beat: int, audited: int, pruned: int, confidence: float) -> tup
     hypergeometric distribution (Buonaccorsi, The American Statistician 1987). Each tail changes monotonically with the
     number of false prunes, so bisection finds each bound. If all pruned trials are audited, both are `beat`.
     """
-    tail = (1 - confidence) / 2
+    tail = (1 - confidence) / 2 * (1 + 1e-9)  # a share that is exactly the tail must not count as more than it
     possible = range(beat, pruned - (audited - beat) + 1)
     fewest = bisect_left(
         possible, True, key=lambda wrong: _share(range(beat, audited + 1), audited, wrong, pruned) > tail
