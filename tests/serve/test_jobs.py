@@ -77,7 +77,7 @@ def test_a_search_outlives_the_service_stops_as_by_ctrl_c_and_is_resumed(real):
 
     again.terminate()
     again.communicate(timeout=90)
-    assert not cluster.alive() and not Path(cluster.folder).exists()
+    until(lambda: not cluster.alive() and not Path(cluster.folder).exists())
 
 
 def test_no_process_of_a_search_has_the_services_token(tmp_path):
