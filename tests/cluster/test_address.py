@@ -119,7 +119,8 @@ if __name__ == "__main__":
     thread = threading.Thread(target=watch)
     thread.start()
     try:
-        ran = search(space, name="mine", address="auto", scheduler="fifo", max_epochs=120, table="off", wandb="disabled")
+        options = {"scheduler": "fifo", "max_epochs": 120, "table": "off", "wandb": "disabled"}
+        ran = search(space, name="mine", address="auto", **options)
     finally:
         done.set()
     thread.join()
