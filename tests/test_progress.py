@@ -35,10 +35,14 @@ def tracker_of(experiment, **statuses):
     return Tracker(experiment, history)
 
 
-def line(statuses, experiment, num_settings, *, took=0.0, num_ended=0, left_s=None, reports=(), refused=False):
+def line(
+    statuses, experiment, num_settings, *, took=0.0, num_ended=0, paused=(), left_s=None, reports=(), refused=False
+):
     tracker = Tracker(experiment)
     for trial_id, value in reports:
         tracker.hear({"event": "report", "trial": trial_id, "epoch": 1, "metrics": {"loss": value}})
+    for trial_id, action in paused:
+        tracker.hear({"event": "decision", "trial": trial_id, "epoch": 1, "action": action})
     tracker.began, tracker.num_ended = time.monotonic() - took, num_ended
     halt = Halt("", left_s)
     if refused:
@@ -92,6 +96,26 @@ def test_after_a_resume_the_time_left_is_estimated_from_this_session():
     )
 
 
+@pytest.mark.parametrize(("scheduler", "left"), [("asha-promotion", "15 s"), ("hyperband", "1 m 30 s")])
+def test_the_time_left_counts_no_paused_trial_where_most_never_continue(scheduler, left):
+    paused = [("00000", "pause"), ("00001", "pause"), ("00001", "continue"), ("00002", "pause")]
+    text = line({"completed": 1, "paused": 4, "running": 1}, Experiment(searcher="random", scheduler=scheduler), 10,
+                took=9 if scheduler == "asha-promotion" else 10, num_ended=1, paused=paused)  # fmt: skip
+    assert text.endswith(f"about {left} left")
+
+
+def test_the_time_left_does_not_count_the_start_before_the_first_trial(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    tracker = Tracker(Experiment())
+    now += 8
+    tracker.hear({"event": "trial_started", "trial": "00000"})
+    now += 2
+    tracker.hear({"event": "trial_ended", "trial": "00000", "status": "pruned", "reason": "why"})
+    text = progress.progress_line(Counter({"pruned": 1}), tracker, Experiment(), 10, Halt())
+    assert text.endswith("| 10 s, about 18 s left")
+
+
 def test_a_time_budget_bounds_what_is_left():
     text = line({"completed": 1}, Experiment(), 100, took=100, num_ended=1, left_s=25.0)
     assert text.endswith("about 25 s left")
@@ -132,6 +156,11 @@ def test_the_table_fits_the_terminal_and_has_first_what_matters(monkeypatch, cap
     assert list(statuses.values()).count("running") == 1
     assert statuses["00000"] == "pruned" and statuses["00001"] == "completed" and statuses["00002"] == "failed"
     assert statuses["00004"] == "paused" and statuses["00005"] == "pending" and statuses["00006"] == "interrupted"
+
+
+def test_the_table_says_how_many_trials_it_leaves_out_without_rays_words(monkeypatch, capsys):
+    lines = table_of(monkeypatch, capsys, [trial(number, "PAUSED") for number in range(30)], 160)
+    assert [line for line in lines if line.startswith("...")] == ["... 10 more trials not shown"]
 
 
 def test_the_wide_table_has_all_columns_and_no_object(monkeypatch, capsys):

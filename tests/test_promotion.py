@@ -3,6 +3,7 @@
 import math
 import random
 import re
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,10 @@ from test_every_cut import CHOICES, KEPT, outcome_of, resumed
 from test_halvings import failing
 from workerless import Worker, Workerless, run
 
+from tuner.drive.callbacks import JournalCallback
+from tuner.drive.tracker import Tracker
+from tuner.engine.halt import Halt
+from tuner.record.journal import Journal
 from tuner.record.reading import read
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
@@ -202,7 +207,7 @@ def search(tmp_path, monkeypatch, seed, name="one", **fixed):
     return choices, tmp_path / name
 
 
-MORE = [pytest.param(n, marks=pytest.mark.slow) for n in range(400) if n not in (0, 5, 7, 18)]
+MORE = [pytest.param(n, marks=pytest.mark.slow) for n in range(150) if n not in (0, 5, 7, 18)]
 
 
 @pytest.mark.parametrize("seed", [0, 5, 7, 18, *MORE])
@@ -238,6 +243,44 @@ def whole(one_ray, tmp_path, monkeypatch):
 
 def kinds(folder):
     return [event["event"] for event in read(folder / "journal.jsonl")]
+
+
+def test_the_reasons_name_promotions_and_rungs_with_too_few_trials(whole):
+    seen = set()
+    for brackets in (1, 2):
+        paused = set()
+        folder = whole(f"whole{brackets}", brackets=brackets, reduction_factor=3, num_samples=8)
+        for event in (event for event in read(folder / "journal.jsonl") if event.get("rung")):
+            place, action, reason = (event["trial"], event["rung"]), event["action"], event["reason"]
+            if action == "continue":
+                assert reason.startswith("promoted: ") is (place in paused)
+            elif action == "stop":
+                assert ("too few trials came" in reason) is (event["cutoff"] is None)
+            paused |= {place} if action == "pause" else set()
+            seen.add((action, place in paused, event["cutoff"] is None))
+    assert {("continue", True, False), ("continue", False, False), ("stop", True, False), ("stop", True, True)} <= seen
+
+
+def test_a_session_that_is_interrupted_ends_no_pause(tmp_path):
+    tracker, trials = Tracker(Experiment()), [started_trial(f"{number:05}") for number in range(3)]
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.listener = tracker.hear
+    callback = JournalCallback(journal, None, Halt(), None, tracker)
+    for trial in trials:
+        callback.on_trial_start(0, trials, trial)
+    verdict = {"value": 1.0, "cutoff": None, "recorded": 0, "bracket": 0, "band": None, "reason": "waits"}
+    journal.write("decision", "00001", epoch=1, rung=1, action="pause", **verdict)
+    callback.on_experiment_end(trials)
+    journal.close()
+    assert [e["trial"] for e in read(tmp_path / "journal.jsonl") if e["event"] == "trial_ended"] == ["00000", "00002"]
+
+
+def started_trial(trial_id):
+    return SimpleNamespace(
+        trial_id=trial_id, config={}, placement_group_factory=SimpleNamespace(required_resources={}),
+        get_ray_actor_ip=lambda: "127.0.0.1",
+        temporary_state=SimpleNamespace(ray_actor=trial_id, location=SimpleNamespace(pid=1)),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("more", [{"num_samples": 14}, {"max_epochs": 7}], ids=str)

@@ -101,10 +101,12 @@ class Recomputed:
                 trial.errors.append(line["error"])
                 trial.is_running = False
             elif kind == "trial_ended":
-                trial.status, trial.reason, trial.is_running = line["status"], line["reason"], False
+                trial.is_running = False
+                if (trial.status, line["status"]) != ("paused", "interrupted"):
+                    trial.status, trial.reason = line["status"], line["reason"]
         if self.lines[-1]["event"] != "experiment_finished":  # nobody runs it any more
             for trial in self.trials.values():
-                trial.status = "interrupted" if trial.status in ("running", "paused") else trial.status
+                trial.status = "interrupted" if trial.status == "running" else trial.status
 
     def winner(self):
         """The best of the values whose checkpoint exists; of all values if none does."""
@@ -221,7 +223,7 @@ SEEDS = [
     (n, *pair) if pair[0] in ("random", "bohb") else pytest.param(n, *pair, marks=pytest.mark.slow)
     for n, pair in enumerate(PLACES)
 ]
-MORE = [pytest.param(100 + n, *pair, marks=pytest.mark.slow) for n, pair in enumerate(PLACES * 6)]
+MORE = [pytest.param(100 + n, *pair, marks=pytest.mark.slow) for n, pair in enumerate(PLACES)]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # percentiles of infinities

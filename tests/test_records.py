@@ -62,21 +62,26 @@ def test_a_paused_trial_says_what_it_waits_for():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("is_over", "status"), [(False, "interrupted"), (True, "paused")])
-def test_a_killed_driver_leaves_no_trial_paused(tmp_path, is_over, status):
+@pytest.mark.parametrize("end", ["kill", "interruption", "finish"])
+def test_a_paused_trial_waits_however_its_session_ended(tmp_path, end):
     save_experiment(Experiment(space="s", metric="loss", mode="min"), tmp_path, {})
     journal = Journal(tmp_path / "journal.jsonl")
     journal.write("experiment_started")
     journal.write("trial_started", "0", config={}, resources={}, node="n")
     pause = decided("0", 2, "pause", "waits at rung 1")
     journal.write("decision", "0", **{name: pause[name] for name in pause.keys() - {"event", "trial", "time"}})
-    if is_over:
+    journal.write("trial_started", "1", config={}, resources={}, node="n")
+    if end == "interruption":
+        for trial in "01":
+            journal.write("trial_ended", trial, status="interrupted", reason="interrupted by SIGINT")
+    if end == "finish":
         journal.write("experiment_finished", state="finished", reason="")
     journal.close()
     with only_driver(tmp_path):
         pass
-    (trial,) = load(tmp_path).trials
-    assert trial.status == status
+    paused, started = load(tmp_path).trials
+    assert (paused.status, paused.reason) == ("paused", "waits at rung 1")
+    assert started.status == ("running" if end == "finish" else "interrupted")
 
 
 def test_trials_come_in_the_order_in_which_they_were_first_seen():

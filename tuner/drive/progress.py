@@ -139,6 +139,9 @@ class ProgressTable(CLIReporter):
         with contextlib.redirect_stdout(io.StringIO()) as text:
             super().report(rows, done and len(rows) <= MOST_ROWS)
         lines = [line for line in text.getvalue().splitlines() if line.startswith(("|", "+", "..."))]
+        lines = [
+            line.partition(" (")[0] if line.startswith("...") else line for line in lines
+        ]  # Ray's counts, its words
         return list(map(printable, without_columns(lines, range(NUM_RAYS))))
 
     def cells(self, trial: Trial) -> dict[str, Any]:
@@ -156,7 +159,7 @@ class ProgressTable(CLIReporter):
         for trial in trials:
             known = self._tracker.trials.get(trial.trial_id)
             if trial.is_finished():
-                yield known.status if known and known.status in (*DONE, "suggested") else "interrupted"
+                yield known.status if known and known.status in (*DONE, "suggested", "paused") else "interrupted"
             else:
                 yield trial.status.lower()
 
@@ -263,8 +266,13 @@ def progress_line(
     rest = ", ".join(f"{statuses[status]} {status}" for status in ("running", "paused", "interrupted", "suggested")
                      if statuses[status])  # fmt: skip
     counts = f"{num_done}/{num_settings} done" + (f": {done}" if done else "") + (f"; {rest}" if rest else "")
-    took = time.monotonic() - tracker.began
-    remaining = took / tracker.num_ended * (num_settings - num_done) if tracker.num_ended else None
+    now = time.monotonic()
+    took = now - tracker.began
+    settled, to_come = tracker.num_ended, num_settings - num_done
+    if experiment.scheduler == "asha-promotion":  # most paused trials never continue, and end when the search does
+        settled, to_come = settled + len(tracker.paused), to_come - statuses["paused"]
+    trained = now - (tracker.started or tracker.began)  # without the start of Ray and its workers
+    remaining = trained / settled * to_come if settled else None
     if (left_s := halt.left_s()) is not None:
         remaining = min(left_s, remaining) if remaining is not None else left_s
     times = duration(took) + (f", about {duration(max(1, remaining))} left" if remaining and not is_over else "")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tuner.engine.failures import likeness
-from tuner.record.events import BEGINNINGS, Event
+from tuner.record.events import BEGINNINGS, Event, still_waits
 from tuner.record.records import finite, sign_of
 from tuner.spec.experiment import Experiment
 
@@ -31,7 +31,9 @@ class Tracker:
 
     Attributes:
         trials: id -> what is known about the trial.
+        began, started: the times (`time.monotonic`) at which the session began and its first trial started.
         num_ended: how many trials were pruned, completed or failed in this session.
+        paused: the trials that paused in this session and have neither continued nor ended since.
         on_end: called with the id of each of these trials when it ends.
         on_retry: called with the id of each trial that failed and is tried again.
         on_change: called with the reason when the search changes its rule.
@@ -52,6 +54,8 @@ class Tracker:
 
     def _begin(self) -> None:
         self.began, self.num_ended, self._failed = time.monotonic(), 0, list[str]()
+        self.started: float | None = None
+        self.paused: set[str] = set()
 
     def hear(self, event: Event) -> None:
         """Updates the state by the next event of the search."""
@@ -65,15 +69,25 @@ class Tracker:
         trial = self.trials.setdefault(trial_id, Tracked())
         if kind == "trial_started":
             trial.status = "running"
+            self.started = self.started or time.monotonic()
         elif kind == "report":
             trial.epoch = max(trial.epoch, event["epoch"])
             self._report(trial_id, trial, finite(event["metrics"].get(self._metric)), bool(event.get("checkpoint")))
+        elif kind == "decision":
+            if event["action"] == "pause":
+                trial.status = "paused"
+                self.paused.add(trial_id)
+            else:
+                self.paused.discard(trial_id)
         elif kind == "trial_failed":
             trial.failure = event
             if event.get("will_retry"):
                 self.on_retry(trial_id)
         elif kind == "trial_ended":
+            if still_waits(trial.status, event["status"]):
+                return
             trial.status, trial.reason = event["status"], event["reason"]
+            self.paused.discard(trial_id)
             self._hopeful = self._hopeful or trial.status == "completed"
             if trial.status in DONE:
                 self.num_ended += 1

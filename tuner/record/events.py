@@ -42,6 +42,14 @@ def has_rule(history: list[Event], rule: str) -> bool:
     return not history or first_start(history).get(rule) is True
 
 
+def still_waits(status: str, ended: str) -> bool:
+    """Whether a trial that was `status` waits on after an end as `ended`: an interrupted session ends no pause.
+
+    Journals of earlier versions have a `trial_ended` for such a trial.
+    """
+    return (status, ended) == ("paused", "interrupted")
+
+
 def line_of(event: Event) -> bytes:
     """Returns an event as a line of the journal."""
     return sealed(json.dumps(strict(plain(event)), allow_nan=False).encode())

@@ -9,7 +9,7 @@ from functools import wraps
 from operator import itemgetter
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from tuner.record.events import MOST_INTEGER, Event
+from tuner.record.events import MOST_INTEGER, Event, still_waits
 
 Record = TypeVar("Record")
 Rest = ParamSpec("Rest")
@@ -209,7 +209,8 @@ class _Building:
         elif kind == "trial_failed":
             self.errors.append(event["error"])
         elif kind == "trial_ended":
-            self.fields.update(status=event["status"], reason=event["reason"])
+            if not still_waits(self.fields.get("status", ""), event["status"]):
+                self.fields.update(status=event["status"], reason=event["reason"])
         if "config" in event:
             self.fields["config"] = event["config"]
         if kind in _TIMED and not math.isnan(self.since):

@@ -133,8 +133,7 @@ class Following:
         trials, state, reason = reading.read_on(until), reading.state, reading.reason
         if state == "running" and abandoned(folder):  # a killed driver writes no final event
             state, reason = "interrupted", KILLED
-            unfinished = ("running", "paused")
-            trials = [replace(t, status=state, reason=reason) if t.status in unfinished else t for t in trials]
+            trials = [replace(t, status=state, reason=reason) if t.status == "running" else t for t in trials]
         if self._tally is None or reading.beginnings != self._beginnings:
             self._tally, self._beginnings = Tally(experiment), reading.beginnings
         standing = self._tally.update(trials)
