@@ -13,6 +13,7 @@ A searcher's library may propose other settings in its next version; `--resume` 
 """
 
 import importlib.metadata
+import itertools
 import json
 import shutil
 from collections import Counter
@@ -121,12 +122,29 @@ def assert_ended(target, folder):
     if options_of(folder)["scheduler"] != "pbt":  # which itself goes back to earlier epochs
         assert max(Counter((trial, epoch) for trial, epoch, _ in after["reports"]).values()) == 1
     if runs_one_at_a_time(folder):
-        assert after["settings"] == expected["settings"]
-        assert after["ends"] == expected["ends"]
-        assert numbers(after["reports"]) == expected_of(expected["reports"], folder)
-        decisions, recorded = after["decisions"], expected["decisions"]
+        other = rounded_otherwise(after["settings"], expected["settings"])
+        assert other or after["ends"] == expected["ends"]
+        assert numbers(until(other, after["reports"])) == expected_of(until(other, expected["reports"]), folder)
+        decisions, recorded = until(other, after["decisions"]), until(other, expected["decisions"])
         decisions = unpromoted(decisions) if recorded == unpromoted(recorded) else decisions
         assert numbers(decisions) == expected_of(recorded, folder)
+
+
+def rounded_otherwise(settings, expected):
+    """The first trial whose setting differs from the expected one by rounding; None if all are the same.
+
+    numpy rounds otherwise on another processor. The recorded spaces' losses follow from every digit of a setting, so
+    from this trial on the searches differ.
+    """
+    first = next((trial for trial in sorted(expected) if settings[trial] != expected[trial]), None)
+    if first is not None:
+        assert settings[first] == {name: pytest.approx(value, rel=1e-9) for name, value in expected[first].items()}
+    return first
+
+
+def until(trial, rows):
+    """The rows before the first one of a trial."""
+    return list(itertools.takewhile(lambda row: row[0] != trial, rows))
 
 
 def unpromoted(decisions):
