@@ -10,11 +10,11 @@ import pytest
 from ray import tune
 from ray.tune.search import Searcher
 
-from tuner.drive.forest import features
+from tuner.drive.forest import Forest, features
 from tuner.drive.proposals import Proposals
 from tuner.drive.sampling import grid_size, num_random, seeded
 from tuner.drive.searchers import build_searcher, check_searcher
-from tuner.drive.seeded_searcher import python_values
+from tuner.drive.seeded_searcher import SeededSearcher, python_values
 from tuner.errors import RequestError
 from tuner.record.events import has_rule
 from tuner.space import Space
@@ -208,6 +208,30 @@ def test_a_model_based_searcher_learns_from_what_it_is_told(searcher):
     assert np.median(late) < 0.8 * np.median(by_chance)
 
 
+@pytest.mark.parametrize("searcher", SEARCHERS)
+def test_settings_do_not_depend_on_the_global_random_streams_and_leave_them_as_they_are(searcher):
+    drawn, after = [], []
+    for disturbed in (False, True):
+        experiment = experiment_of(searcher, num_samples=30)
+        asked = SeededSearcher(build_searcher(experiment, wide())[0], experiment)
+        settings = []
+        for number in range(30):
+            random.seed(number * disturbed)
+            np.random.seed(number * disturbed)
+            before = random.getstate(), np.random.get_state()[1].tolist()
+            trial = f"{number:05d}"
+            setting = asked.suggest(trial)
+            if setting is None:
+                break
+            result = {"training_iteration": 1, "loss": loss_of(dict(domains.leaves(setting)))}
+            asked.report(trial, {**result, "hyperband_info": {"budget": 1}})
+            asked.complete(trial, {**result, "hyperband_info": {"budget": 1}})
+            settings.append(setting)
+            after.append(before == (random.getstate(), np.random.get_state()[1].tolist()))
+        drawn.append(settings)
+    assert len(drawn[0]) > 5 and drawn[0] == drawn[1] and all(after)
+
+
 # forest
 
 
@@ -242,6 +266,18 @@ def test_the_forest_learns_from_trials_that_still_train_and_not_from_what_failed
         else:
             built.on_trial_result(trial, {"training_iteration": 1 + number % 3, "loss": x})
     assert np.mean([x < 0.1 for x in proposed[20:]]) > 0.3 > np.mean([x > 0.5 for x in proposed[20:]])
+
+
+def test_the_trees_are_those_of_scikit_learns_forest():
+    from sklearn.ensemble import ExtraTreesRegressor
+
+    stream = np.random.default_rng(0)
+    known, scores = stream.random((60, 3), dtype=np.float32), stream.random(60)
+    whole = ExtraTreesRegressor(32, min_samples_leaf=2, max_features=0.8, bootstrap=True, random_state=5)
+    whole.fit(known, scores)
+    lazy = Forest(known, scores, seed=5)
+    for number in (31, 0, 7, 31):
+        assert (lazy.tree(number).predict(known) == whole.estimators_[number].tree_.predict(known)).all()
 
 
 def test_the_forest_takes_a_parameter_of_any_size():

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from statistics import NormalDist
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -32,7 +34,7 @@ NUM_RANDOM = 20  # trials that report before the first forest: after 10, it know
 RANDOM_SHARE = 1 / 3  # of the later settings: the forest alone repeats what is good after few epochs
 NUM_CANDIDATES = 500
 TREES, LEAF, FEATURES = 32, 2, 0.8
-MOST_TRIALS = 1000  # that a forest learns from, the best half and the newest: they take 40 ms
+MOST_TRIALS = 1000  # that a forest learns from: the best half, and the newest
 GROWTH = 1.05  # a new forest is trained after 5 % more reports
 LARGEST = 1e30  # of a feature, because scikit-learn refuses infinity as a 32-bit float
 ABSENT = -1.0  # the feature of a parameter in a branch that a setting did not choose
@@ -58,7 +60,7 @@ class ForestSearcher(Searcher):
         self._features: dict[str, Matrix] = {}  # trial -> the features of its setting
         self._values: dict[str, float] = {}  # trial -> its last value, with a sign such that smaller is better
         self._num_reports = self._num_learnt = 0
-        self._trees: list[Any] = []
+        self._forest: Forest | None = None
 
     def suggest(self, trial_id: str) -> Setting:
         number, self._proposed = self._proposed, self._proposed + 1
@@ -70,10 +72,10 @@ class ForestSearcher(Searcher):
     def _next(self, stream: np.random.Generator) -> Setting:
         if len(self._values) < NUM_RANDOM or stream.random() < RANDOM_SHARE:
             return self._row(self._drawn(stream, 2), 0)  # of size 1, Ray's domains would return no sequence
-        if self._num_reports >= GROWTH * self._num_learnt:
-            self._learn(stream)
+        if self._forest is None or self._num_reports >= GROWTH * self._num_learnt:
+            self._forest = self._learnt(stream)
         drawn = self._drawn(stream, NUM_CANDIDATES)
-        tree = self._trees[stream.integers(len(self._trees))]
+        tree = self._forest.tree(int(stream.integers(TREES)))
         return self._row(drawn, int(tree.predict(features(self._domains, drawn)).argmin()))
 
     def _drawn(self, stream: np.random.Generator, number: int) -> Columns:
@@ -82,34 +84,58 @@ class ForestSearcher(Searcher):
     def _row(self, drawn: Columns, at: int) -> Setting:
         return {name: self._domains[name].cast(values[at]) for name, values in drawn.items()}
 
-    def _learn(self, stream: np.random.Generator) -> None:
-        """Trains a forest on the trials' ranks: a value that diverged would outweigh all others."""
-        from sklearn.ensemble import ExtraTreesRegressor  # takes a second, and short searches never need it
-
+    def _learnt(self, stream: np.random.Generator) -> Forest:
+        """Returns a forest that learns from the trials' ranks: a value that diverged would outweigh all others."""
         self._num_learnt = self._num_reports
         newest = sorted(self._values, reverse=True)
         best = sorted(newest, key=self._values.__getitem__)[: MOST_TRIALS // 2]
         known = list(dict.fromkeys(best + newest))[:MOST_TRIALS]
         known.sort(key=self._values.__getitem__)
         scores = [NormalDist().inv_cdf((rank + 0.5) / len(known)) for rank in range(len(known))]
-        forest = ExtraTreesRegressor(
-            TREES,
-            min_samples_leaf=LEAF,
-            max_features=FEATURES,
-            bootstrap=True,
-            random_state=int(stream.integers(2**31)),
-        )
-        forest.fit(np.stack([self._features[trial] for trial in known]), scores)
-        self._trees = [each.tree_ for each in forest.estimators_]
+        return Forest(np.stack([self._features[trial] for trial in known]), scores, int(stream.integers(2**31)))
 
     def on_trial_result(self, trial_id: str, result: Setting) -> None:
         if trial_id in self._features:
             self._values[trial_id] = self._sign * float(result.get(str(self.metric), self._sign * math.inf))
+            if not self._num_reports:
+                Thread(target=import_module, args=["sklearn.tree"]).start()  # 2 s, before the first forest
             self._num_reports += 1
 
     def on_trial_complete(self, trial_id: str, result: Setting | None = None, error: bool = False) -> None:
         if result:
             self.on_trial_result(trial_id, result)
+
+
+class Forest:
+    """Extremely randomised trees (Geurts et al., "Extremely randomized trees", Machine Learning 2006) on bootstraps.
+
+    A tree is trained when it is first asked for, so that no suggestion waits for all of them: 2 ms at 1,000 trials
+    instead of 60 ms. Tree k is the one that scikit-learn's ExtraTreesRegressor has with the same seed.
+
+    Args:
+        known: features of the trials, of shape (trials, features).
+        scores: what the trees predict; of shape (trials,).
+    """
+
+    def __init__(self, known: Matrix, scores: Sequence[float], seed: int) -> None:
+        self._known, self._scores = known, np.array(scores)
+        self._seeds = np.random.RandomState(seed).randint(np.iinfo(np.int32).max, size=TREES)
+        self._trees: dict[int, Any] = {}
+
+    def tree(self, number: int) -> Any:
+        """Returns the tree with this number, 0 to TREES - 1."""
+        if number not in self._trees:
+            self._trees[number] = self._trained(int(self._seeds[number]))
+        return self._trees[number]
+
+    def _trained(self, seed: int) -> Any:
+        from sklearn.tree import ExtraTreeRegressor
+
+        size = len(self._known)
+        drawn = np.random.RandomState(seed).randint(0, size, size)
+        tree = ExtraTreeRegressor(min_samples_leaf=LEAF, max_features=FEATURES, random_state=seed)
+        tree.fit(self._known, self._scores, sample_weight=np.bincount(drawn, minlength=size))
+        return tree.tree_
 
 
 def features(leaves: dict[str, Any], columns: Columns) -> Matrix:

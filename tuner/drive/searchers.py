@@ -63,16 +63,18 @@ def check_searcher(experiment: Experiment, space: Space) -> None:
     for package, extra in NEEDS.get(experiment.searcher, ()):
         if importlib.util.find_spec(package) is None:
             raise RequestError(
-                f"--searcher {experiment.searcher} needs the package {package}: pip install -e '.[{extra}]'"
+                f"--searcher {experiment.searcher} needs the package {package}: begin the command with "
+                f"`uv run --extra {extra}`, or without uv: pip install -e '.[{extra}]' -c constraints.txt"
             )
     refused = REFUSED[experiment.searcher]
     for name, domain in domains.leaves(space.encoded):
         described = domains.describe(domain)
         kind = f"quantised {described['kind']}" if "q" in described else described["kind"]
         if described["kind"] in refused or kind in refused:
+            steps = " without steps" if any(each.startswith("quantised") for each in refused) else ""
             raise RequestError(
                 f"--searcher {experiment.searcher} cannot propose parameter {name!r}, a {kind}; "
-                f"use --searcher random, or declare it as tune.choice or a range without steps, such as tune.uniform"
+                f"use --searcher random, or declare it as tune.choice or a range{steps}, such as tune.uniform"
             )
 
 
