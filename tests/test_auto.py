@@ -34,6 +34,7 @@ def pair_of(facts=SAVES, **options):
     [
         ({"num_samples": MANY}, SAVES, "asha-promotion", f"there are {MANY} trials or more and they save checkpoints"),
         ({"num_samples": 1}, dataclasses.replace(SAVES, grid_points=MANY), "asha-promotion", "trials or more"),
+        ({"num_samples": MANY, "searcher": "grid"}, dataclasses.replace(SAVES, grid_size=4), "asha", "needs 20 trials"),
         ({"num_samples": MANY - 1}, SAVES, "asha", f"asha-promotion needs {MANY} trials or more"),
         ({"num_samples": MANY}, LOSES, "asha", "the trials save no checkpoints"),
         ({"num_samples": MANY, "max_epochs": 1}, SAVES, "fifo", "no rung lies before the last epoch"),
@@ -62,20 +63,21 @@ def test_what_is_named_is_kept_and_the_other_one_works_with_it():
 
 
 @pytest.mark.parametrize(
-    ("num_samples", "scheduler", "searchers", "searcher"),
+    ("num_samples", "scheduler", "searchers", "searcher", "why"),
     [
-        (40, "auto", ("random", "forest"), "forest"),
-        (39, "auto", ("random", "forest"), "random"),
-        (40, "asha", ("random", "forest"), "forest"),
-        (40, "fifo", ("random", "forest"), "random"),
-        (40, "auto", ("random",), "random"),
+        (40, "auto", ("random", "forest"), "forest", "40 trials or more to learn from"),
+        (39, "auto", ("random", "forest"), "random", "forest needs --num-samples 40 or more"),
+        (40, "asha", ("random", "forest"), "forest", "40 trials or more to learn from"),
+        (40, "fifo", ("random", "forest"), "random", "forest was not measured with fifo"),
+        (40, "auto", ("random",), "random", "cannot propose every parameter"),
     ],
 )
 def test_a_long_search_that_prunes_learns_if_the_forest_can_propose_its_parameters(
-    num_samples, scheduler, searchers, searcher
+    num_samples, scheduler, searchers, searcher, why
 ):
     facts = dataclasses.replace(SAVES, searchers=searchers)
-    assert pair_of(facts, num_samples=num_samples, scheduler=scheduler)[0] == searcher
+    pair = choose(Options(num_samples=num_samples, scheduler=scheduler), facts)
+    assert pair.searcher == searcher and why in pair.why
 
 
 def test_the_searcher_needs_no_package_that_is_missing():
@@ -96,7 +98,7 @@ def test_the_searcher_needs_no_package_that_is_missing():
 )
 def test_the_first_rung_lies_at_a_share_of_a_long_training_unless_it_is_named(options, grace):
     pair = choose(Options(num_samples=MANY, **options), SAVES)
-    assert pair.grace_period == grace
+    assert pair.grace_period == grace and ("grace period" in pair.why) == (grace in (2, 8))
     assert settled(Options(num_samples=MANY, **options), pair).grace_period == grace
 
 
@@ -158,7 +160,8 @@ def saved(request):
 def test_the_heading_and_the_plan_say_what_auto_chose(tmp_path):
     request = begun(tmp_path, "--num-samples", "20")
     line = (
-        f"searcher random; scheduler asha-promotion, because there are {MANY} trials or more and they save checkpoints"
+        f"searcher random, because forest needs --num-samples {auto.FEWEST_TO_LEARN} or more; "
+        f"scheduler asha-promotion, because there are {MANY} trials or more and they save checkpoints"
     )
     assert f"auto: {line}" in console.heading(request)
     assert f"auto        {line}" in console.plan(request)
@@ -170,7 +173,7 @@ def test_the_pair_is_saved_as_if_it_had_been_named(tmp_path):
     folder = saved(begun(tmp_path, "--num-samples", "20"))
     document = json.loads((folder / "experiment.json").read_text())
     assert (document["options"]["searcher"], document["options"]["scheduler"]) == ("random", "asha-promotion")
-    assert document["options"]["reduction_factor"] == 2 and document["auto"].startswith("searcher random; ")
+    assert document["options"]["reduction_factor"] == 2 and document["auto"].startswith("searcher random, ")
     assert type(load_experiment(folder)[0]) is Experiment
 
 

@@ -23,6 +23,7 @@ from tuner.drive.assembly import assemble
 from tuner.drive.decisions import EPOCH
 from tuner.drive.mirroring import wandb_mode
 from tuner.drive.resumed_experiment import ResumedExperiment
+from tuner.drive.sampling import grid_size
 from tuner.drive.schedulers import check_scheduler
 from tuner.drive.searchers import check_searcher, usable
 from tuner.engine.cluster import check_head
@@ -131,11 +132,13 @@ def search_facts(options: Options, space: Space, here: bool) -> SearchFacts:
         with contextlib.suppress(RequestError):  # `checked_request` raises it
             num_at_once = resources_of(options, [local_cluster()]).concurrent
     declared = [domain for _, domain in domains.leaves(space.searched)]
+    searchers = usable(space)
     return SearchFacts(
         saves_checkpoints=saves_checkpoints(space),
-        searchers=usable(space),
+        searchers=searchers,
         num_params=len(declared),
         grid_points=math.prod(len(domains.values_of(domain)) for domain in declared if domains.is_grid(domain)),
+        grid_size=grid_size(space.searched) if "grid" in searchers else None,
         num_at_once=num_at_once,
     )
 

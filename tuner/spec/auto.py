@@ -28,6 +28,7 @@ class SearchFacts:
         searchers: the searchers that can propose every parameter and whose packages are installed.
         num_params: number of searched parameters.
         grid_points: number of trials per sample of the searcher random; above 1 with `tune.grid_search`.
+        grid_size: number of settings that the searcher grid can try; None if it cannot propose every parameter.
         num_at_once: how many trials run at once; None if that depends on a cluster.
     """
 
@@ -35,6 +36,7 @@ class SearchFacts:
     searchers: tuple[SearcherName, ...] = ("random",)
     num_params: int = 1
     grid_points: int = 1
+    grid_size: int | None = None
     num_at_once: int | None = None
 
 
@@ -61,10 +63,14 @@ def choose(options: Options, facts: SearchFacts) -> Pair:
     factor = FACTOR if options.reduction_factor == AUTO else options.reduction_factor
     suited = max(1, int(GRACE * options.max_epochs)) if options.scheduler == AUTO else 1
     grace = suited if options.grace_period == AUTO else options.grace_period
+    if options.grace_period == AUTO and grace > 1:
+        parts += [f"grace period {grace}, {GRACE:.0%} of the epochs"]
     return Pair(searcher, scheduler, grace, factor, "; ".join(parts))
 
 
 def _num_trials(options: Options, facts: SearchFacts) -> int:
+    if options.searcher == "grid":
+        return min(options.num_samples, facts.grid_size or options.num_samples)
     return options.num_samples * (facts.grid_points if options.searcher in (AUTO, "random") else 1)
 
 
@@ -93,10 +99,13 @@ def _searcher(options: Options, facts: SearchFacts, scheduler: SchedulerName) ->
         return options.searcher, ""
     if scheduler == "bohb":
         return "bohb", ", the only one that works with scheduler bohb"
-    learns = scheduler in ("asha", "asha-promotion") and "forest" in facts.searchers
-    if learns and options.num_samples >= FEWEST_TO_LEARN:
-        return "forest", f", because there are {FEWEST_TO_LEARN} trials or more to learn from"
-    return "random", ""
+    if scheduler not in ("asha", "asha-promotion"):
+        return "random", f", because forest was not measured with {scheduler}"
+    if "forest" not in facts.searchers:
+        return "random", ", because forest cannot propose every parameter of this space"
+    if options.num_samples < FEWEST_TO_LEARN:
+        return "random", f", because forest needs --num-samples {FEWEST_TO_LEARN} or more"
+    return "forest", f", because there are {FEWEST_TO_LEARN} trials or more to learn from"
 
 
 def settled(options: Options, pair: Pair | Experiment) -> Experiment:

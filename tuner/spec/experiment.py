@@ -251,7 +251,7 @@ class Options:
         if self.brackets > num_rungs:
             raise RequestError(
                 f"--brackets {self.brackets}: must be at most {num_rungs}, the number of rungs up to --max-epochs "
-                f"{self.max_epochs}; lower it, or lower --grace-period or --reduction-factor"
+                f"{self.max_epochs}, itself included; lower it, or lower --grace-period or --reduction-factor"
             )
 
     def _check_choice(self, name: str) -> None:
