@@ -83,6 +83,7 @@ def no_home(tmp_path, monkeypatch):
     monkeypatch.setenv("TUNER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.delenv("UV", raising=False)  # the commands that the search prints are then those without uv
 
 
 @pytest.fixture(scope="session")

@@ -58,6 +58,8 @@ def test_the_plan_names_every_searcher_and_scheduler(tmp_path, searcher):
             "4 random, then 3 neighbours of the best one",
         ),
         (["--searcher", "hyperopt"], "6 by hyperopt"),
+        (["--searcher", "forest"], "6 by forest, all random: its model needs reports of 20 trials"),
+        (["--searcher", "forest", "--num-samples", "21"], "21 by forest"),
     ],
 )
 def test_the_plan_says_how_settings_are_proposed(tmp_path, argv, text):
@@ -71,6 +73,8 @@ def test_the_plan_says_how_settings_are_proposed(tmp_path, argv, text):
         (tune.choice(list(range(20))), "{0, 1, 2, 3, 4, 5, 6, 7, 8, ...}"),
         (tune.loguniform(1e-4, 1e-1), "loguniform(0.0001, 0.1)"),
         (tune.randint(1, 5), "randint(1, 5)"),
+        (tune.quniform(0, 1, 0.25), "uniform(0, 1, step 0.25)"),
+        (tune.qrandint(2, 20, 3), "randint(2, 20, step 3)"),
         (tune.randn(), "normal()"),
         (tune.sample_from(lambda spec: 1), "sample_from()"),
         (tune.grid_search([1, 2]), "{1, 2}"),
@@ -88,6 +92,35 @@ def test_the_plan_says_how_many_trials_hyperband_never_stops(max_epochs, factor)
     assert console.bracket_sizes(experiment) == sizes
     said = f"the first {sizes[0]} of every {sum(sizes)} trials are never stopped"
     assert console.schedule(experiment).endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("brackets", "ending"),
+    [
+        (1, "a trial trains at most 9 epochs"),
+        (2, "; 2 brackets, with the first rung after epoch 1, 2"),
+        (4, "; 4 brackets, with the first rung after epoch 1, 2, 4, 8"),
+    ],
+)
+def test_the_plan_says_where_the_rungs_of_each_bracket_begin(brackets, ending):
+    assert console.schedule(Experiment(scheduler="asha-promotion", max_epochs=9, brackets=brackets)).endswith(ending)
+
+
+def test_the_plan_says_that_a_bracket_has_no_rung_before_the_last_epoch():
+    experiment = Experiment(scheduler="asha-promotion", max_epochs=8, brackets=4)
+    assert console.schedule(experiment).endswith("; 4 brackets, with the first rung after epoch 1, 2, 4, none")
+
+
+def test_one_epoch_is_no_epochs():
+    assert console.schedule(Experiment(scheduler="fifo", max_epochs=1)) == "fifo: every trial trains 1 epoch"
+
+
+def test_a_note_says_that_a_named_scheduler_cannot_pause_trials_without_checkpoints():
+    promotion = Experiment(scheduler="asha-promotion")
+    loses, saves = find_space(str(Path(TINY).parent / "late.py")).space, find_space(TINY).space
+    (note,) = console.notes_on_checkpoints(promotion, loses)
+    assert "cannot pause" in note and "by the rule of asha" in note
+    assert console.notes_on_checkpoints(promotion, saves) == console.notes_on_checkpoints(Experiment(), loses) == []
 
 
 def test_a_note_says_that_hyperband_compares_few_trials_if_few_run_at_once():
@@ -133,8 +166,28 @@ def test_a_resumed_search_counts_its_trials(tmp_path, before, more, line):
     assert console.heading(request)[-1] == line
 
 
+def test_a_resumed_search_counts_the_trials_that_wait(tmp_path):
+    from dataclasses import replace
+
+    events = [{"event": "experiment_started", "max_epochs": 8}]
+    for trial, status in (("00000", "pruned"), ("00001", "interrupted"), ("00002", "interrupted")):
+        events += [{"event": kind, "trial": trial} for kind in ("trial_suggested", "trial_started")]
+        events += [{"event": "decision", "trial": trial, "action": "pause"}]
+        events += [{"event": "trial_started", "trial": trial}] if trial == "00002" else []
+        events += [{"event": "trial_ended", "trial": trial, "status": status}]
+    events += [{"event": "scheduler_changed", "reason": "the rule of asha"}]
+    request = replace(request_of(tmp_path), history=events)
+    assert "NOTE: the rule of asha" in console.heading(request)
+    line = "resumed: 1 trial continues, 1 paused, 1 done, 3 still to come"
+    assert console.heading(request)[-1] == line
+
+
+@pytest.mark.parametrize(
+    ("uv", "start"), [("/usr/bin/uv", "resume      uv run python -m"), ("", "resume      python -m")]
+)
 @pytest.mark.parametrize(("state", "more"), [("finished", "--num-samples 12"), ("interrupted", "resume")])
-def test_the_last_lines_say_how_to_go_on(tmp_path, state, more):
+def test_the_last_lines_say_how_to_go_on_as_the_search_was_started(tmp_path, monkeypatch, state, more, uv, start):
+    monkeypatch.setenv("UV", uv)
     request = request_of(tmp_path)
     trial = TrialRecord("00003", {}, status="failed", reason="ValueError: wrong")
     record = ExperimentRecord(request.experiment, {}, (trial,), state)
@@ -146,7 +199,8 @@ def test_the_last_lines_say_how_to_go_on(tmp_path, state, more):
         and "NOTE: the time budget of 30m is over" in text
     )
     assert ("no answer yet" if state == "interrupted" else "no answer: no trial has a finite loss") in text
-    assert f"python -m tuner.run --resume mine --results {tmp_path}" in text and more in text
+    start = start if state == "interrupted" else start.replace("resume", "extend")
+    assert f"{start} tuner.run --resume mine --results {tmp_path}" in text and more in text
 
 
 def test_memory_that_grew_is_told_of_the_trial_where_it_grew_fastest():
@@ -197,7 +251,7 @@ def test_failed_trials_are_tried_again_after_the_code_was_changed(tmp_path):
     ]
     for before, line in [
         (sha256, "resumed: 0 trials continue, 1 done, 5 still to come"),
-        ("other", "resumed: 1 trial continue (1 that had failed, as the code has changed), 0 done, 5 still to come"),
+        ("other", "resumed: 1 trial continues (1 that had failed, as the code has changed), 0 done, 5 still to come"),
     ]:
         begun = {"event": "experiment_started", "max_epochs": 8, "space_sha256": before}
         assert console.heading(replace(request, history=[begun, *failed]))[-1] == line

@@ -11,6 +11,7 @@ import io
 import json
 import math
 import random
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from tuner.record.saved_experiment import COPY
 from tuner.record.saved_experiment import FILE as EXPERIMENT
 from tuner.train import state_of, training_of, trial_config
 from tuner.views.audit_record import FILE, AuditedTrial, AuditResult, prunable, read_audit, result_of
+from tuner.views.commands import command
 from tuner.views.labels import formatted
 
 STATES = "audit"  # subfolder with the states of trials that the audit still trains; removed once empty
@@ -59,7 +61,7 @@ def main(argv: list[str]) -> int:
         print(f"tuner: error: {refused(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"interrupted; continue with: python -m tuner.audit {' '.join(argv)}", file=sys.stderr)
+        print(f"interrupted; continue with: {command('audit', shlex.join(argv))}", file=sys.stderr)
         return 130
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.live import main_space, space_of
 from tuner.spec.space import Space
 from tuner.spec.spaces import LoadedSpace, find_space, is_live
+from tuner.views.commands import command
 
 if TYPE_CHECKING:
     from tuner.training.task import Task
@@ -186,7 +188,7 @@ def _weighted(task: Task, setting: dict[str, Any], best: Path) -> Any:
     if why := damage_in(best, MODEL):
         raise RequestError(
             f"{best / MODEL} is damaged ({why}); restore a copy of it; "
-            f"python -m tuner.train {best / CONFIG} trains the setting again, but saves no model"
+            f"{command('train', shlex.quote(str(best / CONFIG)))} trains the setting again, but saves no model"
         )
     with torch.random.fork_rng(devices=[]):
         model = task.model(setting)

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.drive.forest import NUM_RANDOM
 from tuner.drive.replay import tried_again
 from tuner.drive.sampling import GridSearcher, num_random
 from tuner.drive.searchers import first_num_samples, num_settings
 from tuner.engine.failures import likeness
 from tuner.errors.users_code import with_cells
-from tuner.record.events import BEGINNINGS
+from tuner.record.events import BEGINNINGS, still_waits
 from tuner.record.records import TrialRecord
 from tuner.record.report_keys import GROWTH
 from tuner.spec import domains, parameters
+from tuner.spec.asha import milestones
 from tuner.spec.experiment import MOST_CHARS, Experiment
+from tuner.spec.live import saves_checkpoints
 from tuner.spec.places import is_uri
 from tuner.spec.rules import band_of
 from tuner.spec.script import Script
 from tuner.spec.spaces import is_live, is_path
-from tuner.views.labels import figures, setting, trials
+from tuner.views.commands import command
+from tuner.views.labels import counted, figures, setting, trials
 from tuner.views.verdict import ADVICE, ending_lines
 
 if TYPE_CHECKING:
@@ -43,6 +48,7 @@ def plan(request: Request) -> list[str]:
     lines += [f"epochs      at most {num_settings(e, space) * e.max_epochs} ({e.max_epochs} per trial)"]
     if e.time_budget:
         lines[-1] += f", and at most {e.time_budget}"
+    lines += notes_on_checkpoints(e, space)
     if resources:
         lines += [f"resources   {per_trial(resources)}; {trials(resources.concurrent)} at once"]
         lines += notes_on_brackets(e, resources.concurrent)
@@ -75,6 +81,16 @@ def notes_on_strategy(e: Experiment, resources: Resources | None) -> list[str]:
     return []
 
 
+def notes_on_checkpoints(e: Experiment, space: Space) -> list[str]:
+    """A note if asha-promotion was named for trials that seem to save no checkpoints, so that none can pause."""
+    if e.scheduler != "asha-promotion" or saves_checkpoints(space):
+        return []
+    return [
+        "NOTE: the trials seem to save no checkpoints, so they cannot pause; without one at the first rung, the search "
+        "stops trials by the rule of asha"
+    ]
+
+
 def notes_on_brackets(e: Experiment, concurrent: int) -> list[str]:
     """A note if too few trials run at once for HyperBand's first bracket, which prunes none, or for a later one."""
     first, *sizes = bracket_sizes(e)
@@ -97,6 +113,7 @@ def heading(request: Request) -> list[str]:
     lines = [f"{e.name}: {settings(request)}; {schedule(e)}{resources}"]
     lines += [f"auto: {why}" for why in chosen(request)]
     lines += notes_on_strategy(e, r)
+    lines += notes_on_checkpoints(e, request.loaded_space.space)
     lines += notes_on_brackets(e, r.concurrent) if r else []
     lines += [f"script: {places}" for places in script_places(request.loaded_space.space)]
     if request.splits:
@@ -110,12 +127,13 @@ def heading(request: Request) -> list[str]:
     if request.wandb_mode == "offline" and e.wandb == "auto":
         lines += ["W&B: offline, as there is no API key (`wandb login` stores one; --wandb disabled turns W&B off)"]
     if request.history:
+        lines += [f"NOTE: {event['reason']}" for event in request.history if event["event"] == "scheduler_changed"][:1]
         lines += [resumed_line(request)]
     return lines
 
 
 def resumed_line(request: Request) -> str:
-    """Says how many trials of a resumed search continue, are done, and are still to come."""
+    """Says how many trials of a resumed search continue, are paused, are done, and are still to come."""
     e = request.experiment
     before = e.max_epochs  # journals of older versions do not record max_epochs
     states: dict[str, str] = {}
@@ -127,15 +145,21 @@ def resumed_line(request: Request) -> str:
             states[event["trial"]] = "open"
         elif event["event"] == "trial_failed":
             kinds[event["trial"]] = event["kind"]
-        elif event["event"] == "trial_ended":
+        elif event["event"] == "decision" and event.get("action") == "pause":
+            states[event["trial"]] = "paused"
+        elif event["event"] == "trial_ended" and not still_waits(states.get(event["trial"], ""), event["status"]):
             states[event["trial"]] = event["status"]
     unfinished = {"open", "interrupted", *(["completed"] if e.max_epochs > before else [])}
     failed = [kinds.get(trial, "") for trial, state in states.items() if state == "failed"]
     again = sum(tried_again(kind, code, request.loaded_space.sha256) for kind in failed)
     going_on = again + sum(state in unfinished for state in states.values())
+    paused = sum(state == "paused" for state in states.values())
     remaining = max(0, num_settings(e, request.loaded_space.space) - len(states))
     tried = f" ({again} that had failed, as the code has changed)" if again else ""
-    return f"resumed: {trials(going_on)} continue{tried}, {len(states) - going_on} done, {remaining} still to come"
+    num_done = len(states) - going_on - paused
+    continued = f"{trials(going_on)} continue" + ("s" if going_on == 1 else "")
+    waiting = f", {paused} paused" if paused else ""
+    return f"resumed: {continued}{tried}{waiting}, {num_done} done, {remaining} still to come"
 
 
 def place(e: Experiment) -> str:
@@ -176,9 +200,9 @@ def ending(done: Done) -> list[str]:
         given = ", space=space" if is_live(e.space) and done.request.splits else ""
         lines += [f"load        from Python: tuner.load_best({str(e.folder)!r}{given})"]
     if done.answer and done.answer.report.checkpoint and done.record.retrainable:
-        lines += [f"retrain     python -m tuner.train {shlex.quote(str(e.folder / 'best' / 'config.json'))}"]
+        lines += [f"retrain     {command('train', shlex.quote(str(e.folder / 'best' / 'config.json')))}"]
     results = "" if e.results == "results" else f" --results {shlex.quote(e.results)}"
-    lines += [f"dashboard   python -m tuner.serve --results {shlex.quote(str(e.folder.parent))}"]
+    lines += [f"dashboard   {command('serve', '--results', shlex.quote(str(e.folder.parent)))}"]
     finished = done.outcome.state == "finished"
     goes_on = "extend     " if finished else "resume     "
     if is_live(e.space):
@@ -188,7 +212,7 @@ def ending(done: Done) -> list[str]:
     if done.outcome.state == "failed" and is_path(e.space):  # without --space, --resume refuses code that has changed
         results += f" --space {shlex.quote(e.space)}"
     more = f" --num-samples {e.num_samples * 2}" if finished else ""
-    return [*lines, f"{goes_on} python -m tuner.run --resume {e.name}{results}{more}"]
+    return [*lines, f"{goes_on} {command('run', f'--resume {e.name}{results}{more}')}"]
 
 
 def failures(trials: Sequence[TrialRecord], folder: Path) -> list[str]:
@@ -248,7 +272,8 @@ def _proposed(request: Request, e: Experiment, space: Space) -> str:
         return f"{half} random, then {e.num_samples - half} neighbours of the best one"
     points = num_settings(e, space) // e.num_samples
     times = f" x {points} grid points" if points > 1 else ""
-    return f"{e.num_samples}{times} by {e.searcher}"
+    first = f", all random: its model needs reports of {NUM_RANDOM} trials" if e.searcher == "forest" else ""
+    return f"{e.num_samples}{times} by {e.searcher}" + (first if e.num_samples <= NUM_RANDOM else "")
 
 
 def chosen(request: Request) -> list[str]:
@@ -262,14 +287,13 @@ def schedule(e: Experiment) -> str:
     if e.scheduler == "asha":
         rungs = [rung for rung in e.rungs() if rung < e.max_epochs]
         if not rungs:
-            return f"asha: every trial trains {e.max_epochs} epochs, because no rung is before the last epoch"
-        after = f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}"
+            return f"asha: every trial trains {epochs(e)}, because no rung is before the last epoch"
         kept = f"continues the best 1/{e.reduction_factor:g}"
-        return f"asha: compares trials {after} and {kept}; a trial trains at most {e.max_epochs} epochs"
+        return f"asha: compares trials {_after(rungs)} and {kept}; a trial trains at most {epochs(e)}"
     if e.scheduler == "asha-promotion":
         return _promotion(e)
     return {
-        "fifo": f"fifo: every trial trains {e.max_epochs} epochs",
+        "fifo": f"fifo: every trial trains {epochs(e)}",
         "median": f"median: from epoch {e.grace_period} on, stops a trial that is worse than the other trials' median",
         "hyperband": f"hyperband: trials of a bracket wait for each other, then the best 1/{e.reduction_factor:g} "
         f"continue; the first {bracket_sizes(e)[0]} of every {sum(bracket_sizes(e))} trials are never stopped",
@@ -284,13 +308,30 @@ def _promotion(e: Experiment) -> str:
     """Says at which rungs trials of asha-promotion wait, and for what."""
     rungs = [rung for rung in e.rungs() if rung < e.max_epochs]
     if not rungs:
-        return f"asha-promotion: every trial trains {e.max_epochs} epochs, because no rung is before the last epoch"
-    after = f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}"
-    brackets = f" in {e.brackets} brackets" if e.brackets > 1 else ""
+        return f"asha-promotion: every trial trains {epochs(e)}, because no rung is before the last epoch"
     return (
-        f"asha-promotion: pauses trials {after}{brackets} and promotes the best 1/{e.reduction_factor:g}; a trial "
-        f"trains at most {e.max_epochs} epochs"
+        f"asha-promotion: pauses trials {_after(rungs)} and promotes the best 1/{e.reduction_factor:g}; a trial "
+        f"trains at most {epochs(e)}{_brackets(e)}"
     )
+
+
+def _brackets(e: Experiment) -> str:
+    """Says where the rungs of each bracket begin; empty if there is one bracket."""
+    if e.brackets == 1:
+        return ""
+    shape = e.max_epochs, e.grace_period, e.reduction_factor
+    firsts = [math.ceil(milestones(*shape, bracket)[0]) for bracket in range(e.brackets)]
+    shown = ", ".join(f"{first}" if first < e.max_epochs else "none" for first in firsts)
+    return f"; {e.brackets} brackets, with the first rung after epoch {shown}"
+
+
+def _after(rungs: Sequence[int]) -> str:
+    return f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}"
+
+
+def epochs(e: Experiment) -> str:
+    """Returns the most epochs of a trial in words: `1 epoch`, `10 epochs`."""
+    return counted(e.max_epochs, "epoch")
 
 
 def bracket_sizes(e: Experiment) -> list[int]:
@@ -307,7 +348,8 @@ def domain(declared: Any) -> str:
         values = [str(value) for value in described["values"]]
         return "{" + ", ".join(values if len(values) <= 10 else [*values[:9], "..."]) + "}"
     bounds = ", ".join(f"{described[end]:g}" for end in ("lower", "upper") if end in described)
-    return f"{described['kind']}({bounds})"
+    step = f", step {described['q']:g}" if "q" in described else ""
+    return f"{described['kind']}({bounds}{step})"
 
 
 def _branch(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 
 from tuner.record.files import is_file_in
@@ -9,6 +10,12 @@ from tuner.record.results import ExperimentRecord
 from tuner.spec.spaces import is_live
 
 AUDITED = 5  # trials that an audit trains by default
+
+
+def command(module: str, *words: str) -> str:
+    """Returns a command of this package, started as this process was: under `uv run`, `python` may be another one."""
+    start = "uv run python" if os.environ.get("UV") else "python"  # uv sets it
+    return " ".join([f"{start} -m tuner.{module}", *words])
 
 
 def resume_command(record: ExperimentRecord, *options: str) -> str:
@@ -23,9 +30,7 @@ def resume_command(record: ExperimentRecord, *options: str) -> str:
         pairs = [option.removeprefix("--").replace("-", "_").split(" ", 1) for option in options]
         named = [f"{name}={value if value.isdigit() else repr(value)}" for name, value in pairs]
         return f"tuner.search(space, {', '.join([f'resume={e.name!r}', f'results={e.results!r}', *named])})"
-    return " ".join(
-        [f"python -m tuner.run --resume {shlex.quote(e.name)} --results {shlex.quote(e.results)}", *options]
-    )
+    return command("run", f"--resume {shlex.quote(e.name)} --results {shlex.quote(e.results)}", *options)
 
 
 def extend_command(record: ExperimentRecord) -> str:
@@ -39,7 +44,7 @@ def retrain_command(record: ExperimentRecord) -> str:
     """Returns the command that trains the best trial again."""
     folder = record.experiment.folder
     there = record.retrainable and is_file_in(folder, "best/config.json")
-    return f"python -m tuner.train {shlex.quote(str(folder / 'best' / 'config.json'))}" if there else ""
+    return command("train", shlex.quote(str(folder / "best" / "config.json"))) if there else ""
 
 
 def audit_command(record: ExperimentRecord) -> str:
@@ -47,7 +52,7 @@ def audit_command(record: ExperimentRecord) -> str:
     e = record.experiment
     if not record.retrainable or record.state == "running" or num_judged(record) < 1:
         return ""
-    return f"python -m tuner.audit {shlex.quote(e.name)} --trials {AUDITED} --results {shlex.quote(e.results)}"
+    return command("audit", f"{shlex.quote(e.name)} --trials {AUDITED} --results {shlex.quote(e.results)}")
 
 
 def num_judged(record: ExperimentRecord) -> int:
@@ -64,4 +69,4 @@ def start_again(record: ExperimentRecord, *options: str) -> str:
     space = record.experiment.space
     if not space or is_live(space):
         return ""
-    return " ".join([f"python -m tuner.run --space {shlex.quote(space)}", *options])
+    return command("run", f"--space {shlex.quote(space)}", *options)

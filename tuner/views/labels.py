@@ -35,7 +35,12 @@ MOST_PARAMETERS = 12  # a hover box with more covers the curves
 
 def trials(count: int) -> str:
     """The number of trials in words: `1 trial`, `2 trials`."""
-    return f"{count} trial" if count == 1 else f"{count} trials"
+    return counted(count, "trial")
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things in words: `1 epoch`, `2 epochs`."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 @kept

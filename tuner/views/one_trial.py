@@ -12,7 +12,8 @@ from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.files import open_in
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
-from tuner.views.labels import BEST_COLOR, MAIN_COLOR, STOP_COLOR, escaped, tick
+from tuner.views.commands import command
+from tuner.views.labels import BEST_COLOR, MAIN_COLOR, STOP_COLOR, counted, escaped, tick
 from tuner.views.slices import USAGE_PREFIXES
 from tuner.views.tables import DecisionRow, TrialRow, decision_row, trial_row
 from tuner.views.timeline import cost_of
@@ -78,7 +79,7 @@ def retrain_command(record: ExperimentRecord, trial: TrialRecord) -> str:
     """
     if not record.retrainable or not trial.reports:
         return ""
-    return f"python -m tuner.train {shlex.quote(str(record.experiment.folder))} --trial {shlex.quote(trial.id)}"
+    return command("train", shlex.quote(str(record.experiment.folder)), f"--trial {shlex.quote(trial.id)}")
 
 
 def _checkpoints(trial: TrialRecord) -> list[str]:
@@ -168,8 +169,7 @@ def _described(trial: TrialRecord, names: list[str]) -> str:
     }
     each = [f"{tick(name, 40)} from {values[0]:.5g} to {values[-1]:.5g}" for name, values in known.items() if values]
     more = f" and {len(names) - MOST_NAMED} more metrics" if len(names) > MOST_NAMED else ""
-    count = "1 report" if len(trial.reports) == 1 else f"{len(trial.reports)} reports"
-    return f"Over {count}: {', '.join(each)}{more}." if each else ""
+    return f"Over {counted(len(trial.reports), 'report')}: {', '.join(each)}{more}." if each else ""
 
 
 def _varied(trial: TrialRecord, metric: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
-from tuner.views.labels import BEST_COLOR, GROUPS, escaped, label_of, tick
+from tuner.views.labels import BEST_COLOR, GROUPS, counted, escaped, label_of, tick
 from tuner.views.labels import trials as number_of
 
 MOST_SPANS = 1000  # the plot shows only the latest runs; with more, the bar of a run is thinner than a pixel
@@ -71,7 +71,7 @@ def cost_of(trial: TrialRecord) -> str:
     gpus, cpus = (float(finite(trial.resources.get(name)) or 0) for name in ("GPU", "CPU"))
     share = f"{gpus:g} GPU, {cpus:g} CPU" if gpus else f"{cpus:g} CPU"
     cost = f"{seconds * gpus:.3g} GPU-seconds" if gpus else f"{seconds * cpus:.3g} CPU-seconds"
-    return f"{epochs} {'epoch' if epochs == 1 else 'epochs'} in {seconds:.3g} s{each} on {share}: {cost}"
+    return f"{counted(epochs, 'epoch')} in {seconds:.3g} s{each} on {share}: {cost}"
 
 
 def unit_of(longest: float) -> tuple[str, float]:
@@ -123,8 +123,5 @@ def _described(data: Timeline, took: str) -> str:
     runs, rows = len(data.spans), len(data.lanes)
     last = "the last " if runs == MOST_SPANS else ""
     best = f" The best trial is {tick(data.best, 40)}." if data.best else ""
-    slots = "1 slot" if rows == 1 else f"{rows} slots"
     count = number_of(len({span.trial for span in data.spans}))
-    return (
-        f"{last.capitalize()}{'1 run' if runs == 1 else f'{runs} runs'} of {count} in {took} on {slots}{share}.{best}"
-    )
+    return f"{last.capitalize()}{counted(runs, 'run')} of {count} in {took} on {counted(rows, 'slot')}{share}.{best}"

@@ -20,6 +20,7 @@ from tuner.errors import RequestError, nearest
 from tuner.spec.experiment import LATEST, Options, option
 from tuner.spec.space import Space
 from tuner.spec.spaces import file_of, list_spaces
+from tuner.views.commands import command
 
 SETTABLE = (
     "num_samples", "max_epochs", "grace_period", "reduction_factor", "brackets", "perturbation_interval",
@@ -129,7 +130,7 @@ def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
         raise RequestError(
             f"{name} searches {str(space)[:MOST_CHARS]!r}: the service resumes only searches over "
             f"{', '.join(list_spaces())}; if you trust that code, run "
-            f"python -m tuner.run --resume {name} --results FOLDER"
+            f"{command('run', '--resume', name, '--results FOLDER')}"
         )
     return [f"--resume={name}", f"--space={space}", *_arguments(asked.model_dump(exclude_none=True))]
 

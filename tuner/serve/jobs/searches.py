@@ -26,6 +26,7 @@ from tuner.serve.jobs.older_queue import import_older_queue
 from tuner.serve.jobs.options import resume_arguments, start_arguments
 from tuner.serve.jobs.queue import ACTIVE, Queue, Search
 from tuner.serve.jobs.ray_jobs import Jobs
+from tuner.views.commands import command
 
 MOST_WAITING = 1000  # queued searches; a further request gets 503
 MOST_CHECKS = 4  # concurrent checks of requests; each is a process that imports ray and torch
@@ -90,7 +91,7 @@ class Searches:
             if saved.data_dir and NO_DATA_DIR in self._chosen:
                 raise RequestError(
                     f"{name} reads its data from {saved.data_dir}, which only its folder names: start tuner.serve with "
-                    f"--data-dir, or run python -m tuner.run --resume {name}"
+                    f"--data-dir, or run {command('run', '--resume', name)}"
                 )
             return self._ask(name, resume_arguments(name, saved.space, asked), asked, resumed=True)
 
