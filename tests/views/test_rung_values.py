@@ -53,7 +53,11 @@ def test_a_waiting_trial_is_in_no_group_and_brackets_are_apart():
     waiting = trial(0, [2.0], "running", [at(0, "pause")])
     went_on = trial(1, [2.0, 1.0], "completed", [at(0, "pause")])
     other = trial(2, [2.0], "pruned", [at(1, "stop")])
-    rungs = rung_values_of(record(waiting, went_on, other, scheduler="hyperband")).rungs
+    data = rung_values_of(record(waiting, went_on, other, scheduler="hyperband"))
+    text = draw_rung_values(data)["layout"]["meta"]["text"]
+    assert "Rung 1: 0 of 2 trials pruned, 1 trial waiting. Rung 1 of bracket 1: 1 of 1 trials pruned." in text
+    assert rung_values_of(record(waiting, scheduler="hyperband")).rungs == []
+    rungs = data.rungs
     assert [(rung.bracket, {name: len(dots) for name, dots in rung.groups.items()}) for rung in rungs] == [
         (0, {"continued": 1, "pruned": 0}), (1, {"continued": 0, "pruned": 1})
     ]  # fmt: skip

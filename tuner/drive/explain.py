@@ -37,6 +37,7 @@ class Comparison:
         value: for the median rule, the trial's best value, which is compared; None if the report's value is compared.
         factor: with asha-promotion, the best 1 in `factor` trials at the rung are promoted; 0 otherwise.
         closing: with asha-promotion, whether it decided because no trial ran and no setting was left.
+        promoted: with asha-promotion, whether the trial had paused at the rung and now continues.
         copied: with pbt, the trial whose state the trial copied; empty if it copied none.
     """
 
@@ -49,6 +50,7 @@ class Comparison:
     kept: int = 0
     factor: float = 0
     closing: bool = False
+    promoted: bool = False
     copied: str = ""
 
 
@@ -100,7 +102,8 @@ class Explainer:
     def promoted(self) -> list[tuple[Trial, Comparison]]:
         """Returns the paused trials that continue since the last call, and what each was compared with."""
         if isinstance(self._scheduler, PromotionScheduler):
-            return [(trial, self._promotion(self._scheduler, trial)) for trial in self._scheduler.promoted()]
+            promoted = self._scheduler.promoted()
+            return [(trial, replace(self._promotion(self._scheduler, trial), promoted=True)) for trial in promoted]
         trials = self._scheduler.promoted() if isinstance(self._scheduler, HyperBand) else []
         return [(trial, compared) for trial in trials if (compared := self._halving(trial))]
 
@@ -163,13 +166,17 @@ class Explainer:
             f"the cutoff is {compared.cutoff:.6g} of {trials(number)}"
         )  # fmt: skip
         own = f"{self._metric} {value:.6g}, {cutoff}"
+        begin = "promoted: " if compared.promoted else ""
         if action == "pause":
             return f"waits {at} until it is among {best} of the trials there: {own}"
         if action == "continue" and compared.closing:
-            return f"is the best of the trials that wait {at}; no other trial runs, and none has trained to the end"
+            last = "no other trial runs, and none has trained to the end"
+            return f"{begin}is the best of the trials that wait {at}; {last}"
         if action == "continue":
             limit = f"; the cutoff is {compared.cutoff:.6g}" if compared.cutoff is not None else ""
-            return f"{self._metric} {value:.6g} is among {best} of the {trials(number)} {at}{limit}"
+            return f"{begin}{self._metric} {value:.6g} is among {best} of the {trials(number)} {at}{limit}"
+        if compared.closing and compared.cutoff is None:
+            return f"waited {at} to the end of the search, where too few trials came to promote {best} of them: {own}"
         if compared.closing:
             return f"waited {at} to the end of the search, not among {best} of the trials there: {own}"
         return f"has no checkpoint to wait with {at}, not among {best} of the trials there: {own}"

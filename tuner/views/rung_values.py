@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
 from tuner.spec.asha import percentile
-from tuner.views.labels import MAIN_COLOR, STOP_COLOR, escaped, label_of, tick
+from tuner.views.labels import MAIN_COLOR, STOP_COLOR, escaped, label_of, tick, trials
 from tuner.views.scales import VIRIDIS, clipped, unclipped, value_axis
 from tuner.views.timeline import unit_of
 
@@ -18,27 +19,32 @@ MOST_DOTS = 30  # trials of a rung that are drawn one by one; more are summarise
 MOST_CUTOFFS = 200  # points of a rung's cutoff over time
 MOST_CLIPPED = 5000  # values that decide where the axis ends: an even sample, the least and the greatest
 MOST_NAMED = 4  # rungs in the text about the plot
+WAITS = "waits"
 GROUPS = {"continued": (MAIN_COLOR, -0.18), "pruned": (STOP_COLOR, 0.18)}  # name -> colour, offset from the rung
 
 
 class Reached(NamedTuple):
-    """A trial's arrival at a rung: when, with which value, the cutoff then, and whether the trial was pruned there."""
+    """A trial's arrival at a rung: when, with which value, the cutoff then, and what became of it: a group or WAITS."""
 
     rung: tuple[int, float]  # the bracket's number (0 without brackets) and the rung
     time: float
     value: float | None
     cutoff: float | None
-    is_pruned: bool
+    outcome: str
 
 
 @dataclass
 class Rung:
-    """The trials at one rung of one bracket, as (value, index), and its cutoffs as (time, cutoff) in order of time."""
+    """The trials at one rung of one bracket, as (value, index), and its cutoffs as (time, cutoff) in order of time.
+
+    `num_waiting` trials are paused there and in no group yet.
+    """
 
     bracket: int
     epoch: float
     groups: dict[str, list[tuple[float, int]]] = field(default_factory=lambda: {name: [] for name in GROUPS})
     cutoffs: list[tuple[float, float]] = field(default_factory=list)
+    num_waiting: int = 0
 
     @property
     def values(self) -> list[float]:
@@ -59,17 +65,21 @@ class RungValues(NamedTuple):
 def rung_values_of(record: ExperimentRecord) -> RungValues:
     """Collects the values and cutoffs at each rung; a trial that waits at a rung counts as neither."""
     rungs: dict[tuple[int, float], Rung] = {}
+    waiting: Counter[tuple[int, float]] = Counter()
     for i, trial in enumerate(record.trials):
-        for place, time, value, cutoff, is_pruned in _reached(trial):
+        for place, time, value, cutoff, outcome in _reached(trial):
+            if outcome == WAITS:
+                waiting[place] += 1
+                continue
             rung = rungs.get(place) or rungs.setdefault(place, Rung(*place))
             if value is not None:
-                rung.groups["pruned" if is_pruned else "continued"].append((value, i))
+                rung.groups[outcome].append((value, i))
             if cutoff is not None:
                 rung.cutoffs.append((time, cutoff))
     places = sorted(rungs)
     shown = [rungs[place] for place in places[:: math.ceil(len(places) / MOST_RUNGS) or 1]]
     for rung in shown:
-        rung.cutoffs = _thinned(rung.cutoffs)
+        rung.cutoffs, rung.num_waiting = _thinned(rung.cutoffs), waiting[rung.bracket, rung.epoch]
     spans, experiment = record.standing.worker_spans, record.experiment
     return RungValues(shown, record.trials, experiment.metric, experiment.mode, spans[0].start if spans else math.nan)
 
@@ -90,15 +100,14 @@ def _reached(trial: TrialRecord) -> list[Reached]:
     for decision in trial.decisions:
         if decision.rung is None or decision.epoch not in times:
             continue
-        if decision.action == "pause" and last <= decision.epoch:
-            continue
+        waits = decision.action == "pause" and last <= decision.epoch
         place = (decision.bracket or 0, decision.rung)
         arrivals[place] = Reached(
             place,
             times[decision.epoch],
             finite(decision.compared_value),
             finite(decision.cutoff),
-            decision.action == "stop",
+            WAITS if waits else "pruned" if decision.action == "stop" else "continued",
         )
     return list(arrivals.values())
 
@@ -193,9 +202,10 @@ def _over_time(rung: Rung, name: str, start: float, per: float, share: float) ->
 def _described(data: RungValues) -> str:
     lines = []
     for rung in data.rungs[:MOST_NAMED]:
-        pruned, total = len(rung.groups["pruned"]), len(rung.values)
+        pruned, total = len(rung.groups["pruned"]), len(rung.values) + rung.num_waiting
         bracket = f" of bracket {rung.bracket}" if rung.bracket else ""
-        line = f"Rung {rung.epoch:g}{bracket}: {pruned} of {total} trials pruned"
+        waiting = f", {trials(rung.num_waiting)} waiting" if rung.num_waiting else ""
+        line = f"Rung {rung.epoch:g}{bracket}: {pruned} of {total} trials pruned{waiting}"
         if rung.cutoffs:
             line += f", {_cutoffs_text([cutoff for _, cutoff in rung.cutoffs])}"
         lines.append(line + ".")

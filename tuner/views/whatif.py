@@ -16,6 +16,7 @@ from tuner.errors import RequestError
 from tuner.record.records import kept
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
+from tuner.views.labels import trials
 from tuner.views.simulation import Fate, Simulation, num_epochs
 
 Replayed = Literal["asha", "asha-promotion", "median", "hyperband", "fifo"]
@@ -155,10 +156,9 @@ def _stops(record: ExperimentRecord) -> dict[str, tuple[int, float | None]]:
 def _notes(record: ExperimentRecord, scheduler: str, unknown: int) -> list[str]:
     notes = []
     if unknown:
-        those = "1 trial" if unknown == 1 else f"{unknown} trials"
         notes.append(
-            f"{those} would train beyond the end of the record, where the values are unknown. The ranges span three "
-            "cases: these trials report nothing more, the best value of the search, or the worst."
+            f"{trials(unknown)} would train beyond the end of the record, where the values are unknown. The ranges "
+            "span three cases: these trials report nothing more, the best value of the search, or the worst."
         )
     if scheduler in ("hyperband", "asha-promotion"):
         name = "HyperBand" if scheduler == "hyperband" else scheduler
