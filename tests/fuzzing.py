@@ -1,4 +1,4 @@
-"""How many examples each fuzz test takes: a few of every kind by default, 10,000 together in the slow tier."""
+"""How many examples each fuzz test takes: a few of every kind by default, 4,000 together in the slow tier."""
 
 from dataclasses import dataclass
 
@@ -53,7 +53,7 @@ class Tier:
 
 
 FEW = Tier(250, same=True)
-MANY = Tier(10_000, same=False)
+MANY = Tier(4_000, same=False)
 assert round(sum(SHARES.values()), 6) == 1
 TIERS = [
     pytest.param(FEW, id="few"),

@@ -22,7 +22,7 @@ PAIRS = [
     ("random", "hyperband"), ("random", "pbt"), ("forest", "asha-promotion"),
 ]  # fmt: skip
 # Every pair is cut in many places by `test_every_cut.py`, without training; here it is real, in worker processes.
-CUTS = [("random", "asha", 1), *[pytest.param(*pair, 5, marks=pytest.mark.slow) for pair in PAIRS]]
+CUTS = [("random", "asha", 1), *[pytest.param(*pair, 2, marks=pytest.mark.slow) for pair in PAIRS]]
 
 
 def cut(folder, target, num_events):

@@ -72,7 +72,7 @@ def most_at_once(trials, share):
 
 @pytest.mark.parametrize(
     ("num", "gpus", "num_seen", "concurrent"),
-    [(1, "0.25", 1, 4), (2, "0.5", 1, 4), (2, "1", 1, 2), (4, "2", 2, 2), (4, "auto", 1, 4), (8, "2", 2, 4)],
+    [(2, "0.5", 1, 4), (4, "2", 2, 2), (4, "auto", 1, 4)],
 )
 def test_each_worker_sees_its_own_gpus_and_no_gpu_is_given_twice(machine, num, gpus, num_seen, concurrent):
     here = machine(num)

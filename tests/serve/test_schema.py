@@ -111,7 +111,7 @@ def test_what_one_answer_names_can_be_asked_for_next(schema, service, tier):
     if tier is MANY:
         needed.add(("POST", "/api/experiments/{name}/stop", 202))  # the search that an earlier request started
     most = few.max_examples
-    while not wrong and (len(begun) < most or (needed - asked and len(begun) < 5 * most)):
+    while not wrong and (len(begun) < most or (needed - asked and len(begun) < 12 * most)):
         # What schemathesis has learnt of the links so far decides which it takes: a sequence is not drawn twice alike,
         # and now and then the first `most` sequences stop no search.
         with contextlib.suppress(Flaky):
