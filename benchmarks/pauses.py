@@ -38,6 +38,8 @@ def costs(folder: Path) -> tuple[list[float], list[float]]:
         elif kind == "report":
             reported.add(trial)
             if trial in started:
+                if "train_s" not in event["metrics"]:
+                    raise SystemExit(f"{folder}: its reports have no train_s; search a Space(task=...)")
                 epoch_s = event["metrics"]["train_s"] + event["metrics"]["validate_s"]
                 continuations.append(time - started.pop(trial) - epoch_s)
         elif kind == "decision" and event["action"] == "pause":

@@ -266,6 +266,7 @@ def test_the_command_prints_ranks_and_continues_a_cut_run(curves, tmp_path, caps
         plot=None,
         processes=1,
         summary_only=False,
+        brief=False,
     )
     assert execute(given) == 0
     printed = capsys.readouterr()
@@ -286,6 +287,16 @@ def test_the_command_prints_ranks_and_continues_a_cut_run(curves, tmp_path, caps
 
     assert len(out.read_bytes().splitlines()) == len(lines)
     assert capsys.readouterr().out.partition("###")[2] == printed.out.partition("###")[2]
+
+    given.summary_only = given.brief = True
+    assert execute(given) == 0
+    brief = capsys.readouterr().out
+    assert "3 workers, tables: 1, repeats: 2" in brief and "Against one" in brief
+    assert brief.count("* `random` best, or within the best one's interval: at ") == 2
+    for name in ("random", "one-epoch"):
+        long, short = (text[text.index(f"| `{name}` |") :].partition("\n")[0] for text in (printed.out, brief))
+        assert short.split("|")[2].split()[0] == long.split("|")[2].split()[0]  # the same mean rank
+        assert len(short.split("|")) == 8 and len(long.split("|")) == 13
 
 
 def test_the_first_settings_of_a_table_are_a_table_with_a_name_of_its_own(curves, tmp_path):

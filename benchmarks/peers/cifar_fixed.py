@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ray import tune
 
-from benchmarks.peers import workload
-from search_spaces import cifar
-from tuner.training.data import Arrays, Splits
+from benchmarks.peers import cifar_images, workload
 
 settings = workload.load().settings
 # A grid over whole settings: `batch_size` must be a parameter of its own for the training loop to see it.
 index = tune.grid_search(list(range(len(settings))))
-
-
-def images(data_dir: Path | None) -> Splits:
-    return Splits(Arrays(*workload.load_images("train")), Arrays(*workload.load_images("validation")))
 
 
 def column(name: str) -> Any:
@@ -26,9 +19,4 @@ def column(name: str) -> Any:
     return tune.sample_from(lambda spec: settings[spec.config["index"]][name])
 
 
-space = replace(
-    cifar.space,
-    params={"index": index, **{name: column(name) for name in settings[0]}},
-    task=replace(cifar.space.task, data=images),
-    mutable=(),
-)
+space = replace(cifar_images.space, params={"index": index, **{name: column(name) for name in settings[0]}})

@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="file to draw regret over budget to, such as plot.svg")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="searches simulated at once")
     parser.add_argument("--summary-only", action="store_true", help="summarise the results, simulate nothing")
+    parser.add_argument("--brief", action="store_true", help="print half of the budgets, and no intervals")
     given = parser.parse_args()
     numbers = {"workers": given.workers, "settings": [1 if given.settings is None else given.settings]}
     numbers |= {"repeats": [given.repeats], "processes": [given.processes]}

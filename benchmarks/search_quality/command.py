@@ -38,7 +38,7 @@ def execute(given: argparse.Namespace) -> int:
     ]
     full_s = {table.name: each.full_training_s for table, each in curves.items()}
     by_stem = {workers: {table.name: budget for table, budget in each.items()} for workers, each in at.items()}
-    for line in printed.lines(all_compared, by_stem, full_s):
+    for line in (printed.brief_lines if given.brief else printed.lines)(all_compared, by_stem, full_s):
         print(line)
     if given.plot:
         plot.draw(all_compared, by_stem, full_s, given.plot)

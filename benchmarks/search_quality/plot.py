@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.search_quality.regret import Floats
-from benchmarks.search_quality.summary import Compared
+from benchmarks.search_quality.summary import Compared, relative
 
 OURS_WIDTH, WIDTH = 2.5, 1.2
 
@@ -24,26 +24,27 @@ def draw(
     drawn = [each for each in all_compared if each.tables]
     if not drawn:
         return
-    figure, panels = pyplot.subplots(
-        1, len(drawn), figsize=(2 + 4 * len(drawn), 4.5), squeeze=False, layout="constrained"
-    )
+    columns = min(2, len(drawn))
+    rows = -(-len(drawn) // columns)
+    size = (2 + 4 * columns, 0.5 + 3.5 * rows)
+    figure, panels = pyplot.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
     names = list(dict.fromkeys(name for each in drawn for name in each.methods))
     colours = dict(zip(names, pyplot.colormaps["tab20"](np.linspace(0, 1, max(2, len(names)))), strict=False))
-    for panel, each in zip(panels[0], drawn, strict=True):
-        relative = np.array([budgets_of[each.workers][table] / full_s[table] for table in each.tables])
-        budgets = np.exp(np.log(relative).mean(axis=0))
+    for panel in panels.flat[len(drawn) :]:
+        panel.set_visible(False)
+    for panel, each in zip(panels.flat, drawn, strict=False):
+        budgets = relative(each, budgets_of[each.workers], full_s)
         for name, regrets in zip(each.methods, each.means().mean(axis=0), strict=True):
             width = OURS_WIDTH if name.startswith("ours:") else WIDTH
             panel.plot(budgets, regrets, label=name, color=colours[name], linewidth=width)
         panel.set(xscale="log", yscale="log", title=f"workers: {each.workers}")
-        panel.set_xlabel("full trainings a worker")
+        panel.set(xlabel="full trainings a worker", ylabel="mean normalised regret")
         for axis in (panel.xaxis, panel.yaxis):
             axis.set_major_formatter("{x:g}")
             axis.set_minor_formatter("")
         panel.grid(alpha=0.3)
-    panels[0][0].set_ylabel("mean normalised regret")
     handles = {}
-    for panel in panels[0]:
+    for panel in panels.flat[: len(drawn)]:
         handles |= dict(zip(*panel.get_legend_handles_labels()[::-1], strict=True))
     figure.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize="small")
     figure.savefig(path)

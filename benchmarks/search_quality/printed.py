@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.search_quality import summary
 from benchmarks.search_quality.regret import BETWEEN, NUM_BUDGETS, Floats
@@ -14,6 +15,7 @@ from benchmarks.search_quality.summary import Compared, Interval
 
 BASELINE, REFERENCE = "one-epoch", "ray:asha+random"
 SIGNIFICANT = 0.05
+BRIEF = [0, 2, 4, 6, 9]  # the budgets of a short summary
 
 
 def lines(
@@ -33,18 +35,62 @@ def lines(
     yield from _against_baseline(all_compared)
 
 
-def _of_workers(each: Compared, budgets_of: dict[str, Floats], full_s: dict[str, float]) -> Iterator[str]:
+def brief_lines(
+    all_compared: list[Compared], budgets_of: dict[int, dict[str, Floats]], full_s: dict[str, float]
+) -> Iterator[str]:
+    """Yields a short summary: half of the budgets, no intervals, and on which tables the first method is not the best.
+
+    Args: as of `lines`.
+    """
+    for each in filter(lambda each: each.tables, all_compared):
+        heads = _heads(each, budgets_of[each.workers], full_s)
+        yield f"\n{_workers(each)}, tables: {len(each.tables)}, repeats: {_repeats(each)}\n"
+        rank, regret = summary.intervals(each)
+        cells = _marked(rank, 1)
+        for place, at in np.ndindex(cells.shape):
+            cells[place, at] += f" ({regret.mean[place, at]:.3f})"
+        yield from _rows(each, [heads[at] for at in BRIEF], cells[:, BRIEF])
+        yield ""
+        own, near = each.methods[0], _tied(rank)[0]
+        yield f"* `{own}` best, or within the best one's interval: at {near.sum()} of {len(near)} budgets"
+        if REFERENCE in each.methods:
+            reached = summary.shares(each, REFERENCE, budgets_of[each.workers])[own]
+            num = sum(map(math.isfinite, reached))
+            yield f"* share of `{REFERENCE}`: {_share(statistics.median(reached))}; {num} of {len(reached)} tables"
+        worse = list(_not_best(each))
+        yield f"* `{own}` not the best at the end: {', '.join(worse) or 'nowhere'}"
+    yield from _against_baseline(all_compared)
+
+
+def _not_best(each: Compared) -> Iterator[str]:
+    for table, values in zip(each.tables, each.means()[:, :, -1], strict=True):
+        best = int(values.argmin())
+        if values[0] > values[best]:
+            yield f"`{table}` ({values[0]:.3f}, `{each.methods[best]}` {values[best]:.3f})"
+
+
+def _heads(each: Compared, budgets_of: dict[str, Floats], full_s: dict[str, float]) -> list[str]:
+    """Returns the ten budgets in full trainings a worker."""
+    return [f"{budget:.3g}" for budget in summary.relative(each, budgets_of, full_s)[::BETWEEN]]
+
+
+def _repeats(each: Compared) -> str:
     repeats = [len(regrets) for regrets in each.regrets.values()]
-    number = f"{min(repeats)}" if min(repeats) == max(repeats) else f"{min(repeats)} to {max(repeats)}"
-    yield f"\n### {_workers(each)}, tables: {len(each.tables)}, repeats: {number}"
-    relative = np.array([budgets_of[table][::BETWEEN] / full_s[table] for table in each.tables])
-    heads = [f"{budget:.3g}" for budget in np.exp(np.log(relative).mean(axis=0))]
+    return f"{min(repeats)}" if min(repeats) == max(repeats) else f"{min(repeats)} to {max(repeats)}"
+
+
+def _of_workers(each: Compared, budgets_of: dict[str, Floats], full_s: dict[str, float]) -> Iterator[str]:
+    yield f"\n### {_workers(each)}, tables: {len(each.tables)}, repeats: {_repeats(each)}"
+    heads = _heads(each, budgets_of, full_s)
     rank, regret = summary.intervals(each)
     note = "Columns are budgets in full trainings a worker (geometric mean over tables)."
     marks = "**Bold**: the best; *italic*: within the best one's interval."
     for title, digits, interval in (("Mean rank", 1, rank), ("Mean normalised regret", 3, regret)):
         yield f"\n{title} [95 % interval]. {note} {marks}\n"
-        yield from _table(each, heads, interval, digits)
+        cells = _marked(interval, digits)
+        for place, at in np.ndindex(cells.shape):
+            cells[place, at] += f" [{interval.low[place, at]:.{digits}f}, {interval.high[place, at]:.{digits}f}]"
+        yield from _rows(each, heads, cells)
     yield "\nMean normalised regret at the last budget, table by table\n"
     yield from _by_table(each)
     if REFERENCE in each.methods:
@@ -65,18 +111,27 @@ def _share(value: float) -> str:
     return f"{value:.2f}" if math.isfinite(value) else "not reached"
 
 
-def _table(each: Compared, heads: list[str], interval: Interval, digits: int) -> Iterator[str]:
+def _marked(interval: Interval, digits: int) -> npt.NDArray[np.object_]:
+    """Returns the means as texts; the best of a budget is bold, and those within its interval are italic."""
+    cells = np.empty(interval.mean.shape, dtype=object)
+    best, tied = interval.mean.argmin(axis=0), _tied(interval)
+    for place, at in np.ndindex(cells.shape):
+        mark = "**" if place == best[at] else "*" if tied[place, at] else ""
+        cells[place, at] = f"{mark}{interval.mean[place, at]:.{digits}f}{mark}"
+    return cells
+
+
+def _tied(interval: Interval) -> npt.NDArray[np.bool_]:
+    """Returns for each method and budget whether the mean is within the best one's interval."""
+    best = interval.mean.argmin(axis=0)
+    return interval.mean <= interval.high[best, np.arange(len(best))]
+
+
+def _rows(each: Compared, heads: list[str], cells: npt.NDArray[np.object_]) -> Iterator[str]:
     yield f"| method | {' | '.join(heads)} |"
     yield f"| --- |{' ---: |' * len(heads)}"
-    best = interval.mean.argmin(axis=0)
-    for place, name in enumerate(each.methods):
-        cells = []
-        for at in range(len(heads)):
-            mean, low, high = (float(values[place, at]) for values in (interval.mean, interval.low, interval.high))
-            tied = mean <= interval.high[best[at], at]
-            mark = "**" if place == best[at] else "*" if tied else ""
-            cells.append(f"{mark}{mean:.{digits}f}{mark} [{low:.{digits}f}, {high:.{digits}f}]")
-        yield f"| {name} | {' | '.join(cells)} |"
+    for name, texts in zip(each.methods, cells, strict=True):
+        yield f"| `{name}` | {' | '.join(texts)} |"
 
 
 def _by_table(each: Compared) -> Iterator[str]:

@@ -58,6 +58,12 @@ def compared(rows: Iterable[Row], methods: list[str], workers: int) -> Compared:
     return Compared(workers, tables, present, kept)
 
 
+def relative(each: Compared, budgets_of: dict[str, Floats], full_s: dict[str, float]) -> Floats:
+    """Returns the recorded budgets in full trainings a worker, as geometric means over the tables."""
+    in_trainings = np.array([budgets_of[table] / full_s[table] for table in each.tables])
+    return np.asarray(np.exp(np.log(in_trainings).mean(axis=0)))
+
+
 def ranks(means: Floats) -> Floats:
     """Ranks the methods of each table and budget by their mean regret; 1 is the best, equal ones share their mean."""
     return stats.rankdata(means, axis=1)
