@@ -213,8 +213,11 @@ def test_memory_that_grew_is_told_of_the_trial_where_it_grew_fastest():
     assert console.growing([grown(0, 0, 0), TrialRecord("00001", {})]) == []
     (text,) = console.growing([grown(0, 0, 2 << 20), grown(1, 0, 5 << 20, 3 << 20), grown(2, 0)])
     assert text.startswith(
-        "NOTE: resident memory grew from epoch to epoch in 2 trials, by 5.0 MiB per epoch in trial 00001"
+        "NOTE: resident memory grew from epoch to epoch in 2 of 2 long trials, by 5.0 MiB per epoch in trial 00001"
     )
+    steady = [grown(number, *[0] * 8) for number in (3, 4)]
+    assert console.growing([grown(0, 0, 2 << 20), grown(1, 5 << 20), *steady]) == []  # half of them: the allocator
+    assert console.growing([grown(0, 0, 2 << 20), grown(1, 5 << 20), steady[0]])
 
 
 def test_failures_are_grouped_by_place_and_the_newest_come_first(tmp_path):

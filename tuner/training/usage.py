@@ -17,6 +17,7 @@ from tuner.training.nvml import Busy
 STATM = Path("/proc/self/statm")
 SKIPPED = 2  # first readings that `Growth` ignores: caches fill, libraries load, and CUDA chooses its kernels
 STEPS = 5  # number of last epochs whose growth `Growth` considers
+NEEDED = SKIPPED + STEPS + 1  # epochs that a trial trains before `Growth` can report anything
 LEAST_BYTES = 1 << 20  # minimum growth per epoch for it to be reported
 
 
