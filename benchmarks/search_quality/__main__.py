@@ -18,7 +18,7 @@ def main() -> None:
     for name in THREADS:  # one search a core; set before numpy is imported, here and in the processes
         os.environ[name] = "1"
     os.environ.setdefault("PYTHONWARNINGS", "ignore")  # deprecations within other libraries
-    from benchmarks.search_quality.methods import OPPONENTS
+    from benchmarks.search_quality.methods import OPPONENTS, OWN_DEFAULT
 
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.search_quality", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -30,9 +30,9 @@ def main() -> None:
     parser.add_argument(
         "--methods",
         nargs="+",
-        default=list(OPPONENTS),
-        help="ours:SEARCHER+SCHEDULER[,eta=3,grace=1,samples=100], or opponents (default: all opponents):\n"
-        + "\n".join(OPPONENTS),
+        default=[OWN_DEFAULT, *OPPONENTS],
+        help="ours:SEARCHER+SCHEDULER[,eta=3,grace=1,samples=100], or opponents (default: "
+        f"{OWN_DEFAULT} and all opponents):\n" + "\n".join(OPPONENTS),
     )
     parser.add_argument("--out", type=Path, required=True, help="file of results; a cut run continues from it")
     parser.add_argument("--plot", type=Path, help="file to draw regret over budget to, such as plot.svg")

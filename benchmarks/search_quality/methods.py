@@ -78,6 +78,7 @@ def _remote(script: str, kind: str) -> Opponent:
     return Opponent(build, script=script)
 
 
+OWN_DEFAULT = "ours:auto+auto"
 OPTUNA = ("optuna",)
 OPPONENTS = {
     "random": Opponent(_random),

@@ -98,7 +98,7 @@ class Curves:
 
     def domains(self) -> dict[str, Any]:
         """Returns the space as Ray Tune's domains."""
-        return {name: _domain(described) for name, described in self.space.items()}
+        return ranges(self.space)
 
     def row(self, setting: dict[str, Any]) -> int:
         """Returns the index of the setting that is nearest to this one; the first of several.
@@ -119,6 +119,11 @@ class Curves:
         for column, described in zip(self.settings.T, self.space.values(), strict=True):
             columns.append(column if described["type"] == "choice" else scaled(column, described))
         return np.stack(columns, axis=1)
+
+
+def ranges(space: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Returns a table's space as Ray Tune's domains."""
+    return {name: _domain(described) for name, described in space.items()}
 
 
 def _domain(described: dict[str, Any]) -> Any:
