@@ -58,8 +58,8 @@ def test_the_plan_names_every_searcher_and_scheduler(tmp_path, searcher):
             "4 random, then 3 neighbours of the best one",
         ),
         (["--searcher", "hyperopt"], "6 by hyperopt"),
-        (["--searcher", "forest"], "6 by forest, all random: its model needs reports of 20 trials"),
-        (["--searcher", "forest", "--num-samples", "21"], "21 by forest"),
+        (["--searcher", "forest"], "6 by forest, all random: its model needs reports of 10 trials"),
+        (["--searcher", "forest", "--num-samples", "11"], "11 by forest"),
     ],
 )
 def test_the_plan_says_how_settings_are_proposed(tmp_path, argv, text):

@@ -4,6 +4,7 @@ Ray's own controller, the replay, searchers and schedulers; but workers that tra
 makes it possible to try every place. With real workers: `test_resume.py`; with real kills: `test_kill.py`.
 """
 
+import dataclasses
 import random
 import shutil
 from collections import Counter
@@ -13,6 +14,7 @@ from killing import repeated_and_lost
 from ray.tune import CheckpointConfig
 from workerless import Worker, Workerless, conduct, run
 
+from tuner.drive import forest
 from tuner.drive.seeded_searcher import SeededSearcher
 from tuner.errors import RequestError
 from tuner.record.events import BEGINNINGS
@@ -35,7 +37,7 @@ KEPT = "tuner.drive.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig()  # all ch
 def whole(one_ray, tmp_path, monkeypatch):
     """`whole(searcher=..., ...)` runs an unbroken search; gives its folder."""
     monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
-    monkeypatch.setattr("tuner.drive.forest.NUM_RANDOM", 3)  # of nine settings
+    monkeypatch.setattr(forest, "LATEST", dataclasses.replace(forest.LATEST, num_random=3))  # of nine settings
 
     def search(**choices):
         with monkeypatch.context() as patch:

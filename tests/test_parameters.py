@@ -38,7 +38,8 @@ def conditional(**others):
 def settings_of(searcher, space, num=14, first=None, seed=0, **options):
     points = tuple(words(point) for point in space.points)
     experiment = experiment_of(searcher, seed, num, point=points, **options)
-    built, num_settings = build_searcher(experiment, space, first)
+    history = [{"event": "experiment_started", "num_samples": first}] if first else ()
+    built, num_settings = build_searcher(experiment, space, history)
     return drive(built, seed=seed, num=min(num, num_settings))
 
 

@@ -1,5 +1,6 @@
 """Every searcher: settings are the seed's, lie in what was declared, and come again when the calls do."""
 
+import dataclasses
 import itertools
 import math
 import random
@@ -10,13 +11,13 @@ import pytest
 from ray import tune
 from ray.tune.search import Searcher
 
-from tuner.drive.forest import Forest, features
+from tuner.drive.forest import LATEST, Forest, ForestSearcher, features
 from tuner.drive.proposals import Proposals
 from tuner.drive.sampling import grid_size, num_random, seeded
 from tuner.drive.searchers import build_searcher, check_searcher
 from tuner.drive.seeded_searcher import SeededSearcher, python_values
 from tuner.errors import RequestError
-from tuner.record.events import has_rule
+from tuner.record.events import RULES, has_rule
 from tuner.space import Space
 from tuner.spec import domains
 from tuner.spec.experiment import CHOICES, PAIRS, Experiment, nested
@@ -275,9 +276,47 @@ def test_the_trees_are_those_of_scikit_learns_forest():
     known, scores = stream.random((60, 3), dtype=np.float32), stream.random(60)
     whole = ExtraTreesRegressor(32, min_samples_leaf=2, max_features=0.8, bootstrap=True, random_state=5)
     whole.fit(known, scores)
-    lazy = Forest(known, scores, seed=5)
+    lazy = Forest(known, scores, 5, [1] * 60)
     for number in (31, 0, 7, 31):
         assert (lazy.tree(number).predict(known) == whole.estimators_[number].tree_.predict(known)).all()
+
+
+def test_a_trial_that_trained_longer_outweighs_those_that_paused():
+    """Settings below 0.5 are worse at first and better in the end; one in ten trials trains to the end."""
+
+    def share_below(rule, seed):
+        space = space_of(x=tune.uniform(0, 1))
+        searcher = ForestSearcher(experiment_of("forest", seed, num_samples=200), space, 200, rule)
+        proposed = []
+        for number in range(200):
+            proposed.append(x := searcher.suggest(trial := f"{number:05d}")["x"])
+            epochs = 20 if number % 10 == 0 else 1
+            loss = {(True, 1): 3.0, (False, 1): 2.0, (True, 20): 0.5, (False, 20): 1.0}[x < 0.5, epochs]
+            searcher.on_trial_result(trial, {"training_iteration": epochs, "loss": loss + x / 1000})
+        return np.mean([x < 0.5 for x in proposed[40:]])
+
+    equal = dataclasses.replace(LATEST, weighs_epochs=False)
+    weighed, unweighed = (np.mean([share_below(rule, seed) for seed in range(4)]) for rule in (LATEST, equal))
+    assert weighed > 0.55 > 0.4 > unweighed
+
+
+def test_a_trial_that_failed_early_weighs_as_much_as_the_longest():
+    searcher = ForestSearcher(experiment_of("forest"), space_of(x=tune.uniform(0, 1)), 9)
+    for trial, epoch, loss in (("00000", 7, 1.0), ("00001", 2, 2.0), ("00002", 1, math.inf)):
+        searcher.suggest(trial)
+        searcher.on_trial_result(trial, {"training_iteration": epoch, "loss": loss})
+    assert [searcher._weight(f"{number:05d}") for number in range(3)] == [7, 2, 7]
+
+
+def test_a_search_of_an_earlier_version_keeps_its_forest():
+    def settings_with(history):
+        built, num = build_searcher(experiment_of("forest", num_samples=30), wide(), history)
+        return drive(built, num=num)
+
+    begun = {"event": "experiment_started", "num_samples": 30}
+    latest, earlier = settings_with(()), settings_with([begun])
+    assert settings_with([begun | dict.fromkeys(RULES, True)]) == latest
+    assert latest[:10] == earlier[:10] and latest[10:20] != earlier[10:20]
 
 
 def test_the_forest_takes_a_parameter_of_any_size():

@@ -21,7 +21,7 @@ from tuner.drive.progress import ProgressTable
 from tuner.drive.proposals import KEEP_BEST_AND_LATEST, Proposals
 from tuner.drive.replay import Replay
 from tuner.drive.schedulers import build_scheduler
-from tuner.drive.searchers import build_searcher, first_num_samples
+from tuner.drive.searchers import build_searcher
 from tuner.drive.tracker import Tracker
 from tuner.engine import probe
 from tuner.engine.controller import installed
@@ -72,7 +72,7 @@ def assemble(
         follow=bool(experiment.address),
         priority=experiment.priority,
     )
-    searcher, num_settings = build_searcher(experiment, loaded_space.space, first_num_samples(history))
+    searcher, num_settings = build_searcher(experiment, loaded_space.space, history)
     scheduler = build_scheduler(experiment, loaded_space.space, history)
     pbt = experiment.scheduler == "pbt"  # pbt's whole population may run at once, and pbt may copy any checkpoint
     ledger = Ledger(journal)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from statistics import NormalDist
 from threading import Thread
@@ -30,7 +31,6 @@ Setting = dict[str, Any]
 Columns = Mapping[str, Sequence[Any]]  # flattened, encoded name -> the values of several settings
 
 # Measured on recorded curves with asha-promotion, see benchmarks/README.md.
-NUM_RANDOM = 20  # trials that report before the first forest: after 10, it knows little but epoch 1, and misleads
 RANDOM_SHARE = 1 / 3  # of the later settings: the forest alone repeats what is good after few epochs
 NUM_CANDIDATES = 500
 TREES, LEAF, FEATURES = 32, 2, 0.8
@@ -40,8 +40,26 @@ LARGEST = 1e30  # of a feature, because scikit-learn refuses infinity as a 32-bi
 ABSENT = -1.0  # the feature of a parameter in a branch that a setting did not choose
 
 
+@dataclass(frozen=True)
+class ForestRule:
+    """How the forest proposes settings.
+
+    Attributes:
+        num_random: how many trials must report before the first forest is trained.
+        weighs_epochs: whether a trial counts in proportion to its epochs. If not, many trials that paused early
+            outweigh the few that show what becomes of such settings.
+    """
+
+    num_random: int
+    weighs_epochs: bool
+
+
+LATEST = ForestRule(num_random=10, weighs_epochs=True)
+EARLIER = ForestRule(num_random=20, weighs_epochs=False)  # of searches without "forest_weighs_epochs"
+
+
 class ForestSearcher(Searcher):
-    """Proposes the given points and 20 random settings; later, a third random ones, and the forest's.
+    """Proposes the given points and 10 random settings; later, a third random ones, and the forest's.
 
     For each of these it draws 500 random settings, and one tree at random. It proposes the setting for which this tree
     predicts the best result: Thompson sampling, because trees that were trained on bootstrapped trials disagree where
@@ -50,15 +68,19 @@ class ForestSearcher(Searcher):
     The settings depend on the seed, the order of the calls and the results; not on the number of samples.
     """
 
-    def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
+    def __init__(
+        self, experiment: Experiment, space: Space, first_num_samples: int, rule: ForestRule | None = None
+    ) -> None:
         super().__init__(experiment.metric, experiment.mode)
         self.num_settings = experiment.num_samples
+        self._rule = rule or LATEST
         self._seed, self._searched, self._sign = experiment.seed, space.searched, float(sign_of(experiment.mode))
         self._domains = dict(domains.leaves(space.encoded))
         self._first = first_settings(experiment, space)
         self._proposed = 0
         self._features: dict[str, Matrix] = {}  # trial -> the features of its setting
         self._values: dict[str, float] = {}  # trial -> its last value, with a sign such that smaller is better
+        self._epochs: dict[str, int] = {}  # trial -> its last epoch, at least 1
         self._num_reports = self._num_learnt = 0
         self._forest: Forest | None = None
 
@@ -70,7 +92,7 @@ class ForestSearcher(Searcher):
         return parameters.decode(self._searched, nested(flat))
 
     def _next(self, stream: np.random.Generator) -> Setting:
-        if len(self._values) < NUM_RANDOM or stream.random() < RANDOM_SHARE:
+        if len(self._values) < self._rule.num_random or stream.random() < RANDOM_SHARE:
             return self._row(self._drawn(stream, 2), 0)  # of size 1, Ray's domains would return no sequence
         if self._forest is None or self._num_reports >= GROWTH * self._num_learnt:
             self._forest = self._learnt(stream)
@@ -92,11 +114,20 @@ class ForestSearcher(Searcher):
         known = list(dict.fromkeys(best + newest))[:MOST_TRIALS]
         known.sort(key=self._values.__getitem__)
         scores = [NormalDist().inv_cdf((rank + 0.5) / len(known)) for rank in range(len(known))]
-        return Forest(np.stack([self._features[trial] for trial in known]), scores, int(stream.integers(2**31)))
+        weights = [self._weight(trial) for trial in known]
+        seed = int(stream.integers(2**31))
+        return Forest(np.stack([self._features[trial] for trial in known]), scores, seed, weights)
+
+    def _weight(self, trial: str) -> int:
+        if not self._rule.weighs_epochs:
+            return 1
+        # A trial that diverged or failed is as well known as one that trained to the end.
+        return self._epochs[trial] if math.isfinite(self._values[trial]) else max(self._epochs.values())
 
     def on_trial_result(self, trial_id: str, result: Setting) -> None:
         if trial_id in self._features:
             self._values[trial_id] = self._sign * float(result.get(str(self.metric), self._sign * math.inf))
+            self._epochs[trial_id] = max(self._epochs.get(trial_id, 1), int(result["training_iteration"]))
             if not self._num_reports:
                 Thread(target=import_module, args=["sklearn.tree"]).start()  # 2 s, before the first forest
             self._num_reports += 1
@@ -115,10 +146,11 @@ class Forest:
     Args:
         known: features of the trials, of shape (trials, features).
         scores: what the trees predict; of shape (trials,).
+        weights: how often each trial counts; of shape (trials,).
     """
 
-    def __init__(self, known: Matrix, scores: Sequence[float], seed: int) -> None:
-        self._known, self._scores = known, np.array(scores)
+    def __init__(self, known: Matrix, scores: Sequence[float], seed: int, weights: Sequence[int]) -> None:
+        self._known, self._scores, self._weights = known, np.array(scores), np.array(weights)
         self._seeds = np.random.RandomState(seed).randint(np.iinfo(np.int32).max, size=TREES)
         self._trees: dict[int, Any] = {}
 
@@ -134,7 +166,7 @@ class Forest:
         size = len(self._known)
         drawn = np.random.RandomState(seed).randint(0, size, size)
         tree = ExtraTreeRegressor(min_samples_leaf=LEAF, max_features=FEATURES, random_state=seed)
-        tree.fit(self._known, self._scores, sample_weight=np.bincount(drawn, minlength=size))
+        tree.fit(self._known, self._scores, sample_weight=np.bincount(drawn, minlength=size) * self._weights)
         return tree.tree_
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast, get_args
 
 from ray.tune.search import Searcher
 
-from tuner.drive.forest import ForestSearcher
+from tuner.drive.forest import EARLIER, ForestSearcher
 from tuner.drive.sampling import GridSearcher, RandomSearcher, RefineSearcher, first_settings
 from tuner.errors import RequestError
-from tuner.record.events import Event, first_start
+from tuner.record.events import Event, first_start, has_rule
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import PAIRS, Experiment, SearcherName
 from tuner.spec.space import Space
@@ -20,33 +21,33 @@ from tuner.spec.space import Space
 Points = list[dict[str, Any]]  # settings to try first, flattened and encoded
 
 
-def build_searcher(experiment: Experiment, space: Space, first_num_samples: int | None = None) -> tuple[Searcher, int]:
+def build_searcher(experiment: Experiment, space: Space, history: Sequence[Event] = ()) -> tuple[Searcher, int]:
     """Builds the searcher of an experiment; returns it with the number of settings that it will propose.
 
     Args:
-        first_num_samples: --num-samples of the search's first session, if a later one has extended it. An extended
-            search proposes the settings of the first session again, then more.
+        history: the journal's events so far. A search proposes the settings of its first session again, then more.
 
     Raises:
         RequestError: a point is wrong, the searcher cannot propose a parameter, or its package is not installed.
     """
     check_searcher(experiment, space)
-    first_num_samples = first_num_samples or experiment.num_samples
-    if experiment.searcher in OWN:
-        searcher = OWN[experiment.searcher](experiment, space, first_num_samples)
+    num_samples = first_num_samples(history) or experiment.num_samples
+    own = OWN if has_rule(history, "forest_weighs_epochs") else OWN | {"forest": partial(ForestSearcher, rule=EARLIER)}
+    if experiment.searcher in own:
+        searcher = own[experiment.searcher](experiment, space, num_samples)
         return searcher, searcher.num_settings
     first = first_settings(experiment, space)
     if experiment.searcher == "hyperopt":
         first = [_indexed(point, space) for point in first]
     # By default HyperOpt tries 20 and Optuna 10 random settings before it uses its model: in a search with 10 samples,
     # all settings would be random.
-    num_random = max(3, min(10, first_num_samples // 3))
+    num_random = max(3, min(10, num_samples // 3))
     model_based = MODEL_BASED[experiment.searcher](experiment.seed, num_random, first)
     model_based.set_search_properties(experiment.metric, experiment.mode, space.encoded)
     return Decoding(model_based, space), experiment.num_samples
 
 
-def first_num_samples(history: list[Event]) -> int | None:
+def first_num_samples(history: Sequence[Event]) -> int | None:
     """Returns --num-samples of the search's first session; None for a new search, or if the journal lacks it."""
     number = first_start(history).get("num_samples")
     return number if type(number) is int and number > 0 else None
