@@ -39,7 +39,7 @@ PAIRS = [
     ("optuna", "asha"), ("optuna", "median"), ("bohb", "bohb"), ("random", "asha-promotion"),
     ("optuna", "asha-promotion"),
 ]  # fmt: skip
-FOREST = ("--space", f"{SPACES}/function.py", "--searcher", "forest")  # it learns from 20 trials on
+FOREST = ("--space", f"{SPACES}/function.py", "--searcher", "forest")  # it learns from 10 trials on
 TASK = ("--space", f"{SPACES}/task.py", *ONE_AT_A_TIME)
 
 
