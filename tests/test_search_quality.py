@@ -5,11 +5,13 @@ import math
 import shutil
 import sys
 from argparse import Namespace
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-from benchmarks.search_quality import methods, scan_bench, summary, tables
+from benchmarks.search_quality import methods, scan_bench, summary, tables, trainings
 from benchmarks.search_quality.baselines import OneEpoch
 from benchmarks.search_quality.command import execute
 from benchmarks.search_quality.opponents.serve import Staged
@@ -22,7 +24,7 @@ from benchmarks.search_quality.runs import run, run_all
 from benchmarks.search_quality.summary import Compared
 from benchmarks.search_quality.tables import Table
 from tests.record import ROOT
-from tuner.drive.simulate import Curves, Observation, simulate
+from tuner.drive.simulate import Curves, Observation, ranges, simulate
 from tuner.errors import RequestError
 
 NUM, EPOCHS = 60, 9
@@ -175,6 +177,41 @@ def test_an_experiments_completed_and_diverged_trials_become_a_table(tmp_path):
     times = [each["time"] for each in reports if each["trial"] == ended[0]]
     assert curves.seconds[0, 1:] == pytest.approx(np.diff(times), abs=1e-3)
     assert 0 < curves.seconds[0, 0] < 5
+
+
+@pytest.fixture
+def threads():
+    """`trainings.trained` takes one thread; other tests keep theirs."""
+    number = torch.get_num_threads()
+    yield
+    torch.set_num_threads(number)
+
+
+@pytest.mark.parametrize("training", trainings.TRAININGS, ids=lambda training: training.name)
+def test_a_small_real_training_has_the_same_curve_again(threads, training):
+    few = replace(training, epochs=2)
+    domains, stream = ranges(few.space), np.random.RandomState(0)
+    setting = {name: trainings.plain(domain.sample(random_state=stream)) for name, domain in domains.items()}
+    values, seconds = trainings.trained(few, setting, 0)
+    assert values == trainings.trained(few, setting, 0)[0] != trainings.trained(few, setting, 1)[0]
+    assert np.isfinite(values).all() and min(seconds) > 0 and len(values) == len(seconds) == 2
+
+
+def test_a_training_that_diverges_has_nan_from_that_epoch_on_and_its_usual_seconds(threads):
+    def curve(setting, epochs):
+        yield from [2.0, 1.0, math.inf, 0.5]
+
+    values, seconds = trainings.trained(replace(trainings.TRAININGS[0], curve=curve, epochs=4), {}, 0)
+    np.testing.assert_array_equal(values, [2.0, 1.0, math.nan, math.nan])
+    assert len(seconds) == 4 and seconds[2] == seconds[3] == pytest.approx(sum(seconds[:2]) / 2)
+
+
+@pytest.mark.slow
+def test_small_real_trainings_become_a_table(tmp_path):
+    training = replace(trainings.TRAININGS[-1], num_settings=5, epochs=2)
+    trainings.record(training, tmp_path / "few.npz", processes=2)
+    curves = Table(tmp_path / "few.npz").load()
+    assert (curves.values.shape, curves.mode, set(curves.space)) == ((5, 2), training.mode, set(training.space))
 
 
 def test_a_recorded_training_that_diverged_is_nan_to_its_end(tmp_path):

@@ -1,4 +1,4 @@
-"""Records tables of learning curves from small real trainings on a CPU. No constant of this project was chosen on them.
+"""Records tables of learning curves from small real trainings on a CPU.
 
 python -m benchmarks.search_quality.trainings FOLDER [--only NAME ...]
 """
