@@ -29,14 +29,17 @@ pytestmark = pytest.mark.timeout(900)  # several searches each
 SLOW = ["--space", str(SPACES / "slow.py")]
 DDP = ["--strategy", "ddp", "--workers-per-trial", "2"]
 # One of each kind of replay; `benchmarks/chaos.py` has all pairs and more kills.
-KILLS = {"random asha": 2, "random asha-promotion": 2, "bohb bohb": 2, "random pbt": 1, "ddp": 1}
+KILLS = {
+    "random asha": 2, "random asha-promotion": 2, "forest asha-promotion": 2, "bohb bohb": 2, "random pbt": 1, "ddp": 1,
+}  # fmt: skip
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("search", KILLS)
 def test_a_killed_search_ends_as_the_unbroken_one(tmp_path, search):
     searcher, scheduler = search.split() if search != "ddp" else ("random", "asha")
-    choices = ["--searcher", searcher, "--scheduler", scheduler, "--num-samples", "6", "--max-epochs", "4"]
+    number = "16" if searcher == "forest" else "6"  # the first forest needs reports of ten trials
+    choices = ["--searcher", searcher, "--scheduler", scheduler, "--num-samples", number, "--max-epochs", "4"]
     options = [*SLOW, *choices, *ONE_AT_A_TIME, *(DDP if search == "ddp" else [])]
     whole = run_whole(tmp_path, "whole", options)
     killed = run_killed(tmp_path, search.replace(" ", "-"), options, KILLS[search], of_everything=search == "ddp")
