@@ -54,7 +54,7 @@ def resumed(folder, num_events, **choices):
     shutil.copytree(folder, target)
     lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
     (target / "journal.jsonl").write_bytes(b"".join(lines[:num_events]))
-    run(target, **CHOICES, **choices)
+    run(target, **CHOICES | choices)
     return target
 
 
@@ -135,6 +135,22 @@ def test_more_epochs_continue_the_completed_trials_of_pbt(whole, monkeypatch):
     assert ended == {event["trial"] for event in events if event["event"] == "report" and event["epoch"] == 6}
     copies = [event for event in events if event["event"] == "decision" and "copies the state" in event["reason"]]
     assert copies and all(event["copied"] in ended - {event["trial"]} for event in copies)
+
+
+@pytest.mark.parametrize("concurrent", [1, 2])
+@pytest.mark.parametrize("scheduler", ["fifo", "asha", "asha-promotion", "median"])
+def test_more_epochs_for_a_search_that_was_broken_off(whole, monkeypatch, scheduler, concurrent):
+    """Trials that had completed become pending again, before the trials that were running."""
+    folder = whole(scheduler=scheduler, concurrent=concurrent)
+    monkeypatch.setattr(*KEPT)
+    events = read(folder / "journal.jsonl")
+    ended = [n for n, event in enumerate(events) if event["event"] == "trial_ended" and event["status"] == "completed"]
+    for at in [n + 3 for n in ended[1:-1:2]]:
+        target = resumed(folder, at, scheduler=scheduler, concurrent=concurrent, max_epochs=6)
+        after = read(target / "journal.jsonl")
+        assert after[-1]["event"] == "experiment_finished" and after[-1]["state"] == "finished"
+        assert {e["trial"] for e in after if e["event"] == "trial_ended"} == {f"{n:05d}" for n in range(9)}
+        assert any(event["event"] == "report" and event["epoch"] == 6 for event in after)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ import torch
 import tuner.drive.driver  # noqa: F401  (first: it sets what ray reads when it is imported)
 from tuner import audit, load_best, run, search, train
 from tuner.drive import answer, session
+from tuner.drive.resumed_experiment import load_resumed
 from tuner.drive.trust import code_of
 from tuner.engine.controller import Analysis
 from tuner.errors import RequestError
@@ -139,6 +140,53 @@ def test_a_space_that_the_user_names_again_is_the_users_own_edit(place, mark, ca
     edit(Path("space.py"))
     assert COMMANDS["resume"]("--space", "space.py") == 0 and mark.exists()
     assert "NOTE:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["./space.py", "elsewhere/../space.py", "{}/space.py"])
+def test_a_space_may_be_named_again_by_another_path_to_its_file(place, tmp_path, mark, capsys, name):
+    (tmp_path / "elsewhere").mkdir()
+    edit(Path("space.py"))
+    assert COMMANDS["resume"]("--space", name.format(tmp_path)) == 0
+    assert mark.exists() and "NOTE:" in capsys.readouterr().out
+
+
+def test_a_space_is_named_again_from_another_folder_and_another_file_is_refused(elsewhere, mark, capsys):
+    assert COMMANDS["resume"]("--space", str(elsewhere.parent / "space.py")) == 0 and mark.exists()
+    capsys.readouterr()
+    shutil.copy(elsewhere.parent / "space.py", "space.py")
+    mark.unlink()
+    assert COMMANDS["resume"]("--space", "./space.py") == 2
+    assert "--space was 'space.py', now './space.py'; leave these out" in capsys.readouterr().err
+
+
+def test_a_resume_saves_the_digest_of_an_accepted_edit(place):
+    edit(Path("space.py"))
+    given = run.parse(["--resume", "mine", "--space", "space.py"], load_experiment(place)[0]).experiment
+    request = session.resume(given, load_resumed(given, "mine"))
+    assert request.facts["space"]["sha256"] == hashlib.sha256(Path("space.py").read_bytes()).hexdigest()
+    save_experiment(request.experiment, place, request.facts)
+    assert COMMANDS["resume"]() == 0  # without the space's name
+
+
+@pytest.mark.parametrize(("more", "code"), [([], 2), (["--metric", "los"], 0)])
+def test_a_changed_metric_of_the_space_is_refused_unless_the_search_got_it_by_an_option(
+    tmp_path, monkeypatch, capsys, more, code
+):
+    monkeypatch.chdir(tmp_path)
+    text = (
+        "from ray import tune\nfrom tuner.space import Space\n"
+        "def train(config):\n    tune.report({'loss': 1.0, 'los': 1.0})\n"
+        "space = Space(params={'lr': tune.uniform(0, 1)}, train=train, metric='METRIC', mode='min')\n"
+    )
+    Path("typo.py").write_text(text.replace("METRIC", "los"))
+    folder = begun(tmp_path, "typo.py")
+    rewritten(folder, lambda facts: {**facts, "command": facts["command"] + more})
+    Path("typo.py").write_text(text.replace("METRIC", "loss"))
+    for name in [name for name in sys.modules if name.startswith("tuner_space_typo_")]:
+        del sys.modules[name]
+    assert COMMANDS["resume"]("--space", "typo.py") == code
+    err = capsys.readouterr().err
+    assert ("the space's metric was 'los', now 'loss'; change it back, or start anew with --name" in err) == bool(code)
 
 
 def test_an_edited_space_of_this_program_is_the_users_own_edit(place, capsys):

@@ -109,6 +109,7 @@ def assemble(
     # limits it: to one more than the number of trials that may run at once.
     all_may_wait = pbt or experiment.address
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(num_settings if all_may_wait else resources.concurrent + 1)
+    os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # else Ray prints errors of trials that fail while the search stops
     loggers = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
     users = [GuardedCallback(callback) for callback in loaded_space.space.callbacks]
     tuner = tune.Tuner(

@@ -253,13 +253,15 @@ class JournalingScheduler(TrialScheduler):
             self._decide(trial.trial_id, last["training_iteration"], value, STOP, reason, compared, "pruned")
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        while self._first:
-            if self._first[0].status == Trial.PENDING:
-                return self._first[0]
+        while self._first and self._first[0].status != Trial.PENDING:
             del self._first[0]
+        if self._first and self._first[0].trial_id in self._queue:
+            return self._first[0]
         chosen = self._inner.choose_trial_to_run(self._seen(tune_controller))
         self._promote()
-        if chosen is None or chosen.status != Trial.PAUSED or self._concurrent is None:
+        if chosen is None or chosen.trial_id not in self._queue:
+            return None  # Ray gets the recorded trials of a resumed search one by one, and cannot run others
+        if chosen.status != Trial.PAUSED or self._concurrent is None:
             return chosen
         # Without this limit, Ray would resume as many paused trials as there are CPUs for.
         busy = sum(trial.status in (Trial.PENDING, Trial.RUNNING) for trial in self._queue.values())

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tuner.drive.trust import code_of, refuse_links
+from tuner.drive.trust import code_of, names_its_space, refuse_links
 from tuner.record.lock import only_driver
 from tuner.record.object_store import ObjectStore
 from tuner.record.saved_experiment import COPY, FILE, damaged_experiment, latest_experiment, load_experiment
@@ -65,6 +65,8 @@ def load_resumed(
         code = [] if given.sha256 == sha256 else [f"NOTE: the code of {given.name} has changed since the search"]
     else:
         named_now = bool(requested.space)
+        if named_now and names_its_space(requested.space, folder, space):
+            space = requested.space
         space, code = code_of(folder, (FILE, COPY), space, sha256, trusted=trusted, named_now=named_now)
     if not trusted:
         refuse_links(folder)

@@ -156,6 +156,8 @@ def resume(
         RequestError: the options or the space would make it another search, or the request cannot be done.
     """
     wanted = settled(wanted, earlier.experiment)
+    if wanted.space == earlier.space:  # by another path to the same file
+        wanted = replace(wanted, space=earlier.experiment.space)
     changed = earlier.experiment.differences(wanted)
     refused = {name: pair for name, pair in changed.items() if name not in EXTENDABLE}
     if refused:
@@ -178,10 +180,24 @@ def resume(
         names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
         listed = "; ".join(f"{name} was {old.get(name)}, now {new.get(name)}" for name in names)
         raise RequestError(f"--resume {wanted.name}: the space has changed: {listed}; start anew with --name")
+    if before.get("sha256") != now["sha256"]:
+        check_same_metric(earlier, loaded_space.space)
     if wanted.max_epochs != earlier.experiment.max_epochs:
         check_more_epochs(earlier.experiment, wanted)
     history = journaled_events(wanted.folder)
-    return checked_request(wanted, loaded_space, earlier.facts, history, here)
+    return checked_request(wanted, loaded_space, {**earlier.facts, "space": now}, history, here)
+
+
+def check_same_metric(earlier: ResumedExperiment, space: Space) -> None:
+    """Raises a RequestError if a changed space names another metric or mode than the search got from it."""
+    words = [str(word).partition("=")[0] for word in earlier.facts.get("command", ())]
+    for name in ("metric", "mode"):
+        was, now = getattr(earlier.experiment, name), getattr(space, name)
+        if was != now and option(name) not in words:
+            raise RequestError(
+                f"--resume {earlier.experiment.name}: the space's {name} was {was!r}, now {now!r}; change it back, or "
+                f"start anew with --name"
+            )
 
 
 def check_more_epochs(earlier: Experiment, wanted: Experiment) -> None:

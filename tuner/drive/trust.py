@@ -9,7 +9,8 @@ space that the folder names. Therefore:
   sha256) from the one that the search ran, or it lies in the folder of results, so one archive may contain both.
 * If that path is relative and no file is there, the absolute path in experiment.json is used, by the same rule.
 * A changed space in `search_spaces/`, in an installed module, or named again by `--space`, is the user's own edit: it
-  runs, and a line says that it has changed. A module in the working folder counts as a path.
+  runs, and a line says that it has changed. A module in the working folder counts as a path. The resumed search saves
+  the new sha256.
 * A folder with links that may lead out of it is refused before it is written to (`refuse_links`).
 * If only the folder names a cluster by host and port, it is refused: a driver and its cluster run each other's code.
 
@@ -98,6 +99,14 @@ def _where_it_was(space: str, named_by: Path, trusted: bool) -> str:
         for place in (named_by.parent, named_by):
             refuse_strangers(place)
     return f"{path}:{attribute}" if attribute else path
+
+
+def names_its_space(given: str, experiment: Path, space: str) -> bool:
+    """Whether `given` is a path to the file of an experiment's space, which the experiment names by `space`."""
+    if not is_path(given) or split_path(given)[1] != split_path(space)[1]:
+        return False
+    recorded = _recorded_path(space, experiment)
+    return bool(recorded) and file_of(given) == Path(recorded).resolve()
 
 
 def _recorded_path(space: str, experiment: Path) -> str:

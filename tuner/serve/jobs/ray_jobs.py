@@ -178,7 +178,10 @@ def missing() -> str:
     lacking = [name for name in ("aiohttp", "aiohttp_cors", "opencensus", "prometheus_client") if not _installed(name)]
     if not lacking:
         return ""
-    return f"starting searches needs Ray's dashboard ({', '.join(lacking)} missing): pip install 'tuner[cluster]'"
+    return (
+        f"starting searches needs Ray's dashboard ({', '.join(lacking)} missing): begin the command with "
+        f"`uv run --extra cluster`, or without uv: pip install -e '.[cluster]' -c constraints.txt"
+    )
 
 
 def _installed(module: str) -> bool:
