@@ -65,9 +65,9 @@ def test_what_is_named_is_kept_and_the_other_one_works_with_it():
 @pytest.mark.parametrize(
     ("num_samples", "scheduler", "searchers", "searcher", "why"),
     [
-        (40, "auto", ("random", "forest"), "forest", "40 trials or more to learn from"),
+        (40, "auto", ("random", "forest"), "forest", "--num-samples is 40 or more"),
         (39, "auto", ("random", "forest"), "random", "forest needs --num-samples 40 or more"),
-        (40, "asha", ("random", "forest"), "forest", "40 trials or more to learn from"),
+        (40, "asha", ("random", "forest"), "forest", "--num-samples is 40 or more"),
         (40, "fifo", ("random", "forest"), "random", "forest was not measured with fifo"),
         (40, "auto", ("random",), "random", "cannot propose every parameter"),
     ],

@@ -168,8 +168,9 @@ def test_an_experiments_completed_and_diverged_trials_become_a_table(tmp_path):
     reports = [each for each in events if each["event"] == "report"]
     ended = [each["trial"] for each in events if each["event"] == "trial_ended" and each["status"] == "completed"]
 
-    curves = record(folder, tmp_path / "table.npz")
+    curves, left_out = record(folder, tmp_path / "table.npz")
 
+    assert left_out == len({each["trial"] for each in events if each["event"] == "trial_suggested"}) - len(ended) > 0
     assert list(curves.space) == ["lr", "width"] and curves.space["width"]["values"] == [2, 4, 8]
     assert curves.values.shape == (len(ended), 4)
     losses = [each["metrics"]["loss"] for each in reports if each["trial"] == ended[0]]
@@ -287,8 +288,27 @@ def test_tables_are_found_in_folders_and_their_names_must_differ(curves, tmp_pat
     assert tables.tables_of([tmp_path]) == tables.tables_of([path]) == [Table(path)]
     with pytest.raises(RequestError, match="several tables are named tiny"):
         tables.tables_of([path, tmp_path])
-    with pytest.raises(RequestError, match="no .npz"):
+    with pytest.raises(RequestError, match="absent: no such file or folder"):
         tables.tables_of([tmp_path / "absent"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RequestError, match="empty: no .npz file there"):
+        tables.tables_of([tmp_path / "empty"])
+
+
+def test_a_file_that_is_no_archive_is_refused_without_the_advice_to_unpickle_it(tmp_path):
+    path = tmp_path / "table.npz"
+    path.write_text("lr,loss\n")
+    with pytest.raises(RequestError, match="table.npz: not a table of learning curves, which are .npz files$"):
+        Table(path).load()
+
+
+def test_an_experiment_without_a_whole_curve_is_refused(tmp_path):
+    folder = tmp_path / "experiment"
+    shutil.copytree(ROOT / "tests" / "recorded" / "2026-11-22-23d349e" / "random-fifo" / "killed", folder)
+    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "journal.jsonl").write_bytes(b"".join(lines[:3]))
+    with pytest.raises(RequestError, match="none of . trials completed or diverged; search with --searcher random"):
+        record(folder, tmp_path / "table.npz")
 
 
 def test_the_command_prints_ranks_and_continues_a_cut_run(curves, tmp_path, capsys):
@@ -307,7 +327,7 @@ def test_the_command_prints_ranks_and_continues_a_cut_run(curves, tmp_path, caps
     )
     assert execute(given) == 0
     printed = capsys.readouterr()
-    assert "64 workers: too small, left out: tiny" in printed.err
+    assert "64 workers need tables of 1280 settings; left out: tiny" in printed.err
     for title in (
         "### 1 worker, tables: 1, repeats: 2",
         "### 3 workers",

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.search_quality import methods, plot, printed
 from benchmarks.search_quality.problem import Problem
-from benchmarks.search_quality.regret import Floats, Regret, budgets
+from benchmarks.search_quality.regret import FEWEST, Floats, Regret, budgets
 from benchmarks.search_quality.results import Key, Results
 from benchmarks.search_quality.runs import run_all
 from benchmarks.search_quality.summary import compared
@@ -50,7 +50,10 @@ def _budgets(curves: dict[Table, Curves], workers: int) -> dict[Table, Floats]:
     found = {table: budgets(each, workers) for table, each in curves.items()}
     small = [table.name for table, budget in found.items() if budget is None]
     if small:
-        print(f"{workers} workers: too small, left out: {', '.join(small)}", file=sys.stderr)
+        print(
+            f"{workers} workers need tables of {FEWEST * workers:g} settings; left out: {', '.join(small)}",
+            file=sys.stderr,
+        )
     return {table: budget for table, budget in found.items() if budget is not None}
 
 

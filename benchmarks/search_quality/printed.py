@@ -29,7 +29,7 @@ def lines(
     """
     for each in all_compared:
         if not each.tables:
-            yield f"\n{_workers(each)}: no table has finished searches of all methods."
+            yield f"\n{_workers(each)}: no table is large enough and has finished searches of all methods."
             continue
         yield from _of_workers(each, budgets_of[each.workers], full_s)
     yield from _against_baseline(all_compared)

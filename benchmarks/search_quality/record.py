@@ -20,11 +20,15 @@ from tuner.record.records import TrialRecord, finite
 from tuner.record.saved_experiment import load_experiment
 from tuner.spec import domains
 
+SEARCH = "search with --searcher random --scheduler fifo for a table of all settings"
 RANGES = ("uniform", "loguniform", "randint", "lograndint")
 
 
-def record(folder: Path, out: Path) -> Curves:
+def record(folder: Path, out: Path) -> tuple[Curves, int]:
     """Writes the curves of an experiment's trials as a table; leaves out trials that neither completed nor diverged.
+
+    Returns:
+        The table, and how many trials were left out.
 
     Raises:
         RequestError: there is no such experiment, its space has a parameter that a table cannot have, or no trial is
@@ -34,14 +38,18 @@ def record(folder: Path, out: Path) -> Curves:
     described = facts.get("space", {}).get("params") or {}
     space = {name: _range(name, each) for name, each in described.items()}
     settings, metric, seconds = [], [], []
-    for trial in Reading(folder / "journal.jsonl").read_on():
+    trials = list(Reading(folder / "journal.jsonl").read_on())
+    for trial in trials:
         values = _values(trial, experiment.metric, experiment.max_epochs)
         if values is None:
             continue
         settings.append(dict(domains.leaves(trial.config)))
         metric.append(values)
         seconds.append(_seconds(trial, experiment.max_epochs))
-    return tables.write(out, experiment.metric, experiment.mode, space, settings, metric, seconds)
+    if not settings:
+        raise RequestError(f"{folder}: none of {len(trials)} trials completed or diverged; {SEARCH}")
+    curves = tables.write(out, experiment.metric, experiment.mode, space, settings, metric, seconds)
+    return curves, len(trials) - len(settings)
 
 
 def _range(name: str, described: dict[str, Any]) -> dict[str, Any]:
@@ -89,12 +97,14 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="table to write, an .npz file")
     given = parser.parse_args()
     try:
-        curves = record(given.experiment, given.out)
+        curves, left_out = record(given.experiment, given.out)
     except RequestError as error:
         sys.exit(str(error))
     print(
         f"{given.out}: {len(curves.values)} settings x {curves.max_epochs} epochs, {given.out.stat().st_size:,} bytes"
     )
+    if left_out:
+        print(f"left out: {left_out} trials that neither completed nor diverged; {SEARCH}")
 
 
 if __name__ == "__main__":

@@ -17,10 +17,11 @@ BETWEEN = 4  # regrets are recorded this many times as densely, so that a share 
 FIRST = 0.5  # the first budget, in full trainings a worker
 SHARE = 0.1  # the last budget pays for this share of the table
 LEAST = 4.0  # a table whose last budget is below this many times the first is too small
+FEWEST = LEAST * FIRST / SHARE  # settings a worker that a table therefore needs
 
 
 def budgets(curves: Curves, workers: int) -> Floats | None:
-    """Returns the budgets in seconds a worker, geometric; None if the table is too small for the number of workers.
+    """Returns the budgets in seconds a worker, geometric; None if the table has too few settings (`FEWEST`).
 
     Every `BETWEEN`-th one from the first on is one of the `NUM_BUDGETS` budgets; the others lie between them.
     """

@@ -84,7 +84,8 @@ def tables_of(named: list[Path], settings: int | None = None) -> list[Table]:
     for path in named:
         inside = sorted(path.glob("*.npz")) if path.is_dir() else [path] if path.is_file() else []
         if not inside:
-            raise RequestError(f"--tables {path}: no .npz file there; name a table or a folder of tables")
+            what = "no .npz file there" if path.exists() else "no such file or folder"
+            raise RequestError(f"--tables {path}: {what}; name a table or a folder of tables")
         paths += inside
     stems = [path.stem for path in paths]
     if twice := {stem for stem in stems if stems.count(stem) > 1}:

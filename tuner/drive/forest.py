@@ -55,15 +55,16 @@ class ForestRule:
 
 
 LATEST = ForestRule(num_random=10, weighs_epochs=True)
-EARLIER = ForestRule(num_random=20, weighs_epochs=False)  # of searches without "forest_weighs_epochs"
+EARLIER = ForestRule(num_random=20, weighs_epochs=False)  # without "forest_weighs_epochs" in the journal
 
 
 class ForestSearcher(Searcher):
-    """Proposes the given points and 10 random settings; later, a third random ones, and the forest's.
+    """Proposes the given points, then random settings until 10 trials have reported; later, a third random ones.
 
-    For each of these it draws 500 random settings, and one tree at random. It proposes the setting for which this tree
-    predicts the best result: Thompson sampling, because trees that were trained on bootstrapped trials disagree where
-    few trials were (Eckles and Kaptein, "Thompson sampling with the online bootstrap", 2014).
+    The others are the forest's. For each of these it draws 500 random settings, and one tree at random. It proposes the
+    setting for which this tree predicts the best result: Thompson sampling, because trees that were trained on
+    bootstrapped trials disagree where few trials were (Eckles and Kaptein, "Thompson sampling with the online
+    bootstrap", 2014).
 
     The settings depend on the seed, the order of the calls and the results; not on the number of samples.
     """
@@ -107,7 +108,7 @@ class ForestSearcher(Searcher):
         return {name: self._domains[name].cast(values[at]) for name, values in drawn.items()}
 
     def _learnt(self, stream: np.random.Generator) -> Forest:
-        """Returns a forest that learns from the trials' ranks: a value that diverged would outweigh all others."""
+        """Returns a forest that learns from the trials' ranks, because a diverged value would outweigh all others."""
         self._num_learnt = self._num_reports
         newest = sorted(self._values, reverse=True)
         best = sorted(newest, key=self._values.__getitem__)[: MOST_TRIALS // 2]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+from zipfile import is_zipfile
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +74,9 @@ class Curves:
                 curves = cls(str(table["name"]), str(table["mode"]), space, settings, values, seconds)
             curves._check()
         except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
-            raise RequestError(f"{path}: not a table of learning curves: {error}") from None
+            # For a file that is no archive, numpy's message advises to unpickle it.
+            what = f": {error}" if is_zipfile(path) else ", which are .npz files"
+            raise RequestError(f"{path}: not a table of learning curves{what}") from None
         return curves
 
     def _check(self) -> None:

@@ -1,4 +1,4 @@
-"""Chooses the searcher, the scheduler and the reduction factor where the options say `auto`.
+"""Chooses the searcher, the scheduler, the grace period and the reduction factor where the options say `auto`.
 
 `choose` is a pure function: equal options and equal facts give an equal pair. A search saves the pair in
 experiment.json, so that a resume uses it whatever a later version of `choose` prefers.
@@ -107,7 +107,7 @@ def _searcher(options: Options, facts: SearchFacts, scheduler: SchedulerName) ->
         return "random", ", because forest cannot propose every parameter of this space"
     if options.num_samples < FEWEST_TO_LEARN:
         return "random", f", because forest needs --num-samples {FEWEST_TO_LEARN} or more"
-    return "forest", f", because there are {FEWEST_TO_LEARN} trials or more to learn from"
+    return "forest", f", because --num-samples is {FEWEST_TO_LEARN} or more"
 
 
 def settled(options: Options, pair: Pair | Experiment) -> Experiment:
