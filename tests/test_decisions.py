@@ -544,6 +544,9 @@ def test_the_trials_that_ran_when_the_search_stopped_run_first(tmp_path):
     others, again = StandIn("00000", status="PENDING"), [StandIn(f"{n:05d}", status="PENDING") for n in (3, 1, 2)]
     search.inner.choose_trial_to_run = lambda controller: others
     search.scheduler.first(list(again))
+    assert search.scheduler.choose_trial_to_run(None) is None  # Ray has received none of them
+    for trial in (others, *again):
+        search.scheduler.on_trial_add(None, trial)
     started = []
     for _ in range(4):
         started.append(search.scheduler.choose_trial_to_run(None))

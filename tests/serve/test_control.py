@@ -103,7 +103,9 @@ def test_without_rays_dashboard_the_refusal_names_the_extra_that_brings_it(monke
     extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
-    extra = re.search(r"\(aiohttp missing\): pip install 'tuner\[(.*)\]'$", ray_jobs.missing())[1]
+    extra = re.search(r"\(aiohttp missing\): begin .* `uv run --extra (\w+)`, or without uv: pip", ray_jobs.missing())[
+        1
+    ]
     assert any(requirement.startswith("ray[default]") for requirement in extras[extra])
 
 
