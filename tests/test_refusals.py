@@ -521,6 +521,17 @@ def test_a_dry_run_refuses_a_mistake_in_the_space(code, message, refused, tmp_pa
     assert not Path("results").exists(), "a refused request left the folder of results"
 
 
+def test_options_are_compared_with_the_epochs_of_the_space_and_not_with_the_default(refused, tmp_path, capsys):
+    space = "space = Space(params={'lr': tune.uniform(0, 1)}, train=train, metric='loss', mode='min', max_epochs=%d)\n"
+    (tmp_path / "long.py").write_text(HEAD + space % 52)
+    (tmp_path / "short.py").write_text(HEAD + space % 8)
+    rungs = ["--brackets", "6", "--grace-period", "1", "--reduction-factor", "2", "--num-samples", "30"]
+    for options in (["--grace-period", "20"], rungs):
+        assert run.main(["--space", "long.py", *options, "--dry-run"]) == 0, capsys.readouterr().err
+    assert "--grace-period 20 is above --max-epochs 8" in refused("--space", "short.py", "--grace-period", "20")
+    assert "--brackets 6: must be at most 4, the number of rungs" in refused("--space", "short.py", *rungs)
+
+
 @pytest.mark.parametrize("name", ["my space.py", "größe.py", "λ.py", "_mine.py"])
 def test_any_file_name_gives_an_experiment_its_name(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -161,22 +161,19 @@ class Options:
             value = getattr(self, name)
             if value != AUTO and not least <= value <= most:
                 raise RequestError(f"{option(name)} {value}: {_bounds(name, least, most)}")
-        if self._least_grace > self.max_epochs:
+        factor = self.reduction_factor
+        if factor != AUTO and not 1 < factor <= MOST_NUMBER:
+            raise RequestError(f"--reduction-factor {factor:g}: must be above 1, at most {MOST_NUMBER:,.0f}")
+        if self.brackets > 1 and self.scheduler not in (AUTO, "asha-promotion"):
             raise RequestError(
-                f"--grace-period {self.grace_period} is above --max-epochs {self.max_epochs}: no trial could be "
-                f"stopped; lower it to {self.max_epochs} or less, or raise --max-epochs"
+                f"--brackets {self.brackets}: --scheduler {self.scheduler} has no choice of brackets; leave it out, or "
+                f"give --scheduler asha-promotion"
             )
-        self._check_rungs()
-        self._check_brackets()
         self._check_resources()
         self._check_workers()
         self._check_pair()
         self._check_names()
         self.time_budget_s, self.trial_timeout_s, self.points, self.limits  # noqa: B018  (raise for a wrong one)
-
-    @property
-    def _least_grace(self) -> int:
-        return 1 if self.grace_period == AUTO else self.grace_period
 
     @property
     def time_budget_s(self) -> float | None:
@@ -220,39 +217,6 @@ class Options:
             allowed += [f"one of {', '.join(choices)}"] if choices else []
             allowed += [TIMES[name]] if name in TIMES else []
             raise RequestError(f"{option(name)} {shown}: must be {' or '.join(allowed)}")
-
-    def _check_rungs(self) -> None:
-        """Checks the number of rungs before any list of them is built."""
-        factor = self.reduction_factor
-        if factor == AUTO:
-            return  # `Experiment` checks what is chosen
-        if not 1 < factor <= MOST_NUMBER:
-            raise RequestError(f"--reduction-factor {factor:g}: must be above 1, at most {MOST_NUMBER:,.0f}")
-        grace = 1 if self.scheduler in ("hyperband", "bohb") else self._least_grace  # rungs may begin at epoch 1
-        rungs = math.log(self.max_epochs / grace) / math.log(factor) + 1
-        if rungs > MOST_RUNGS:
-            least = (self.max_epochs / grace) ** (1 / (MOST_RUNGS - 1))
-            raise RequestError(
-                f"--reduction-factor {factor:.10g} gives {rungs:,.0f} rungs up to --max-epochs {self.max_epochs}: at "
-                f"most {MOST_RUNGS} are allowed; give {math.ceil(least * 1000) / 1000:g} or more"
-            )
-
-    def _check_brackets(self) -> None:
-        if self.brackets == 1:
-            return
-        if self.scheduler not in (AUTO, "asha-promotion"):
-            raise RequestError(
-                f"--brackets {self.brackets}: --scheduler {self.scheduler} has no choice of brackets; leave it out, or "
-                f"give --scheduler asha-promotion"
-            )
-        if self.reduction_factor == AUTO or self.grace_period == AUTO:
-            return
-        num_rungs = len(milestones(self.max_epochs, self.grace_period, self.reduction_factor))
-        if self.brackets > num_rungs:
-            raise RequestError(
-                f"--brackets {self.brackets}: must be at most {num_rungs}, the number of rungs up to --max-epochs "
-                f"{self.max_epochs}, itself included; lower it, or lower --grace-period or --reduction-factor"
-            )
 
     def _check_choice(self, name: str) -> None:
         allowed, value = CHOICES_OF[type(self)][name], getattr(self, name)
@@ -342,6 +306,34 @@ class Experiment(Options):
     reduction_factor: float = 2
     searcher: SearcherName = "random"
     scheduler: SchedulerName = "asha"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # What follows depends on --max-epochs, whose default is that of the space: options alone do not have it.
+        if self.grace_period > self.max_epochs:
+            raise RequestError(
+                f"--grace-period {self.grace_period} is above --max-epochs {self.max_epochs}: no trial could be "
+                f"stopped; lower it to {self.max_epochs} or less, or raise --max-epochs"
+            )
+        self._check_rungs()
+        num_rungs = len(milestones(self.max_epochs, self.grace_period, self.reduction_factor))
+        if 1 < self.brackets > num_rungs:
+            raise RequestError(
+                f"--brackets {self.brackets}: must be at most {num_rungs}, the number of rungs up to --max-epochs "
+                f"{self.max_epochs}, itself included; lower it, or lower --grace-period or --reduction-factor"
+            )
+
+    def _check_rungs(self) -> None:
+        """Checks the number of rungs before any list of them is built."""
+        factor = self.reduction_factor
+        grace = 1 if self.scheduler in ("hyperband", "bohb") else self.grace_period  # rungs may begin at epoch 1
+        rungs = math.log(self.max_epochs / grace) / math.log(factor) + 1
+        if rungs > MOST_RUNGS:
+            least = (self.max_epochs / grace) ** (1 / (MOST_RUNGS - 1))
+            raise RequestError(
+                f"--reduction-factor {factor:.10g} gives {rungs:,.0f} rungs up to --max-epochs {self.max_epochs}: at "
+                f"most {MOST_RUNGS} are allowed; give {math.ceil(least * 1000) / 1000:g} or more"
+            )
 
     def rungs(self) -> list[int]:
         """Returns the epochs of ASHA's rungs; one at --max-epochs is included, though nothing is compared there."""
