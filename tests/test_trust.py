@@ -168,9 +168,17 @@ def test_a_resume_saves_the_digest_of_an_accepted_edit(place):
     assert COMMANDS["resume"]() == 0  # without the space's name
 
 
-@pytest.mark.parametrize(("more", "code"), [([], 2), (["--metric", "los"], 0)])
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["-m", "tuner.run", "--space", "typo.py"], 2),
+        (["-m", "tuner.run", "--space", "typo.py", "--metric", "los"], 0),
+        (["-m", "tuner.run", "--space", "typo.py", "--metric=los"], 0),
+        (["script.py"], 0),  # which may have given `metric=`
+    ],
+)
 def test_a_changed_metric_of_the_space_is_refused_unless_the_search_got_it_by_an_option(
-    tmp_path, monkeypatch, capsys, more, code
+    tmp_path, monkeypatch, capsys, command, code
 ):
     monkeypatch.chdir(tmp_path)
     text = (
@@ -180,7 +188,7 @@ def test_a_changed_metric_of_the_space_is_refused_unless_the_search_got_it_by_an
     )
     Path("typo.py").write_text(text.replace("METRIC", "los"))
     folder = begun(tmp_path, "typo.py")
-    rewritten(folder, lambda facts: {**facts, "command": facts["command"] + more})
+    rewritten(folder, lambda facts: {**facts, "command": ["python", *command]})
     Path("typo.py").write_text(text.replace("METRIC", "loss"))
     for name in [name for name in sys.modules if name.startswith("tuner_space_typo_")]:
         del sys.modules[name]

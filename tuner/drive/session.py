@@ -191,6 +191,8 @@ def resume(
 def check_same_metric(earlier: ResumedExperiment, space: Space) -> None:
     """Raises a RequestError if a changed space names another metric or mode than the search got from it."""
     words = [str(word).partition("=")[0] for word in earlier.facts.get("command", ())]
+    if words[1:3] != ["-m", "tuner.run"]:
+        return  # a call from Python may have had its own metric
     for name in ("metric", "mode"):
         was, now = getattr(earlier.experiment, name), getattr(space, name)
         if was != now and option(name) not in words:
