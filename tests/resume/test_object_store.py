@@ -197,6 +197,32 @@ def test_no_journal_names_a_checkpoint_that_could_not_be_read(uri, folder, tmp_p
     assert store.read("mine", JOURNAL) == b"one\n"
 
 
+@pytest.mark.parametrize("when", ["before the list", "during an upload"])
+def test_no_journal_names_a_checkpoint_that_was_saved_during_the_upload(uri, folder, monkeypatch, when):
+    new = folder / "ray" / "00000" / "checkpoint_000001" / "state.pt"
+
+    def save():
+        if not new.exists():
+            new.parent.mkdir()
+            new.write_bytes(b"more")
+            with open(folder / JOURNAL, "a") as file:
+                file.write("two\n")
+
+    class Busy(ObjectStore):
+        def upload(self, name, relative, content):
+            save()
+            super().upload(name, relative, content)
+
+    listed, class_ = type(folder).rglob, Busy if when == "during an upload" else ObjectStore
+    if class_ is ObjectStore:  # the journal is measured, then a checkpoint is saved, then the files are listed
+        monkeypatch.setattr(type(folder), "rglob", lambda path, pattern: save() or listed(path, pattern))
+    store = class_(uri)
+    uploader = Uploader(store, "mine", folder)
+    assert uploader.pushed() and store.read("mine", JOURNAL) == b"one\n"
+    assert uploader.pushed() and store.read("mine", JOURNAL) == b"one\ntwo\n"
+    assert store.read("mine", "ray/00000/checkpoint_000001/state.pt") == b"more"
+
+
 def test_a_search_leaves_all_of_it_in_the_store_and_goes_on_where_its_working_copy_is_gone(search_here, uri, tmp_path):
     ran = search_here("tiny.py", "--results", uri, "--num-samples", "3", "--max-epochs", "2", "--seed", "3")
     assert ran.code == 0, ran.err

@@ -17,6 +17,7 @@ import shutil
 import threading
 import time
 from pathlib import Path, PurePosixPath
+from stat import S_ISREG
 from types import TracebackType
 from typing import Any, BinaryIO, Protocol
 
@@ -204,7 +205,9 @@ class Uploader:
                 except FileNotFoundError:
                     continue  # Ray has just removed this checkpoint
                 with content:
-                    self._store.upload(self._name, relative, content)
+                    # The journal grows meanwhile: further lines may name checkpoints that are not uploaded yet.
+                    part = io.BytesIO(content.read(mark[0])) if relative == JOURNAL else content
+                    self._store.upload(self._name, relative, part)
                 self._uploaded[relative] = mark
             for relative in self._uploaded.keys() - there.keys():
                 self._store.remove(self._name, relative)
@@ -221,16 +224,22 @@ class Uploader:
 def files_of(folder: Path) -> dict[str, tuple[int, int]]:
     """Returns the files below the folder that are to be uploaded, with size in bytes and modification time in ns.
 
-    Files of OF_THIS_MACHINE are left out. The journal is last, so that checkpoints that it names are uploaded first.
+    Files of OF_THIS_MACHINE are left out. The journal is measured first and comes last: the checkpoints that it names
+    up to this size are then among the files, and are uploaded before it.
     """
-    marks: dict[str, tuple[int, int]] = {}
-    for relative in sorted((path.relative_to(folder).as_posix() for path in folder.rglob("*")), key=_journal_last):
-        path = folder / relative
-        with contextlib.suppress(FileNotFoundError):
-            stat = path.stat()
-            if path.is_file() and relative not in OF_THIS_MACHINE:
-                marks[relative] = stat.st_size, stat.st_mtime_ns
-    return marks
+    journal = _mark(folder / JOURNAL)
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
+    marks = {name: _mark(folder / name) for name in sorted(names) if name not in {*OF_THIS_MACHINE, JOURNAL}}
+    return {name: mark for name, mark in {**marks, JOURNAL: journal}.items() if mark}
+
+
+def _mark(path: Path) -> tuple[int, int] | None:
+    """Returns a file's size and modification time; None if it is no file, or is gone."""
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return None
+    return (stat.st_size, stat.st_mtime_ns) if S_ISREG(stat.st_mode) else None
 
 
 def _journal_last(relative: str) -> tuple[bool, str]:
