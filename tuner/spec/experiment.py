@@ -316,12 +316,7 @@ class Experiment(Options):
                 f"stopped; lower it to {self.max_epochs} or less, or raise --max-epochs"
             )
         self._check_rungs()
-        num_rungs = len(milestones(self.max_epochs, self.grace_period, self.reduction_factor))
-        if 1 < self.brackets > num_rungs:
-            raise RequestError(
-                f"--brackets {self.brackets}: must be at most {num_rungs}, the number of rungs up to --max-epochs "
-                f"{self.max_epochs}, itself included; lower it, or lower --grace-period or --reduction-factor"
-            )
+        self._check_brackets()
 
     def _check_rungs(self) -> None:
         """Checks the number of rungs before any list of them is built."""
@@ -333,6 +328,16 @@ class Experiment(Options):
             raise RequestError(
                 f"--reduction-factor {factor:.10g} gives {rungs:,.0f} rungs up to --max-epochs {self.max_epochs}: at "
                 f"most {MOST_RUNGS} are allowed; give {math.ceil(least * 1000) / 1000:g} or more"
+            )
+
+    def _check_brackets(self) -> None:
+        if self.brackets == 1:
+            return
+        num_rungs = len(milestones(self.max_epochs, self.grace_period, self.reduction_factor))
+        if self.brackets > num_rungs:
+            raise RequestError(
+                f"--brackets {self.brackets}: must be at most {num_rungs}, the number of rungs up to --max-epochs "
+                f"{self.max_epochs}, itself included; lower it, or lower --grace-period or --reduction-factor"
             )
 
     def rungs(self) -> list[int]:
