@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from ray import tune
-from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule, PopulationBasedTraining, TrialScheduler
+from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule, TrialScheduler
 
 from tuner.drive.decisions import JournalingScheduler
 from tuner.drive.explain import Comparison, Explainer
@@ -15,7 +15,6 @@ from tuner.drive.replay import Replay
 from tuner.drive.schedulers import build_scheduler
 from tuner.drive.stage import Stage
 from tuner.engine.halt import Halt
-from tuner.engine.population import Population
 from tuner.engine.stage import BareStage
 from tuner.errors import RequestError
 from tuner.record.journal import Journal, Ledger
@@ -552,15 +551,6 @@ def test_the_trials_that_ran_when_the_search_stopped_run_first(tmp_path):
         started.append(search.scheduler.choose_trial_to_run(None))
         started[-1].status = "RUNNING"
     assert started == [*again, others]
-
-
-@pytest.mark.parametrize(("history", "kind"), [
-    ([], Population),
-    ([{"event": "experiment_started", "sets_back_once": True}, {"event": "experiment_resumed"}], Population),
-    ([{"event": "experiment_started"}, {"event": "experiment_resumed"}], PopulationBasedTraining),  # an older version
-])  # fmt: skip
-def test_searches_of_older_versions_keep_rays_population_based_training(history, kind):
-    assert type(build_scheduler(Experiment(scheduler="pbt"), SPACE, history)) is kind
 
 
 def test_a_pause_by_population_based_training_is_explained():

@@ -4,7 +4,6 @@ Ray's own controller, the replay, searchers and schedulers; but workers that tra
 makes it possible to try every place. With real workers: `test_resume.py`; with real kills: `test_kill.py`.
 """
 
-import dataclasses
 import random
 import shutil
 from collections import Counter
@@ -12,7 +11,7 @@ from collections import Counter
 import pytest
 from killing import repeated_and_lost
 from ray.tune import CheckpointConfig
-from workerless import Worker, Workerless, conduct, run
+from workerless import Worker, Workerless, run
 
 from tuner.drive import forest
 from tuner.drive.seeded_searcher import SeededSearcher
@@ -20,12 +19,10 @@ from tuner.errors import RequestError
 from tuner.record.events import BEGINNINGS
 from tuner.record.journal import Journal
 from tuner.record.reading import read
-from tuner.spec.experiment import Experiment
-from tuner.spec.spaces import find_space
 
 PAIRS = [
     ("random", "asha"), ("hyperopt", "asha"), ("optuna", "asha"), ("refine", "asha"), ("refine", "median"),
-    ("bohb", "bohb"), ("random", "hyperband"), ("hyperopt", "hyperband"), ("random", "pbt"),
+    ("bohb", "bohb"), ("grid", "asha"), ("random", "hyperband"), ("hyperopt", "hyperband"), ("random", "pbt"),
     ("random", "asha-promotion"), ("hyperopt", "asha-promotion"), ("optuna", "asha-promotion"),
     ("forest", "asha"), ("forest", "asha-promotion"),
 ]  # fmt: skip
@@ -37,7 +34,7 @@ KEPT = "tuner.drive.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig()  # all ch
 def whole(one_ray, tmp_path, monkeypatch):
     """`whole(searcher=..., ...)` runs an unbroken search; gives its folder."""
     monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
-    monkeypatch.setattr(forest, "LATEST", dataclasses.replace(forest.LATEST, num_random=3))  # of nine settings
+    monkeypatch.setattr(forest, "NUM_RANDOM", 3)  # of nine settings
 
     def search(**choices):
         with monkeypatch.context() as patch:
@@ -69,17 +66,7 @@ def outcome_of(folder):
     return [{name: event[name] for name in event.keys() - {"time", "checkpoint"}} for event in kept], ends
 
 
-# The others differ by their searcher alone, which `test_recorded.py` resumes by default.
-BY_DEFAULT = [
-    ("random", "asha"), ("refine", "median"), ("bohb", "bohb"), ("random", "hyperband"), ("random", "pbt"),
-    ("random", "asha-promotion"), ("forest", "asha-promotion"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("searcher", "scheduler"),
-    [pair if pair in BY_DEFAULT else pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS],
-)
+@pytest.mark.parametrize(("searcher", "scheduler"), PAIRS)
 def test_cut_again_and_again(whole, monkeypatch, searcher, scheduler):
     monkeypatch.setattr(*KEPT)
     choices = {"searcher": searcher, "scheduler": scheduler}
@@ -154,7 +141,7 @@ def test_more_epochs_for_a_search_that_was_broken_off(whole, monkeypatch, schedu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("searcher", "scheduler"), [*BY_DEFAULT, ("hyperopt", "asha"), ("optuna", "asha-promotion")])
+@pytest.mark.parametrize(("searcher", "scheduler"), PAIRS)
 def test_cut_after_every_event(whole, searcher, scheduler):
     choices = {"searcher": searcher, "scheduler": scheduler}
     folder = whole(**choices)
@@ -228,16 +215,3 @@ def test_pbt_ends_on_one_slot_if_values_tie_or_grow_worse(one_ray, tmp_path, mon
     num_events = len(read(tmp_path / "whole" / "journal.jsonl"))
     for at in (num_events // 3, num_events // 2, num_events - 5):
         assert outcome_of(resumed(tmp_path / "whole", at, scheduler="pbt")) == expected, f"cut after {at}"
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_trial_that_pbt_puts_back_again_and_again_changes_in_another_way(one_ray, tmp_path, monkeypatch, seed):
-    """Searches of older versions may set a trial back to the same epoch again and again, with other draws each time."""
-    monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
-    loaded_space = find_space("tests/recorded/spaces/function.py")
-    bounded(monkeypatch)
-    monkeypatch.setattr("tuner.drive.schedulers.has_rule", lambda history, rule: False)
-    conduct(Experiment(space=loaded_space.name, results=str(tmp_path), name="x", scheduler="pbt", num_samples=9,
-                       max_epochs=4, max_concurrent_trials=1, seed=seed), loaded_space)  # fmt: skip
-    ends = [event["status"] for event in read(tmp_path / "x" / "journal.jsonl") if event["event"] == "trial_ended"]
-    assert len(ends) == 9 and set(ends) <= {"completed", "pruned"}

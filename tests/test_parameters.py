@@ -13,7 +13,6 @@ from tuner.drive.result import load
 from tuner.drive.sampling import extendable_sample
 from tuner.drive.searchers import build_searcher
 from tuner.errors import RequestError
-from tuner.record.events import RULES
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import save_experiment
 from tuner.space import Space
@@ -39,7 +38,7 @@ def conditional(**others):
 def settings_of(searcher, space, num=14, first=None, seed=0, **options):
     points = tuple(words(point) for point in space.points)
     experiment = experiment_of(searcher, seed, num, point=points, **options)
-    begun = {"event": "experiment_started", "num_samples": first, **dict.fromkeys(RULES, True)}
+    begun = {"event": "experiment_started", "num_samples": first}
     history = [begun] if first else ()
     built, num_settings = build_searcher(experiment, space, history)
     return drive(built, seed=seed, num=min(num, num_settings))

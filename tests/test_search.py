@@ -20,7 +20,7 @@ SPACES = Path(__file__).parent / "spaces"
 IN_WORKERS = [("grid", "pbt"), ("bohb", "bohb")]  # those that change trials, and that pause them
 PAUSING = {"asha-promotion", "hyperband", "pbt"}
 MORE = [(searcher, scheduler) for searcher, those in PAIRS.items() for scheduler in those if scheduler in PAUSING]
-# With those above, each searcher and each scheduler once. Each pair is resumed without training by `test_recorded.py`.
+# With those above, each searcher and each scheduler once. `test_every_cut.py` resumes pairs without training.
 HERE = [("random", "hyperband"), ("refine", "median"), ("hyperopt", "fifo"), ("optuna", "asha")]
 SMALL = ["--num-samples", "5", "--max-epochs", "4"]
 

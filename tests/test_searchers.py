@@ -1,6 +1,5 @@
 """Every searcher: settings are the seed's, lie in what was declared, and come again when the calls do."""
 
-import dataclasses
 import itertools
 import math
 import random
@@ -11,13 +10,12 @@ import pytest
 from ray import tune
 from ray.tune.search import Searcher
 
-from tuner.drive.forest import LATEST, Forest, ForestSearcher, features
+from tuner.drive.forest import Forest, ForestSearcher, features
 from tuner.drive.proposals import Proposals
 from tuner.drive.sampling import grid_size, num_random, seeded
 from tuner.drive.searchers import build_searcher, check_searcher
 from tuner.drive.seeded_searcher import SeededSearcher, python_values
 from tuner.errors import RequestError
-from tuner.record.events import RULES, has_rule
 from tuner.space import Space
 from tuner.spec import domains
 from tuner.spec.experiment import CHOICES, PAIRS, Experiment, nested
@@ -281,12 +279,12 @@ def test_the_trees_are_those_of_scikit_learns_forest():
         assert (lazy.tree(number).predict(known) == whole.estimators_[number].tree_.predict(known)).all()
 
 
-def test_a_trial_that_trained_longer_outweighs_those_that_paused():
+def test_a_trial_that_trained_longer_outweighs_those_that_paused(monkeypatch):
     """Settings below 0.5 are worse at first and better in the end; one in ten trials trains to the end."""
 
-    def share_below(rule, seed):
+    def share_below(seed):
         space = space_of(x=tune.uniform(0, 1))
-        searcher = ForestSearcher(experiment_of("forest", seed, num_samples=200), space, 200, rule)
+        searcher = ForestSearcher(experiment_of("forest", seed, num_samples=200), space, 200)
         proposed = []
         for number in range(200):
             proposed.append(x := searcher.suggest(trial := f"{number:05d}")["x"])
@@ -295,9 +293,9 @@ def test_a_trial_that_trained_longer_outweighs_those_that_paused():
             searcher.on_trial_result(trial, {"training_iteration": epochs, "loss": loss + x / 1000})
         return np.mean([x < 0.5 for x in proposed[40:]])
 
-    equal = dataclasses.replace(LATEST, weighs_epochs=False)
-    weighed, unweighed = (np.mean([share_below(rule, seed) for seed in range(4)]) for rule in (LATEST, equal))
-    assert weighed > 0.55 > 0.4 > unweighed
+    weighed = np.mean([share_below(seed) for seed in range(4)])
+    monkeypatch.setattr(ForestSearcher, "_weight", lambda self, trial: 1)
+    assert weighed > 0.55 > 0.4 > np.mean([share_below(seed) for seed in range(4)])
 
 
 def test_a_trial_that_failed_early_weighs_as_much_as_the_longest():
@@ -306,17 +304,6 @@ def test_a_trial_that_failed_early_weighs_as_much_as_the_longest():
         searcher.suggest(trial)
         searcher.on_trial_result(trial, {"training_iteration": epoch, "loss": loss})
     assert [searcher._weight(f"{number:05d}") for number in range(3)] == [7, 2, 7]
-
-
-def test_a_search_of_an_earlier_version_keeps_its_forest():
-    def settings_with(history):
-        built, num = build_searcher(experiment_of("forest", num_samples=30), wide(), history)
-        return drive(built, num=num)
-
-    begun = {"event": "experiment_started", "num_samples": 30}
-    latest, earlier = settings_with(()), settings_with([begun])
-    assert settings_with([begun | dict.fromkeys(RULES, True)]) == latest
-    assert latest[:10] == earlier[:10] and latest[10:20] != earlier[10:20]
 
 
 def test_the_forest_takes_a_parameter_of_any_size():
@@ -526,12 +513,7 @@ def first_six(searcher, space):
     return drive(built, num=min(6, num), score=lambda flat: float(flat["lr"]))
 
 
-@pytest.mark.parametrize(("history", "expected"), [
-    ([], 2.0),
-    ([{"event": "experiment_started", "gives_last_value": True}, {"event": "experiment_resumed"}], 2.0),
-    ([{"event": "experiment_started"}, {"event": "experiment_resumed"}], math.inf),  # of an older version
-])  # fmt: skip
-def test_the_value_of_a_trial_that_is_stopped_while_it_is_paused(history, expected):
+def test_the_value_of_a_trial_that_is_stopped_while_it_is_paused():
     ends = {}
 
     class Heard(Searcher):
@@ -547,11 +529,10 @@ def test_the_value_of_a_trial_that_is_stopped_while_it_is_paused(history, expect
     experiment = Experiment(searcher="optuna", scheduler="hyperband", metric="loss", mode="min")
     proposals = Proposals(
         Heard("loss", "min"), 3, experiment, None, concurrent=lambda: 1, keep=None, replayed=lambda source: [],
-        gives_last_value=has_rule(history, "gives_last_value"),
     )  # fmt: skip
     for trial in ("00000", "00001"):
         proposals.on_trial_result(trial, {"loss": 2.0, "training_iteration": 1})
     proposals.on_trial_complete("00000")  # Ray gives no result of a paused trial
     proposals.on_trial_complete("00001", error=True)
     proposals.on_trial_complete("00002")  # it has not reported
-    assert ends == {"00000": expected, "00001": math.inf, "00002": math.inf}
+    assert ends == {"00000": 2.0, "00001": math.inf, "00002": math.inf}

@@ -18,7 +18,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.train._internal.session import _TrainingResult
 from ray.tune import Checkpoint
 from ray.tune.result import STDERR_FILE, STDOUT_FILE, TRIAL_INFO
-from recorded.spaces.function import learn
+from spaces.saving import learn
 
 from tuner.drive import driver
 from tuner.drive.assembly import assemble
@@ -58,7 +58,7 @@ class HandleHere(Handle):
 class Worker:
     """What a worker process holds: a trial, and what it has trained to.
 
-    Trains and saves as the recorded function space does, so that recorded searches can be resumed with it.
+    It trains and saves as `spaces/saving.py` does.
     """
 
     def __init__(self, config, storage):

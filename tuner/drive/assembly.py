@@ -29,7 +29,7 @@ from tuner.engine.halt import Halt
 from tuner.engine.nodes import Nodes
 from tuner.engine.retries import Retries
 from tuner.engine.trainable import trainable_of
-from tuner.record.events import Event, has_rule
+from tuner.record.events import Event
 from tuner.record.journal import Journal, Ledger
 from tuner.spec.experiment import Experiment, Table
 from tuner.spec.resources import Resources
@@ -73,7 +73,7 @@ def assemble(
         priority=experiment.priority,
     )
     searcher, num_settings = build_searcher(experiment, loaded_space.space, history)
-    scheduler = build_scheduler(experiment, loaded_space.space, history)
+    scheduler = build_scheduler(experiment, loaded_space.space)
     pbt = experiment.scheduler == "pbt"  # pbt's whole population may run at once, and pbt may copy any checkpoint
     ledger = Ledger(journal)
     judge = JournalingScheduler(
@@ -102,7 +102,6 @@ def assemble(
         concurrent=(lambda: num_settings) if pbt else (lambda: judge.places(nodes.concurrent())),
         keep=keep,
         replayed=replayed,
-        gives_last_value=has_rule(history, "gives_last_value"),
     )
     retries = Retries(experiment.max_failures, history, here=not experiment.address)
     # On a cluster (it may grow) or with pbt, only `Proposals` limits the number of pending trials. Otherwise Ray, too,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.drive.forest import LATEST
+from tuner.drive.forest import NUM_RANDOM
 from tuner.drive.replay import tried_again
 from tuner.drive.sampling import GridSearcher, num_random
 from tuner.drive.searchers import first_num_samples, num_settings
@@ -275,7 +275,7 @@ def _proposed(request: Request, e: Experiment, space: Space) -> str:
         return f"{half} random, then {e.num_samples - half} neighbours of the best one"
     points = num_settings(e, space) // e.num_samples
     times = f" x {points} grid points" if points > 1 else ""
-    fewest = LATEST.num_random if e.searcher == "forest" else 0
+    fewest = NUM_RANDOM if e.searcher == "forest" else 0
     all_random = f", all random: its model needs reports of {fewest} trials" if e.num_samples <= fewest else ""
     return f"{e.num_samples}{times} by {e.searcher}{all_random}"
 

@@ -6,7 +6,6 @@ is false. And in Ray, one report without the metric ends the whole experiment.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -94,7 +93,6 @@ class JournalingScheduler(TrialScheduler):
         self._explain = Explainer(inner, experiment.metric, experiment.mode)
         self._judged_any = resumed
         self._judged: dict[str, int] = {}  # trial -> the last epoch with a decision; empty with pbt
-        self._times_asked: Counter[tuple[int, int]] = Counter()  # (trial, epoch) -> number of decisions; only with pbt
         self._concurrent = concurrent
         self._known: set[str] = set()  # unfinished trials that the inner scheduler has, also from the replay
         self._queue: dict[str, Trial] = {}  # unfinished trials that Ray has, in the order in which it added them
@@ -222,11 +220,7 @@ class JournalingScheduler(TrialScheduler):
         """Seeds the random draws of one decision; only population-based training draws when it gets a report."""
         if self._experiment.scheduler != "pbt":
             return nullcontext()
-        # pbt decides again about a trial that it sets back to an earlier epoch. With the same draws the trial would
-        # change in the same way, train to the same loss, and be set back for ever.
-        again = self._times_asked[trial, epoch]
-        self._times_asked[trial, epoch] += 1
-        return seeded(self._experiment.seed, 5, trial, epoch, *([again] if again else []))
+        return seeded(self._experiment.seed, 5, trial, epoch)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         self._forget(trial)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from statistics import NormalDist
 from threading import Thread
@@ -31,6 +30,7 @@ Setting = dict[str, Any]
 Columns = Mapping[str, Sequence[Any]]  # flattened, encoded name -> the values of several settings
 
 # Measured on recorded curves with asha-promotion, see benchmarks/README.md.
+NUM_RANDOM = 10  # trials that must report before the first forest is trained
 RANDOM_SHARE = 1 / 3  # of the later settings: the forest alone repeats what is good after few epochs
 NUM_CANDIDATES = 500
 TREES, LEAF, FEATURES = 32, 2, 0.8
@@ -38,24 +38,6 @@ MOST_TRIALS = 1000  # that a forest learns from: the best half, and the newest
 GROWTH = 1.05  # a new forest is trained after 5 % more reports
 LARGEST = 1e30  # of a feature, because scikit-learn refuses infinity as a 32-bit float
 ABSENT = -1.0  # the feature of a parameter in a branch that a setting did not choose
-
-
-@dataclass(frozen=True)
-class ForestRule:
-    """How the forest proposes settings.
-
-    Attributes:
-        num_random: how many trials must report before the first forest is trained.
-        weighs_epochs: whether a trial counts in proportion to its epochs. If not, many trials that paused early
-            outweigh the few that show what becomes of such settings.
-    """
-
-    num_random: int
-    weighs_epochs: bool
-
-
-LATEST = ForestRule(num_random=10, weighs_epochs=True)
-EARLIER = ForestRule(num_random=20, weighs_epochs=False)  # without "forest_weighs_epochs" in the journal
 
 
 class ForestSearcher(Searcher):
@@ -69,12 +51,9 @@ class ForestSearcher(Searcher):
     The settings depend on the seed, the order of the calls and the results; not on the number of samples.
     """
 
-    def __init__(
-        self, experiment: Experiment, space: Space, first_num_samples: int, rule: ForestRule | None = None
-    ) -> None:
+    def __init__(self, experiment: Experiment, space: Space, first_num_samples: int) -> None:
         super().__init__(experiment.metric, experiment.mode)
         self.num_settings = experiment.num_samples
-        self._rule = rule or LATEST
         self._seed, self._searched, self._sign = experiment.seed, space.searched, float(sign_of(experiment.mode))
         self._domains = dict(domains.leaves(space.encoded))
         self._first = first_settings(experiment, space)
@@ -93,7 +72,7 @@ class ForestSearcher(Searcher):
         return parameters.decode(self._searched, nested(flat))
 
     def _next(self, stream: np.random.Generator) -> Setting:
-        if len(self._values) < self._rule.num_random or stream.random() < RANDOM_SHARE:
+        if len(self._values) < NUM_RANDOM or stream.random() < RANDOM_SHARE:
             return self._row(self._drawn(stream, 2), 0)  # of size 1, Ray's domains would return no sequence
         if self._forest is None or self._num_reports >= GROWTH * self._num_learnt:
             self._forest = self._learnt(stream)
@@ -120,8 +99,7 @@ class ForestSearcher(Searcher):
         return Forest(np.stack([self._features[trial] for trial in known]), scores, seed, weights)
 
     def _weight(self, trial: str) -> int:
-        if not self._rule.weighs_epochs:
-            return 1
+        """How often a trial counts: once per epoch, or many trials that paused early outweigh the few long ones."""
         # A trial that diverged or failed is as well known as one that trained to the end.
         return self._epochs[trial] if math.isfinite(self._values[trial]) else max(self._epochs.values())
 

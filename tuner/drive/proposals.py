@@ -39,7 +39,6 @@ class Proposals(SearchAlgorithm):
         num_settings: how many settings to get from the searcher.
         concurrent: returns how many trials may run at once; paused trials do not count.
         replayed: returns the trials of a resumed search; called once, when Ray has set the trials' folder.
-        gives_last_value: see `SeededSearcher`.
     """
 
     def __init__(
@@ -52,9 +51,8 @@ class Proposals(SearchAlgorithm):
         concurrent: Callable[[], int],
         keep: CheckpointConfig,
         replayed: Callable[[Proposals], list[Trial]],
-        gives_last_value: bool = True,
     ) -> None:
-        self.searcher, self._asked = searcher, SeededSearcher(searcher, experiment, gives_last_value)
+        self.searcher, self._asked = searcher, SeededSearcher(searcher, experiment)
         self._num_settings, self._experiment, self._journal = num_settings, experiment, journal
         self._concurrent, self._keep = concurrent, keep
         self._alive: dict[str, Trial] = {}

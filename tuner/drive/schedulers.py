@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from tuner.drive.incremental import IncrementalMedian
 from tuner.drive.promoting import PromotionScheduler
 from tuner.engine.population import Population
 from tuner.engine.rungs import AshaScheduler, HyperBand, HyperBandForBOHB
 from tuner.errors import RequestError
-from tuner.record.events import Event, has_rule
 from tuner.spec import domains
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
@@ -20,18 +19,14 @@ from tuner.spec.space import Space
 BY_EPOCH = {"time_attr": "training_iteration"}
 
 
-def build_scheduler(experiment: Experiment, space: Space, history: list[Event] | None = None) -> TrialScheduler:
+def build_scheduler(experiment: Experiment, space: Space) -> TrialScheduler:
     """Builds a new scheduler for an experiment.
-
-    Args:
-        history: the journal's events so far. Searches of older versions continue with Ray's own rule of pbt.
 
     Raises:
         RequestError: the space does not fit the scheduler (`check_scheduler`).
     """
     check_scheduler(experiment, space)
-    builders = BUILDERS if has_rule(history or [], "sets_back_once") else BUILDERS | {"pbt": _rays_pbt}
-    scheduler = builders[experiment.scheduler](experiment, space)
+    scheduler = BUILDERS[experiment.scheduler](experiment, space)
     scheduler.set_search_properties(experiment.metric, experiment.mode)
     return scheduler
 
@@ -62,17 +57,13 @@ def _bohb(experiment: Experiment, space: Space) -> TrialScheduler:
     return HyperBandForBOHB(max_t=experiment.max_epochs, reduction_factor=experiment.reduction_factor, **BY_EPOCH)
 
 
-def _pbt(experiment: Experiment, space: Space, kind: type[PopulationBasedTraining] = Population) -> TrialScheduler:
-    return kind(
+def _pbt(experiment: Experiment, space: Space) -> TrialScheduler:
+    return Population(
         perturbation_interval=experiment.perturbation_interval or experiment.grace_period,
         hyperparam_mutations={name: _mutation(domain) for name, domain in space.mutations.items()},
         log_config=False,  # the journal has the changes; a replay would write Ray's file of changes again
         **BY_EPOCH,
     )
-
-
-def _rays_pbt(experiment: Experiment, space: Space) -> TrialScheduler:
-    return _pbt(experiment, space, PopulationBasedTraining)
 
 
 def _mutation(domain: Any) -> Any:

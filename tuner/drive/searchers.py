@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, cast, get_args
 
 from ray.tune.search import Searcher
 
-from tuner.drive.forest import EARLIER, ForestSearcher
+from tuner.drive.forest import ForestSearcher
 from tuner.drive.sampling import GridSearcher, RandomSearcher, RefineSearcher, first_settings
 from tuner.errors import RequestError
-from tuner.record.events import Event, first_start, has_rule
+from tuner.record.events import Event, first_start
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import PAIRS, Experiment, SearcherName
 from tuner.spec.space import Space
@@ -32,9 +31,8 @@ def build_searcher(experiment: Experiment, space: Space, history: Sequence[Event
     """
     check_searcher(experiment, space)
     num_samples = first_num_samples(history) or experiment.num_samples
-    own = OWN if has_rule(history, "forest_weighs_epochs") else OWN | {"forest": partial(ForestSearcher, rule=EARLIER)}
-    if experiment.searcher in own:
-        searcher = own[experiment.searcher](experiment, space, num_samples)
+    if experiment.searcher in OWN:
+        searcher = OWN[experiment.searcher](experiment, space, num_samples)
         return searcher, searcher.num_settings
     first = first_settings(experiment, space)
     if experiment.searcher == "hyperopt":

@@ -23,18 +23,14 @@ from tuner.spec.experiment import Experiment
 class SeededSearcher:
     """A searcher whose draws depend only on the experiment's seed and on the order of the calls.
 
-    Args:
-        gives_last_value: whether the searcher gets the last value of a trial that is stopped while it is paused;
-            otherwise the worst value, as in searches of older versions.
-
     Attributes:
         num_proposed: the number of settings that the searcher has proposed.
         exhausted: whether the searcher has said that it has no more settings.
     """
 
-    def __init__(self, searcher: Searcher, experiment: Experiment, gives_last_value: bool = True) -> None:
+    def __init__(self, searcher: Searcher, experiment: Experiment) -> None:
         self.searcher = searcher
-        self._experiment, self._gives_last_value = experiment, gives_last_value
+        self._experiment = experiment
         self._last: dict[str, dict[str, Any]] = {}  # the last report of each unfinished trial
         self.num_proposed = 0
         self.exhausted = False
@@ -67,8 +63,7 @@ class SeededSearcher:
             return
         self._completed.add(trial_id)
         last = self._last.pop(trial_id, None)
-        if not result and self._gives_last_value:
-            result = last  # Ray gives no result of a paused trial
+        result = result or last  # Ray gives no result of a trial that is stopped while it is paused
         # For a failed trial, the searcher gets the worst value (infinity as a loss). After an error or a NaN, TPE
         # proposed 9 of 10 later settings in the failing region; after infinity, 1 of 7 (measured with hyperopt 0.3).
         result = {"training_iteration": 0, self._experiment.metric: self._worst} if error or not result else result

@@ -30,7 +30,7 @@ from tuner.engine.cluster import check_head
 from tuner.engine.machine import local_cluster
 from tuner.errors import RequestError, nearest
 from tuner.errors.users_code import place_of, place_raised
-from tuner.record.events import RULES, Event
+from tuner.record.events import Event
 from tuner.record.journal import Journal
 from tuner.record.object_store import ObjectStore, Uploader
 from tuner.record.reading import Scan, scan
@@ -360,15 +360,12 @@ def open_journal(request: Request) -> Journal:
 
 def journal_start(journal: Journal, experiment: Experiment, history: list[Event], sha256: str) -> None:
     """Writes the start of a session to the journal, with all that a replay of the session depends on."""
-    # `has_rule` reads these fields in the first session's event only.
-    first: dict[str, Any] = {} if history else dict.fromkeys(RULES, True)
     journal.write(
         "experiment_resumed" if history else "experiment_started",
         name=experiment.name,
         num_samples=experiment.num_samples,
         max_epochs=experiment.max_epochs,
         space_sha256=sha256,
-        **first,
     )
 
 

@@ -20,11 +20,6 @@ MOST_TIME = 1e11  # latest time of an event that is accepted, in unix seconds: t
 MOST_ID = 200  # maximum length of a trial's id, in characters
 MOST_INTEGER = 2**63  # an integer of this size or more makes a decision's line invalid; as a metric it is ignored
 BEGINNINGS = ("experiment_started", "experiment_resumed")  # a session begins with one of these events
-RULES = (  # rules that older versions lacked; their searches continue without them, or their decisions would change
-    "gives_last_value",  # the searcher gets the last value of a trial that is stopped while paused, not the worst value
-    "forest_weighs_epochs",  # the searcher forest proposes by `forest.LATEST` and not by `forest.EARLIER`
-    "sets_back_once",  # pbt sets a trial back to an earlier epoch once at most before it reaches a new epoch
-)
 BUDGET = "the time budget of"  # beginning of the reason of a search that its time budget ended
 STATES = ("finished", "interrupted", "failed")  # states of a search that has ended
 SEAL = b', "crc": "%08x"}'
@@ -35,12 +30,6 @@ _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 def first_start(history: Sequence[Event]) -> Event:
     """Returns the event of the search's first session; empty if the journal lacks it."""
     return next((event for event in history if event["event"] == "experiment_started"), {})
-
-
-def has_rule(history: Sequence[Event], rule: str) -> bool:
-    """Whether a search follows one of `RULES`: it is new, or its first session's event has the field."""
-    assert rule in RULES
-    return not history or first_start(history).get(rule) is True
 
 
 def still_waits(status: str, ended: str) -> bool:
