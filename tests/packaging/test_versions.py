@@ -1,0 +1,67 @@
+"""What is imported is declared, bounded above, and of the same tested version for pip and for uv."""
+
+import ast
+import importlib.metadata
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+DEPENDENCIES = [Requirement(line) for line in PYPROJECT["project"]["dependencies"]]
+EXTRAS = [Requirement(line) for extra in PYPROJECT["project"]["optional-dependencies"].values() for line in extra]
+
+
+def imported(folder):
+    """The first names of all modules that a folder's files import, without Python's own and the project's."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                modules = [node.module]
+            else:
+                continue
+            for module in modules:
+                name = module.split(".")[0]
+                if name not in sys.stdlib_module_names and name not in ("tuner", "search_spaces"):
+                    yield name, path
+
+
+@pytest.mark.parametrize("folder", ["tuner", "search_spaces"])
+def test_what_is_imported_is_declared(folder):
+    declared = {canonicalize_name(each.name) for each in [*DEPENDENCIES, *EXTRAS]}
+    distributions = importlib.metadata.packages_distributions()
+    # The frameworks' packages are installed with their extras only, and have their modules' names.
+    undeclared = {
+        (name, path.name)
+        for name, path in imported(folder)
+        if not declared & {canonicalize_name(each) for each in distributions.get(name, [name.replace("pytorch_", "")])}
+    }
+    assert not undeclared
+
+
+def test_every_dependency_has_a_ceiling():
+    assert [str(each) for each in [*DEPENDENCIES, *EXTRAS] if not re.search("<|==", str(each.specifier))] == []
+
+
+def test_pip_and_uv_install_the_same_versions():
+    pips = (ROOT / "constraints.txt").read_text().splitlines()
+    assert PYPROJECT["tool"]["uv"]["constraint-dependencies"] == pips
+
+
+def test_the_tested_versions_are_those_that_the_project_allows():
+    tested = {each.name: each for each in map(Requirement, (ROOT / "constraints.txt").read_text().splitlines())}
+    for each in [*DEPENDENCIES, *EXTRAS]:
+        (version,) = [item.version for item in tested[canonicalize_name(each.name)].specifier]
+        assert each.specifier.contains(version), each
+
+
+def test_the_license_that_is_claimed_is_there():
+    assert PYPROJECT["project"]["license"] == "Apache-2.0"
+    assert "Apache License" in (ROOT / "LICENSE").read_text()

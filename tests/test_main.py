@@ -1,0 +1,35 @@
+"""The command `tuner`."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tuner.__main__ import COMMANDS
+
+
+def ran(*words):
+    return subprocess.run([sys.executable, "-m", "tuner", *words], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_answers_help(command):
+    done = ran(command, "--help")
+    assert done.returncode == 0 and f"tuner.{command}" in done.stdout.splitlines()[0], done.stderr
+
+
+def test_an_unknown_command_is_refused_with_the_nearest():
+    done = ran("serv")
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr == (
+        "tuner: error: serv: the commands are run, serve, report, train, audit, gpus; did you mean 'serve'?\n"
+    )
+
+
+def test_no_command_lists_them():
+    assert ran().returncode == 2
+    assert ran("--help").returncode == 0 and ran("--help").stdout.startswith("usage: tuner {run,serve,")
+
+
+def test_the_exit_code_is_the_commands():
+    assert ran("run").returncode == 2

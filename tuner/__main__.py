@@ -1,0 +1,36 @@
+"""The command `tuner`: `tuner run --space cifar` is `python -m tuner.run --space cifar`, and so for each command."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import NoReturn
+
+from tuner.errors import leave, nearest
+
+COMMANDS = {  # command -> its module, whose `main` takes the words after the command
+    "run": "tuner.run",
+    "serve": "tuner.serve.__main__",
+    "report": "tuner.report",
+    "train": "tuner.train",
+    "audit": "tuner.audit",
+    "gpus": "tuner.gpus",
+}
+
+
+def main() -> NoReturn:
+    """Runs the command that the first word names, and exits with its code: 2 if there is no such command."""
+    words = sys.argv[1:]
+    if words[:1] in (["-h"], ["--help"]):
+        print(f"usage: tuner {{{','.join(COMMANDS)}}} [options]\n\n`tuner COMMAND --help` lists a command's options.")
+        leave(0)
+    if not words or words[0] not in COMMANDS:
+        given = words[0] if words else "no command"
+        hint = nearest(given, COMMANDS) if words else ""
+        print(f"tuner: error: {given}: the commands are {', '.join(COMMANDS)}{hint}", file=sys.stderr)
+        leave(2)
+    leave(importlib.import_module(COMMANDS[words[0]]).main(words[1:]))
+
+
+if __name__ == "__main__":
+    main()
