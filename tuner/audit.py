@@ -58,10 +58,10 @@ def main(argv: list[str]) -> int:
             say(*lines(audit(record, args.trials, args.seed)))
         return 0
     except (RequestError, ValueError, OSError) as error:
-        print(f"tuner: error: {refused(error)}", file=sys.stderr)
+        say(f"tuner: error: {refused(error)}", to=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"interrupted; continue with: {command('audit', shlex.join(argv))}", file=sys.stderr)
+        say(f"interrupted; continue with: {command('audit', shlex.join(argv))}", to=sys.stderr)
         return 130
 
 

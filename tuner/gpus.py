@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
                 return 0
             time.sleep(WATCH_S)
     except RequestError as error:
-        print(f"tuner: error: {error}", file=sys.stderr)
+        say(f"tuner: error: {error}", to=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 0

@@ -24,7 +24,7 @@ def main(argv: list[str]) -> int:
             record = load(Path(args.results) / args.name)
             path = write_report(record)
     except (RequestError, OSError) as error:
-        print(f"tuner: error: {refused(error)}", file=sys.stderr)
+        say(f"tuner: error: {refused(error)}", to=sys.stderr)
         return 2
     say(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
     return 0

@@ -60,10 +60,10 @@ def main(argv: list[str]) -> int:
             return print_spaces()
         return run(argv, command)
     except KeyboardInterrupt as error:
-        print(f"\n{error if isinstance(error, InterruptedEarly) else INTERRUPTED}", file=sys.stderr)
+        say("", str(error if isinstance(error, InterruptedEarly) else INTERRUPTED), to=sys.stderr)
         return 130
     except RequestError as error:
-        print(f"tuner: error: {error}", file=sys.stderr)
+        say(f"tuner: error: {error}", to=sys.stderr)
         return 2
 
 

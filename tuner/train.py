@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 def main(argv: list[str]) -> int:
     """Runs the command line; returns the exit code."""
     if not argv or {"-h", "--help"} & set(argv):
-        usage = f"usage: python -m tuner.train (CONFIG | EXPERIMENT --trial ID) [{OPTION}]\n\n{OPTION}: {HELP}"
-        print(f"{usage}\n\n{__doc__}", file=sys.stdout if argv else sys.stderr)
+        usage = f"usage: python -m tuner.train (CONFIG | EXPERIMENT --trial ID) [{OPTION}]"
+        say(usage, "", f"{OPTION}: {HELP}", "", *__doc__.splitlines(), to=sys.stdout if argv else sys.stderr)
         return 0 if argv else 2
     try:
         refuse_repeated(argv)
@@ -48,10 +48,10 @@ def main(argv: list[str]) -> int:
         say(*code)
         retrain({**config, "space": space})
     except (RequestError, ValueError) as error:
-        print(f"tuner: error: {refused(error)}", file=sys.stderr)
+        say(f"tuner: error: {refused(error)}", to=sys.stderr)
         return 2
     except InterruptedEarly as error:
-        print(f"\n{error}", file=sys.stderr)
+        say("", str(error), to=sys.stderr)
         return 130
     return 0
 

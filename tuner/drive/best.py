@@ -187,8 +187,8 @@ def _weighted(task: Task, setting: dict[str, Any], best: Path) -> Any:
 
     if why := damage_in(best, MODEL):
         raise RequestError(
-            f"{best / MODEL} is damaged ({why}); restore a copy of it; "
-            f"{command('train', shlex.quote(str(best / CONFIG)))} trains the setting again, but saves no model"
+            f"{best / MODEL} is damaged ({why}); restore a copy of it, or train the setting again, which saves no "
+            f"model: {command('train', shlex.quote(str(best / CONFIG)))}"
         )
     with torch.random.fork_rng(devices=[]):
         model = task.model(setting)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.drive.cell import in_notebook
+from tuner.errors import say
 from tuner.spec.experiment import Experiment
 
 WAIT_S = 20.0  # the longest wait after a search for W&B to write or upload the last runs
@@ -77,18 +78,18 @@ def mirrored(experiment: Experiment, mode: str) -> Iterator[Waiting]:
             later = shlex.join(["python", *command[1:], "--all"])
             awaited = (sys.stdout.isatty() or in_notebook()) and not waiting.hurry
             wait_s = PROMPT_S if awaited else HURRY_S if waiting.hurry else WAIT_S
-            wait_for(process, wait_s, f"{later} does it later", folder / "wandb.log", leave=awaited)
+            wait_for(process, wait_s, f"to do it later: {later}", folder / "wandb.log", leave=awaited)
 
 
 def wait_for(process: subprocess.Popen[bytes], wait_s: float, later: str, log: Path, *, leave: bool = False) -> None:
     """Waits for the W&B process; after `wait_s`, kills it or, with `leave`, lets it run. Prints a note if it failed."""
     try:
         if process.wait(wait_s) != 0:
-            print(f"NOTE: W&B's process failed; see {log}; {later}", flush=True)
+            say(f"NOTE: W&B's process failed; see {log}; {later}")
     except subprocess.TimeoutExpired:
         if leave:
-            print(f"NOTE: W&B still writes in the background; see {log}; if it fails, {later}", flush=True)
+            say(f"NOTE: W&B still writes in the background; see {log}; if it fails, {later}")
             return
         process.kill()
         process.wait()
-        print(f"NOTE: W&B did not finish within {wait_s:g} s and was stopped; {later}", flush=True)
+        say(f"NOTE: W&B did not finish within {wait_s:g} s and was stopped; {later}")

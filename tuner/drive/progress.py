@@ -22,7 +22,8 @@ from tuner.drive.cell import Cell, in_notebook
 from tuner.drive.tracker import DONE, Tracker
 from tuner.engine.failures import likeness
 from tuner.engine.halt import Halt
-from tuner.errors import printable
+from tuner.errors import printable, say
+from tuner.errors.terminal import fitted
 from tuner.spec import parameters
 from tuner.spec.experiment import Experiment, Table
 from tuner.views.labels import flat, formatted
@@ -118,8 +119,9 @@ class ProgressTable(CLIReporter):
                              self._halt, done)  # fmt: skip
         width = shutil.get_terminal_size().columns
         if self._in_place and self._table == "fit":
-            table = fitted(table, width)
-        block = [*table, *map(printable, filter(None, [self._waiting(*counts)])), *wrapped(printable(line), width)]
+            table = narrowed(table, width)
+        notice = printable(self._waiting(*counts))
+        block = [*table, *(fitted(notice, width) if notice else []), *wrapped(printable(line), width)]
         if self._cell:
             self._cell.show("\n".join(block))
         elif self._in_place:
@@ -168,7 +170,7 @@ class ProgressTable(CLIReporter):
         """Prints how a trial ended; used in a pipe or file, where the table cannot be redrawn."""
         trial = self._tracker.trials[trial_id]
         first = self._said.setdefault(likeness(trial.reason), trial_id) if trial.status == "failed" else trial_id
-        print(printable(end_line(trial_id, self._tracker, self._experiment.metric, first)), flush=True)
+        say(end_line(trial_id, self._tracker, self._experiment.metric, first))
 
     @never_fatal
     def _say_retry(self, trial_id: str) -> None:
@@ -184,7 +186,7 @@ class ProgressTable(CLIReporter):
         """Prints a line above a table that is redrawn in place."""
         print(f"\x1b[{self._lines}A\x1b[J" * bool(self._lines), end="")
         self._lines = 0
-        print(printable(line), flush=True)
+        say(line)
 
 
 @dataclass
@@ -229,7 +231,7 @@ def bounds_of(table: Sequence[str]) -> list[int]:
     return [place for place, character in enumerate(border) if character == "+"]
 
 
-def fitted(table: list[str], width: int) -> list[str]:
+def narrowed(table: list[str], width: int) -> list[str]:
     """Leaves out a table's last columns that do not fit the width, and adds a line that says so."""
     bounds = bounds_of(table)
     fitting = sum(bound < width for bound in bounds[1:])

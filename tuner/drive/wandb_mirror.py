@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import RequestError
+from tuner.errors import RequestError, say
 from tuner.record.events import BEGINNINGS, Event
 from tuner.record.lock import driver_of
 from tuner.record.reading import follow, read
@@ -109,7 +109,7 @@ def main(argv: list[str]) -> int:
             raise RequestError(f"{folder / 'wandb'} is a link, so W&B would write outside the folder; remove it")
         events = read(folder / "journal.jsonl")
     except RequestError as error:
-        print(f"tuner: error: {error}", file=sys.stderr)
+        say(f"tuner: error: {error}", to=sys.stderr)
         return 2
     mirror = Mirror(Late(), experiment, folder, args.mode)
     begun = [i for i, e in enumerate(events) if e["event"] in BEGINNINGS]
@@ -125,7 +125,7 @@ def main(argv: list[str]) -> int:
     except Exception as error:
         if args.attached or not type(error).__module__.startswith("wandb"):
             raise  # a search that started this process has its stderr in wandb.log
-        print(f"tuner: error: {RequestError(f'--mode online: {error} Or give --mode offline.')}", file=sys.stderr)
+        say(f"tuner: error: {RequestError(f'--mode online: {error} Or give --mode offline.')}", to=sys.stderr)
         return 2
     finally:
         mirror.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 from ray.tune import Stopper
 
-from tuner.errors import RequestError
+from tuner.errors import RequestError, say
 from tuner.record.events import BUDGET
 
 TELL_S = 60.0  # minimum seconds between two lines on standard error that say why the search waits
@@ -64,7 +64,7 @@ class Halt(Stopper):
         now = time.monotonic()
         if now - self._printed_at > TELL_S:
             self._printed_at = now
-            print(f"\ntuner: {why}; the search waits until it can be written to; Ctrl-C stops it", file=sys.stderr)
+            say("", f"tuner: {why}; the search waits until it can be written to; Ctrl-C stops it", to=sys.stderr)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False

@@ -16,6 +16,8 @@ import ray  # must be first: makes Ray's copy of psutil importable
 # isort: split
 import psutil
 
+from tuner.errors import say
+
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 LATE_S = 14.0  # seconds after the first signal at which a process that still runs is killed, to end within 15 s
 
@@ -122,7 +124,7 @@ def end_now(number: int, frame: Any) -> None:
 def end_late() -> None:
     """Prints a message and kills a search that did not end in time; the journal has each report that arrived."""
     message = f"tuner: not ended {LATE_S:.0f} s after the signal, so killed now; --resume continues it"
-    print(message, file=sys.stderr, flush=True)
+    say(message, to=sys.stderr)
     end_now(signal.SIGTERM, None)
 
 

@@ -16,7 +16,9 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
+
+from tuner.errors.terminal import shown
 
 logger = logging.getLogger(__name__)
 # Parts of the texts of out-of-memory errors: of torch on CUDA and CUDA itself, of cuBLAS, of the CPU's allocator.
@@ -114,12 +116,17 @@ def refused(error: Exception) -> str:
     return str(RequestError(str(error)))
 
 
-def say(*lines: str) -> None:
-    """Prints lines, with unprintable characters escaped: an experiment's names and errors may contain any text."""
+def say(*lines: str, to: TextIO | None = None) -> None:
+    """Prints lines to stdout or the stream `to`; in a terminal, breaks long lines between words.
+
+    Escapes unprintable characters, because an experiment's names and errors may contain any text.
+    """
+    stream = to or sys.stdout
     try:
-        print("\n".join(map(printable, lines)), flush=True)
+        print("\n".join(part for line in lines for part in shown(printable(line), stream)), file=stream, flush=True)
     except BrokenPipeError:  # the reader of the pipe, such as `head`, has closed it
-        sys.stdout = open(os.devnull, "w")
+        if stream is sys.stdout:
+            sys.stdout = open(os.devnull, "w")
 
 
 def leave(code: int) -> NoReturn:
@@ -135,10 +142,11 @@ def leave(code: int) -> NoReturn:
 
 
 class PrintableFormatter(logging.Formatter):
-    """Escapes unprintable characters in log records, but keeps the line ends of a record of several lines."""
+    """Prints log records as `say` prints lines; a record of several lines keeps its line ends."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return "\n".join(map(printable, super().format(record).split("\n")))
+        lines = map(printable, super().format(record).split("\n"))
+        return "\n".join(part for line in lines for part in shown(line, sys.stderr))
 
 
 if logging.lastResort:  # the handler that prints warnings: tuner's commands configure no other

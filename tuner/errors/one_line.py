@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
-from tuner.errors import RequestError, printable
+from tuner.errors import RequestError, printable, say
 from tuner.errors.users_code import place_raised
 
 RENDER = "_render_traceback_"  # IPython shows what this attribute of an error returns, instead of the traceback
@@ -49,6 +49,6 @@ class Hook:
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if hasattr(error, RENDER):
-            print(line_of(error), file=sys.stderr)
+            say(line_of(error), to=sys.stderr)
         else:
             self._before(kind, error, trace)

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import uvicorn
 
-from tuner.errors import Parser, RequestError, leave
+from tuner.errors import Parser, RequestError, leave, say
 from tuner.serve.access.guard import require_token
 from tuner.serve.access.limits import Connection
 from tuner.serve.access.state import kept_token, long_enough, state_folder, token_from_environment
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
         serve(parse(argv), token_from_environment())
         return 0
     except RequestError as error:
-        print(f"tuner: error: {error}", file=sys.stderr)
+        say(f"tuner: error: {error}", to=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 0  # a signal that came before uvicorn handles signals; later `Server.shutdown` ends the process

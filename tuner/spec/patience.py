@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from tuner.errors import printable
+from tuner.errors import say
 from tuner.errors.users_code import is_importing, place_of_frame
 
 # Seconds until the first line, and the longest wait between two lines. Before that, each line comes at 3 times the
@@ -38,7 +38,7 @@ def patience(doing: str, hint: str = "", first_s: float | None = None, *, once: 
                 continue
             line = f"still {doing} after {total:.0f} s{place_of_frame(frame)}; Ctrl-C ends it{hint}"
             with contextlib.suppress(OSError, ValueError):
-                print(printable(line), file=stream, flush=True)
+                say(line, to=stream)
             if once:
                 return
             wait = min(2 * total, MOST_S)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from typing import Any
 
-from tuner.errors import RequestError
+from tuner.errors import RequestError, say
 from tuner.serve.access.state import child_environment
 from tuner.serve.answers import Refused
 from tuner.spec.experiment import Experiment, Options
@@ -71,7 +71,7 @@ def main(argv: list[str]) -> int:
     try:
         experiment = experiment_of(argv)
     except RequestError as error:
-        print(f"tuner: error: {error}", file=sys.stderr)
+        say(f"tuner: error: {error}", to=sys.stderr)
         return 2
     print(json.dumps(dataclasses.asdict(experiment)))
     return 0

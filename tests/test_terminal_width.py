@@ -1,0 +1,104 @@
+"""What a search prints is readable in a narrow terminal, and a command or path can be copied from there."""
+
+import io
+import logging
+import shlex
+
+import pytest
+
+from tuner.errors import PrintableFormatter, say, terminal
+
+HEADING = (
+    "cifar-20261124-230432: 6 by random; asha: compares trials after epochs 1, 2 and continues the best 1/2; a trial "
+    "trains at most 3 epochs; 1 CPU per trial, 2 trials at once"
+)
+LINES = [
+    HEADING,
+    "!!! CIFAR-10 sample: 5,000 images, not all 60,000 (could not reach www.cs.toronto.edu); see --data-dir !!!",
+    "saved       About 4 of 18 epochs (22 %) and 11 s on workers. This estimate lets each trial train at its own rate.",
+    "tuner: error: --space digits.py: its model needs 64 inputs (/home/me/a-long-folder/digits.py, line 12); change it",
+    "folder      /home/me/a folder/results",
+]
+COMMANDS = [
+    "audit       uv run python -m tuner.audit cifar-20261124-230432 --trials 5 --results /tmp/a-long-folder/results",
+    "retrain     python -m tuner.train '/home/me/a folder with spaces/results/cifar-20261124-230432/best/config.json'",
+    "interrupted; continue with: python -m tuner.audit cifar-20261124-230432 --trials 5 --results /tmp/a-long-folder",
+]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def printed(monkeypatch, line, width=80, *, term="xterm", no_color="1", stream=Terminal):
+    """What `say` writes to a terminal."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("NO_COLOR", no_color)
+    say(line, to=(shown := stream()))
+    return shown.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("line", LINES)
+def test_lines_break_between_words_and_align_with_their_label(monkeypatch, line, width):
+    lines = printed(monkeypatch, line, width).splitlines()
+    assert " ".join(lines).split() == line.split()
+    assert max(map(len, lines)) <= width and (len(lines) > 1) == (len(line) > width)
+    indent = 12 if line.startswith("saved") else 2
+    assert all(each.startswith(" " * indent) and each[indent] != " " for each in lines[1:])
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_can_be_copied_from_a_narrow_terminal(monkeypatch, line, width):
+    start = line.index("uv run" if "uv run" in line else "python")
+    text = printed(monkeypatch, line, width)
+    copied = text[text.index(line[start : start + 6]) :]
+    assert shlex.split(copied.replace("\\\n", " ")) == shlex.split(line[start:])  # as a shell reads it
+    lines = copied.splitlines()
+    assert all(each.endswith(" \\") for each in lines[:-1]) and not lines[-1].endswith("\\")
+    words = shlex.split(line)
+    assert all(len(each) <= width or any(word in each for word in words if len(word) > width - 2) for each in lines)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_call_from_python_can_be_copied_from_a_narrow_terminal(monkeypatch, width):
+    call = "tuner.search(space, resume='lenet', results='/home/me/a folder with spaces/results', num_samples=20)"
+    text = printed(monkeypatch, f"extend      from Python: {call}", width)
+    copied = text[text.index("tuner.search") :]
+    assert " ".join(copied.split()) == call and "/home/me/a folder with spaces/results" in copied
+    compile(copied, "copied", "eval")
+
+
+@pytest.mark.parametrize("path", ["/home/" + "x" * 60, "/home/" + "x" * 100])
+def test_a_path_is_broken_by_no_line_end(monkeypatch, path):
+    assert path in printed(monkeypatch, f"folder      {path}").splitlines()[-1]
+    assert path in printed(monkeypatch, f"tuner: error: {'word ' * 10}({path}, line 12); correct it")
+
+
+def test_a_pipe_gets_each_line_whole_and_without_colours(monkeypatch):
+    for line in LINES + COMMANDS:
+        assert printed(monkeypatch, line, 40, no_color="", stream=io.StringIO) == line + "\n"
+
+
+@pytest.mark.parametrize(
+    "line", [*LINES, *COMMANDS, "NOTE: a notice", "best        trial 00003", "failed      trial 1"]
+)
+def test_the_head_of_a_line_is_coloured_where_the_terminal_has_colours(monkeypatch, line):
+    text, plain = printed(monkeypatch, line, no_color=""), printed(monkeypatch, line)
+    assert text.replace("\x1b", "").count("[0m") == (0 if line in (HEADING, COMMANDS[-1]) else 1)
+    assert "\x1b" not in plain and "\x1b" not in printed(monkeypatch, line, term="dumb", no_color="")
+    for code in [terminal.BOLD, terminal.RED, terminal.YELLOW, f"{terminal.BOLD};{terminal.GREEN}", "0"]:
+        text = text.replace(f"\x1b[{code}m", "")
+    assert text == plain
+
+
+def test_a_warning_is_wrapped_as_other_lines(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    record = logging.makeLogRecord({"msg": HEADING})
+    assert PrintableFormatter().format(record) == HEADING
+    monkeypatch.setattr("sys.stderr", Terminal())
+    assert PrintableFormatter().format(record).splitlines() == terminal.fitted(HEADING, 80)

@@ -1,0 +1,83 @@
+"""Fits printed lines to the width of a terminal and colours them; lines for a pipe or file stay as they are."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import textwrap
+from typing import TextIO
+
+# The start of a line: a label as in `folder      results/lenet`, or its indentation. Wrapped lines align with it.
+LABEL = re.compile(r"\S+(?: \S+)? {2,}| *")
+# To be copied: a shell command or a call from Python that is all of a line after its label or after a colon.
+COMMAND = re.compile(r"(?:^|(?<=: ))(?:(?:uv run )?python -m tuner\.|ray job submit |tuner\.\w+\(.*\)$).*")
+# A word of it: an option stays with its value, and a quoted text in one piece.
+WORD = re.compile(r"""(?:-\S+ (?!-))?(?:'[^']*'|"[^"]*"|[^\s'"])+""")
+GAP = "\0"  # stands for a space that must not become a line end; printable texts have no such character
+BOLD, RED, GREEN, YELLOW, CYAN, FAINT = "1", "31", "32", "33", "36", "2"  # parameters of ECMA-48's SGR sequence
+HEADS = ((r"tuner: error:|failed  +", RED), (r"NOTE:|!!!", YELLOW), (r"best  +", f"{BOLD};{GREEN}"), (r"\S+  +", BOLD))
+
+
+def is_steerable(stream: TextIO) -> bool:
+    """Whether a stream writes to a terminal that understands control sequences."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def has_colours(stream: TextIO) -> bool:
+    """Whether to colour what a stream writes: in a terminal that has colours, unless the user has set NO_COLOR."""
+    return is_steerable(stream) and not os.environ.get("NO_COLOR")
+
+
+def shown(line: str, stream: TextIO) -> list[str]:
+    """Returns a line as a stream shows it: in a terminal in lines of its width, their head coloured."""
+    if not stream.isatty():
+        return [line]
+    lines = fitted(line, shutil.get_terminal_size().columns)
+    return [with_head(lines[0]), *lines[1:]] if has_colours(stream) else lines
+
+
+def fitted(line: str, width: int) -> list[str]:
+    """Breaks a line that is wider than `width` characters between its words.
+
+    What is to be copied stays whole: a command gets a line of its own, and is continued after a backslash; a path or
+    address that is wider than the terminal is not broken.
+    """
+    if len(line) <= width:
+        return [line]
+    match = LABEL.match(line)
+    label = match[0] if match else ""
+    text, indent = line[len(label) :], " " * (len(label) or 2)
+    command = COMMAND.search(text)
+    if command and command.start():
+        before = (label + text[: command.start()]).rstrip()
+        return [*fitted(before, width), *fitted(indent + command[0], width)]
+    joint = " \\" if command and not text.startswith("tuner.") else ""
+    words = [word.replace(" ", GAP) for word in WORD.findall(text)] if command else text.split()
+    room, longest = width - len(joint), max(map(len, words), default=0)
+    indent += "  " if command and label.strip() else ""
+    if len(indent) + longest > room:
+        indent = ""  # a long word gets the whole line
+    lines = textwrap.wrap(
+        " ".join(words),
+        room,
+        initial_indent=label if len(label) + len(words[0]) <= room else indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    lines = [f"{each}{joint}".replace(GAP, " ") for each in lines[:-1]] + [lines[-1].replace(GAP, " ")]
+    return lines if lines[0].startswith(label) or not label.strip() else [label.rstrip(), *lines]
+
+
+def painted(text: str, colour: str) -> str:
+    """Returns a text in a colour."""
+    return f"\x1b[{colour}m{text}\x1b[0m"
+
+
+def with_head(line: str) -> str:
+    """Colours the head of a line: the label, or the word that says what the line is."""
+    for head, colour in HEADS:
+        if match := re.match(head, line):
+            return painted(match[0], colour) + line[match.end() :]
+    return line
