@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tuner.drive.answer import conclude, repair_model, trials_csv
+from tuner.drive.answer import conclude, trials_csv
 from tuner.drive.trial import STATE
 from tuner.record import results
 from tuner.record.journal import Journal
@@ -78,18 +78,51 @@ def test_the_test_part_is_read_once_for_one_winner(searched):
     assert conclude(results.load(folder), loaded_space, touched, 1, 0).test != first
 
 
-def test_a_damaged_model_is_written_again_from_the_winners_checkpoint(searched, caplog):
+def test_a_damaged_model_is_written_again_from_the_winners_checkpoint(searched):
     folder, loaded_space, splits, _ = searched
     first = conclude(results.load(folder), loaded_space, splits, 1, 0).test
     model = folder / "best" / "model.pt"
-    whole = model.read_bytes()
-    for damage, words in ((whole[:50], "is damaged ("), (None, "is missing; it was written again")):
+    for damage in (model.read_bytes()[:50], None):
         model.write_bytes(damage) if damage else model.unlink()
         assert conclude(results.load(folder), loaded_space, splits, 1, 0).test == first
-        assert torch.load(model, weights_only=True) and words in caplog.text
-    model.unlink()
-    repair_model(folder / "ray" / "gone", model.parent)
-    assert "is missing, and the best trial's checkpoint" in caplog.text and not model.exists()
+        assert torch.load(model, weights_only=True)
+
+
+def files_of(folder):
+    """Every file below a folder, and its content."""
+    return {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+
+
+def test_an_interrupt_of_the_test_leaves_the_whole_old_answer(searched, monkeypatch):
+    """The new answer is complete, its figures on the test part among them, before any of it is seen."""
+    folder, loaded_space, splits, _ = searched
+    conclude(results.load(folder), loaded_space, splits, 1, 0)
+    old = files_of(folder / "best")
+    shutil.copytree(folder / "ray/00000/checkpoint_000000", folder / "ray/00001/checkpoint_000000")
+    book = Journal(folder / "journal.jsonl")
+    book.write("report", "00001", epoch=2, metrics={"loss": 0.0}, checkpoint="ray/00001/checkpoint_000000")
+    book.close()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("tuner.drive.answer.evaluate", interrupted)
+        conclude(results.load(folder), loaded_space, splits, 1, 0)
+    assert files_of(folder / "best") == old
+    assert conclude(results.load(folder), loaded_space, splits, 1, 0).trial.id == "00001"
+    assert json.loads((folder / "best/config.json").read_text())["trial"] == "00001"
+    assert json.loads((folder / "best/metrics.json").read_text())["validation"] == {"loss": 0.0}
+
+
+def test_the_test_figures_of_another_report_are_not_taken_over(searched):
+    """A download from an object store may end between two files of `best/`."""
+    folder, loaded_space, splits, _ = searched
+    first = conclude(results.load(folder), loaded_space, splits, 1, 0).test
+    written = json.loads((folder / "best/metrics.json").read_text())
+    written["validation"]["loss"] += 1
+    (folder / "best/metrics.json").write_text(json.dumps({**written, "test": {"loss": 7.0}}))
+    assert conclude(results.load(folder), loaded_space, splits, 1, 0).test == first
 
 
 def test_a_search_that_is_to_go_on_has_a_model_and_is_tested_at_its_end(searched):

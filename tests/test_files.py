@@ -1,15 +1,18 @@
 """Files that anybody may have written: what is opened, how much is read, and what is no JSON."""
 
 import io
+import itertools
 import json
 import math
 import os
 import socket
+import sys
+import warnings
 
 import pytest
 
 from tuner.record import files
-from tuner.record.files import bytes_in, json_in, lines_of, open_in, parsed, write_atomically
+from tuner.record.files import bytes_in, json_in, lines_of, open_in, parsed, replacing_folder, write_atomically
 
 
 def socket_at(path):
@@ -119,3 +122,50 @@ def test_values_that_take_far_more_memory_than_text_are_refused_before_they_are_
     (tmp_path / "dense.json").write_bytes(b"[" + b"[]," * (2 << 20) + b"[]]")
     with pytest.raises(ValueError, match="too many values"):
         json_in(tmp_path, "dense.json")
+
+
+def killed_at(step, work):
+    """Does some work in a process that ends at once before its change number `step` of files; True if it ended so."""
+    changes = ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.link", "shutil.rmtree", "ctypes.dlsym")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other tests may have started threads
+        child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    count = itertools.count(1)
+    sys.addaudithook(lambda event, _: os._exit(9) if event in changes and next(count) == step else None)
+    try:
+        work()
+    finally:
+        os._exit(0)
+
+
+@pytest.mark.parametrize("in_one_step", [True, False])
+def test_a_crash_at_any_step_leaves_the_old_folder_or_the_new(tmp_path, monkeypatch, in_one_step):
+    """Without the step that exchanges two folders, a crash may leave none; the next replacement finds the old one."""
+    best, contents = tmp_path / "best", {"old": ["old"] * 2, "new": ["new"] * 2}
+    if not in_one_step:
+        monkeypatch.setattr(files, "_exchanged", lambda one, other: False)
+
+    def write(text):
+        with replacing_folder(best) as folder:
+            (folder / "checkpoint").mkdir()
+            for name in ("a", "checkpoint/b"):
+                (folder / name).write_text(text)
+
+    def content():
+        return [(best / name).read_text() for name in ("a", "checkpoint/b")] if best.exists() else None
+
+    seen = []
+    for step in itertools.count(1):
+        write("old")
+        if not killed_at(step, lambda: write("new")):
+            break
+        seen.append(content())
+        with pytest.raises(ZeroDivisionError), replacing_folder(best):
+            found = content()
+            1 / 0  # noqa: B018
+        assert found in contents.values() and (seen[-1] is None or found == seen[-1])
+        assert content() == found and os.listdir(tmp_path) == ["best"]
+    assert content() == ["new"] * 2 and os.listdir(tmp_path) == ["best"]
+    assert contents["old"] in seen and contents["new"] in seen and (None in seen) is not in_one_step

@@ -14,7 +14,8 @@ import torch
 
 import tuner.drive.driver  # noqa: F401  (first: it sets what ray reads when it is imported)
 from tuner import audit, load_best, run, search, train
-from tuner.drive import answer, session
+from tuner.drive import session
+from tuner.drive.best import metrics_in
 from tuner.drive.resumed_experiment import load_resumed
 from tuner.drive.trust import code_of
 from tuner.engine.controller import Analysis
@@ -22,6 +23,7 @@ from tuner.errors import RequestError
 from tuner.record.checkpoints import within
 from tuner.record.journal import Journal
 from tuner.record.lock import only_driver
+from tuner.record.records import Report
 from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import file_of, find_space
@@ -428,8 +430,9 @@ def test_a_snapshot_of_rays_in_the_folder_is_not_unpickled(tmp_path, mark):
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.write_text("[" * 200_000), lambda path: path.mkdir()])
 def test_a_setting_that_is_no_file_of_json_is_named_in_one_line(tmp_path, make, capsys):
     make(tmp_path / "config.json")
+    report = Report(1, {}, None, 1.0)
     assert train.main([str(tmp_path / "config.json")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1 and answer.tested_before(tmp_path, CONFIG) is None
+    assert capsys.readouterr().err.count("\n") == 1 and metrics_in(tmp_path, report) is None
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.drive.best import CHECKPOINT, CONFIG, METRICS, MODEL, README, copy_checkpoint, readme
+from tuner.drive.best import CHECKPOINT, CONFIG, METRICS, MODEL, README, metrics_in, readme
 from tuner.record.checkpoints import STATE, damage, damage_in, within
 from tuner.record.events import strict
-from tuner.record.files import json_in, write_atomically
+from tuner.record.files import link_or_copy, replacing_folder, write_atomically
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.parameters import merged
@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 # A spreadsheet takes a text that starts with one of these for a formula; trials.csv marks such a text with a leading
 # `'`. A text's own leading `'` is marked too, so that a reader can remove one from each text.
 FORMULAS = tuple("=+-@\t\r\n'＝＋－＠")
+
+# Fields of best/config.json that tell whether `best/` already has the model of the best trial.
+SAME = ("trial", "epoch", "config", "space_sha256", "seed")
 
 
 @dataclass(frozen=True)
@@ -68,24 +71,26 @@ def conclude(
         return None
     trial, report = winner
     best = folder / "best"
-    best.mkdir(exist_ok=True)
     config = config_of(record, trial, report.epoch, cpus=cpus, gpus=gpus, sha256=loaded_space.sha256)
     config |= loading_of(loaded_space, splits)
-    test = tested_before(best, config)
-    if splits is None:
-        keep_checkpoint(record, report, best, config, ended=ended)
-    elif report.checkpoint and test is not None:
-        repair_model(within(folder, report.checkpoint), best)
-    elif report.checkpoint:
-        state = save_model(within(folder, report.checkpoint), best / MODEL)
-        has_test = splits.test is not None and len(splits.test) > 0
-        test = evaluate(loaded_space, config, state, splits) if ended and has_test else None
-    write_atomically(best / README, readme(record.experiment.name, loaded_space.name, is_task=splits is not None))
-    write_atomically(best / CONFIG, json.dumps(config, indent=2) + "\n")
-    metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
-    if splits is not None and splits.notice:
-        metrics["notice"] = splits.notice
-    write_atomically(best / METRICS, json.dumps(strict(metrics), indent=2) + "\n")
+    checkpoint = within(folder, report.checkpoint) if report.checkpoint else None
+    with replacing_folder(best) as new:
+        same = metrics_in(best, report, **{name: config[name] for name in SAME})
+        test = same["test"] if same else None
+        if splits is None:
+            stage_checkpoint(checkpoint if ended else None, best if same else None, new)
+        elif checkpoint:
+            state = stage_model(checkpoint, best if same else None, new)
+            if state and test is None and ended and splits.test is not None and len(splits.test) > 0:
+                test = evaluate(loaded_space, config, state, splits)
+        metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
+        if splits is not None and splits.notice:
+            metrics["notice"] = splits.notice
+        (new / README).write_text(
+            readme(record.experiment.name, loaded_space.name, is_task=splits is not None), "utf-8"
+        )
+        (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+        (new / METRICS).write_text(json.dumps(strict(metrics), indent=2) + "\n")
     return Answer(trial, report, test)
 
 
@@ -147,33 +152,17 @@ def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report] | None:
     return winner
 
 
-def tested_before(best: Path, config: dict[str, Any]) -> dict[str, float] | None:
-    """Returns the test figures in `best/` if it has this config's model (the test part is used once); else None."""
-    try:
-        test: dict[str, float] | None = json_in(best, METRICS)["test"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return test if is_same(best, config) else None
+def stage_checkpoint(checkpoint: Path | None, best: Path | None, new: Path) -> None:
+    """Puts a function's best checkpoint into the new `best/`.
 
-
-def is_same(best: Path, config: dict[str, Any]) -> bool:
-    """Whether `best/` has the model of this config."""
-    try:
-        same = dict(json_in(best, CONFIG))
-    except (OSError, ValueError, TypeError):
-        return False
-    return all(same.get(name) == config[name] for name in ("trial", "epoch", "config", "space_sha256", "seed"))
-
-
-def keep_checkpoint(record: ExperimentRecord, report: Report, best: Path, config: dict[str, Any], ended: bool) -> None:
-    """Copies a function's best checkpoint to `best/checkpoint` once the search has ended; removes an outdated copy."""
-    if (best / CHECKPOINT).is_dir() and is_same(best, config):
-        return
-    source = within(record.experiment.folder, report.checkpoint) if report.checkpoint else None
-    if ended and source and source.is_dir():
-        copy_checkpoint(source, best)
-    else:
-        shutil.rmtree(best / CHECKPOINT, ignore_errors=True)  # it is of an earlier best trial
+    Args:
+        checkpoint: the checkpoint to copy; None before the search has ended.
+        best: the present `best/` if it has the same checkpoint, which is then kept.
+    """
+    if best and (best / CHECKPOINT).is_dir():
+        shutil.copytree(best / CHECKPOINT, new / CHECKPOINT, symlinks=True, copy_function=link_or_copy)
+    elif checkpoint and checkpoint.is_dir():
+        shutil.copytree(checkpoint, new / CHECKPOINT, symlinks=True)
 
 
 def loading_of(loaded_space: LoadedSpace, splits: Splits | None) -> dict[str, Any]:
@@ -187,28 +176,29 @@ def loading_of(loaded_space: LoadedSpace, splits: Splits | None) -> dict[str, An
     return needed
 
 
-def save_model(checkpoint: Path, model_path: Path) -> dict[str, Any]:
-    """Writes the model's state_dict from a checkpoint to a file; returns the whole state of the training."""
+def stage_model(checkpoint: Path, best: Path | None, new: Path) -> dict[str, Any] | None:
+    """Writes the state_dict of a checkpoint into the new `best/`; returns the whole state of the training.
+
+    If the checkpoint is gone, it returns None and keeps the model of `best`.
+
+    Args:
+        best: the present `best/` if it has the same model.
+    """
     import torch
 
-    state: dict[str, Any] = torch.load(checkpoint / STATE, weights_only=True, map_location="cpu")["training"]
-    saved = io.BytesIO()
-    torch.save(state["model"], saved)
-    write_atomically(model_path, saved.getvalue())
-    return state
-
-
-def repair_model(checkpoint: Path, best: Path) -> None:
-    """Writes a missing or damaged `best/model.pt` again from the winner's checkpoint; if that is gone, says so."""
-    damaged = damage_in(best, MODEL)
-    if (best / MODEL).is_file() and not damaged:
-        return
-    what = f"{best / MODEL} {f'is damaged ({damaged})' if damaged else 'is missing'}"
     if (checkpoint / STATE).is_file():
-        save_model(checkpoint, best / MODEL)
-        logger.warning("%s; it was written again from the best trial's checkpoint", what)
+        state: dict[str, Any] = torch.load(checkpoint / STATE, weights_only=True, map_location="cpu")["training"]
+        saved = io.BytesIO()  # to a file, torch.save would raise RuntimeError when the disk is full
+        torch.save(state["model"], saved)
+        (new / MODEL).write_bytes(saved.getbuffer())
+        return state
+    if best and (best / MODEL).is_file() and not damage_in(best, MODEL):
+        link_or_copy(best / MODEL, new / MODEL)
     else:
-        logger.warning("%s, and the best trial's checkpoint %s is gone; restore a copy of one", what, checkpoint)
+        logger.warning(
+            "%s is missing, and so is the best trial's checkpoint %s", new.parent / "best" / MODEL, checkpoint
+        )
+    return None
 
 
 def evaluate(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shlex
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from tuner.drive.trust import code_of
 from tuner.errors import RequestError, blamed, say
 from tuner.record.checkpoints import damage_in
+from tuner.record.events import strict
 from tuner.record.files import json_in, open_in
+from tuner.record.records import Report
 from tuner.spec.experiment import Experiment
 from tuner.spec.live import main_space, space_of
 from tuner.spec.space import Space
@@ -89,7 +91,10 @@ def load_best(
             f"{best} has the weights of a Space(task=...), but the space is a Space(train=...); give that of the search"
         )
     setting = {**_data_constants(config, task), **config["config"]}
-    return BestModel(_weighted(task, setting, best), partial(_prepared, task.prepare), setting, metrics)
+    model = _weighted(task, setting, best)
+    if load_config(best / CONFIG) != config:  # a search has just replaced best/; the model may be the new one
+        return load_best(folder, space=space, trust=trust)
+    return BestModel(model, partial(_prepared, task.prepare), setting, metrics)
 
 
 def load_config(path: Path) -> dict[str, Any]:
@@ -118,13 +123,20 @@ def load_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def copy_checkpoint(checkpoint: Path, best: Path) -> None:
-    """Replaces `best/checkpoint` by a copy of a trial's checkpoint."""
-    target, part = best / CHECKPOINT, best / f".{CHECKPOINT}"
-    for stale in (part, target):
-        shutil.rmtree(stale, ignore_errors=True)
-    shutil.copytree(checkpoint, part, symlinks=True)
-    part.rename(target)
+def metrics_in(best: Path, report: Report, **fields: Any) -> dict[str, Any] | None:
+    """Returns the content of best/metrics.json if `best/` has this report's model; None if not, or if it is unreadable.
+
+    Args:
+        fields: fields of best/config.json, among them `trial` and `epoch`, and the values that they must have.
+    """
+    try:
+        config, metrics = dict(json_in(best, CONFIG)), dict(json_in(best, METRICS))
+        is_same = all(config.get(name) == value for name, value in fields.items())
+        # The metrics are compared too, because a download from an object store may have files of two answers.
+        is_same = is_same and metrics["validation"] == json.loads(json.dumps(strict(dict(report.metrics))))
+        return metrics if is_same and isinstance(metrics["test"], (dict, type(None))) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def readme(name: str, space: str, *, is_task: bool) -> str:

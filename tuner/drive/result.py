@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.drive.answer import trials_table
-from tuner.drive.best import CHECKPOINT, CONFIG, METRICS
+from tuner.drive.best import CHECKPOINT, metrics_in
 from tuner.errors import RequestError, blamed
 from tuner.errors.one_line import in_one_line
 from tuner.errors.users_code import with_cells
-from tuner.record.files import json_in
 from tuner.record.results import ExperimentRecord
 from tuner.record.results import load as load_record
 from tuner.spec.parameters import merged
@@ -80,10 +79,9 @@ class SearchResult:
         trial, report = winner
         config = merged(self._record.constants, trial.config)
         best = self.folder / "best"
-        test = _test_of(best, trial.id, report.epoch)
-        return BestTrial(
-            trial.id, report.epoch, config, dict(report.metrics), test or None, None if test is None else best
-        )
+        saved = metrics_in(best, report, trial=trial.id, epoch=report.epoch)
+        test = (saved or {}).get("test")
+        return BestTrial(trial.id, report.epoch, config, dict(report.metrics), test, best if saved else None)
 
     def _check_failed(self) -> None:
         """Raises RequestError if the search has ended and every trial failed."""
@@ -169,13 +167,3 @@ def load(folder: str | PathLike[str]) -> SearchResult:
     with blamed(str(place)):
         record = load_record(place)
     return SearchResult(place, record.state, record)
-
-
-def _test_of(best: Path, trial: str, epoch: int) -> dict[str, Any] | None:
-    """Returns the test metrics in `best/`, empty if it was not tested; None if `best/` has another trial or epoch."""
-    try:
-        config, metrics = json_in(best, CONFIG), json_in(best, METRICS)
-        same = (config["trial"], config["epoch"]) == (trial, epoch)
-        return dict(metrics["test"] or {}) if same else None
-    except (OSError, ValueError, KeyError, TypeError, RequestError):
-        return None  # best/ does not exist yet, or cannot be read

@@ -7,10 +7,12 @@ a link, endless, nested too deeply, or not text. Each of these raises an OSError
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import json
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -201,12 +203,71 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with contextlib.suppress(OSError):  # on a read-only disk the clean-up fails too; the first error is raised
             aside.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Syncs a folder: waits until the names of its files are on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
+@contextlib.contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Creates an empty folder, which replaces the folder `path` as a whole when the `with` block ends without an error.
+
+    The new folder lies beside `path`. It is synced before the two change places in one step, so at any time `path` has
+    all of the old content or all of the new. A file system that cannot do this (NFS) takes two renames. A crash between
+    them leaves no `path`; the next call first moves the old folder back. Only one process at a time may call it.
+    """
+    new, old = asides_of(path)
+    _tidy(path)
+    new.mkdir()
+    try:
+        yield new
+        for each in (*new.rglob("*"), new):
+            if not each.is_symlink():
+                sync(each)
+        if not os.path.lexists(path):
+            new.rename(path)
+        elif not _exchanged(new, path):
+            path.rename(old)
+            new.rename(path)
+        sync(path.parent)
+    finally:
+        with contextlib.suppress(OSError):  # the next call tries again
+            _tidy(path)
+
+
+def asides_of(path: Path) -> tuple[Path, Path]:
+    """Returns the two folders beside `path` that `replacing_folder` uses: for the new content, and for the old."""
+    return path.with_name(f".{path.name}.new"), path.with_name(f".{path.name}.old")
+
+
+def _tidy(path: Path) -> None:
+    """Ends a replacement of a folder that did not end: moves the old content back if `path` is missing."""
+    new, old = asides_of(path)
+    if old.is_dir() and not os.path.lexists(path):
+        old.rename(path)
+    for each in (new, old):
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        else:
+            each.unlink(missing_ok=True)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Lets two folders change places in one step; returns False if the system or the file system cannot do it."""
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)  # Linux only; Python has no function for it
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return renameat2 is not None and renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
+
+
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """Gives a file a second name, or copies it where the file system has no hard links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def sync(path: Path) -> None:
+    """Syncs a file, or the names of a folder's files: waits until they are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

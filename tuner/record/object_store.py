@@ -23,13 +23,14 @@ from typing import Any, BinaryIO, Protocol
 
 from tuner.errors import RequestError
 from tuner.record.events import is_inside
-from tuner.record.files import replacing
+from tuner.record.files import asides_of, replacing
 
 logger = logging.getLogger(__name__)
 LEAST_PAUSE_S = 1.0  # minimum seconds between two checks for changed files
 LAST_TRIES_S = 30.0  # how many seconds failed uploads are retried when a search ends
 JOURNAL = "journal.jsonl"
-OF_THIS_MACHINE = (".lock", ".driver")  # files that are not uploaded: they lock the experiment on this machine
+# Files and folders that are not uploaded: they lock the experiment on this machine, or become its `best/`.
+OF_THIS_MACHINE = (".lock", ".driver", *(aside.name for aside in asides_of(Path("best"))))
 # Bytes per read and write; pyarrow sends files to S3 in parts of this size.
 PART_BYTES = 10 << 20
 # Maximum number of parts of a file that pyarrow holds in memory and sends at once. Without a limit, a file of 500 MB
@@ -229,7 +230,8 @@ def files_of(folder: Path) -> dict[str, tuple[int, int]]:
     """
     journal = _mark(folder / JOURNAL)
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
-    marks = {name: _mark(folder / name) for name in sorted(names) if name not in {*OF_THIS_MACHINE, JOURNAL}}
+    left_out = {*OF_THIS_MACHINE, JOURNAL}
+    marks = {name: _mark(folder / name) for name in sorted(names) if name.partition("/")[0] not in left_out}
     return {name: mark for name, mark in {**marks, JOURNAL: journal}.items() if mark}
 
 
