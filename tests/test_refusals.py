@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tuner.errors import RequestError
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import save_experiment
 from tuner.serve import __main__ as serve
-from tuner.spec import spaces
+from tuner.spec import patience, spaces
 from tuner.spec.experiment import Experiment
 
 SPACES = Path(__file__).parent / "spaces"
@@ -579,16 +580,53 @@ def test_an_import_that_goes_on_is_told_once_with_its_line(tmp_path, monkeypatch
     assert "training loop" in told and "has no space = Space(...)" in error
 
 
-def test_a_slow_import_of_a_package_is_not_taken_for_a_training_loop(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """An installed package, in whose folder a test writes modules; the current folder is the user's."""
+    folder = tmp_path / "site-packages" / "slow_package"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(
+        "import importlib\n\ndef __getattr__(name):\n    return importlib.import_module(f'slow_package.{name}')\n"
+    )
+    monkeypatch.syspath_prepend(folder.parent)
     monkeypatch.chdir(tmp_path)
+    yield folder
+    for name in [name for name in sys.modules if name.startswith("slow_package")]:
+        del sys.modules[name]
+
+
+IMPORTS = ["import slow_package.part", "import slow_package\n\nslow_package.part", "__import__('slow_package.part')"]
+
+
+@pytest.mark.parametrize("text", IMPORTS)
+def test_a_slow_import_of_a_package_is_not_taken_for_a_training_loop(text, package, monkeypatch, capsys):
+    """Also not a line that imports without the word, such as a function that its package imports when it is used."""
     monkeypatch.setattr(spaces, "IMPORT_S", 0.05)
-    package = tmp_path / "site-packages"
-    package.mkdir()
-    (package / "slow_package.py").write_text("import time\n\ntime.sleep(0.5)\n")
-    monkeypatch.syspath_prepend(package)
-    Path("mine.py").write_text("import slow_package\n")
+    (package / "part.py").write_text("import time\n\ntime.sleep(0.5)\n")
+    Path("mine.py").write_text(text)
     assert run.main(["--space", "mine.py", "--dry-run"]) == 2  # the file has no space
     assert "still importing" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", IMPORTS)
+def test_a_very_slow_import_of_a_package_is_told_without_a_cause(text, package, monkeypatch, capsys):
+    monkeypatch.setattr(spaces, "IMPORT_S", 0.05)
+    monkeypatch.setattr(patience, "IMPORTS_S", 0.1)
+    (package / "part.py").write_text("import time\n\ntime.sleep(0.5)\n")
+    Path("mine.py").write_text(text)
+    assert run.main(["--space", "mine.py", "--dry-run"]) == 2  # the file has no space
+    told, _ = capsys.readouterr().err.splitlines()
+    assert told.endswith("); Ctrl-C ends it; this line imports an installed package")
+
+
+@pytest.mark.parametrize("text", IMPORTS)
+def test_an_interrupted_import_of_a_package_has_no_cause(text, package, monkeypatch, capsys):
+    monkeypatch.setattr("tuner.engine.signals.end_family", lambda: None)  # would kill the Ray of the other tests
+    (package / "part.py").write_text("raise KeyboardInterrupt\n")
+    Path("mine.py").write_text(text)
+    assert run.main(["--space", "mine.py", "--dry-run"]) == 130
+    line = capsys.readouterr().err.strip()
+    assert line.startswith("interrupted while importing mine.py (mine.py, line ") and "cause" not in line
 
 
 @pytest.mark.parametrize("name", ["loop.py", "looping.forever"])

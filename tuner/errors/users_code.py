@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import linecache
 import os
 import re
 import sys
@@ -67,10 +66,18 @@ def place_of_frame(frame: FrameType | None) -> str:
 
 
 def is_importing(frame: FrameType | None) -> bool:
-    """Whether the line of the user's code that a running frame is in, or was called from, imports something."""
-    frame = _users(frame)
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip() if frame else ""
-    return line.startswith(("import ", "from "))
+    """Whether a frame, running or of a traceback, is in the import of a module that is not the user's."""
+    while frame is not None and _is_foreign(frame.f_code.co_filename):
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def innermost_frame(error: BaseException) -> FrameType | None:
+    """The frame that raised an error; its `f_back` has importlib's frames too, which Python cuts from tracebacks."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return frames[-1] if frames else None
 
 
 def _users(frame: FrameType | None) -> FrameType | None:

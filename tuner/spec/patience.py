@@ -25,7 +25,8 @@ def patience(doing: str, hint: str = "", first_s: float | None = None, *, once: 
         hint: what the user may do; the end of the printed line.
         once: print one line; otherwise more lines follow, ever more rarely.
 
-    In its first IMPORTS_S seconds, a line that imports something is not told: torch alone may take so long.
+    The import of a module that is not the user's is told only after IMPORTS_S seconds, because torch alone may take so
+    long; it is told without the hint.
     """
     done, stream, thread = threading.Event(), sys.stderr, threading.get_ident()
 
@@ -33,10 +34,12 @@ def patience(doing: str, hint: str = "", first_s: float | None = None, *, once: 
         total = wait = first_s or FIRST_S
         while not done.wait(wait):
             frame = sys._current_frames().get(thread)
-            if total < IMPORTS_S and is_importing(frame):
+            imports = is_importing(frame)
+            if total < IMPORTS_S and imports:
                 total += wait
                 continue
-            line = f"still {doing} after {total:.0f} s{place_of_frame(frame)}; Ctrl-C ends it{hint}"
+            more = "; this line imports an installed package" if imports else hint
+            line = f"still {doing} after {total:.0f} s{place_of_frame(frame)}; Ctrl-C ends it{more}"
             with contextlib.suppress(OSError, ValueError):
                 say(line, to=stream)
             if once:

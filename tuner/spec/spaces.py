@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tuner.errors import InterruptedEarly, RequestError, nearest
-from tuner.errors.users_code import place_of, place_raised, shown_path
+from tuner.errors.users_code import innermost_frame, is_importing, place_of, place_raised, shown_path
 from tuner.spec.patience import patience
 from tuner.spec.script import Declared, imported
 from tuner.spec.space import Space
@@ -169,7 +169,8 @@ def _told_if_long(name: str) -> Iterator[None]:
         with patience(f"importing {name}", f"; {cause}", first_s=IMPORT_S, once=True):
             yield
     except KeyboardInterrupt as error:
-        raise InterruptedEarly(f"interrupted while importing {name}{place_raised(error)}; {cause}") from None
+        why = "" if is_importing(innermost_frame(error)) else f"; {cause}"
+        raise InterruptedEarly(f"interrupted while importing {name}{place_raised(error)}{why}") from None
 
 
 def _no_space(name: str, module: ModuleType, attribute: str, value: object) -> str:
