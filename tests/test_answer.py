@@ -13,6 +13,7 @@ import torch
 
 from tuner.drive.answer import conclude, trials_csv
 from tuner.drive.trial import STATE
+from tuner.errors import output
 from tuner.record import results
 from tuner.record.journal import Journal
 from tuner.record.records import Report, TrialRecord
@@ -67,6 +68,21 @@ def test_the_winner_is_written_with_its_test_figures_and_its_model(searched):
     assert metrics["validation"]["loss"] == answer.report.metrics["loss"]
     model = loaded_space.space.task.model(CONFIG)
     model.load_state_dict(torch.load(folder / "best/model.pt", weights_only=True))
+
+
+def test_the_test_prints_no_more_than_a_limit(searched, monkeypatch, capsys):
+    folder, loaded_space, splits, _ = searched
+    monkeypatch.setattr(output, "MOST_SHOWN", 1000)
+    task = loaded_space.space.task
+
+    def loud(config):
+        print("m" * 5000)
+        return task.model(config)
+
+    loud_space = replace(loaded_space, space=replace(loaded_space.space, task=replace(task, model=loud)))
+    assert conclude(results.load(folder), loud_space, splits, 1, 0).test
+    out = capsys.readouterr().out
+    assert out.count("m" * 1000) == 1 and len(out) < 1200
 
 
 def test_the_test_part_is_read_once_for_one_winner(searched):

@@ -3,6 +3,7 @@
 import contextlib
 import random
 import socket
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import torch
 
 from tuner import run
 from tuner.drive import running
-from tuner.drive.preflight import limits
+from tuner.drive.preflight import guards, limits
+from tuner.errors import output
 from tuner.spec import patience
 
 HEAD = """
@@ -585,6 +587,45 @@ def test_what_takes_long_is_said_with_the_line(command, monkeypatch):
         line for line in message.splitlines() if line.startswith("still trying the space on one batch after 0 s (")
     ]
     assert lines and f"line {line_of(text, 'time.sleep')}); Ctrl-C ends it; --no-preflight skips" in lines[0]
+
+
+def test_the_users_code_prints_no_more_than_a_limit(command, monkeypatch):
+    """The import, the data function and the functions that the check calls, which print nothing at all."""
+    monkeypatch.setattr(output, "MOST_SHOWN", 1000)
+    text = "print('i' * 5000)\ndef loud(data_dir):\n    print('d' * 5000)\n    return data(data_dir)\n"
+    text += "def loud_model(config):\n    print('m' * 5000)\n    return model(config)\n"
+    code, out, _ = command(text, data="loud", model="loud_model")
+    assert code == "searched" and (out.count("i" * 1000), out.count("d" * 1000), "mm" in out) == (1, 1, False)
+    assert out.count("[what follows was not kept: the output of the space's functions is cut after 1,000 bytes]") == 2
+    assert "2 by random" in out and len(out) < 5000
+
+
+def test_the_check_keeps_nothing_of_what_is_printed(capsys):
+    with guards.silence():
+        stream = sys.stdout
+        print("x" * 1000)
+    assert stream.getvalue() == "" and capsys.readouterr().out == ""
+
+
+FROZEN = "def frozen(config):\n    made = model(config)\n    made[:{end}].requires_grad_(False)\n    return made\n"
+
+
+def test_frozen_weights_are_counted_before_the_first_trial(command):
+    text = FROZEN.format(end=1)
+    code, out, _ = command(text, model="frozen")
+    assert code == "searched"
+    (line,) = [line for line in out.splitlines() if line.startswith("NOTE: ")]  # with width 2, the smallest
+    assert "10 of the model's 19 weights (2 of 4 tensors) are frozen (requires_grad=False) (" in line
+    assert line.endswith(f"line {line_of(text, 'def frozen')}): no trial trains them")
+    assert "NOTE" not in command()[1]
+
+
+def test_a_model_without_a_weight_to_train_is_refused(command):
+    text = FROZEN.format(end=3)
+    code, _, error = command(text, model="frozen")
+    assert code == 2
+    place = f"line {line_of(text, 'def frozen')}) has no parameter to train: all 19 weights are frozen"
+    assert place in error and "; leave requires_grad at True in the layers to train; tried with width=2" in error
 
 
 @pytest.mark.parametrize(

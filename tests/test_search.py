@@ -10,7 +10,7 @@ import pytest
 from workerless import in_this_process
 
 from tuner import run
-from tuner.engine.output import MOST_BYTES
+from tuner.errors.output import MOST_BYTES
 from tuner.record.reading import read
 from tuner.record.report_keys import USAGE
 from tuner.spec.experiment import PAIRS

@@ -15,7 +15,7 @@ from tuner.drive.proposals import Proposals
 from tuner.drive.sampling import grid_size, num_random, seeded
 from tuner.drive.searchers import build_searcher, check_searcher
 from tuner.drive.seeded_searcher import SeededSearcher, python_values
-from tuner.errors import RequestError
+from tuner.errors import RequestError, output
 from tuner.space import Space
 from tuner.spec import domains
 from tuner.spec.experiment import CHOICES, PAIRS, Experiment, nested
@@ -353,6 +353,13 @@ def test_sample_from_reads_the_other_parameters_and_is_seeded():
     assert all(setting["half"] == setting["width"] // 2 for setting in first)
     assert len({setting["noise"] for setting in first}) == len(first)
     assert settings_of("random", space, seed=2) == first
+
+
+def test_sample_from_prints_no_more_than_a_limit(monkeypatch, capsys):
+    monkeypatch.setattr(output, "MOST_SHOWN", 1000)
+    settings = settings_of("random", space_of(a=tune.sample_from(lambda spec: print("s" * 5000))))
+    out = capsys.readouterr().out
+    assert out.count("s" * 1000) == len(settings) and len(out) < 1200 * len(settings)
 
 
 def test_random_takes_every_domain_of_ray():

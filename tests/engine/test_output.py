@@ -2,7 +2,7 @@
 
 import errno
 
-from tuner.engine.output import Bounded, flushed
+from tuner.errors.output import Bounded, flushed
 
 
 def kept(texts, most):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.drive.best import CHECKPOINT, CONFIG, METRICS, MODEL, README, metrics_in, readme
+from tuner.errors.output import bounded_output
 from tuner.record.checkpoints import STATE, damage, damage_in, within
 from tuner.record.events import strict
 from tuner.record.files import link_or_copy, replacing_folder, write_atomically
@@ -214,8 +215,7 @@ def evaluate(
     # would sum in another order and change the last digits.
     spec = replace(spec_of(config), strategy="single", num_workers=1, gpus=0)
     torch.set_num_threads(spec.num_threads)
-    training = Training.of(loaded_space.space.task, splits, spec)
-    with contextlib.closing(training):
+    with bounded_output(), contextlib.closing(Training.of(loaded_space.space.task, splits, spec)) as training:
         training.load_state_dict(state)
         return training.evaluate(splits.test)
 

@@ -15,6 +15,7 @@ from ray.tune.search import Searcher
 from ray.tune.search.variant_generator import generate_variants
 
 from tuner.errors import RequestError
+from tuner.errors.output import bounded_output
 from tuner.record.records import sign_of
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import Experiment, nested
@@ -65,7 +66,7 @@ def first_configs(experiment: Experiment, space: Space) -> list[Setting]:
 
 def _drawn(params: Mapping[str, Any], *key: int) -> list[Setting]:
     """Draws a random setting for each point of the params' `tune.grid_search`; a single one if they have none."""
-    with seeded(*key):
+    with seeded(*key), bounded_output():  # the user's functions in tune.sample_from may print
         return [spec["config"] for _, spec in generate_variants({"config": params})]
 
 

@@ -15,7 +15,7 @@ from ray.train._internal.session import get_session
 from ray.tune.result import DEFAULT_METRIC, RESULT_DUPLICATE
 from ray.tune.utils.util import Tee
 
-from tuner.engine.output import Bounded, flushed
+from tuner.errors.output import Bounded, flushed
 from tuner.record.report_keys import WAITS
 from tuner.training.usage import Usage
 

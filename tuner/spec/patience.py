@@ -1,4 +1,4 @@
-"""Says on stderr what the user's code is doing if it takes long before the first trial."""
+"""Says on stderr what the user's code is doing if it takes long before the first trial, and limits its output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from tuner.errors import say
+from tuner.errors import printable, shown
+from tuner.errors.output import bounded_output
 from tuner.errors.users_code import is_importing, place_of_frame
 
 # Seconds until the first line, and the longest wait between two lines. Before that, each line comes at 3 times the
@@ -29,6 +30,7 @@ def patience(doing: str, hint: str = "", first_s: float | None = None, *, once: 
     long; it is told without the hint.
     """
     done, stream, thread = threading.Event(), sys.stderr, threading.get_ident()
+    write = stream.write  # has no limit, unlike the user's code
 
     def tell() -> None:
         total = wait = first_s or FIRST_S
@@ -41,7 +43,8 @@ def patience(doing: str, hint: str = "", first_s: float | None = None, *, once: 
             more = "; this line imports an installed package" if imports else hint
             line = f"still {doing} after {total:.0f} s{place_of_frame(frame)}; Ctrl-C ends it{more}"
             with contextlib.suppress(OSError, ValueError):
-                say(line, to=stream)
+                write("\n".join([*shown(printable(line), stream), ""]))
+                stream.flush()
             if once:
                 return
             wait = min(2 * total, MOST_S)
@@ -50,7 +53,8 @@ def patience(doing: str, hint: str = "", first_s: float | None = None, *, once: 
     teller = threading.Thread(target=tell, daemon=True)
     teller.start()
     try:
-        yield
+        with bounded_output():
+            yield
     finally:
         done.set()
         teller.join()

@@ -75,6 +75,8 @@ def check_task(request: Request, task: Task, splits: Splits, tries: Tries) -> No
     check_losses(tries, splits, task)
     tries.tried = {}
     warn_of(heard, task)
+    if tries.frozen:
+        say(tries.frozen)
     if tries.left_out:
         settled, left_out = "s" if tries.num > 1 else "", ", ".join(dict.fromkeys(tries.left_out))
         tried = f"tried {tries.num} setting{settled} in {tries.spent_s:.1f} s"

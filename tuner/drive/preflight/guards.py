@@ -17,6 +17,13 @@ from tuner.training.task import Task
 logger = logging.getLogger(__name__)
 
 
+class Dropped(io.StringIO):
+    """A stream that keeps nothing: a function may print gigabytes. A user's log handler may use it after the check."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
 @contextlib.contextmanager
 def silence() -> Iterator[list[warnings.WarningMessage]]:
     """Context manager that drops what the user's functions print; the trials print it again.
@@ -32,7 +39,7 @@ def silence() -> Iterator[list[warnings.WarningMessage]]:
         raise SystemExit(f"os._exit({status})")
 
     os._exit = leave
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    with contextlib.redirect_stdout(Dropped()), contextlib.redirect_stderr(Dropped()):
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
             try:

@@ -43,6 +43,7 @@ class Tries:
     broken: bool = False  # whether any batch's loss was NaN or infinite
     left_out: list[str] = field(default_factory=list)
     remaining: list[str] = field(default_factory=list)  # the values that the newest and the later settings try
+    frozen: str = ""  # how many weights are frozen, in the first setting that has such; a line to print
     forward: str = ""  # file and line of the user's forward pass, for error texts
 
     @property

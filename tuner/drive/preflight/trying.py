@@ -46,7 +46,7 @@ def try_setting(request: Request, task: Task, splits: Splits, tries: Tries) -> N
         with contextlib.closing(
             Training(watched, config, small, seed=0, max_epochs=experiment.max_epochs, precision=experiment.precision)
         ) as training:
-            check_parameters(training, task)
+            check_parameters(training, task, tries)
             watch_model(training, task, batch_of_one(splits, batch_size), outputs, tries)
             weights = sum(each.numel() for each in training.model.parameters())
             if weights > limits.LARGE_MODEL or len(small.train) < min(batch_size, len(splits.train)):
@@ -117,8 +117,17 @@ def failed_step(error: BaseException, task: Task, config: Config, forward: str) 
     return Failed("a training step", f"raises {with_place(error)}", advice)
 
 
-def check_parameters(training: Training, task: Task) -> None:
-    """Raises Failed if the model has parameters and the optimizer trains none of them."""
+def check_parameters(training: Training, task: Task, tries: Tries) -> None:
+    """Raises Failed if the model has parameters and the optimizer trains none of them; notes how many are frozen."""
+    sizes = [each.numel() for each in training.model.parameters()]
+    frozen = [each.numel() for each in training.model.parameters() if not each.requires_grad]
+    if frozen and len(frozen) == len(sizes):
+        advice = "leave requires_grad at True in the layers to train"
+        problem = f"has no parameter to train: all {sum(sizes):,} weights are frozen (requires_grad=False)"
+        raise Failed(f"model(config){place_of(task.model)}", problem, advice)
+    if frozen and not tries.frozen:
+        counts = f"{sum(frozen):,} of the model's {sum(sizes):,} weights ({len(frozen)} of {len(sizes)} tensors)"
+        tries.frozen = f"NOTE: {counts} are frozen (requires_grad=False){place_of(task.model)}: no trial trains them"
     own = {id(parameter) for parameter in training.model.parameters()}
     given = [parameter for group in training.optimizer.param_groups for parameter in group["params"]]
     if own and not any(id(parameter) in own for parameter in given):
