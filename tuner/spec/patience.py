@@ -7,8 +7,9 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from tuner.errors import printable, shown
+from tuner.errors import printable
 from tuner.errors.output import bounded_output
+from tuner.errors.terminal import shown
 from tuner.errors.users_code import is_importing, place_of_frame
 
 # Seconds until the first line, and the longest wait between two lines. Before that, each line comes at 3 times the
