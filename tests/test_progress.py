@@ -1,5 +1,6 @@
 """The table of a running search, and its progress line."""
 
+import re
 import shutil
 import time
 from collections import Counter
@@ -8,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from ray import tune
 
-from tuner.drive import progress
+from tuner.drive import progress, table
 from tuner.drive.tracker import Tracker
 from tuner.engine.halt import Halt
 from tuner.errors import RequestError
@@ -121,12 +122,22 @@ def test_a_time_budget_bounds_what_is_left():
     assert text.endswith("about 25 s left")
 
 
-def table_of(monkeypatch, capsys, trials, width=80, *, in_place=True, done=False, table="fit", metric="loss"):
-    """What a report of these trials prints."""
-    experiment = Experiment(metric=metric)
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: SimpleNamespace(columns=width))
+def table_of(
+    monkeypatch, capsys, trials, width=80, *, height=50, in_place=True, done=False, table="fit", metric="loss",
+    term="xterm", no_color="1", mode="min",
+):  # fmt: skip
+    """What a report of these trials prints; each trial had another value, 0.75, before its last one."""
+    experiment = Experiment(metric=metric, mode=mode)
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: SimpleNamespace(columns=width, lines=height))
     monkeypatch.setattr("sys.stdout.isatty", lambda: in_place, raising=False)
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("NO_COLOR", no_color)
     tracker = tracker_of(experiment, **{"00000": "pruned", "00001": "completed", "00002": "failed"})
+    for each in trials:
+        if each.trial_id not in tracker.trials:
+            tracker.hear({"event": "trial_started", "trial": each.trial_id})
+        for metrics in ({"loss": 0.75, "accuracy": 0.75}, each.last_result):
+            tracker.hear({"event": "report", "trial": each.trial_id, "epoch": 1, "metrics": metrics})
     shown = progress.ProgressTable(experiment, 10, tracker, Halt(), lambda *_: "", PARAMS, table)
     shown.report(trials, done)
     return capsys.readouterr().out.splitlines()
@@ -143,14 +154,13 @@ def test_the_table_fits_the_terminal_and_has_first_what_matters(monkeypatch, cap
     lines = table_of(monkeypatch, capsys, TRIALS, width)
     assert max(map(len, lines)) <= width
     header = [name.strip() for name in lines[1].strip("|").split("|")]
-    assert header[:3] == ["trial", "status", "epoch"][: len(header)] and "loc" not in header
-    if width == 160:
-        assert header == ["trial", "status", "epoch", "loss", "lr", "optimizer/name", "optimizer/momentum", "accuracy"]
-        assert "more columns" not in "\n".join(lines)
-    else:
-        assert "more columns: --table wide" in "\n".join(lines)
-    if width >= 60:
-        assert header[3:5] == ["loss", "lr"]
+    params = ["lr", "optimizer/name", "optimizer/momentum"]
+    columns = ["trial", "status", "epoch", "best_loss", "last_loss", *params, "last_accuracy"]
+    assert header == columns[: {40: 3, 60: 5, 80: 6, 160: 9}[width]]
+    note = " ".join("".join(f" {line.strip()}" for line in lines).partition("not shown: ")[2].split())
+    left_out = ", ".join(columns[len(header) :])
+    assert note.startswith(f"{left_out}; --table wide shows all columns " if left_out else "")
+    assert bool(note) == bool(left_out)
     rows = {cells[0]: cells[1:] for row in lines if len(cells := [c.strip() for c in row.strip("|").split("|")]) > 2}
     statuses = {t: cells[0] for t, cells in rows.items() if t.isdecimal()}
     assert list(statuses.values()).count("running") == 1
@@ -158,9 +168,41 @@ def test_the_table_fits_the_terminal_and_has_first_what_matters(monkeypatch, cap
     assert statuses["00004"] == "paused" and statuses["00005"] == "pending" and statuses["00006"] == "interrupted"
 
 
-def test_the_table_says_how_many_trials_it_leaves_out_without_rays_words(monkeypatch, capsys):
-    lines = table_of(monkeypatch, capsys, [trial(number, "PAUSED") for number in range(30)], 160)
-    assert [line for line in lines if line.startswith("...")] == ["... 10 more trials not shown"]
+@pytest.mark.parametrize(("mode", "best"), [("min", "0.5"), ("max", "0.75")])
+def test_the_table_has_the_best_and_the_last_value_by_the_names_of_trials_csv(monkeypatch, capsys, mode, best):
+    lines = table_of(monkeypatch, capsys, [trial(3, loss=1.0)], 160, metric="accuracy", mode=mode)
+    header, row = ([cell.strip() for cell in lines[number].strip("|").split("|")] for number in (1, 3))
+    assert header == ["trial", "status", "epoch", "best_accuracy", "last_accuracy", "lr", "optimizer/name", "last_loss"]
+    assert dict(zip(header, row, strict=True)) == {
+        "trial": "00003", "status": "running", "epoch": "1", "best_accuracy": best, "last_accuracy": "0.5",
+        "lr": "0.012346", "optimizer/name": "adam", "last_loss": "1",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("height", "num_shown"), [(50, 20), (24, 14), (5, 1)])
+def test_the_table_fits_the_height_and_says_how_many_trials_it_leaves_out(monkeypatch, capsys, height, num_shown):
+    lines = table_of(monkeypatch, capsys, [trial(number, "PAUSED") for number in range(30)], height=height)
+    (note,) = [line for line in lines if "more trials" in line]
+    assert note == f"not shown: {30 - num_shown} more trials; trials.csv has all after the search"
+    assert sum(line.startswith("| 000") for line in lines) == num_shown
+    assert len(lines) <= max(height - 1, 8)
+
+
+def test_the_table_is_coloured_in_a_terminal_with_colours_only(monkeypatch, capsys):
+    plain = table_of(monkeypatch, capsys, TRIALS, done=True)
+    lines = table_of(monkeypatch, capsys, TRIALS, done=True, no_color="")
+    (row,) = [line for line in lines if "completed" in line and "|" in line and "00001" in line and "done" not in line]
+    assert row.startswith("| \x1b[1;32m00001\x1b[0m | \x1b[32mcompleted\x1b[0m")  # the best trial
+    assert "\x1b[1;32mbest loss 0.12346 (trial 00001)\x1b[0m" in lines[-1]
+    assert [re.sub(r"\x1b\[[\d;]*m", "", line) for line in lines] == plain
+    for options in ({"no_color": "1"}, {"no_color": "", "term": "dumb"}, {"no_color": "", "in_place": False}):
+        assert "\x1b" not in "".join(table_of(monkeypatch, capsys, TRIALS, done=True, **options))
+
+
+def test_a_dumb_terminal_gets_a_table_of_its_width_at_the_end_only(monkeypatch, capsys):
+    assert len(table_of(monkeypatch, capsys, TRIALS, term="dumb")) == 2  # the progress line
+    lines = table_of(monkeypatch, capsys, TRIALS, term="dumb", done=True)
+    assert max(map(len, lines)) <= 80 and "not shown: " in "".join(lines)
 
 
 def test_the_wide_table_has_all_columns_and_no_object(monkeypatch, capsys):
@@ -193,14 +235,23 @@ def test_a_pipe_gets_a_line_for_each_trial_that_ends():
     assert progress.end_line("00001", tracker, "loss") == text
 
 
-def test_columns_are_left_out_of_a_table():
-    table = ["+-----+-------+------+", "| n   | loc   | loss |", "|-----+-------+------|", "| 0   | a:1   | 2.0  |"]
-    left = ["+-----+------+", "| n   | loss |", "|-----+------|", "| 0   | 2.0  |"]
-    assert progress.without_columns([*table, "..."], [1]) == [*left, "..."]
-    assert progress.without_columns(left, [7]) == left
-    assert progress.without_columns(table, [0]) == [
-        "+-------+------+", "| loc   | loss |", "|-------+------|", "| a:1   | 2.0  |",
-    ]  # fmt: skip
+def test_a_table_loses_columns_and_blanks_but_no_alignment():
+    rays = [
+        "+-------+---------+------------+",
+        "|     n | loc     |         lr |",
+        "|-------+---------+------------|",
+        "|     0 | a:1     | 0.005057   |",
+        "|    10 |         | 0.00021957 |",
+        "+-------+---------+------------+",
+    ]
+    columns = table.columns_of(["== Status ==", *rays, "... 4 more trials"])
+    assert [column[0] for column in columns] == [" n", "loc", "        lr"]
+    whole = ["+----+-----+------------+", "|  n | loc |         lr |", "|----+-----+------------|",
+             "|  0 | a:1 | 0.005057   |", "| 10 |     | 0.00021957 |", "+----+-----+------------+"]  # fmt: skip
+    assert table.narrowed(columns, 25) == table.drawn(columns) == whole
+    note = ["not shown: lr; --table", "  wide shows all columns"]
+    assert table.narrowed(columns, 24) == [*(line[:11] + line[0] for line in whole), *note]
+    assert table.drawn([]) == table.columns_of([]) == []
 
 
 def test_a_lost_worker_is_said_in_one_line_and_an_error_once(capsys):

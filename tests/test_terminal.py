@@ -7,6 +7,11 @@ from tuner.errors import PrintableFormatter
 from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.spec.experiment import Experiment
 
+RAYS = """+---+---+---+-------+
+| a | b | c | d\x1b[2J |
+|---+---+---+-------|
+| 1 | 2 | 3 | e\x9b    |
++---+---+---+-------+"""
 STEERING = set("\x1b\x07\x9b\r\u202e")
 
 
@@ -43,9 +48,9 @@ def test_the_live_table_keeps_its_own_control_sequences_alone(monkeypatch, capsy
 
     tracker = Tracker(Experiment())
     table = progress.ProgressTable(Experiment(), 1, tracker, Halt(), lambda *_: "wait\x1b[2J", {})
-    monkeypatch.setattr(table, "_progress_str", lambda *_: "| a\x1b[2J |\n| b\x9b |", raising=False)
+    monkeypatch.setattr(table, "_progress_str", lambda *_: RAYS, raising=False)
     table._in_place = True
     for _ in range(2):
         table.report([], False)
     output = capsys.readouterr().out
-    assert output.count("\x1b") == 2 and output.count("\x1b[4A\x1b[J") == 1 and not (STEERING - {"\x1b"}) & set(output)
+    assert output.count("\x1b") == 2 and output.count("\x1b[7A\x1b[J") == 1 and not (STEERING - {"\x1b"}) & set(output)

@@ -7,6 +7,7 @@ import functools
 import io
 import logging
 import math
+import re
 import shutil
 import sys
 import time
@@ -19,16 +20,18 @@ from ray.tune import CLIReporter
 from ray.tune.experiment import Trial
 
 from tuner.drive.cell import Cell, in_notebook
+from tuner.drive.table import coloured, columns_of, drawn, narrowed, wrapped
 from tuner.drive.tracker import DONE, Tracker
 from tuner.engine.failures import likeness
 from tuner.engine.halt import Halt
 from tuner.errors import printable, say
-from tuner.errors.terminal import fitted
+from tuner.errors.terminal import fitted, has_colours, is_steerable
 from tuner.spec import parameters
 from tuner.spec.experiment import Experiment, Table
 from tuner.views.labels import flat, formatted
 
 logger = logging.getLogger(__name__)
+SHOWN_ROWS, OTHER_LINES = 20, 10  # most rows while the search runs; lines of a terminal that the table leaves free
 MOST_ROWS = 100  # the last table has all trials if they are at most this many; trials.csv always has all
 MOST_CELL = 20  # most characters of a cell; a longer text is cut
 NUM_RAYS = 3  # number of columns that Ray puts first: the trial's name, Ray's status, and the worker's address
@@ -70,17 +73,19 @@ class ProgressTable(CLIReporter):
         params: parameters.Params,
         table: Table = "fit",
     ) -> None:
-        self._in_place = sys.stdout.isatty()
+        self._in_place = is_steerable(sys.stdout)
         self._cell = Cell() if in_notebook() else None
         self._shortest_pause_s = self._pause_s = 1.0 if self._is_live else 60.0
         self._reported = -math.inf if self._is_live else time.monotonic()
         names = [name for name, _ in parameters.leaves(params)]
         others = [name for name in ("loss", "accuracy") if name != experiment.metric]
-        shown = ["trial", "status", "epoch", experiment.metric, *names, *others]
+        values = [f"best_{experiment.metric}", f"last_{experiment.metric}"]
+        shown = ["trial", "status", "epoch", *values, *names, *(f"last_{name}" for name in others)]
+        height = shutil.get_terminal_size().lines - OTHER_LINES if self._in_place else SHOWN_ROWS
         # Ray takes a key "a/b" for a nested metric. So the key of a column is its number, and its header is the name.
         super().__init__(
             metric_columns={str(number): cell(name) for number, name in enumerate(shown)},
-            max_progress_rows=20,
+            max_progress_rows=max(1, min(SHOWN_ROWS, height)),  # what scrolls off the screen cannot be redrawn
             max_column_length=MOST_CELL,
             print_intermediate_tables=True,
         )
@@ -113,47 +118,47 @@ class ProgressTable(CLIReporter):
     def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
         begun = time.monotonic()
         with_table = self._table != "off" and (self._is_live or done)
-        table = self._rendered(trials, done) if with_table else []
+        columns, more = self._columns(trials, done) if with_table else ([], [])
         counts = [sum(trial.status == status for trial in trials) for status in (Trial.PENDING, Trial.RUNNING)]
         line = progress_line(Counter(self._statuses(trials)), self._tracker, self._experiment, self._num_settings,
                              self._halt, done)  # fmt: skip
         width = shutil.get_terminal_size().columns
-        if self._in_place and self._table == "fit":
-            table = narrowed(table, width)
-        notice = printable(self._waiting(*counts))
-        block = [*table, *(fitted(notice, width) if notice else []), *wrapped(printable(line), width)]
+        fits = sys.stdout.isatty() and self._table == "fit"
+        table = narrowed(columns, width) if fits else drawn(columns)
+        notices = [printable(notice) for notice in (*more, self._waiting(*counts)) if notice]
+        block = [*table, *(part for notice in notices for part in fitted(notice, width)),
+                 *wrapped(printable(line), width)]  # fmt: skip
         if self._cell:
             self._cell.show("\n".join(block))
         elif self._in_place:
-            if self._table == "fit":
-                block = [line[:width] for line in block]
             up = f"\x1b[{self._lines}A\x1b[J" if self._lines else ""
             self._lines = sum(max(1, math.ceil(len(line) / width)) for line in block)
-            print(up + "\n".join(block), flush=True)
+            print(up + "\n".join(coloured(block) if has_colours(sys.stdout) else block), flush=True)
         else:
-            print("\n".join([*table, printable(line)]), flush=True)
+            print("".join(f"{row}\n" for row in table), end="")
+            say(*more, line)
         # The time for a report grows with the number of trials, so reports may take at most 1/20 of the driver's time.
         self._pause_s = max(self._shortest_pause_s, 20 * (time.monotonic() - begun))
 
-    def _rendered(self, trials: list[Trial], done: bool) -> list[str]:
-        """Returns the lines of Ray's table without the NUM_RAYS columns that Ray adds."""
+    def _columns(self, trials: list[Trial], done: bool) -> tuple[list[list[str]], list[str]]:
+        """Returns Ray's table without the NUM_RAYS columns that Ray adds, and a line on trials that it leaves out."""
         rows = [Row(trial.status, trial.trial_id, self, trial) for trial in trials]
         with contextlib.redirect_stdout(io.StringIO()) as text:
             super().report(rows, done and len(rows) <= MOST_ROWS)
-        lines = [line for line in text.getvalue().splitlines() if line.startswith(("|", "+", "..."))]
-        lines = [
-            line.partition(" (")[0] if line.startswith("...") else line for line in lines
-        ]  # Ray's counts, its words
-        return list(map(printable, without_columns(lines, range(NUM_RAYS))))
+        lines = text.getvalue().splitlines()
+        left_out = [match[1] for line in lines if (match := re.match(r"\.\.\. (\d+) more trials", line))]
+        more = [f"not shown: {number} more trials; trials.csv has all after the search" for number in left_out]
+        return [list(map(printable, column)) for column in columns_of(lines)[NUM_RAYS:]], more
 
     def cells(self, trial: Trial) -> dict[str, Any]:
         """Returns the row of a trial: number of a column -> value."""
         if trial.trial_id not in self._params:
             self._params[trial.trial_id] = {name: cell(value) for name, value in flat(trial.config).items()}
         report, params = trial.last_result or {}, self._params[trial.trial_id]
-        metric, *others = (cell(report.get(name)) for name in self._metrics)
-        values = [params.get(name) for name in self._names]
-        row = [trial.trial_id, *self._statuses([trial]), report.get("training_iteration"), metric, *values, *others]
+        last, *others = (cell(report.get(name)) for name in self._metrics)
+        known = self._tracker.trials.get(trial.trial_id)
+        values = [cell(known.best) if known else None, last, *(params.get(name) for name in self._names), *others]
+        row = [trial.trial_id, *self._statuses([trial]), report.get("training_iteration"), *values]
         return {str(number): value for number, value in enumerate(row)}
 
     def _statuses(self, trials: Sequence[Trial]) -> Iterator[str]:
@@ -213,41 +218,6 @@ def cell(value: Any) -> Any:
     if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
         return value if value is None or isinstance(value, int) else float(text)
     return text if len(text) <= MOST_CELL else text[: MOST_CELL - 3] + "..."
-
-
-def without_columns(table: Sequence[str], numbers: Sequence[int]) -> list[str]:
-    """Removes the columns with these numbers from a table in tabulate's psql format."""
-    bounds = bounds_of(table)
-    for number in sorted(set(numbers) & set(range(len(bounds) - 1)), reverse=True):
-        left, right = bounds[number : number + 2]
-        table = [line[:left] + line[right:] if line.startswith(("|", "+")) else line for line in table]
-    # In this format, the border below the header starts with "|" and has "+" between columns.
-    return ["|" + line[1:] if line.startswith("+-") and index == 2 else line for index, line in enumerate(table)]
-
-
-def bounds_of(table: Sequence[str]) -> list[int]:
-    """Returns the positions of the vertical lines of a table in tabulate's psql format."""
-    border = next((line for line in table if line.startswith("+-")), "")
-    return [place for place, character in enumerate(border) if character == "+"]
-
-
-def narrowed(table: list[str], width: int) -> list[str]:
-    """Leaves out a table's last columns that do not fit the width, and adds a line that says so."""
-    bounds = bounds_of(table)
-    fitting = sum(bound < width for bound in bounds[1:])
-    left_out = range(fitting, len(bounds) - 1)
-    if not left_out:
-        return table
-    return [*without_columns(table, left_out), f"... {len(left_out)} more columns: --table wide"]
-
-
-def wrapped(line: str, width: int) -> list[str]:
-    """Breaks a progress line that is wider than `width` at its ` | `, so that each part is seen."""
-    lines = [""]
-    for part in line.split(" | "):
-        joined = f"{lines[-1]} | {part}" if lines[-1] else part
-        lines = [*lines[:-1], joined] if len(joined) <= width or not lines[-1] else [*lines, part]
-    return lines
 
 
 def progress_line(

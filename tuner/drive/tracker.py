@@ -17,12 +17,16 @@ ALIKE = 3  # the search stops if this many trials, the session's first to fail, 
 
 @dataclass
 class Tracked:
-    """One trial's status in the journal, reason of its end, highest epoch, last metric (if finite) and last failure."""
+    """One trial's status in the journal, reason of its end, highest epoch and last failure.
+
+    `value` and `best` are the last and the best value of the metric; None if it is not finite.
+    """
 
     status: str = "suggested"
     reason: str = ""
     epoch: int = 0
     value: float | None = None
+    best: float | None = None
     failure: Event = field(default_factory=dict)
 
 
@@ -96,6 +100,8 @@ class Tracker:
 
     def _report(self, trial_id: str, trial: Tracked, value: float | None, saved: bool) -> None:
         trial.value = value
+        if value is not None and (trial.best is None or self._sign * value < self._sign * trial.best):
+            trial.best = value
         if value is not None and (saved not in self._best or self._sign * value < self._best[saved][0]):
             self._best[saved] = self._sign * value, trial_id
 

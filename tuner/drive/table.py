@@ -1,0 +1,74 @@
+"""Reads Ray's table of trials into columns, draws those that fit the terminal, and colours them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+from tuner.errors.terminal import BOLD, CYAN, FAINT, GREEN, RED, fitted, painted
+
+STATUS = re.compile(r"(?<=\| )(completed|running|failed|pruned)(?= +\|)")
+COLOURS = {"completed": GREEN, "running": CYAN, "failed": RED, "pruned": FAINT}
+BEST = re.compile(r"best \S+ \S+ \(trial (\S+)\)")  # a part of the progress line
+
+
+def columns_of(table: Sequence[str]) -> list[list[str]]:
+    """Returns the columns of a table in tabulate's psql format: the header and the cells, all of the same width."""
+    border = next((line for line in table if line.startswith("+-")), "")
+    bounds = [place for place, character in enumerate(border) if character == "+"]
+    rows = [line for line in table if line.startswith("| ")]
+    return [_trimmed([row[left + 1 : right] for row in rows]) for left, right in pairwise(bounds)]
+
+
+def _trimmed(cells: list[str]) -> list[str]:
+    """Removes the blanks that all cells have at their start or end; numbers stay aligned at their points."""
+    start = min(len(cell) - len(cell.lstrip()) for cell in cells)
+    end = max(len(cell.rstrip()) for cell in cells)
+    return [cell[start:end] for cell in cells]
+
+
+def drawn(columns: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the lines of a table with these columns."""
+    if not columns:
+        return []
+    header, *rows = ["| " + " | ".join(cells) + " |" for cells in zip(*columns, strict=True)]
+    border = "+".join("-" * (len(column[0]) + 2) for column in columns)
+    return [f"+{border}+", header, f"|{border}|", *rows, f"+{border}+"]
+
+
+def narrowed(columns: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Draws the first columns, as many as fit `width` characters, and a line that names the others."""
+    room, num_shown = width - 1, 0
+    for column in columns:
+        room -= len(column[0]) + 3
+        if room < 0:
+            break
+        num_shown += 1
+    left_out = ", ".join(column[0].strip() for column in columns[num_shown:])
+    note = f"not shown: {left_out}; --table wide shows all columns" if left_out else ""
+    return [*drawn(columns[:num_shown]), *(fitted(note, width) if note else [])]
+
+
+def wrapped(line: str, width: int) -> list[str]:
+    """Breaks a progress line that is wider than `width`, if possible at its ` | `."""
+    lines = [""]
+    for part in line.split(" | "):
+        joined = f"{lines[-1]} | {part}" if lines[-1] else part
+        lines = [*lines[:-1], joined] if len(joined) <= width or not lines[-1] else [*lines, part]
+    return [each for long in lines for each in fitted(long, width)]
+
+
+def coloured(lines: Sequence[str]) -> list[str]:
+    """Colours the statuses in a table, and the best trial in it and in the progress line below it."""
+    best = next((match[1] for line in reversed(lines) if (match := BEST.search(line))), "")
+    painted_lines = []
+    for line in lines:
+        if line.startswith("| "):
+            line = STATUS.sub(lambda match: painted(match[0], COLOURS[match[0]]), line, count=1)
+            start = f"| {best} |"
+            line = f"| {painted(best, f'{BOLD};{GREEN}')} |{line[len(start) :]}" if line.startswith(start) else line
+        else:
+            line = BEST.sub(lambda match: painted(match[0], f"{BOLD};{GREEN}"), line)
+        painted_lines.append(line)
+    return painted_lines
