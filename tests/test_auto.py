@@ -35,7 +35,7 @@ def pair_of(facts=SAVES, **options):
         ({"num_samples": MANY}, SAVES, "asha-promotion", f"there are {MANY} trials or more and they save checkpoints"),
         ({"num_samples": 1}, dataclasses.replace(SAVES, grid_points=MANY), "asha-promotion", "trials or more"),
         ({"num_samples": MANY, "searcher": "grid"}, dataclasses.replace(SAVES, grid_size=4), "asha", "needs 20 trials"),
-        ({"num_samples": MANY - 1}, SAVES, "asha", f"asha-promotion needs {MANY} trials or more"),
+        ({"num_samples": MANY - 1}, SAVES, "asha", f"early and continues the best) needs {MANY} trials or more"),
         ({"num_samples": MANY}, LOSES, "asha", "the trials save no checkpoints"),
         ({"num_samples": MANY, "max_epochs": 1}, SAVES, "fifo", "no rung lies before the last epoch"),
         ({"num_samples": MANY, "grace_period": 10}, SAVES, "fifo", "no rung lies before the last epoch"),
@@ -66,7 +66,7 @@ def test_what_is_named_is_kept_and_the_other_one_works_with_it():
     ("num_samples", "scheduler", "searchers", "searcher", "why"),
     [
         (40, "auto", ("random", "forest"), "forest", "--num-samples is 40 or more"),
-        (39, "auto", ("random", "forest"), "random", "forest needs --num-samples 40 or more"),
+        (39, "auto", ("random", "forest"), "random", "what to try next) needs --num-samples 40 or more"),
         (40, "asha", ("random", "forest"), "forest", "--num-samples is 40 or more"),
         (40, "fifo", ("random", "forest"), "random", "forest was not measured with fifo"),
         (40, "auto", ("random",), "random", "cannot propose every parameter"),
@@ -158,20 +158,21 @@ def saved(request):
 def test_the_heading_and_the_plan_say_what_auto_chose(tmp_path):
     request = begun(tmp_path, "--num-samples", "20")
     line = (
-        f"searcher random, because forest needs --num-samples {auto.FEWEST_TO_LEARN} or more; "
-        f"scheduler asha-promotion, because there are {MANY} trials or more and they save checkpoints"
+        "searcher random (draws each setting at random), because forest (learns from earlier trials what to try next) "
+        f"needs --num-samples {auto.FEWEST_TO_LEARN} or more; scheduler asha-promotion (pauses the worse trials early "
+        f"and continues the best), because there are {MANY} trials or more and they save checkpoints"
     )
-    assert f"auto: {line}" in console.heading(request)
-    assert f"auto        {line}" in console.plan(request)
+    assert f"chosen automatically: {line}" in console.heading(request)
+    assert f"chosen      automatically: {line}" in console.plan(request)
     named = begun(tmp_path, "--searcher", "grid", "--scheduler", "median")
-    assert not [text for text in (*console.heading(named), *console.plan(named)) if text.startswith("auto")]
+    assert not [text for text in (*console.heading(named), *console.plan(named)) if "automatically" in text]
 
 
 def test_the_pair_is_saved_as_if_it_had_been_named(tmp_path):
     folder = saved(begun(tmp_path, "--num-samples", "20"))
     document = json.loads((folder / "experiment.json").read_text())
     assert (document["options"]["searcher"], document["options"]["scheduler"]) == ("random", "asha-promotion")
-    assert document["options"]["reduction_factor"] == 2 and document["auto"].startswith("searcher random, ")
+    assert document["options"]["reduction_factor"] == 2 and document["auto"].startswith("searcher random (")
     assert type(load_experiment(folder)[0]) is Experiment
 
 
@@ -191,7 +192,7 @@ def test_a_resume_keeps_the_pair_whatever_auto_would_choose_now(tmp_path, monkey
     request = resumed(folder, *options)
     now = request.experiment
     assert (now.searcher, now.scheduler, now.reduction_factor) == ("random", "asha", 2)
-    assert not [line for line in console.heading(request) if line.startswith("auto")]
+    assert not [line for line in console.heading(request) if "automatically" in line]
 
 
 def test_a_folder_of_an_older_version_has_the_old_pair(tmp_path):

@@ -212,7 +212,7 @@ def test_all_rows_are_saved_sorted_and_scrolled_to_though_few_are_drawn(page, vi
         page.evaluate("document.querySelector('#trials').closest('.scroll').scrollTop = 1e6")
         expect(rows(page, "trials")).to_have_count(drawn)
     for _ in range(2):
-        page.click("#trials th >> text=best value")
+        page.click("#trials th >> text=best_loss")
     expect(rows(page, "trials").first).to_contain_text("00699")
     expect(rows(page, "trials")).to_have_count(100)
     _, text = saved(page, "[data-table=trials] >> text=CSV")
@@ -239,7 +239,7 @@ def test_another_experiment_starts_at_the_top_without_filter_and_order_and_an_up
     expect(rows(page, "trials")).to_have_count(60)
     page.fill("#trial-filter", "loss")
     page.fill("#trial-filter", "completed")
-    page.click("#trials th >> text=best value")
+    page.click("#trials th >> text=best_loss")
     expect(page.locator("#timeline-section")).to_be_visible()  # a second request brings it
     page.locator("#trials").scroll_into_view_if_needed()
     box = "document.querySelector('#trials').closest('.scroll')"

@@ -64,6 +64,10 @@ def test_whether_good_trials_were_pruned_is_unknown_without_an_audit():
     verdict = verdict_of(searched())
     assert verdict.about("good trials pruned?").startswith("Unknown; an audit of 5 of them would tell.")
     assert "tuner.audit e --trials 5 --results /nowhere" in verdict.steps[0].command
+    few = verdict_of(record(*(trial(n, [n / 10] * 8) for n in range(3)), trial(3, [3.0], "pruned", rung=1),
+                            trial(4, [4.0], "pruned", rung=1)))  # fmt: skip
+    assert few.about("good trials pruned?").startswith("Unknown; an audit of 2 of them would tell.")
+    assert "tuner.audit e --trials 2 " in few.steps[0].command  # as many as were pruned
     running = verdict_of(searched(state="running"))
     assert running.about("good trials pruned?") == "Unknown while the search runs." and running.steps == []
 

@@ -45,7 +45,7 @@ def plan(request: Request) -> list[str]:
     lines += [f"script      {places}" for places in script_places(space)]
     lines += [f"settings    {settings(request)}"]
     lines += [f"scheduler   {schedule(e)}"]
-    lines += [f"auto        {why}" for why in chosen(request)]
+    lines += [f"chosen      automatically: {why}" for why in chosen(request)]
     lines += [f"epochs      at most {num_settings(e, space) * e.max_epochs} ({e.max_epochs} per trial)"]
     if e.time_budget:
         lines[-1] += f", and at most {e.time_budget}"
@@ -112,7 +112,7 @@ def heading(request: Request) -> list[str]:
     r = request.resources
     resources = f"; {per_trial(r)}, {trials(r.concurrent)} at once" if r else ""
     lines = [f"{e.name}: {settings(request)}; {schedule(e)}{resources}"]
-    lines += [f"auto: {why}" for why in chosen(request)]
+    lines += [f"chosen automatically: {why}" for why in chosen(request)]
     lines += notes_on_strategy(e, r)
     lines += notes_on_checkpoints(e, request.loaded_space.space)
     lines += notes_on_brackets(e, r.concurrent) if r else []

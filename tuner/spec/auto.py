@@ -14,6 +14,14 @@ FEWEST_TO_PROMOTE = 20  # with 10 trials, promoting ASHA pauses too many: mean r
 # On LCBench with 4 workers, searches with random settings and with the forest end at mean regrets of .374 and .375 with
 # 20 trials, .323 and .313 with 30, .278 and .248 with 40, .240 and .181 with 60.
 FEWEST_TO_LEARN = 40
+MEANS = {  # what each that `auto` may choose does, or leaves out, in words that need no knowledge of it
+    "random": "draws each setting at random",
+    "forest": "learns from earlier trials what to try next",
+    "fifo": "trains every trial to the end",
+    "asha": "stops the worse trials early",
+    "asha-promotion": "pauses the worse trials early and continues the best",
+    "bohb": "compares trials in brackets and learns from them what to try next",
+}
 CHOSEN = ("searcher", "scheduler", "grace_period", "reduction_factor")  # options that `auto` may stand for here
 FACTOR = 2.0
 # The first rung lies at this share of a training, at 1 epoch or later. On tables of 52 epochs, a grace period of 2 has
@@ -60,14 +68,18 @@ def choose(options: Options, facts: SearchFacts) -> Pair:
     """Returns the pair of a new search: what the user named, and beside it what suits the search best."""
     scheduler, about_scheduler = _scheduler(options, facts)
     searcher, about_searcher = _searcher(options, facts, scheduler)
-    parts = [f"searcher {searcher}{about_searcher}"] if options.searcher == AUTO else []
-    parts += [f"scheduler {scheduler}{about_scheduler}"] if options.scheduler == AUTO else []
+    parts = [f"searcher {_meaning(searcher)}{about_searcher}"] if options.searcher == AUTO else []
+    parts += [f"scheduler {_meaning(scheduler)}{about_scheduler}"] if options.scheduler == AUTO else []
     factor = FACTOR if options.reduction_factor == AUTO else options.reduction_factor
     suited = max(1, int(GRACE * options.max_epochs)) if options.scheduler == AUTO else 1
     grace = suited if options.grace_period == AUTO else options.grace_period
     if options.grace_period == AUTO and grace > 1:
-        parts += [f"grace period {grace}, {GRACE:.0%} of the epochs"]
+        parts += [f"grace period {grace} (every trial trains {grace} epochs), {GRACE:.0%} of the epochs"]
     return Pair(searcher, scheduler, grace, factor, "; ".join(parts))
+
+
+def _meaning(name: str) -> str:
+    return f"{name} ({MEANS[name]})"
 
 
 def _num_trials(options: Options, facts: SearchFacts) -> int:
@@ -89,7 +101,7 @@ def _scheduler(options: Options, facts: SearchFacts) -> tuple[SchedulerName, str
     if options.searcher != AUTO and "asha-promotion" not in PAIRS[options.searcher]:
         return "asha", f", because asha-promotion does not work with searcher {options.searcher}"
     if _num_trials(options, facts) < FEWEST_TO_PROMOTE:
-        return "asha", f", because asha-promotion needs {FEWEST_TO_PROMOTE} trials or more"
+        return "asha", f", because {_meaning('asha-promotion')} needs {FEWEST_TO_PROMOTE} trials or more"
     if not facts.saves_checkpoints:
         return "asha", ", because the trials save no checkpoints, from which asha-promotion continues them"
     return "asha-promotion", f", because there are {FEWEST_TO_PROMOTE} trials or more and they save checkpoints"
@@ -106,7 +118,7 @@ def _searcher(options: Options, facts: SearchFacts, scheduler: SchedulerName) ->
     if "forest" not in facts.searchers:
         return "random", ", because forest cannot propose every parameter of this space"
     if options.num_samples < FEWEST_TO_LEARN:
-        return "random", f", because forest needs --num-samples {FEWEST_TO_LEARN} or more"
+        return "random", f", because {_meaning('forest')} needs --num-samples {FEWEST_TO_LEARN} or more"
     return "forest", f", because --num-samples is {FEWEST_TO_LEARN} or more"
 
 

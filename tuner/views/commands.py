@@ -9,7 +9,7 @@ from tuner.record.files import is_file_in
 from tuner.record.results import ExperimentRecord
 from tuner.spec.spaces import is_live
 
-AUDITED = 5  # trials that an audit trains by default
+MOST_AUDITED = 5  # trials that an audit of the offered command trains; fewer if a rule pruned fewer
 
 
 def command(module: str, *words: str) -> str:
@@ -50,9 +50,15 @@ def retrain_command(record: ExperimentRecord) -> str:
 def audit_command(record: ExperimentRecord) -> str:
     """Returns the command that audits the search, if it has ended, has a best trial, and a rule pruned others."""
     e = record.experiment
-    if not record.retrainable or record.state == "running" or num_judged(record) < 1:
+    number = num_audited(record)
+    if not record.retrainable or record.state == "running" or not number:
         return ""
-    return command("audit", f"{shlex.quote(e.name)} --trials {AUDITED} --results {shlex.quote(e.results)}")
+    return command("audit", f"{shlex.quote(e.name)} --trials {number} --results {shlex.quote(e.results)}")
+
+
+def num_audited(record: ExperimentRecord) -> int:
+    """Returns how many trials the offered audit trains: at most MOST_AUDITED, and no more than a rule pruned."""
+    return min(MOST_AUDITED, max(0, num_judged(record)))
 
 
 def num_judged(record: ExperimentRecord) -> int:

@@ -32,7 +32,7 @@ TITLES = {  # as on the page
 }  # fmt: skip
 HEADINGS = {  # of the columns whose name is not their heading
     "came": "reached", "went_on": "continued", "stopped": "pruned", "waiting": "paused", "best": "best value",
-    "last": "last value", "cutoff_then": "last cutoff used", "cutoff_now": "cutoff with all results",
+    "cutoff_then": "last cutoff used", "cutoff_now": "cutoff with all results",
     "config": "parameters", "would_pass_now": "would survive today", "seconds": "duration (s)", "saved": "epochs saved",
 }  # fmt: skip
 AFTER_CONTOUR = ("timeline", "usage")
@@ -160,7 +160,8 @@ def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[
         _contour(pairs),
         *(part for name, part in parts.items() if name in AFTER_CONTOUR),
         _table("Trials", "trial status best best_epoch last epochs seconds config reason",
-               trial_rows(record, record.trials[:MOST_TRIALS])),
+               trial_rows(record, record.trials[:MOST_TRIALS]),
+               {"best": f"best_{record.experiment.metric}", "last": f"last_{record.experiment.metric}"}),
     ]  # fmt: skip
     return [part for part in shown if part]
 
@@ -188,13 +189,17 @@ def _contour(pairs: list[str]) -> str:
     return f'<section><h2>Contour of two parameters</h2>{choice}<div id="contour" class="figure tall"></div></section>'
 
 
-def _table(title: str, columns: str, rows: Sequence[Any]) -> str:
+def _table(title: str, columns: str, rows: Sequence[Any], own: dict[str, str] = HEADINGS) -> str:
+    """Returns a section with a table; `own` has the headings of columns that differ from other tables."""
+    headings = HEADINGS | own
     names = columns.split()
     if not rows:
         return ""
     numbers = {name for name in names if any(isinstance(getattr(row, name), (int, float)) for row in rows)}
     look = {name: ' class="number"' if name in numbers else "" for name in names}
-    head = "".join(f'<th scope="col"{look[name]}>{HEADINGS.get(name, name.replace("_", " "))}</th>' for name in names)
+    head = "".join(
+        f'<th scope="col"{look[name]}>{escaped(headings.get(name, name.replace("_", " ")))}</th>' for name in names
+    )
     lines = ("".join(_cell(name, getattr(row, name)) for name in names) for row in rows)
     body = _rows(lines)
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -18,9 +18,9 @@ from tuner.spec.rules import band_of
 from tuner.spec.spaces import is_path
 from tuner.views.audit_record import result_of
 from tuner.views.commands import (
-    AUDITED,
     audit_command,
     extend_command,
+    num_audited,
     num_judged,
     resume_command,
     retrain_command,
@@ -303,7 +303,7 @@ def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
         return "", False
     if not audit_command(record):
         return f"Unknown; only a search over a task can be audited.{early}", False
-    return f"Unknown; an audit of {AUDITED} of them would tell.{early}", False
+    return f"Unknown; an audit of {num_audited(record)} of them would tell.{early}", False
 
 
 def _steps(record: ExperimentRecord, *, warned: bool, audited: bool) -> list[Step]:

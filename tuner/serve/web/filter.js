@@ -17,7 +17,7 @@ export const GRAMMAR = [
   ["status:pruned", "rows whose column status is pruned; = means the same"],
   ["lr<0.01 epochs>=3", "numbers: < <= > >= and !="],
   ["reason~diverged", "rows whose reason contains the text; !~ if it does not"],
-  ['"best value"<0.3', "a column with a space in its name; best_value<0.3 means the same"],
+  ['"best epoch"<3', "a column with a space in its name; best_epoch<3 means the same"],
   ["-status:pruned -word", "a minus in front: not"],
   ['cutoff:"" cutoff!=""', "rows without a cutoff, rows with one"],
 ];
@@ -71,7 +71,7 @@ function matchAt(pattern, text, at) {
   return pattern.exec(text);
 }
 
-/** Names that mean the same column: `best_value` and `Best value`.
+/** Names that mean the same column: `best_epoch` and `Best epoch`.
  * @param {string} name */
 const same = (name) => name.toLowerCase().replaceAll(" ", "_");
 

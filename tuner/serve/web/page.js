@@ -49,7 +49,7 @@ function draw(loaded, figures) {
   at("trials-section").hidden = !loaded.num_trials;
   fill(at("rungs", HTMLTableElement), RUNGS, rungs);
   fill(at("decisions", HTMLTableElement), DECISIONS, decisions, loaded.num_decisions);
-  fill(at("trials", HTMLTableElement), trialColumns(loaded.trials), loaded.trials, loaded.num_trials);
+  fill(at("trials", HTMLTableElement), trialColumns(loaded.trials, metric), loaded.trials, loaded.num_trials);
   drawChoices(loaded);
   for (const name of FIGURES) at(`${name}-section`).hidden = !loaded.figures[name];
   for (const name of figures) {

@@ -69,13 +69,15 @@ export const DECISIONS = [
   { head: "reason", value: (d) => d.reason, look: "text" },
 ];
 
-/** @type {Column<TrialRow>[]} */
-const TRIALS = [
+/** The columns of every search; the values' names are those of trials.csv.
+ * @param {string} metric
+ * @returns {Column<TrialRow>[]} */
+const common = (metric) => [
   { head: "trial", value: (t) => t.trial, link },
   { head: "status", value: (t) => t.status, look: (t) => t.status },
-  { head: "best value", value: (t) => t.best, look: "number" },
+  { head: `best_${metric}`, value: (t) => t.best, look: "number" },
   { head: "best epoch", value: (t) => t.best_epoch, look: "number" },
-  { head: "last value", value: (t) => t.last, look: "number" },
+  { head: `last_${metric}`, value: (t) => t.last, look: "number" },
   { head: "epochs", value: (t) => t.epochs, look: "number" },
   { head: "duration", text: (t) => trialDuration(t.seconds), value: (t) => t.seconds, look: "number",
     about: "in seconds for a filter and in a saved file" },
@@ -99,9 +101,10 @@ function parametersOf(row) {
  * Returns the columns for these trials: each parameter that one of them has is a column of its own.
  *
  * @param {TrialRow[]} rows
+ * @param {string} metric
  * @returns {Column<TrialRow>[]}
  */
-export function trialColumns(rows) {
+export function trialColumns(rows, metric) {
   /** @type {Map<string, boolean>} Name -> whether all values are numbers. */
   const names = new Map();
   for (const row of rows) {
@@ -111,7 +114,8 @@ export function trialColumns(rows) {
       }
     }
   }
-  const shown = [...names].slice(0, MOST_PARAMETERS), own = new Set([...TRIALS, REASON].map(({ head }) => head));
+  const before = common(metric), own = new Set([...before, REASON].map(({ head }) => head));
+  const shown = [...names].slice(0, MOST_PARAMETERS);
   /** @type {Column<TrialRow>[]} */
   const columns = shown.map(([name, isNumber]) => ({
     head: own.has(name) ? `parameter ${name}` : name, look: isNumber ? "number" : "value",
@@ -123,7 +127,7 @@ export function trialColumns(rows) {
     columns.push({ head: "other parameters", look: "value", value: (row) =>
       [...parametersOf(row)].filter(([name]) => !taken.has(name)).map(([name, value]) => `${name} ${number(value)}`).join(", ") });
   }
-  return [...TRIALS, ...columns, REASON];
+  return [...before, ...columns, REASON];
 }
 
 const OUTCOMES = { stopped: "pruned", ended: "as recorded", unknown: "unknown" };
