@@ -27,6 +27,7 @@ import psutil
 from benchmarks import browser
 from benchmarks.peers import measure
 from tuner.record.events import sealed
+from tuner.record.format import FORMAT
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
 from tuner.views.figures import FIGURES
@@ -72,7 +73,8 @@ def write_journal(results: Path, trials: int, reports: int) -> Path:
     )
     path, clock = folder / "journal.jsonl", 1e9
     with open(path, "wb") as file:
-        file.write(sealed(json.dumps({"time": clock, "event": "experiment_started", "name": "large"}).encode()))
+        first = {"time": clock, "event": "experiment_started", "name": "large", "format": FORMAT}
+        file.write(sealed(json.dumps(first).encode()))
         for number in range(trials):
             for event in trial_events(f"{number:05}", reports, draw):
                 clock += 0.001

@@ -19,6 +19,7 @@ import httpx
 
 from benchmarks.dashboard import Server, write_journal
 from tuner.record.events import sealed
+from tuner.record.format import FORMAT
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
 
@@ -107,7 +108,7 @@ def experiment(results: Path, name: str, events: list[dict], more: bytes = b"", 
     folder.mkdir()
     about = {"created": 1e9, "space": {"params": {}}}
     save_experiment(Experiment(name=name, results=str(results), space="cifar", **options), folder, about)
-    first = {"time": 1e9, "event": "experiment_started", "name": name}
+    first = {"time": 1e9, "event": "experiment_started", "name": name, "format": FORMAT}
     lines = [sealed(json.dumps(event).encode()) for event in (first, *events)]
     (folder / "journal.jsonl").write_bytes(b"".join(lines) + more)
 

@@ -195,24 +195,6 @@ def test_a_resume_keeps_the_pair_whatever_auto_would_choose_now(tmp_path, monkey
     assert not [line for line in console.heading(request) if "automatically" in line]
 
 
-def test_a_folder_of_an_older_version_has_the_old_pair(tmp_path):
-    folder = saved(begun(tmp_path))
-    document = json.loads((folder / "experiment.json").read_text())
-    for name in ("searcher", "scheduler", "reduction_factor"):
-        del document["options"][name]
-    del document["auto"], document["sha256"]
-    (folder / "experiment.json").write_text(json.dumps(document))
-    (folder / ".experiment.json.copy").unlink()
-    now = resumed(folder, "--num-samples", "60").experiment
-    assert (now.searcher, now.scheduler, now.reduction_factor) == ("random", "asha", 2)
-
-
-@pytest.mark.parametrize("name", ["searcher", "scheduler", "reduction_factor"])
-def test_a_saved_experiment_cannot_hold_auto(name):
-    with pytest.raises(run.RequestError, match="auto'?: must be"):
-        Experiment(**{name: AUTO})
-
-
 def test_a_reason_of_a_hostile_folder_is_not_printed_at_length(tmp_path):
     request = begun(tmp_path)
     for given, printed in ((["x"] * 1000, 0), ("x" * 10**6, 5000)):

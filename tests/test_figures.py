@@ -227,9 +227,10 @@ def test_the_cutoff_now_is_rays(mode, factor):
     assert (row.cutoff_now, row.would_pass_now) == (None, None)
 
 
-def test_a_trial_that_was_paused_went_on_if_it_reported_more():
+def test_a_trial_that_was_paused_went_on_if_it_was_promoted():
     paused = [decided(1, 2.0, None, "pause")]
-    (row,) = rung_rows(record(trial(0, [2.0, 1.0], decisions=paused), trial(1, [3.0], "running", paused)))
+    promoted = [*paused, decided(1, 2.0, None, "continue")]
+    (row,) = rung_rows(record(trial(0, [2.0, 1.0], decisions=promoted), trial(1, [3.0], "running", paused)))
     assert (row.came, row.went_on, row.waiting) == (2, 1, 1)
 
 

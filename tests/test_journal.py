@@ -21,6 +21,7 @@ from tuner.record import events as event_lines
 from tuner.record import files
 from tuner.record.events import event_of, plain, sealed
 from tuner.record.files import MOST_BYTES
+from tuner.record.format import FORMAT
 from tuner.record.journal import Journal
 from tuner.record.reading import Reading, follow, read, scan
 
@@ -105,13 +106,13 @@ def test_a_number_of_a_report_and_a_decision_is_read_back_as_it_was(tmp_path, va
                     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
 def test_a_line_is_read_as_the_standard_library_reads_it(value):
     line = json.dumps({"time": 1.5, "event": "e", "given": value}).encode()
-    assert same(event_of(sealed(line)[:-1], True), json.loads(line))
+    assert same(event_of(sealed(line)[:-1]), json.loads(line))
 
 
 @pytest.mark.parametrize("line", [b'["nan"]', b'"inf"', b"[]", b"7", b"null"])
 def test_a_line_that_is_no_object_is_damaged(line):
     with pytest.raises((ValueError, TypeError, KeyError)):
-        event_of(line, False)
+        event_of(sealed(line)[:-1])
 
 
 def test_what_only_the_standard_library_reads_is_read(tmp_path):
@@ -138,10 +139,13 @@ def test_a_follower_sees_events_as_they_come_and_ends_with_the_search(tmp_path):
     thread = threading.Thread(target=lambda: seen.extend(follow(path, pause_s=0.01)))
     thread.start()
     with open(path, "ab", buffering=0) as file:
-        file.write(b'{"time": 1, "event": "experiment_sta')
+        first = {"time": 1, "event": "experiment_started", "format": FORMAT}
+        last = {"time": 2, "event": "experiment_finished", "state": "finished"}
+        lines = b"".join(sealed(json.dumps(event).encode()) for event in (first, last))
+        file.write(lines[:30])
         thread.join(0.05)
         assert seen == [] and thread.is_alive()
-        file.write(b'rted"}\n{"time": 2, "event": "experiment_finished", "state": "finished"}\n')
+        file.write(lines[30:])
     thread.join(5)
     assert [event["event"] for event in seen] == ["experiment_started", "experiment_finished"]
 
@@ -278,7 +282,7 @@ def test_a_damaged_journal_is_copied_and_cut_when_it_is_opened(tmp_path):
 def test_whoever_reads_takes_the_same_events(tmp_path, wrong):
     path = tmp_path / "j"
     report = {"time": 1.0, "event": "report", "trial": "0", "epoch": 1, "metrics": {}}
-    lines = [sealed(json.dumps(event).encode()) for event in (report, {**report, **wrong})]
+    lines = [sealed(json.dumps(event).encode()) for event in ({**report, "format": FORMAT}, {**report, **wrong})]
     path.write_bytes(b"".join(lines))
     assert scan(path).damage.startswith("line 2")
     for reader in (read, lambda path: Reading(path).read_on()):
@@ -288,23 +292,14 @@ def test_whoever_reads_takes_the_same_events(tmp_path, wrong):
     assert path.read_bytes() == lines[0] and Reading(path).read_on()
 
 
-def test_a_journal_without_checksums_is_read_and_goes_on(tmp_path):
-    path = tmp_path / "j"
-    path.write_text('{"time": 1, "event": "experiment_started"}\n')
-    book = Journal(path)
-    book.write("experiment_resumed", name="x")
-    book.close()
-    assert [event["event"] for event in read(path)] == ["experiment_started", "experiment_resumed"]
-
-
-def test_a_line_without_a_checksum_in_a_journal_with_checksums_is_damaged(tmp_path):
+def test_a_line_without_a_checksum_is_damaged(tmp_path):
     path = tmp_path / "j"
     write_some(path)
     path.write_bytes(path.read_bytes() + b'{"time": 1, "event": "experiment_started"}\n')
-    assert scan(path).damage == "line 6 (the line has no checksum)"
+    assert scan(path).damage == "line 6 (the line does not match its checksum)"
     followed = follow(path, once=True)
     assert len([next(followed) for _ in range(5)]) == 5
-    with pytest.raises(RequestError, match=r"damaged at line 6 \(the line has no checksum\); --resume goes on from"):
+    with pytest.raises(RequestError, match=r"damaged at line 6 \(.* its checksum\); --resume goes on from"):
         next(followed)
 
 
@@ -433,7 +428,7 @@ def test_whoever_follows_a_journal_ends_when_its_writer_is_gone(tmp_path):
 
 def test_whoever_reads_refuses_an_endless_last_line(tmp_path, monkeypatch):
     path = tmp_path / "j"
-    line = sealed(json.dumps({"time": 1.0, "event": "experiment_started"}).encode())
+    line = sealed(json.dumps({"time": 1.0, "event": "experiment_started", "format": FORMAT}).encode())
     path.write_bytes(line + b"x" * 200)
     monkeypatch.setattr(files, "MOST_BYTES", 100)
     assert scan(path).damage == "line 2 (the line is longer than 100 bytes)"

@@ -334,14 +334,6 @@ def test_what_was_saved_can_be_resumed(saved, capsys):
     assert "settings    9 by random" in capsys.readouterr().out
 
 
-def test_an_experiment_that_is_called_latest_is_the_one_that_is_meant(saved, capsys):
-    shutil.copytree(saved, saved.parent / "latest")
-    newest = max(saved.parent.glob("*/journal.jsonl"), key=lambda path: path.lstat().st_mtime)
-    os.utime(saved / "journal.jsonl", (newest.stat().st_atime, newest.stat().st_mtime + 9))  # `mine` is the newest
-    assert run.main(["--resume", "latest", "--dry-run"]) == 0
-    assert f"results     {saved.parent}/latest" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -394,10 +386,10 @@ def test_a_space_that_is_gone_is_refused(refused, saved, tmp_path):
         "",
         "{",
         "[]",
-        "{}",
-        '{"options": 3}',
-        '{"options": {"seed": "x"}}',
-        '{"options": {"searcher": "gone"}}',
+        '{"format": 1}',
+        '{"format": 1, "options": 3}',
+        '{"format": 1, "options": {"seed": "x"}}',
+        '{"format": 1, "options": {"searcher": "gone"}}',
     ],
 )
 def test_a_damaged_experiment_without_its_copy_is_refused(refused, saved, text):
@@ -410,7 +402,7 @@ def test_a_damaged_experiment_without_its_copy_is_refused(refused, saved, text):
 def test_an_experiment_without_its_facts_is_refused(refused, saved):
     document = json.loads((saved / "experiment.json").read_text())
     (saved / ".experiment.json.copy").unlink()
-    (saved / "experiment.json").write_text(json.dumps({"options": document["options"]}))
+    (saved / "experiment.json").write_text(json.dumps({"format": 1, "options": document["options"]}))
     assert "experiment.json is damaged" in refused("--resume", "mine")
 
 
@@ -441,7 +433,7 @@ def test_a_folder_with_another_programs_experiment_json_is_refused(refused, save
     other = saved.parent / "other"
     other.mkdir()
     (other / "experiment.json").write_text('{"name": "of another program"}')
-    assert "experiment.json is damaged" in refused("--resume", "other")
+    assert "experiment.json has no format number" in refused("--resume", "other")
 
 
 def test_a_second_driver_is_refused_and_told_which_is_the_first(refused, saved):

@@ -72,16 +72,6 @@ def test_a_failure_whose_end_the_crash_cut_off_ends_its_trial(tmp_path):
         assert ends == ([] if len(more) == 2 else [("00000", "failed", "broken")])
 
 
-def test_a_failed_trial_that_an_older_version_continued_has_not_failed(tmp_path):
-    failed = event("trial_failed", 0, error="broken", kind="user", will_retry=False)
-    history = [begun(), *started(0), report(0, 1), failed, resumed(), started(0)[1], report(0, 2)]
-    search = again(tmp_path, history)
-    assert statuses(search) == {0: "PENDING"}
-    search = again(tmp_path, [*history, report(0, 3), ended(0, "completed")])
-    assert statuses(search) == {0: "TERMINATED"}
-    assert search.searcher_heard == [("00000", 1), ("00000", 2), ("00000", 3), ("00000", "end")]
-
-
 def test_a_trial_that_is_tried_again_continues_behind_the_others(tmp_path):
     failed = event("trial_failed", 0, error="lost", kind="worker_lost", will_retry=True)
     search = again(tmp_path, [begun(), *started(0), *started(1), report(0, 1), report(1, 1), failed])

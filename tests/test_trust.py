@@ -21,6 +21,7 @@ from tuner.drive.trust import code_of
 from tuner.engine.controller import Analysis
 from tuner.errors import RequestError
 from tuner.record.checkpoints import within
+from tuner.record.format import FORMAT
 from tuner.record.journal import Journal
 from tuner.record.lock import only_driver
 from tuner.record.records import Report
@@ -31,7 +32,8 @@ from tuner.spec.spaces import file_of, find_space
 TINY = Path(__file__).parent / "spaces" / "tiny.py"
 RAN = "from pathlib import Path\nPath({mark!r}).touch()\n"
 CONFIG = {"trial": "00000", "epoch": 1, "max_epochs": 1, "seed": 0, "cpus": 1, "gpus": 0}
-CONFIG |= {"config": {"lr": 0.1, "batch_size": 4, "width": 2}}
+CONFIG |= {"config": {"lr": 0.1, "batch_size": 4, "width": 2}, "precision": "fp32", "on_oom": "shrink"}
+CONFIG |= {"strategy": "single", "workers": 1, "data_dir": "", "space_sha256": "", "format": FORMAT}
 
 
 @pytest.fixture

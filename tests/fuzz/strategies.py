@@ -18,6 +18,7 @@ from pathlib import Path
 import hypothesis.strategies as some
 
 from tuner.record.events import sealed
+from tuner.record.format import FORMAT
 from tuner.record.saved_experiment import COPY, FILE, digest
 from tuner.spec.experiment import CHOICES, Experiment
 
@@ -179,7 +180,7 @@ def options(draw, name="x"):
 @some.composite
 def experiment_files(draw, name="x"):
     """experiment.json and its copy; their checksums agree, mostly."""
-    document = {"options": draw(options(name)), **FACTS, "data": DATA}
+    document = {"format": FORMAT, "options": draw(options(name)), **FACTS, "data": DATA}
     document = draw(mutated(document)) if draw(some.booleans()) else document
     if draw(some.integers(0, 7)) and isinstance(document, dict):
         with contextlib.suppress(ValueError, RecursionError, TypeError):
@@ -249,6 +250,8 @@ def journals(draw):
         written = draw(mutated(written, 4))
     if how == "moved":
         written = draw(some.permutations(written))
+    if draw(some.integers(0, 15)) and written and isinstance(written[0], dict):
+        written = [{**written[0], "format": FORMAT}, *written[1:]]
     lines = [text_of(event) for event in written]
     lines = [
         line + b"\n" if how == "unsealed" or (how == "mixed" and number % 2) else sealed(line)
@@ -322,12 +325,13 @@ def with_things(draw, files, outside, folders=()):
 
 
 def _with_sum(options):
-    document = {"options": options, **FACTS, "data": DATA}
+    document = {"format": FORMAT, "options": options, **FACTS, "data": DATA}
     return {**document, "sha256": digest(document)}
 
 
 def _sealed(written):
-    return b"".join(sealed(text_of(event)) for event in written)
+    first, *others = written
+    return b"".join(sealed(text_of(event)) for event in ({**first, "format": FORMAT}, *others))
 
 
 @some.composite
@@ -421,19 +425,6 @@ def queues(draw):
 
 
 @some.composite
-def older_queues(draw, outside):
-    """`.service` as an older version of the service left it among the results, or somebody wrote it."""
-    files = {}
-    for name in draw(some.lists(some.sampled_from(["a", "b", "../c"]), max_size=2, unique=True)):
-        row = {**entry(name.strip("./")), "arguments": ["--space=/evil.py"]}
-        files[f"queue/{name.strip('./')}.json"] = draw(hurt(row))
-    head = {"pid": os.getpid(), "born": "5", "url": "http://127.0.0.1:9", "folder": "/tmp/x", "token": "/etc/passwd"}
-    files["cluster.json"] = draw(hurt(head))
-    files["token"] = b"t" * 43
-    return draw(with_things(files, outside, ("queue",)))
-
-
-@some.composite
 def clusters(draw):
     """cluster.json of the service's state."""
     head = {"pid": os.getpid(), "born": "5", "port": 9, "folder": "/tmp/tuner-x", "token": "/etc/passwd"}
@@ -474,11 +465,15 @@ def _socket(place):
 def elsewhere(folder: Path) -> Path:
     """A folder with a whole file of every path that a link above may replace, each with the sentinel in it."""
     name, here = folder.name, {"created": 1e9, "space": {"params": {"lr": {}}}, "data": {"notice": SENTINEL}}
-    document = {"options": options_of(name), **here}
+    document = {"format": FORMAT, "options": options_of(name), **here}
     whole = text_of({**document, "sha256": digest(document)})
     started = {"time": 1e9, "event": "trial_started", "trial": "00000", "config": {"x": SENTINEL}, "resources": {}}
     report = {"time": 1e9, "event": "report", "trial": "00000", "epoch": 1, "metrics": {"loss": 0.1}}
-    lines = [{"time": 1e9, "event": "experiment_started", "name": SENTINEL}, {**started, "node": SENTINEL}, report]
+    lines = [
+        {"time": 1e9, "event": "experiment_started", "name": SENTINEL, "format": FORMAT},
+        {**started, "node": SENTINEL},
+        report,
+    ]
     word = SENTINEL.encode()
     trial = {
         "params.json": text_of({"x": SENTINEL}),

@@ -12,7 +12,6 @@ from fuzzing import TIERS
 
 from tuner.serve.jobs import cluster as clusters
 from tuner.serve.jobs.cluster import find
-from tuner.serve.jobs.older_queue import import_older_queue
 from tuner.serve.jobs.options import ships
 from tuner.serve.jobs.queue import Queue
 from tuner.spec.experiment import Experiment
@@ -46,32 +45,6 @@ def may_be_started(search):
         name, _, value = argument.partition("=")
         assert name.startswith("--") and name not in ("--trust", "--address", "--results", "--data-dir", "--wandb")
         assert name != "--space" or ships(value)
-
-
-@pytest.mark.parametrize("tier", TIERS)
-def test_what_an_older_service_left(tmp_path, tier, capsys):
-    outside = strategies.elsewhere(tmp_path / "outside")
-
-    def holds(files):
-        results, queue = tmp_path / "results", tmp_path / "state"
-        strategies.put(results / ".service", files)
-        before = strategies.tree(results), strategies.tree(outside)
-        try:
-            with worlds.little_memory():
-                import_older_queue(results, queue)
-            assert (strategies.tree(results), strategies.tree(outside)) == before
-            output = capsys.readouterr().err.splitlines()
-            assert len(output) == 1 and output[0].isprintable() and strategies.SENTINEL not in output[0]
-            assert "its Ray still runs" not in output[0]
-            for search in Queue(queue):
-                assert search.phase == "failed" and not search.job  # listed, and never started by itself
-                assert strategies.SENTINEL not in str(search)
-                may_be_started(search)
-        finally:
-            strategies.remove(results)
-            strategies.remove(queue)
-
-    tier.check("older queues", strategies.older_queues(outside), holds)
 
 
 @pytest.mark.parametrize("tier", TIERS)

@@ -9,6 +9,7 @@ from fastapi.testclient import TestClient
 
 from tests.views.test_compare import write_search
 from tuner.record.reading import NotYet
+from tuner.record.saved_experiment import digest
 from tuner.serve import compare
 from tuner.serve.app import create_app
 from tuner.serve.client import Client
@@ -161,7 +162,7 @@ def test_hostile_options_and_ranges_are_cut(ask, results):
     wide = {f"p{i}": {"kind": "choice", "values": ["<b>" * 1000] * 1000} for i in range(3)}
     facts["space"]["params"] = {**wide, "x": 3, "n" * 5000: {"kind": {"a": []}, "branches": [1, {"lower": None}]}}
     facts["versions"] = "none"
-    (results / "a" / "experiment.json").write_text(json.dumps(facts))
+    (results / "a" / "experiment.json").write_text(json.dumps({**facts, "sha256": digest(facts)}))
     found = ask("name=a&name=b")
     assert found["experiments"][0]["error"] == ""
     texts = [text for row in found["parameters"] for text in (row["name"], *row["values"])]

@@ -12,6 +12,8 @@ import httpx
 import pytest
 import uvicorn
 
+from tuner.record.events import line_of
+from tuner.record.format import FORMAT
 from tuner.serve.__main__ import MOST_CLIENTS
 from tuner.serve.access.limits import MOST_PARTS, Bounds, Connection
 from tuner.serve.app import MOST_STREAMS, create_app
@@ -287,7 +289,9 @@ def test_an_answer_that_nobody_reads_is_given_up():
 def journal(tmp_path):
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "experiment.json").write_text("{}")
-    (tmp_path / "demo" / "journal.jsonl").write_text('{"time": 1, "event": "experiment_started", "name": "demo"}\n')
+    (tmp_path / "demo" / "journal.jsonl").write_bytes(
+        line_of({"time": 1, "event": "experiment_started", "name": "demo", "format": FORMAT})
+    )
 
 
 def test_no_more_streams_are_open_than_may_be_and_all_are_counted_down(app, journal):

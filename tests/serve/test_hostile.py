@@ -10,6 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tuner.record.events import sealed
+from tuner.record.format import FORMAT
 from tuner.record.journal import Journal
 from tuner.record.lock import driver_of
 from tuner.record.saved_experiment import COPY, FILE, digest, save_experiment
@@ -42,7 +43,10 @@ def begin(results, name, events=(), facts=None, **options):
     folder.mkdir()
     experiment = Experiment(name=name, results=str(results), space="tiny", max_epochs=4, **options)
     save_experiment(experiment, folder, {"created": 1000.0, "space": {"params": {}}, **(facts or {})})
-    lines = [sealed(json.dumps(event).encode()) for event in ({"time": 0.5, "event": "experiment_started"}, *events)]
+    lines = [
+        sealed(json.dumps(event).encode())
+        for event in ({"time": 0.5, "event": "experiment_started", "format": FORMAT}, *events)
+    ]
     (folder / "journal.jsonl").write_bytes(b"".join(lines))
     return folder
 

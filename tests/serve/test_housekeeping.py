@@ -1,6 +1,5 @@
 """Tags, notes, archive, rename, delete and downloads: what they change, and what nobody can make them do."""
 
-import json
 import os
 import shutil
 import socket
@@ -166,15 +165,8 @@ def test_a_search_does_not_read_the_notes(service):
 # --- rename -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_old", [False, True])
-def test_a_renamed_search_is_resumed_also_one_of_an_older_version(service, is_old):
+def test_a_renamed_search_is_resumed(service):
     folder = ended(service)
-    if is_old:  # without a checksum, a copy and the options of today
-        (folder / COPY).unlink()
-        document = json.loads((folder / "experiment.json").read_text())
-        del document["sha256"], document["options"]["trial_timeout"]
-        document["options"]["results"] = "/elsewhere"
-        (folder / "experiment.json").write_text(json.dumps(document))
     events = journaled_events(folder)
     row = change(service, "rename", name="better")
     assert row["name"] == "better" and row["resume"].startswith("python -m tuner.run --resume better ")

@@ -1,13 +1,14 @@
 """A comparison's numbers, recomputed from the journal's lines, and its colours as colour-blind readers see them."""
 
 import itertools
-import json
 import math
 import random
 import statistics
 
 import pytest
 
+from tuner.record.events import line_of
+from tuner.record.format import FORMAT
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
@@ -40,7 +41,7 @@ def write_search(results, name, seed=0, trials=30, epochs=8, mode="min", params=
     def write(event, trial=None, **more):
         events.append({"time": round(clock, 3), "event": event, **({} if trial is None else {"trial": trial}), **more})
 
-    write("experiment_started", name=name)
+    write("experiment_started", name=name, format=FORMAT)
     while started < trials or live:
         if started == trials // 2 and not any(event["event"] == "experiment_resumed" for event in events):
             write("experiment_finished", state="interrupted", reason="")
@@ -65,7 +66,7 @@ def write_search(results, name, seed=0, trials=30, epochs=8, mode="min", params=
     chosen = {"space": "tiny", "num_samples": trials, "max_epochs": epochs, "mode": mode, "seed": seed, **options}
     facts = {"created": 1000.0, "space": {"params": params, "constants": {"batch": 8}}, "versions": {"ray": "2.60.0"}}
     save_experiment(Experiment(name=name, results=str(results), **chosen), folder, facts)
-    (folder / "journal.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (folder / "journal.jsonl").write_bytes(b"".join(line_of(event) for event in events))
     return events
 
 
@@ -129,12 +130,12 @@ def test_curves_and_distributions_of_many_trials_are_thinned_and_keep_their_ends
 def test_what_is_compared_of_a_long_search_stays_small(tmp_path):
     folder = tmp_path / "long"
     write_search(tmp_path, "long", trials=3)
-    lines = [{"time": 1.0, "event": "experiment_started", "name": "long"}]
+    lines = [{"time": 1.0, "event": "experiment_started", "name": "long", "format": FORMAT}]
     for trial in range(1000):
         of = {"time": 2.0 + trial, "trial": f"{trial:05}"}
         lines.append({**of, "event": "trial_started", "config": {}, "resources": {}, "node": "n"})
         lines.append({**of, "event": "report", "epoch": 1, "metrics": {"loss": -trial}})
-    (folder / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "journal.jsonl").write_bytes(b"".join(line_of(line) for line in lines))
     compared = compared_of(load(folder), 1001.0)
     assert len(compared.steps) == MOST_STEPS and len(compared.distributions["best"].values) == MOST_POINTS
     assert [step.value for step in (compared.steps[0], compared.steps[-1])] == [0, -999]

@@ -18,10 +18,10 @@ def copied(epoch, value, source):
     return Decision(epoch, None, None, value, None, 0, "pause", WHY, copied=source or None)
 
 
-def population(source="00001"):
+def population():
     """Trial 0 copies trial 1 after epoch 2, which copied trial 2 after epoch 1; times are 10 * trial + epoch."""
     return record(
-        trial(0, [9.0, 8.0, 1.0], decisions=[copied(2, 8.0, source)], lr=0.1),
+        trial(0, [9.0, 8.0, 1.0], decisions=[copied(2, 8.0, "00001")], lr=0.1),
         trial(1, [7.0, 6.0, 5.0], decisions=[copied(1, 7.0, "00002")], lr=0.2),
         trial(2, [3.0, 3.0, 3.0], lr=0.3),
         scheduler="pbt",
@@ -43,12 +43,6 @@ def test_the_best_value_is_traced_back_through_the_copies():
     data = lineage_of(population())
     assert [part[0] for part in data.path] == ["00000", "00001"]
     assert "goes back to 00001" in draw_lineage(data)["layout"]["meta"]["text"]
-
-
-def test_a_journal_of_an_older_version_does_not_name_the_source():
-    data = lineage_of(population(source=""))
-    assert [part[0] for part in data.path] == ["00000"] and len(data.copies) == 2
-    assert "does not name the copied trial" in draw_lineage(data)["layout"]["meta"]["text"]
 
 
 def test_only_population_based_training_has_a_lineage():

@@ -51,7 +51,7 @@ def test_a_waiting_trial_is_in_no_group_and_brackets_are_apart():
         return Decision(1, 1, bracket, 2.0, None, 1, action, "why", 0)
 
     waiting = trial(0, [2.0], "running", [at(0, "pause")])
-    went_on = trial(1, [2.0, 1.0], "completed", [at(0, "pause")])
+    went_on = trial(1, [2.0, 1.0], "completed", [at(0, "pause"), at(0, "continue")])
     other = trial(2, [2.0], "pruned", [at(1, "stop")])
     data = rung_values_of(record(waiting, went_on, other, scheduler="hyperband"))
     text = draw_rung_values(data)["layout"]["meta"]["text"]

@@ -145,8 +145,7 @@ def test_a_search_without_an_answer_has_failed():
     ("written", "outcome"),
     [
         ({"state": "failed", "refused": True}, "refused"),
-        ({"state": "finished"}, "refused"),  # as an older version wrote it
-        ({"state": "finished", "reason": "the time budget of 30m is over"}, "finished"),
+        ({"state": "finished", "refused": False, "reason": "the time budget of 30m is over"}, "finished"),
         ({"state": "failed", "refused": False}, "failed"),
     ],
 )

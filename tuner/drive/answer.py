@@ -18,6 +18,7 @@ from tuner.errors.output import bounded_output
 from tuner.record.checkpoints import STATE, damage, damage_in, within
 from tuner.record.events import strict
 from tuner.record.files import link_or_copy, replacing_folder, write_atomically
+from tuner.record.format import FIELD, FORMAT
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.parameters import merged
@@ -105,6 +106,7 @@ def config_of(
     """
     experiment = record.experiment
     return {
+        FIELD: FORMAT,
         "space": experiment.space,
         "config": merged(record.constants, trial.config),
         "trial": trial.id,
@@ -125,15 +127,15 @@ def config_of(
 
 
 def spec_of(config: dict[str, Any]) -> TrialSpec:
-    """The TrialSpec of a best/config.json; files of older versions have fewer fields."""
+    """The TrialSpec of a best/config.json."""
     return TrialSpec(
         config=config["config"],
         seed=trial_seed(config["seed"], config["trial"]),
         max_epochs=config["max_epochs"],
-        precision=config.get("precision", "fp32"),
-        on_oom=config.get("on_oom", "shrink"),
-        strategy=config.get("strategy", "single"),
-        num_workers=config.get("workers", 1),
+        precision=config["precision"],
+        on_oom=config["on_oom"],
+        strategy=config["strategy"],
+        num_workers=config["workers"],
         cpus=config["cpus"],
         gpus=config["gpus"],
     )

@@ -18,6 +18,7 @@ from tuner.errors import RequestError, blamed, say
 from tuner.record.checkpoints import damage_in
 from tuner.record.events import strict
 from tuner.record.files import json_in, open_in
+from tuner.record.format import FIELD, check_format
 from tuner.record.records import Report
 from tuner.spec.experiment import Experiment
 from tuner.spec.live import main_space, space_of
@@ -107,13 +108,14 @@ def load_config(path: Path) -> dict[str, Any]:
     try:
         whole = path.resolve()  # the file may be a link, because the user has named it
         config = dict(json_in(whole.parent, whole.name))
-        missing = {"space", "config", "trial", "epoch", "max_epochs", "seed", "cpus", "gpus"} - set(config)
+        missing = {*OPTIONS, "config", "trial", "epoch", "space_sha256"} - set(config)
     except (OSError, ValueError, TypeError) as error:
         raise RequestError(f"{path}: {error}; {wanted}") from None
+    check_format(config.get(FIELD), path)
     if missing:
         raise RequestError(f"{path} has no {', '.join(sorted(missing))}; {wanted}")
     try:
-        Experiment(**{field: config[name] for name, field in OPTIONS.items() if name in config})
+        Experiment(**{field: config[name] for name, field in OPTIONS.items()})
         if not isinstance(config["config"], dict) or not isinstance(config["space"], str):
             raise ValueError("the field `config` must be an object, and the field `space` a text")
         if type(config["epoch"]) is not int or not str(config["trial"]).isdecimal():
@@ -184,7 +186,7 @@ def _recorded(best: Path, config: dict[str, Any], trust: bool) -> LoadedSpace:
 
 
 def _data_constants(config: dict[str, Any], task: Task) -> dict[str, Any]:
-    """Returns the data's constants; reads the data if config.json lacks them (not JSON values, or an older version)."""
+    """Returns the data's constants; reads the data if config.json lacks them (they are not JSON values)."""
     saved = config.get("data_constants")
     if isinstance(saved, dict):
         return saved

@@ -13,7 +13,6 @@ from tuner.drive.decisions import JournalingScheduler, Verdict
 from tuner.drive.tracker import Tracker
 from tuner.engine.halt import Halt
 from tuner.engine.retries import Failure, Retries
-from tuner.record.events import still_waits
 from tuner.record.journal import Journal
 from tuner.spec.spaces import with_place
 
@@ -84,8 +83,8 @@ class JournalCallback(Callback):
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         for trial_id in sorted(self._running):
-            if still_waits(self._tracker.trials[trial_id].status, "interrupted"):
-                continue
+            if self._tracker.trials[trial_id].status == "paused":
+                continue  # the end of a session ends no pause
             reason = self._halt.reason or "the search was interrupted"
             self._journal.write("trial_ended", trial_id, status="interrupted", reason=reason)
 

@@ -14,7 +14,7 @@ from tuner.drive.sampling import GridSearcher, num_random
 from tuner.drive.searchers import first_num_samples, num_settings
 from tuner.engine.failures import likeness
 from tuner.errors.users_code import with_cells
-from tuner.record.events import BEGINNINGS, still_waits
+from tuner.record.events import BEGINNINGS
 from tuner.record.records import TrialRecord
 from tuner.record.report_keys import GROWTH
 from tuner.spec import domains, parameters
@@ -136,7 +136,7 @@ def heading(request: Request) -> list[str]:
 def resumed_line(request: Request) -> str:
     """Says how many trials of a resumed search continue, are paused, are done, and are still to come."""
     e = request.experiment
-    before = e.max_epochs  # journals of older versions do not record max_epochs
+    before = e.max_epochs
     states: dict[str, str] = {}
     code, kinds = "", dict[str, str]()
     for event in request.history:
@@ -148,7 +148,7 @@ def resumed_line(request: Request) -> str:
             kinds[event["trial"]] = event["kind"]
         elif event["event"] == "decision" and event.get("action") == "pause":
             states[event["trial"]] = "paused"
-        elif event["event"] == "trial_ended" and not still_waits(states.get(event["trial"], ""), event["status"]):
+        elif event["event"] == "trial_ended":
             states[event["trial"]] = event["status"]
     unfinished = {"open", "interrupted", *(["completed"] if e.max_epochs > before else [])}
     failed = [kinds.get(trial, "") for trial, state in states.items() if state == "failed"]

@@ -11,7 +11,6 @@ journal.
 from __future__ import annotations
 
 import logging
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ class Replay:
     ) -> None:
         self._source, self._judge, self._ledger, self._experiment = source, judge, ledger, experiment
         self._history, self._sha256 = history, sha256
-        self._code = ""  # the digest of the space's file in the replayed session; empty in old journals
+        self._code = ""  # the digest of the space's file in the replayed session
         self._stage = Stage(source, judge, ledger)
         self._checkpoints = JournalCheckpoints(experiment)
         self._stopped: set[str] = set()  # trials with a decision to stop whose end is not replayed yet
@@ -159,20 +158,11 @@ class Replay:
     def _on_trial_failed(self, number: int, event: Event) -> None:
         trial = self._stage.trials[event["trial"]]
         if not event["will_retry"]:
-            # If `trial_ended` is missing and the trial started again, the driver died between the two events, and an
-            # older version continued the trial. So the trial has not failed.
-            if self._last_start.get(trial.trial_id, -1) < number or self._ends_after(number):
-                self._failed[trial.trial_id] = event
+            self._failed[trial.trial_id] = event
             return
         # Neither Ray's scheduler nor the searcher learns of a retry. Ray moves the trial to the end of its list.
         set_status(trial, Trial.PENDING)
         self._stage.trials[trial.trial_id] = self._stage.trials.pop(trial.trial_id)
-
-    def _ends_after(self, number: int) -> bool:
-        """Whether the trial of event `number` ends in the journal before it starts again."""
-        trial_id = self._history[number]["trial"]
-        later = (e["event"] for e in islice(self._history, number + 1, None) if e.get("trial") == trial_id)
-        return next(later, "") == "trial_ended"
 
     def _on_trial_ended(self, number: int, event: Event) -> None:
         trial = self._stage.trials[event["trial"]]
@@ -249,11 +239,7 @@ class Replay:
 
 
 def tried_again(kind: str, before: str, now: str) -> bool:
-    """Whether a resume continues a trial that failed: its own code failed, and that code has changed since.
-
-    Args:
-        before: the digest of the space's code in the last session; empty in journals of older versions.
-    """
+    """Whether a resume continues a trial that failed: its own code failed, and that code has changed since."""
     return kind == "user" and bool(before and now) and before != now
 
 

@@ -52,7 +52,7 @@ def load_resumed(
         name = names[-1] if name == LATEST and names else name
         if name in names:
             store.bring(name, results / name)
-    elif name == LATEST and not (results / LATEST).is_dir():  # an older version may have made one with this name
+    elif name == LATEST:
         name = latest_experiment(results)
     folder = results / name
     experiment, facts = load_experiment(folder)

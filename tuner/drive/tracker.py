@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tuner.engine.failures import likeness
-from tuner.record.events import BEGINNINGS, Event, still_waits
+from tuner.record.events import BEGINNINGS, Event
 from tuner.record.records import finite, sign_of
 from tuner.spec.experiment import Experiment
 
@@ -88,8 +88,6 @@ class Tracker:
             if event.get("will_retry"):
                 self.on_retry(trial_id)
         elif kind == "trial_ended":
-            if still_waits(trial.status, event["status"]):
-                return
             trial.status, trial.reason = event["status"], event["reason"]
             self.paused.discard(trial_id)
             self._hopeful = self._hopeful or trial.status == "completed"

@@ -11,7 +11,6 @@ from typing import Any
 from ray.tune import Stopper
 
 from tuner.errors import RequestError, say
-from tuner.record.events import BUDGET
 
 TELL_S = 60.0  # minimum seconds between two lines on standard error that say why the search waits
 
@@ -71,5 +70,5 @@ class Halt(Stopper):
 
     def stop_all(self) -> bool:
         if not self.reason and self._deadline is not None and time.monotonic() >= self._deadline:
-            self.reason = f"{BUDGET} {self._budget} is over"
+            self.reason = f"the time budget of {self._budget} is over"
         return bool(self.reason)

@@ -20,7 +20,6 @@ MOST_TIME = 1e11  # latest time of an event that is accepted, in unix seconds: t
 MOST_ID = 200  # maximum length of a trial's id, in characters
 MOST_INTEGER = 2**63  # an integer of this size or more makes a decision's line invalid; as a metric it is ignored
 BEGINNINGS = ("experiment_started", "experiment_resumed")  # a session begins with one of these events
-BUDGET = "the time budget of"  # beginning of the reason of a search that its time budget ended
 STATES = ("finished", "interrupted", "failed")  # states of a search that has ended
 SEAL = b', "crc": "%08x"}'
 SEAL_BYTES = len(SEAL % 0)
@@ -30,14 +29,6 @@ _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 def first_start(history: Sequence[Event]) -> Event:
     """Returns the event of the search's first session; empty if the journal lacks it."""
     return next((event for event in history if event["event"] == "experiment_started"), {})
-
-
-def still_waits(status: str, ended: str) -> bool:
-    """Whether a trial that was `status` waits on after an end as `ended`: an interrupted session ends no pause.
-
-    Journals of earlier versions have a `trial_ended` for such a trial.
-    """
-    return (status, ended) == ("paused", "interrupted")
 
 
 def line_of(event: Event) -> bytes:
@@ -50,25 +41,13 @@ def sealed(text: bytes) -> bytes:
     return text[:-1] + SEAL % zlib.crc32(text) + b"\n"
 
 
-def has_seal(line: bytes) -> bool:
-    """Whether a line, without its newline, ends with a CRC-32 field as `sealed` writes it; does not verify the CRC."""
-    return line[-SEAL_BYTES:-10] == SEAL[:10] and line[-2:] == SEAL[-2:]
-
-
-def event_of(line: bytes, is_sealed: bool) -> Event:
-    """Returns a line's event without its CRC; raises ValueError, KeyError or TypeError if the line is damaged.
-
-    Args:
-        is_sealed: whether the line must have a CRC. If a journal's first line has one, all its lines must.
-    """
+def event_of(line: bytes) -> Event:
+    """Returns a line's event without its CRC; raises ValueError, KeyError or TypeError if the line is damaged."""
     if len(line) > MOST_BYTES:
         raise ValueError(f"the line is longer than {MOST_BYTES:,} bytes")
-    if has_seal(line):
-        seal, line = line[-SEAL_BYTES:], line[:-SEAL_BYTES] + b"}"
-        if seal != SEAL % zlib.crc32(line):
-            raise ValueError("the line does not match its checksum")
-    elif is_sealed:
-        raise ValueError("the line has no checksum")
+    seal, line = line[-SEAL_BYTES:], line[:-SEAL_BYTES] + b"}"
+    if seal != SEAL % zlib.crc32(line):
+        raise ValueError("the line does not match its checksum")
     event: Event = parsed(line)
     if not isinstance(event, dict):
         raise ValueError("the line is no JSON object")

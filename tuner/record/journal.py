@@ -17,6 +17,7 @@ from typing import Any
 from tuner.errors import RequestError
 from tuner.record.events import Event, line_of
 from tuner.record.files import MOST_BYTES, open_in, replacing
+from tuner.record.format import FIELD, FORMAT
 from tuner.record.reading import scan
 
 LONG = 10_000  # if a report is too long for a line, a note replaces each metric of this many characters or more
@@ -57,6 +58,8 @@ class Journal:
             line["trial"] = trial
         if self.listener:
             self.listener({**line, **fields})
+        if self._size == 0:
+            line[FIELD] = FORMAT
         # The order of keys is fixed: `tail -f` shows time, event and trial first.
         text = line_of({**line, **fields})
         if len(text) > MOST_BYTES:  # readers refuse such a line

@@ -47,7 +47,7 @@ class Notes:
 
 
 def read_notes(folder: Path) -> Notes:
-    """Reads an experiment's notes.json; a missing file has no tags and no notes. Fields of newer versions are ignored.
+    """Reads an experiment's notes.json; a missing file has no tags and no notes.
 
     Raises:
         RequestError: the file is damaged, too long, a link, or has a value that `Notes` refuses.

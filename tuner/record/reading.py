@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from tuner.errors import RequestError
-from tuner.record.events import BEGINNINGS, BUDGET, Event, event_of, has_seal
+from tuner.record.events import BEGINNINGS, Event, event_of
 from tuner.record.files import lines_of, open_in, weight
+from tuner.record.format import FIELD, check_format
 from tuner.record.records import Folding, TrialRecord
 
 # The exceptions that `event_of` raises for a damaged line.
@@ -26,8 +27,9 @@ class Lines:
         size: number of bytes of these lines, with newlines.
     """
 
-    def __init__(self) -> None:
-        self.number, self.size, self._is_sealed = 0, 0, False
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.number, self.size = 0, 0
 
     def events(self, file: BinaryIO, prepare: Callable[[list[bytes]], None] = lambda lines: None) -> Iterator[Event]:
         """Yields the events of the complete lines that were not read yet; leaves out an incomplete last line.
@@ -39,15 +41,17 @@ class Lines:
             prepare: called with the lines of each read before they are parsed.
 
         Raises:
+            OtherFormat: the journal has another format.
             ValueError, KeyError, TypeError: a line is damaged.
         """
         file.seek(self.size)
         for lines in lines_of(file):
             prepare(lines)
-            if self.number == 0:
-                self._is_sealed = has_seal(lines[0])
             for line in lines:  # takes 6 us per line; a search of 10,000 trials has 170,000 lines
-                yield event_of(line, self._is_sealed)
+                event = event_of(line)
+                if self.number == 0:
+                    check_format(event.pop(FIELD, None), self._path)
+                yield event
                 self.number += 1
                 self.size += len(line) + 1
 
@@ -66,8 +70,13 @@ class Scan:
 
 
 def scan(path: Path) -> Scan:
-    """Reads a journal up to its first damaged line; raises OSError if it is missing or not a regular file."""
-    lines, events, damage = Lines(), [], ""
+    """Reads a journal up to its first damaged line.
+
+    Raises:
+        OtherFormat: the journal has another format.
+        OSError: the journal is missing or not a regular file.
+    """
+    lines, events, damage = Lines(path), [], ""
     with open_in(path.parent, path.name) as file:
         try:
             for event in lines.events(file):
@@ -91,7 +100,7 @@ def follow(
     True, the file is read to its end a last time. An incomplete last line is read again at the next poll. It polls
     every `pause_s` seconds, because inotify does not see what another host writes to a shared file system.
     """
-    lines = Lines()
+    lines = Lines(path)
     if once and not path.exists():
         return
     with _opened(path) as file:
@@ -173,7 +182,7 @@ class Reading:
         self.updated: float | None = None
         self.sessions: list[Session] = []
         self._folding = Folding()
-        self._lines, self._inode = Lines(), 0
+        self._lines, self._inode = Lines(self._path), 0
         self.weight = 0
 
     @property
@@ -244,9 +253,7 @@ class Reading:
                 self.changed = event.get("reason", "")[:MOST_CHANGED]
             if kind == "experiment_finished":
                 self.state, self.reason = event["state"], event.get("reason", "")
-                # Older versions wrote a refused search as finished; only a time budget ended others with a reason.
-                older = self.state == "finished" and bool(self.reason) and not self.reason.startswith(BUDGET)
-                self.refused = event.get("refused", older)
+                self.refused = event.get("refused", False)
                 self.state = "failed" if self.refused else self.state
             self.took_s += time - (self.updated if self.updated is not None else time)
         self.updated = time

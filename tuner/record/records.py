@@ -9,7 +9,7 @@ from functools import wraps
 from operator import itemgetter
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from tuner.record.events import MOST_INTEGER, Event, still_waits
+from tuner.record.events import MOST_INTEGER, Event
 
 Record = TypeVar("Record")
 Rest = ParamSpec("Rest")
@@ -52,10 +52,9 @@ class Report(NamedTuple):
 class Decision(NamedTuple):
     """The scheduler's decision after a report, and its reason; `value` and `cutoff` are not negated for mode max.
 
-    HyperBand and BOHB have several brackets in each `band`. Other schedulers have no bands, and journals of older
-    versions do not record them. `compared` is the value that the scheduler compared with the cutoff if it is not
-    `value`: for the median rule the trial's best value. Journals of older versions do not have it. `copied` is the
-    trial whose state population-based training copied; None if it copied none, and in journals of older versions.
+    HyperBand and BOHB have several brackets in each `band`; other schedulers have no bands. `compared` is the value
+    that the scheduler compared with the cutoff if it is not `value`: for the median rule the trial's best value.
+    `copied` is the trial whose state population-based training copied; None if it copied none.
     """
 
     epoch: int
@@ -196,7 +195,7 @@ class _Building:
         if kind == "report":
             self._report(event, order)
         elif kind == "decision":
-            self.decisions.append(Decision._make((*_decided(event), *map(event.get, _MAY_MISS))))
+            self.decisions.append(Decision._make((*_decided(event), *map(event.get, _WHERE_THEY_APPLY))))
             if event["action"] == "pause":
                 self.since = math.nan  # a paused trial gives up its worker
                 self.fields.update(status="paused", reason=event["reason"])
@@ -209,8 +208,7 @@ class _Building:
         elif kind == "trial_failed":
             self.errors.append(event["error"])
         elif kind == "trial_ended":
-            if not still_waits(self.fields.get("status", ""), event["status"]):
-                self.fields.update(status=event["status"], reason=event["reason"])
+            self.fields.update(status=event["status"], reason=event["reason"])
         if "config" in event:
             self.fields["config"] = event["config"]
         if kind in _TIMED and not math.isnan(self.since):
@@ -239,5 +237,5 @@ class _Building:
 
 
 _TIMED = frozenset({"report", "trial_ended", "trial_failed"})
-_MAY_MISS = ("band", "compared", "copied")  # the last fields of a decision; an event may lack them
-_decided = itemgetter(*Decision._fields[: -len(_MAY_MISS)])
+_WHERE_THEY_APPLY = ("band", "compared", "copied")  # the last fields of a decision; other schedulers' events lack them
+_decided = itemgetter(*Decision._fields[: -len(_WHERE_THEY_APPLY)])

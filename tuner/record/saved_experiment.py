@@ -12,6 +12,7 @@ from typing import Any
 
 from tuner.errors import RequestError, printable
 from tuner.record.files import is_file_in, json_in, write_atomically
+from tuner.record.format import FIELD, FORMAT, OtherFormat, check_format
 from tuner.spec.experiment import Experiment
 
 logger = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ UNREADABLE = (OSError, ValueError, ArithmeticError, KeyError, TypeError, Attribu
 
 def save_experiment(experiment: Experiment, folder: Path, facts: dict[str, Any]) -> None:
     """Writes experiment.json and its copy: all options, and the facts that the caller passes (space, data)."""
-    document = {"options": dataclasses.asdict(experiment), **facts}
+    document = {FIELD: FORMAT, "options": dataclasses.asdict(experiment), **facts}
     text = json.dumps({**document, "sha256": digest(document)}, indent=2) + "\n"
     for name in (FILE, COPY):
         write_atomically(folder / name, text)
@@ -37,9 +38,11 @@ def load_experiment(folder: Path) -> tuple[Experiment, dict[str, Any]]:
     """Reads experiment.json and returns the experiment and its facts; falls back to the copy.
 
     Raises:
+        OtherFormat: it has another format.
         RequestError: there is no experiment, or both the file and its copy are damaged.
     """
     path, copy = folder / FILE, folder / COPY
+    other: OtherFormat | None = None
     try:
         return _read(folder, FILE)
     except (FileNotFoundError, NotADirectoryError):
@@ -48,9 +51,12 @@ def load_experiment(folder: Path) -> tuple[Experiment, dict[str, Any]]:
         what = "is gone"
     except UNREADABLE as error:
         what = f"is damaged ({error})"
+        other = error if isinstance(error, OtherFormat) else None  # unless only this file was altered
     try:
         saved = _read(folder, COPY)
     except UNREADABLE:
+        if other:
+            raise other from None
         wanted = "restore it from a copy, or start anew with --name"
         raise RequestError(f"{path} {what}, and its copy {copy.name} cannot be read; {wanted}") from None
     logger.warning("%s", printable(f"{path} {what}; its copy {copy.name} is used"))
@@ -64,13 +70,15 @@ def digest(document: dict[str, Any]) -> str:
 
 def _read(folder: Path, name: str) -> tuple[Experiment, dict[str, Any]]:
     document = json_in(folder, name)
-    written = document.pop("sha256", None)
-    if written != digest(document) and (written or (folder / COPY).exists()):  # older versions wrote no sha256, no copy
+    check_format(document.get(FIELD), folder / name)
+    if document.pop("sha256", None) != digest(document):
         raise ValueError("its content does not match its sha256")
+    del document[FIELD]
     options = document.pop("options")
-    known = {field.name for field in dataclasses.fields(Experiment)}
+    if set(options) != {field.name for field in dataclasses.fields(Experiment)}:
+        raise ValueError("`options` are not those of a search")
     _check_facts(document)
-    return Experiment(**{name: value for name, value in options.items() if name in known}), document
+    return Experiment(**options), document
 
 
 def _check_facts(facts: dict[str, Any]) -> None:

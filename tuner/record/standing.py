@@ -212,13 +212,12 @@ class Tally:
         calls = []
         for place, old, new in changed:
             known = len(old.decisions) if old else 0
-            reached = _last_epoch(new)
             for number, decision in enumerate(new.decisions):
                 if number >= known:
                     calls.append(Call(margin_of(decision), place, number))
                 if decision.rung is not None:
                     rung = self._rungs[decision.band, decision.bracket, decision.rung]
-                    rung.put(place, decision, reached, -self._sign, is_new=number >= known)
+                    rung.put(place, decision, -self._sign, is_new=number >= known)
         _renew(self._calls, [], calls)
 
     def _rung_list(self) -> list[RungSummary]:
@@ -255,16 +254,10 @@ class _RungTally:
         self._added: list[float] = []
         self._latest_cutoff: tuple[int, int, float | None] = (-1, -1, None)
 
-    def put(self, place: int, decision: Decision, reached: int, sign: int, *, is_new: bool) -> None:
-        """Adds a trial's decision at this rung; after restarts the last decision counts.
-
-        Args:
-            reached: the trial's last epoch.
-        """
-        # Older versions record no decision when a paused trial continues; its next report shows that it has.
-        waits = decision.action == "pause" and reached <= decision.epoch
+    def put(self, place: int, decision: Decision, sign: int, *, is_new: bool) -> None:
+        """Adds a trial's decision at this rung; the last one counts, after a pause or a restart."""
         value = finite(decision.value)
-        now = ("wait" if waits else decision.action, None if value is None else sign * value)
+        now = (decision.action, None if value is None else sign * value)
         before = self._reached.get(place)
         if is_new and decision.cutoff is not None and (decision.recorded, place) >= self._latest_cutoff[:2]:
             self._latest_cutoff = decision.recorded, place, decision.cutoff
@@ -284,15 +277,14 @@ class _RungTally:
         _renew(self._scores, self._removed, [])
         self._added, self._removed = [], []
         actions = self._actions
-        went_on = actions["continue"] + actions["pause"]
         return RungSummary(
             rung,
             bracket,
             band,
             len(self._reached),
-            went_on,
+            actions["continue"],
             actions["stop"],
-            actions["wait"],
+            actions["pause"],
             self._scores[:],
             self._latest_cutoff[2],
         )

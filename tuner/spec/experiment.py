@@ -297,10 +297,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Options):
-    """The options of one search, with its searcher and its scheduler named: what experiment.json has.
-
-    The defaults are those of the versions that had no `auto`.
-    """
+    """The options of one search, with its searcher and its scheduler named: what experiment.json has."""
 
     grace_period: int = 1
     reduction_factor: float = 2

@@ -13,11 +13,10 @@ from tuner.views.timeline import unit_of
 
 MOST_LANES = 60  # trials with a row each: the ancestors of the best one first, then those that copied
 MOST_DOTS = 10_000  # reports of all rows together
-COPIES = "copies the state of"  # in the reason of a decision; versions before `copied` recorded only this
 
 
 class Copy(NamedTuple):
-    """A copy: at `time`, `trial` took the state of `source` (empty if the journal does not name it)."""
+    """A copy: at `time`, `trial` took the state of `source`."""
 
     time: float
     trial: str
@@ -59,7 +58,7 @@ def lineage_of(record: ExperimentRecord) -> Lineage:
     start = min([*times, *(span.start for span in record.standing.worker_spans[:1])], default=0.0)
     path = _path(copies, winner[0].id, winner[1].time, start) if winner else []
     involved = [*(name for name, *_ in path), *(copy.trial for copy in copies), *(copy.source for copy in copies)]
-    chosen = set(list(dict.fromkeys([*filter(None, involved), *(trial.id for trial in record.trials)]))[:MOST_LANES])
+    chosen = set(list(dict.fromkeys([*involved, *(trial.id for trial in record.trials)]))[:MOST_LANES])
     shown = [trial for trial in record.trials if trial.id in chosen]
     dots = [
         Dot(report.time, trial, report.epoch, value)
@@ -80,10 +79,10 @@ def copies_of(trial: TrialRecord, metric: str) -> list[Copy]:
     """Returns the trial's copies, in the order of its decisions."""
     copies = []
     for decision in trial.decisions:
-        if decision.copied or COPIES in decision.reason:
+        if decision.copied:
             report = _report_of(trial, decision, metric)
             if report:
-                copies.append(Copy(report.time, trial.id, decision.copied or "", decision.reason))
+                copies.append(Copy(report.time, trial.id, decision.copied, decision.reason))
     return copies
 
 
@@ -101,8 +100,6 @@ def _path(copies: list[Copy], trial: str, end: float, start: float) -> list[tupl
         if copy.trial == trial and copy.time < end:
             path.append((trial, copy.time, end))
             trial, end = copy.source, copy.time
-            if not trial:
-                return path
     return [*path, (trial, start, end)]
 
 
@@ -166,18 +163,15 @@ def at(time: float, start: float, per: float) -> float:
 
 
 def _copy_label(copy: Copy) -> str:
-    source = f"trial {copy.source}" if copy.source else "a trial that the journal does not name"
-    return f"trial {escaped(copy.trial, 40)} copied {escaped(source, 60)}<br>{escaped(copy.reason, 120)}"
+    return f"trial {escaped(copy.trial, 40)} copied trial {escaped(copy.source, 60)}<br>{escaped(copy.reason, 120)}"
 
 
 def _described(data: Lineage) -> str:
     lines = [f"{data.num_copies} {'copy' if data.num_copies == 1 else 'copies'} among {number_of(data.num_trials)}."]
-    if any(not copy.source for copy in data.copies):
-        lines.append("An older version recorded some of them; its journal does not name the copied trial.")
     if len(data.lanes) < data.num_trials:
         lines.append(f"The plot has the first {len(data.lanes)} that copied or were copied.")
     if len(data.path) > 1:
-        names = [tick(trial, 40) for trial, *_ in data.path if trial]
+        names = [tick(trial, 40) for trial, *_ in data.path]
         lines.append(f"The best value is of trial {names[0]}, which goes back to {', then '.join(names[1:])}.")
     elif data.path:
         lines.append(f"The best value is of trial {tick(data.path[0][0], 40)}, which has not copied any trial before.")

@@ -95,19 +95,17 @@ def _reached(trial: TrialRecord) -> list[Reached]:
     if not trial.decisions:
         return []
     times = {report.epoch: report.time for report in trial.reports}
-    last = trial.reports[-1].epoch if trial.reports else 0
     arrivals: dict[tuple[int, float], Reached] = {}  # after a restart or a pause, the last decision counts
     for decision in trial.decisions:
         if decision.rung is None or decision.epoch not in times:
             continue
-        waits = decision.action == "pause" and last <= decision.epoch
         place = (decision.bracket or 0, decision.rung)
         arrivals[place] = Reached(
             place,
             times[decision.epoch],
             finite(decision.compared_value),
             finite(decision.cutoff),
-            WAITS if waits else "pruned" if decision.action == "stop" else "continued",
+            {"pause": WAITS, "stop": "pruned"}.get(decision.action, "continued"),
         )
     return list(arrivals.values())
 

@@ -156,15 +156,9 @@ def rung_rows(record: ExperimentRecord, limit: int | None = None) -> list[RungRo
 
 
 def notices(record: ExperimentRecord) -> list[str]:
-    """Returns what a reader of the experiment must know: about its data, and about decisions of older versions."""
-    lines = [(record.facts.get("data") or {}).get("notice") or ""]
-    bands = [rung.band for rung in record.standing.rungs]
-    if record.experiment.scheduler in ("hyperband", "bohb") and None in bands:
-        lines.append(
-            f"An older version recorded this search. Its numbers of {record.experiment.scheduler}'s brackets are "
-            "ambiguous, and its cutoffs and counts can be wrong where a bracket was halved."
-        )
-    return [line for line in lines if line]
+    """Returns what a reader of the experiment must know about its data."""
+    notice = (record.facts.get("data") or {}).get("notice")
+    return [notice] if notice else []
 
 
 def _rung_row(at: RungSummary, experiment: Experiment) -> RungRow:

@@ -16,6 +16,8 @@ from pathlib import Path
 import platformdirs
 
 from tuner.errors import RequestError
+from tuner.record.files import bytes_in, write_atomically
+from tuner.record.format import FIELD, FORMAT, check_format
 
 TOKEN, TOKEN_FILE = "TUNER_TOKEN", "TUNER_TOKEN_FILE"  # environment variables: the token, or the path of a file with it
 LEAST_CHARS = 32  # a shorter token could be guessed, because the service never refuses the right one
@@ -30,6 +32,7 @@ def state_folder(results: Path) -> Path:
 
     Raises:
         RequestError: the folder cannot be created, is a link, belongs to another user, or other users may open it.
+        OtherFormat: another version of the service, with another format, wrote its files.
     """
     base = Path(os.environ.get(BASE) or platformdirs.user_state_path("tuner")).expanduser().absolute()
     whole = results.resolve()
@@ -37,7 +40,21 @@ def state_folder(results: Path) -> Path:
     folder = base / "services" / f"{readable}-{hashlib.sha256(os.fsencode(whole)).hexdigest()[:16]}"
     for each in (base, folder.parent, folder):
         _make(each)
+    _check_number(folder)
     return folder
+
+
+def _check_number(folder: Path) -> None:
+    """Writes the format's number into a new state folder; refuses one with another number, or with files and none."""
+    try:
+        if all(name.startswith(".") for name in os.listdir(folder)):  # empty, but for an unfinished file
+            write_atomically(folder / FIELD, f"{FORMAT}\n")
+        text = bytes_in(folder, FIELD, 100).decode().strip()
+    except FileNotFoundError:
+        text = None
+    except (OSError, ValueError) as error:
+        raise RequestError(f"{folder / FIELD} cannot be read or written ({error}); {_elsewhere()}") from None
+    check_format(int(text) if text and text.isascii() and text.isdigit() else text, folder)
 
 
 def _make(folder: Path) -> None:

@@ -124,7 +124,7 @@ def resume_arguments(name: str, space: str, asked: BaseModel) -> list[str]:
     Raises:
         RequestError: the space is not one of `search_spaces/`, the name is LATEST, or a text is not printable.
     """
-    if name == LATEST:  # a folder of this name: a user named it by hand, or an older version did
+    if name == LATEST:  # a user gave a folder this name by hand
         raise RequestError(f"--resume={name} means the newest experiment, not this folder; rename the folder {name}")
     if not ships(space):
         raise RequestError(

@@ -33,7 +33,7 @@ class Search:
         since: the time of the request in unix seconds; searches of equal priority start in this order.
         job: the id of the Ray job, once it is submitted.
         message: why the search waits, failed or stopped.
-        submitted: the time when it was submitted, in unix seconds; 0 in the files of older versions.
+        submitted: the time when it was submitted, in unix seconds; 0 before that.
     """
 
     name: str

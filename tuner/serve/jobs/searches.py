@@ -22,7 +22,6 @@ from tuner.serve.access.state import lock_state
 from tuner.serve.answers import Refused
 from tuner.serve.jobs.check import ELSEWHERE, checked_options
 from tuner.serve.jobs.dispatcher import Dispatcher
-from tuner.serve.jobs.older_queue import import_older_queue
 from tuner.serve.jobs.options import resume_arguments, start_arguments
 from tuner.serve.jobs.queue import ACTIVE, Queue, Search
 from tuner.serve.jobs.ray_jobs import Jobs
@@ -52,7 +51,6 @@ class Searches:
         self._results, self._jobs, self._check = results.absolute(), jobs, check
         self._chosen = [f"--results={self._results}", *chosen]
         self._lock_file = lock_state(state)
-        import_older_queue(self._results, state / "queue")
         self._queue = Queue(state / "queue")
         self._checks = threading.BoundedSemaphore(MOST_CHECKS)
         self._checking: set[str] = set()

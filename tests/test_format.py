@@ -1,0 +1,164 @@
+"""A folder of another format, or of none, is refused by each command in one line that names both numbers."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from killing import SPACES
+
+from tuner import audit, report, run, train
+from tuner.drive.answer import config_of
+from tuner.drive.best import load_best
+from tuner.drive.session import journal_start
+from tuner.errors import RequestError
+from tuner.record.events import sealed
+from tuner.record.format import FORMAT, OtherFormat, check_format
+from tuner.record.journal import Journal
+from tuner.record.reading import read, scan
+from tuner.record.results import load
+from tuner.record.saved_experiment import COPY, FILE, digest, load_experiment, save_experiment
+from tuner.serve.access.state import BASE, state_folder
+from tuner.serve.reading.results_reader import ResultsReader
+from tuner.spec.experiment import Experiment
+from tuner.spec.facts import facts_of
+from tuner.spec.spaces import find_space
+
+OTHERS = [FORMAT + 1, 0, None, str(FORMAT), True, 10**400]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder of a search of one trial, with its answer's setting."""
+    monkeypatch.chdir(tmp_path)
+    loaded_space = find_space(str(SPACES / "tiny.py"))
+    experiment = Experiment(space=loaded_space.name, name="mine")
+    folder = experiment.folder
+    (folder / "best").mkdir(parents=True)
+    facts = facts_of(loaded_space, [])
+    save_experiment(experiment, folder, facts)
+    journal = Journal(folder / "journal.jsonl")
+    journal_start(journal, experiment, [], loaded_space.sha256)
+    setting = {"lr": 0.1, "batch_size": 4, "width": 2}
+    journal.write("trial_started", "00000", config=setting, resources={"CPU": 1.0}, node="n")
+    journal.write("report", "00000", epoch=1, metrics={"loss": 1.0})
+    journal.close()
+    config = config_of(load(folder), load(folder).trials[0], 1, cpus=1, gpus=0, sha256=loaded_space.sha256)
+    (folder / "best" / "config.json").write_text(json.dumps(config))
+    (folder / "best" / "metrics.json").write_text("{}")
+    return folder
+
+
+def renumbered(document, number):
+    document = {**document, "format": number}
+    return {name: value for name, value in document.items() if name != "format" or value is not None}
+
+
+def renumber_experiment(folder, number):
+    """As another version writes it: with its number, and a checksum that fits."""
+    for name in (FILE, COPY):
+        document = json.loads((folder / name).read_text())
+        del document["sha256"]
+        document = renumbered(document, number)
+        (folder / name).write_text(json.dumps({**document, "sha256": digest(document)}))
+
+
+def renumber_journal(folder, number):
+    first, *lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    event = json.loads(first)
+    del event["crc"]
+    first = sealed(json.dumps(renumbered(event, number)).encode())
+    (folder / "journal.jsonl").write_bytes(b"".join([first, *lines]))
+
+
+COMMANDS = {
+    "resume": lambda: run.main(["--resume", "mine", "--dry-run"]),
+    "resume latest": lambda: run.main(["--resume", "latest"]),
+    "report": lambda: report.main(["mine"]),
+    "audit": lambda: audit.main(["mine"]),
+    "train": lambda: train.main(["results/mine", "--trial", "00000"]),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("renumber", [renumber_experiment, renumber_journal])
+@pytest.mark.parametrize("number", [FORMAT + 1, None])
+def test_each_command_refuses_a_folder_of_another_format(folder, capsys, command, renumber, number):
+    renumber(folder, number)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert COMMANDS[command]() == 2
+    message = capsys.readouterr().err
+    has = "no format number" if number is None else f"format {number}"
+    file = FILE if renumber is renumber_experiment else "journal.jsonl"
+    assert message.count("\n") == 1 and f"mine/{file} has {has}; this version of tuner reads format {FORMAT}" in message
+    left = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name[0] != "."}
+    assert left == {path: content for path, content in before.items() if path.name[0] != "."}
+
+
+def test_what_was_written_has_the_number_and_is_read(folder, capsys):
+    assert json.loads((folder / FILE).read_text())["format"] == FORMAT
+    assert [b'"format"' in line for line in (folder / "journal.jsonl").read_bytes().splitlines()] == [
+        True,
+        False,
+        False,
+    ]
+    assert all("format" not in event for event in read(folder / "journal.jsonl"))
+    assert COMMANDS["resume"]() == 0 and COMMANDS["report"]() == 0
+    Journal(folder / "journal.jsonl").close()
+    assert len(scan(folder / "journal.jsonl").events) == 3
+
+
+@pytest.mark.parametrize("number", [FORMAT + 1, None])
+def test_an_answer_of_another_format_is_neither_trained_nor_loaded(folder, capsys, number):
+    path = folder / "best" / "config.json"
+    path.write_text(json.dumps(renumbered(json.loads(path.read_text()), number)))
+    assert train.main([str(path)]) == 2
+    assert f"reads format {FORMAT} only" in (message := capsys.readouterr().err) and message.count("\n") == 1
+    with pytest.raises(OtherFormat, match="best/config.json has"):
+        load_best(folder)
+
+
+def test_the_service_lists_a_refused_folder_with_its_line_beside_its_neighbours(folder):
+    experiment, facts = load_experiment(folder)
+    for name in ("good", "also-good"):
+        (folder.parent / name).mkdir()
+        save_experiment(replace(experiment, name=name), folder.parent / name, facts)
+    renumber_experiment(folder, FORMAT + 1)
+    errors = {row.name: row.error for row in ResultsReader(folder.parent).summaries()}
+    assert errors.keys() == {"good", "also-good", "mine"} and not errors["good"] and not errors["also-good"]
+    assert f"format {FORMAT + 1}" in errors["mine"] and f"format {FORMAT}" in errors["mine"]
+
+
+def test_an_experiment_whose_number_alone_was_altered_is_read_from_its_copy(folder, caplog):
+    text = (folder / FILE).read_text()
+    (folder / FILE).write_text(text.replace(f'"format": {FORMAT}', f'"format": {FORMAT + 1}'))
+    assert load_experiment(folder)[0].name == "mine" and "its copy" in caplog.text
+
+
+@pytest.mark.parametrize("number", OTHERS)
+def test_only_the_number_itself_fits(tmp_path, number):
+    with pytest.raises(OtherFormat) as refused:
+        check_format(number, tmp_path)
+    assert len(str(refused.value)) < 300 + len(str(tmp_path)) and f"format {FORMAT} only" in str(refused.value)
+    check_format(FORMAT, tmp_path)
+
+
+@pytest.mark.parametrize("content", [f"{FORMAT + 1}\n", "x", "", None])
+def test_a_state_folder_of_another_format_is_refused(tmp_path, monkeypatch, content):
+    monkeypatch.setenv(BASE, str(tmp_path / "state"))
+    state = state_folder(tmp_path)
+    assert state_folder(tmp_path) == state and (state / "format").read_text() == f"{FORMAT}\n"
+    (state / "token").write_text("t" * 43)
+    if content is None:
+        (state / "format").unlink()
+    else:
+        (state / "format").write_text(content)
+    with pytest.raises(RequestError, match=f"{state.name} has .*format.* reads format {FORMAT} only"):
+        state_folder(tmp_path)
+    assert (state / "token").read_text() == "t" * 43
+
+
+def test_a_state_folder_whose_first_service_died_at_once_is_used(tmp_path, monkeypatch):
+    monkeypatch.setenv(BASE, str(tmp_path / "state"))
+    state = state_folder(tmp_path)
+    (state / "format").rename(state / ".format.123")
+    assert state_folder(tmp_path) == state and (state / "format").exists()
