@@ -8,6 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.views.test_compare import write_search
+from tuner.record.events import line_of
 from tuner.record.reading import NotYet
 from tuner.record.saved_experiment import digest
 from tuner.serve import compare
@@ -120,12 +121,9 @@ def test_an_experiment_is_read_again_only_when_it_changes(ask, results, monkeypa
     real = compare.compared_of
     monkeypatch.setattr(compare, "compared_of", lambda record, took: made.append(record) or real(record, took))
     assert ask("name=a&name=b") == first and not made
-    with open(results / "a" / "journal.jsonl", "a") as file:
-        file.write(json.dumps({"time": 9e9, "event": "experiment_resumed"}) + "\n")
-        file.write(
-            json.dumps({"time": 9e9 + 1, "trial": "00000", "event": "report", "epoch": 9, "metrics": {"loss": -99.0}})
-            + "\n"
-        )
+    report = {"time": 9e9 + 1, "trial": "00000", "event": "report", "epoch": 9, "metrics": {"loss": -99.0}}
+    with open(results / "a" / "journal.jsonl", "ab") as file:
+        file.write(line_of({"time": 9e9, "event": "experiment_resumed"}) + line_of(report))
     changed = ask("name=a&name=b")
     assert len(made) == 1 and changed["experiments"][0]["best"] == -99 and changed["experiments"][0]["trial"] == "00000"
 
