@@ -6,10 +6,9 @@ import json
 import math
 import os
 import socket
-import sys
-import warnings
 
 import pytest
+from crashing import killed_at
 
 from tuner.record import files
 from tuner.record.files import bytes_in, json_in, lines_of, open_in, parsed, replacing_folder, write_atomically
@@ -122,22 +121,6 @@ def test_values_that_take_far_more_memory_than_text_are_refused_before_they_are_
     (tmp_path / "dense.json").write_bytes(b"[" + b"[]," * (2 << 20) + b"[]]")
     with pytest.raises(ValueError, match="too many values"):
         json_in(tmp_path, "dense.json")
-
-
-def killed_at(step, work):
-    """Does some work in a process that ends at once before its change number `step` of files; True if it ended so."""
-    changes = ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.link", "shutil.rmtree", "ctypes.dlsym")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # other tests may have started threads
-        child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-    count = itertools.count(1)
-    sys.addaudithook(lambda event, _: os._exit(9) if event in changes and next(count) == step else None)
-    try:
-        work()
-    finally:
-        os._exit(0)
 
 
 @pytest.mark.parametrize("in_one_step", [True, False])

@@ -2,19 +2,21 @@
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import shutil
 import socket
 import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from crashing import killed_at
 
 from tuner import audit, gpus, report, run, train
 from tuner.errors import RequestError
-from tuner.record.journal import Journal
-from tuner.record.saved_experiment import save_experiment
 from tuner.serve import __main__ as serve
 from tuner.spec import patience, spaces
 from tuner.spec.experiment import Experiment
@@ -321,10 +323,7 @@ def saved(tmp_path, monkeypatch, capsys):
     folder.mkdir(parents=True)
     for name in (".lock", ".driver"):
         (folder / name).touch()
-    save_experiment(request.experiment, folder, request.facts)
-    book = Journal(folder / "journal.jsonl")
-    book.write("experiment_started", name="mine")
-    book.close()
+    session.open_journal(request).close()
     return folder
 
 
@@ -411,11 +410,64 @@ def test_a_journal_whose_first_line_is_damaged_is_refused(refused, saved):
     assert "journal.jsonl is damaged at line 1" in refused("--resume", "mine")
 
 
-def test_a_journal_that_is_gone_is_refused_where_there_are_trials(refused, saved):
-    (saved / "ray" / "00000" / "checkpoint_000000").mkdir(parents=True)
-    (saved / "journal.jsonl").unlink()
-    message = refused("--resume", "mine")
-    assert "journal.jsonl is missing or empty: its trials are unknown" in message
+@pytest.mark.parametrize("left", [None, b"", bytes(9), b'{"time": 1, "ev'])
+def test_a_journal_that_has_lost_its_events_is_refused_once_the_search_has_begun(refused, saved, left):
+    path = saved / "journal.jsonl"
+    path.unlink() if left is None else path.write_bytes(left)
+    assert "journal.jsonl is missing or empty: its trials are unknown" in refused("--resume", "mine")
+
+
+def test_a_search_that_was_killed_at_its_start_begins_and_is_refused_only_without_its_journal(saved, capsys):
+    """It is killed before each change of its files, up to the one that says that it has begun."""
+    from tuner.drive import session
+    from tuner.drive.resumed_experiment import load_resumed
+    from tuner.spec.experiment import Options
+    from tuner.spec.spaces import find_space
+
+    loaded_space, seen = find_space("space.py"), Counter()
+    request = session.begin(Options(space="space.py", name="other", num_samples=6), loaded_space, [])
+    folder = request.experiment.folder
+    for step in itertools.count(1):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        if not killed_at(step, lambda: session.open_journal(request).close()):
+            break
+        if not (folder / "experiment.json").exists():
+            continue
+        for gone in (False, True):
+            if gone:
+                (folder / "journal.jsonl").unlink(missing_ok=True)
+            wanted = replace(request.experiment, name="other")
+            earlier = load_resumed(wanted, "other", True)
+            try:
+                seen[gone, bool(session.resume(wanted, earlier).history)] += 1
+            except RequestError as error:
+                assert gone and "its trials are unknown" in str(error)
+                seen["refused"] += 1
+    assert set(seen) == {(False, False), (False, True), (True, False), "refused"}
+
+
+def test_the_first_event_is_on_the_disk_before_experiment_json_says_so(saved, monkeypatch):
+    """Otherwise a power failure might leave the word without the event."""
+    from tuner.drive import session
+    from tuner.spec.experiment import Options
+    from tuner.spec.spaces import find_space
+
+    request = session.begin(Options(space="space.py", name="other"), find_space("space.py"), [])
+    request.experiment.folder.mkdir()
+    synced, sync = [], os.fsync
+
+    def fsync(handle):
+        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        synced.append((path, path.read_text() if path.is_file() else ""))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    session.open_journal(request).close()
+    events = next(n for n, (path, text) in enumerate(synced) if "experiment_started" in text)
+    folder = next(n for n, (path, _) in enumerate(synced) if n > events and path == request.experiment.folder.resolve())
+    begun = next(n for n, (_, text) in enumerate(synced) if '"begun": true' in text)
+    assert events < folder < begun
 
 
 @pytest.mark.parametrize("foreign", ["a folder of something else", "a file"])

@@ -100,6 +100,16 @@ def test_a_working_copy_that_is_gone_or_behind_is_brought_back(uri, folder, tmp_
         assert (elsewhere / JOURNAL).read_text() == "one\n"
 
 
+def test_an_experiment_whose_journal_is_empty_in_the_store_is_brought_to_be_refused(uri, folder, tmp_path):
+    """Its experiment.json says that the search has begun."""
+    (folder / JOURNAL).write_text("")
+    (folder / "experiment.json").write_text("{}")
+    store = ObjectStore(uri)
+    assert Uploader(store, "mine", folder).pushed()
+    store.bring("mine", tmp_path / "elsewhere" / "mine")
+    assert (tmp_path / "elsewhere" / "mine" / "experiment.json").exists()
+
+
 def test_a_working_copy_that_is_ahead_stays_and_one_that_went_another_way_is_refused(uri, folder):
     store = ObjectStore(uri)
     Uploader(store, "mine", folder).pushed()

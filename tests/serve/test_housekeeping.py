@@ -167,13 +167,13 @@ def test_a_search_does_not_read_the_notes(service):
 
 def test_a_renamed_search_is_resumed(service):
     folder = ended(service)
-    events = journaled_events(folder)
+    events = journaled_events(folder, begun=True)
     row = change(service, "rename", name="better")
     assert row["name"] == "better" and row["resume"].startswith("python -m tuner.run --resume better ")
     assert listed(service) == ["better"] and not folder.exists()
     loaded = load_resumed(Experiment(results=str(service.results)), "better")
     assert loaded.experiment.folder == service.results / "better"
-    assert journaled_events(loaded.experiment.folder) == events
+    assert journaled_events(loaded.experiment.folder, begun=True) == events
     resumed = service.owner.post(f"{ALL}/better/resume", json={"num_samples": 40, "max_epochs": 54})
     assert resumed.status_code == 202, resumed.text
     service.searches.dispatcher.step()

@@ -36,7 +36,7 @@ from tuner.record.object_store import ObjectStore, Uploader
 from tuner.record.reading import Scan, scan
 from tuner.record.report_keys import USAGE
 from tuner.record.results import ExperimentRecord, load
-from tuner.record.saved_experiment import damaged_experiment, save_experiment
+from tuner.record.saved_experiment import BEGUN, damaged_experiment, save_experiment
 from tuner.spec import domains
 from tuner.spec.auto import SearchFacts, choose, settled
 from tuner.spec.experiment import AUTO, EXTENDABLE, LATEST, Experiment, Options, Table, fixed_epochs, option, words
@@ -184,7 +184,7 @@ def resume(
         check_same_metric(earlier, loaded_space.space)
     if wanted.max_epochs != earlier.experiment.max_epochs:
         check_more_epochs(earlier.experiment, wanted)
-    history = journaled_events(wanted.folder)
+    history = journaled_events(wanted.folder, begun=bool(earlier.facts.get(BEGUN)))
     return checked_request(wanted, loaded_space, {**earlier.facts, "space": now}, history, here)
 
 
@@ -213,14 +213,22 @@ def check_more_epochs(earlier: Experiment, wanted: Experiment) -> None:
         raise RequestError(f"{options}: {why}; leave it out, or start anew with --name")
 
 
-def journaled_events(folder: Path) -> list[Event]:
-    """The journal's events, from which a search resumes; raises a RequestError if the journal has lost all events."""
+def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
+    """Returns the journal's events, from which a search resumes.
+
+    Args:
+        begun: whether experiment.json says that the journal had its first event. Without events, a search that has
+            begun has lost them; another one was killed before its first event and may start.
+
+    Raises:
+        RequestError: the journal has lost all its events.
+    """
     path = folder / "journal.jsonl"
     scanned = scan(path) if path.exists() else Scan([], 0, "")
     if scanned.events and scanned.damage:
         before = f"the {len(scanned.events)} events before it; a copy of the whole journal is kept"
         logger.warning("%s is damaged at %s; the search continues from %s", path, scanned.damage, before)
-    if not scanned.events and (scanned.damage or any((folder / "ray").glob("*/checkpoint_*"))):
+    if not scanned.events and (scanned.damage or begun):
         what = f"is damaged at {scanned.damage}" if scanned.damage else "is missing or empty"
         raise RequestError(f"{path} {what}: its trials are unknown; restore the file, or start anew with --name")
     return scanned.events
@@ -355,6 +363,11 @@ def open_journal(request: Request) -> Journal:
     save_experiment(experiment, folder, request.facts)
     journal = Journal(folder / "journal.jsonl")
     journal_start(journal, experiment, request.history, request.loaded_space.sha256)
+    if not request.facts.get(BEGUN):
+        # The first event is on the disk before BEGUN is, and BEGUN before a trial starts. So after a crash in between
+        # a journal without events is never refused by mistake, and no trial is ever lost without a word.
+        journal.sync()
+        save_experiment(experiment, folder, {**request.facts, BEGUN: True})
     return journal
 
 

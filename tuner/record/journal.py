@@ -16,7 +16,7 @@ from typing import Any
 
 from tuner.errors import RequestError
 from tuner.record.events import Event, line_of
-from tuner.record.files import MOST_BYTES, open_in, replacing
+from tuner.record.files import MOST_BYTES, open_in, replacing, sync
 from tuner.record.format import FIELD, FORMAT
 from tuner.record.reading import scan
 
@@ -86,6 +86,11 @@ class Journal:
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Ray pickles its Tuner with all that it refers to, but tuner never reads that file
+
+    def sync(self) -> None:
+        """Waits until the journal's lines, and its name in its folder, are on the disk."""
+        os.fsync(self._file.fileno())
+        sync(self._path.parent)
 
     def close(self) -> None:
         """Syncs the journal to disk and closes it."""

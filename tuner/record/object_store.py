@@ -84,7 +84,7 @@ class ObjectStore:
         """
         try:
             remote, local = self.read(name, JOURNAL), _content(folder / JOURNAL)
-            if local.startswith(remote):
+            if local and local.startswith(remote):
                 return
             if not remote.startswith(local):
                 raise RequestError(

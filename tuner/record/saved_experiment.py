@@ -17,6 +17,7 @@ from tuner.spec.experiment import Experiment
 
 logger = logging.getLogger(__name__)
 FILE, COPY = "experiment.json", ".experiment.json.copy"  # same content; COPY is read if FILE is damaged or missing
+BEGUN = "begun"  # the fact that the journal has had its first event; a journal without events was lost then
 MOST_NAMES = 5  # maximum number of experiments that an error text names
 UNREADABLE = (OSError, ValueError, ArithmeticError, KeyError, TypeError, AttributeError, RequestError)
 
