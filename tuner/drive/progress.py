@@ -96,7 +96,7 @@ class ProgressTable(CLIReporter):
         self._lines = 0
         self._said: dict[str, str] = {}  # likeness of a printed error -> its trial
         tracker.on_retry = self._say_retry
-        tracker.on_change = self._say_change
+        tracker.on_notice = self._say_notice
         if not self._is_live:
             tracker.on_end = self._say_end
 
@@ -183,9 +183,9 @@ class ProgressTable(CLIReporter):
         self._print_above(retry_line(trial_id, self._tracker))
 
     @never_fatal
-    def _say_change(self, reason: str) -> None:
-        """Prints why the search changes its rule."""
-        self._print_above(f"NOTE: {reason}")
+    def _say_notice(self, text: str) -> None:
+        """Prints what the user should read while the search runs."""
+        self._print_above(f"NOTE: {text}")
 
     def _print_above(self, line: str) -> None:
         """Prints a line above a table that is redrawn in place."""

@@ -322,7 +322,7 @@ def load_data(request: Request) -> Request:
     except (Exception, SystemExit) as error:
         if not experiment.data_dir and misses_folder(error):
             raise RequestError(f"{function} needs a folder: give --data-dir DIR ({with_place(error)})") from error
-        advice = advice_on(error, {}) or "correct the function"
+        advice = advice_on(error) or "correct the function"
         if isinstance(error, (OSError, SystemExit)) and "--data-dir" not in advice:
             folder = (
                 f"correct --data-dir {experiment.data_dir}"

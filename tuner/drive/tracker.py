@@ -12,6 +12,7 @@ from tuner.record.records import finite, sign_of
 from tuner.spec.experiment import Experiment
 
 DONE = ("pruned", "completed", "failed")
+FIRST = 8  # so many trials must have ended before the search says that all of them diverged, or report one value
 ALIKE = 3  # the search stops if this many trials, the session's first to fail, fail alike, and none succeeds
 
 
@@ -40,7 +41,7 @@ class Tracker:
         paused: the trials that paused in this session and have neither continued nor ended since.
         on_end: called with the id of each of these trials when it ends.
         on_retry: called with the id of each trial that failed and is tried again.
-        on_change: called with the reason when the search changes its rule.
+        on_notice: called with a text to read now: why the search changes its rule, or what its first trials have alike.
     """
 
     def __init__(self, experiment: Experiment, history: Iterable[Event] = ()) -> None:
@@ -50,7 +51,9 @@ class Tracker:
         self.trials: dict[str, Tracked] = {}
         self.on_end: Callable[[str], None] = lambda trial_id: None
         self.on_retry: Callable[[str], None] = lambda trial_id: None
-        self.on_change: Callable[[str], None] = lambda reason: None
+        self.on_notice: Callable[[str], None] = lambda text: None
+        self._first: list[str] = []  # the first FIRST trials of all sessions that ended without a failure
+        self._values: set[float | None] = set()  # what trials reported until then; not more than two values
         self._begin()
         for event in history:
             self.hear(event)
@@ -67,7 +70,7 @@ class Tracker:
         if kind in BEGINNINGS:
             self._begin()
         if kind == "scheduler_changed":
-            self.on_change(event.get("reason", ""))
+            self.on_notice(event.get("reason", ""))
         if trial_id is None:
             return
         trial = self.trials.setdefault(trial_id, Tracked())
@@ -95,11 +98,28 @@ class Tracker:
                 self.num_ended += 1
                 self._failed += [trial_id] if trial.status == "failed" else []
                 self.on_end(trial_id)
+                self._end(trial_id, trial)
+
+    def _end(self, trial_id: str, trial: Tracked) -> None:
+        """Says once, when FIRST trials have ended, if all of them diverged or all reported one value."""
+        if trial.status == "failed" or not trial.epoch or len(self._first) >= FIRST:
+            return
+        self._first.append(trial_id)
+        if len(self._first) < FIRST:
+            return
+        if all(self.trials[each].value is None for each in self._first):
+            self.on_notice(ALL_DIVERGED.format(trials=f"the first {FIRST} trials", metric=self._metric))
+        elif len(self._values) == 1 and None not in self._values:
+            (value,) = self._values
+            told = ONE_VALUE.format(trials=f"the first {FIRST} trials", metric=self._metric, value=formatted(value))
+            self.on_notice(told)
 
     def _report(self, trial_id: str, trial: Tracked, value: float | None, saved: bool) -> None:
         trial.value = value
         if value is not None and (trial.best is None or self._sign * value < self._sign * trial.best):
             trial.best = value
+        if len(self._first) < FIRST and len(self._values) < 2:
+            self._values.add(value)
         if value is not None and (saved not in self._best or self._sign * value < self._best[saved][0]):
             self._best[saved] = self._sign * value, trial_id
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tuner.errors import printable
 from tuner.errors.output import bounded_output
@@ -19,11 +19,13 @@ IMPORTS_S = 60.0
 
 
 @contextlib.contextmanager
-def patience(doing: str, hint: str = "", first_s: float | None = None, *, once: bool = False) -> Iterator[None]:
+def patience(
+    doing: str | Callable[[], str], hint: str = "", first_s: float | None = None, *, once: bool = False
+) -> Iterator[None]:
     """Prints, after `first_s` (or FIRST_S) seconds in the context, which line of the user's code runs.
 
     Args:
-        doing: what takes long, such as `reading the data`.
+        doing: what takes long, such as `reading the data`, or a function that returns it.
         hint: what the user may do; the end of the printed line.
         once: print one line; otherwise more lines follow, ever more rarely.
 
@@ -42,7 +44,8 @@ def patience(doing: str, hint: str = "", first_s: float | None = None, *, once: 
                 total += wait
                 continue
             more = "; this line imports an installed package" if imports else hint
-            line = f"still {doing} after {total:.0f} s{place_of_frame(frame)}; Ctrl-C ends it{more}"
+            now = doing if isinstance(doing, str) else doing()
+            line = f"still {now} after {total:.0f} s{place_of_frame(frame)}; Ctrl-C ends it{more}"
             with contextlib.suppress(OSError, ValueError):
                 write("\n".join([*shown(printable(line), stream), ""]))
                 stream.flush()

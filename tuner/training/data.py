@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -80,11 +80,15 @@ class Files:
 
     def example(self, row: int) -> tuple[np.ndarray, Any]:
         """One input and its target; the input is read from its file."""
-        return self.decode(os.fsdecode(bytes(self.paths[row]))), self.targets[row]
+        return self.decode(self.path(row)), self.targets[row]
+
+    def path(self, row: int) -> str:
+        """The file of an example."""
+        return os.fsdecode(bytes(self.paths[row]))
 
     def called(self, row: int) -> str:
         """Returns the start of an error text: the file's path, and that it cannot be decoded."""
-        return f"{os.fsdecode(bytes(self.paths[row]))} cannot be decoded"
+        return f"{self.path(row)} cannot be decoded"
 
 
 @dataclass(frozen=True)
@@ -173,6 +177,17 @@ class Splits:
     notice: str = ""
 
 
+@dataclass(frozen=True)
+class HeldOut(Splits):
+    """Splits whose training and validation parts are both taken from what the data function returned as `train`.
+
+    Args:
+        rows: name of a part -> the row of each of its examples in `train` as returned.
+    """
+
+    rows: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
 def hold_out(splits: Splits, *, fraction: float, seed: int) -> Splits:
     """Makes a `fraction` of the training part, drawn with `seed`, the validation part, unless there already is one.
 
@@ -184,4 +199,5 @@ def hold_out(splits: Splits, *, fraction: float, seed: int) -> Splits:
     num_validation = round(len(order) * fraction)
     # Sorted, because reading in memory order is faster. The order within a part has no meaning.
     validation, train = np.sort(order[:num_validation]), np.sort(order[num_validation:])
-    return replace(splits, train=splits.train.take(train), validation=splits.train.take(validation))
+    parts = {"train": splits.train.take(train), "validation": splits.train.take(validation)}
+    return HeldOut(**{**vars(splits), **parts}, rows={"train": train, "validation": validation})

@@ -1,56 +1,59 @@
 """Checks a space before its first trial: runs a Task's functions on a batch, in this process, on the CPU.
 
-The check uses the trials' own training loop. It tries the smallest values of all parameters first, then changes one
-parameter at a time, and begins no further setting after `BUDGET_S`. With a large model, it does only what fits in that
-time, but always the forward pass, the loss and the metrics. It prints what it left out. Afterwards it restores the
-random streams of Python, numpy and torch's CPU.
+The check uses the trials' own training loop. What it tries depends on the space alone, never on the clock: one batch
+for the smallest values and one for each other alternative (`settings_of`). A check that takes long says which
+alternative it tries. Afterwards it restores the random streams of Python, numpy and torch's CPU.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
+from collections.abc import Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tuner.drive.preflight import settings
-from tuner.drive.preflight.examples import check_lengths
+from tuner.drive.preflight.examples import check_lengths, odd_row, parts_of
+from tuner.drive.preflight.failed import Failed
 from tuner.drive.preflight.guards import no_network, silence, warn_of
-from tuner.drive.preflight.limits import Failed, Late, Tries
 from tuner.drive.preflight.reporting import check_text
 from tuner.drive.preflight.sending import check_parts
-from tuner.drive.preflight.settings import shown
-from tuner.drive.preflight.trying import check_losses, try_setting
+from tuner.drive.preflight.settings import settings_of, shown
 from tuner.errors import OUT_OF_MEMORY, RequestError, say
 from tuner.errors.users_code import shown_path
 from tuner.spec import domains
 from tuner.spec.patience import patience
 from tuner.spec.spaces import with_line
-from tuner.training.data import DataError, Splits
+from tuner.training.data import Arrays, DataError, Splits
 from tuner.training.task import Task
 
 if TYPE_CHECKING:
     from tuner.drive.session import Request
 
+logger = logging.getLogger(__name__)
 SKIP = "; --no-preflight skips this check"
 
 
-def check(request: Request) -> None:
+def check(request: Request) -> list[str]:
     """Checks the space of a request whose data has been read: tries a Task, or reads the text of a train function.
+
+    Returns:
+        The alternatives that were tried, such as `optimizer=adam`; none for a train function.
 
     Raises:
         RequestError: a trial would fail; the text names the user's function, its file and line, and the tried values.
     """
-    space, tries = request.loaded_space.space, Tries()
+    space = request.loaded_space.space
     try:
         check_parts(request)
         check_text(space.train, request.experiment.metric)
         if space.task is not None and request.splits is not None:
-            check_task(request, space.task, request.splits, tries)
+            return check_task(request, space.task, request.splits)
+        return []
     except Failed as failed:
-        if forgiven(failed.problem, request):
-            return
-        values = ", ".join(f"{name}={shown(value)}" for name, value in domains.leaves(tries.tried))
+        values = ", ".join(f"{name}={shown(value)}" for name, value in domains.leaves(failed.tried))
         parts = [f"{failed.part} {failed.problem}", failed.advice, f"tried with {values}" if values else ""]
         text = with_line("; ".join(part for part in parts if part), request.loaded_space.path)
         text, place, more = text.partition(f"({shown_path(request.loaded_space.path)}, line ")
@@ -58,29 +61,59 @@ def check(request: Request) -> None:
         raise RequestError(f"--space {request.experiment.space}: {text}") from failed
 
 
-def check_task(request: Request, task: Task, splits: Splits, tries: Tries) -> None:
-    """Tries settings of the parameters on one batch until BUDGET_S is over; raises Failed if one would fail."""
+def check_task(request: Request, task: Task, splits: Splits) -> list[str]:
+    """Tries one batch for each alternative of the parameters; returns the names of the alternatives.
+
+    Raises:
+        Failed: a trial would fail, or each would report only NaN.
+    """
+    from tuner.drive.preflight.trying import odd_data, odd_example, try_setting
     from tuner.training.streams import kept_streams
 
     check_lengths(splits, request.loaded_space.space)
-    with patience("trying the space on one batch", SKIP), kept_streams(), silence() as heard:
-        for config in settings.settings(request.loaded_space.space, request.experiment.seed, tries):
-            tries.tried = config
-            tries.num += 1
+    odd = {name: odd_row(part) for name, part in parts_of(splits) if isinstance(part, Arrays)}
+    experiment, doing, diverged, forgone = request.experiment, "", dict[str, Failed](), dict[str, Failed]()
+    frozen = ""  # the first such line
+    with patience(lambda: doing, SKIP), kept_streams(), silence() as heard:
+        settings = settings_of(request.loaded_space.space, experiment.seed)
+        for number, (name, config) in enumerate(settings, 1):
+            doing = f"trying the space on one batch ({name}; {number} of {len(settings)})"
             try:
-                try_setting(request, task, splits, tries)
-            except Late:
-                tries.left_out += tries.remaining
-                break
-    check_losses(tries, splits, task)
-    tries.tried = {}
+                blamed, note = try_setting(task, splits, odd, config, experiment.max_epochs, experiment.precision)
+                frozen = frozen or note
+                if blamed:
+                    diverged[name] = replace(blamed, tried=config)
+            except Failed as failed:
+                failed.tried = failed.tried or config
+                if not forgiven(failed.problem, request):
+                    raise
+                forgone[name] = failed
     warn_of(heard, task)
-    if tries.frozen:
-        say(tries.frozen)
-    if tries.left_out:
-        settled, left_out = "s" if tries.num > 1 else "", ", ".join(dict.fromkeys(tries.left_out))
-        tried = f"tried {tries.num} setting{settled} in {tries.spent_s:.1f} s"
-        say(f"preflight passed: {tried}; not tried, to save time: {left_out}")
+    if frozen:
+        say(frozen)
+    if forgone:
+        problem = next(iter(forgone.values())).problem
+        say(f"preflight: not possible in this process, without a GPU or with its memory: {listed(forgone)} ({problem})")
+    first = next(iter(diverged.values()), None)
+    if first and len(diverged) + len(forgone) == len(settings):
+        raise first
+    if first:
+        then = "such a trial is pruned after its first epoch"
+        logger.warning("with %s, %s %s; %s", listed(diverged), first.part, first.problem, then)
+    for name in () if first else odd:
+        if example := odd_example(splits, name, odd):
+            found = odd_data(task, name, example)
+            logger.warning("%s %s; %s", found.part, found.problem, found.advice)
+    return [name for name, _ in settings]
+
+
+MOST_LISTED = 8
+
+
+def listed(names: Collection[str]) -> str:
+    """Lists at most MOST_LISTED names."""
+    more = len(names) - MOST_LISTED
+    return ", ".join(list(names)[:MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def rehearse(request: Request) -> str:
@@ -106,9 +139,10 @@ def rehearse(request: Request) -> str:
             if not request.experiment.data_dir and (missing or "--data-dir DIR" in str(error)):
                 return f"not run: {error}"
             raise
-        check(request)
+        tried = check(request)
     where = f", on data of this machine; the search asks {hosts[0]} for its data" if hosts else ""
-    return f"passed in {time.perf_counter() - started:.1f} s{where}"
+    settings = f", one batch each with {listed(tried)}" if tried else ""
+    return f"passed in {time.perf_counter() - started:.1f} s{settings}{where}"
 
 
 def forgiven(problem: str, request: Request) -> bool:

@@ -48,23 +48,16 @@ def silence() -> Iterator[list[warnings.WarningMessage]]:
                 os._exit = ends
 
 
-WARNINGS = {  # words of a warning of torch -> the Task's function that causes it, and what to do
-    "Using a target size": ("loss", "give targets the shape of the outputs; else the loss compares every pair of them"),
-    "Implicit dimension choice": (
-        "model",
-        "give softmax its dim=1, the dimension of the classes; cross-entropy wants scores without softmax",
-    ),
-}
+# Starts of warnings of torch -> the Task's function that causes it: mistakes that give a wrong loss but no error.
+WARNINGS = {"Using a target size": "loss", "Implicit dimension choice": "model"}
 
 
 def warn_of(heard: list[warnings.WarningMessage], task: Task) -> None:
-    """Logs the warnings listed in WARNINGS, once each: mistakes that give a wrong loss but no error."""
-    for part, (name, advice) in WARNINGS.items():
-        for each in heard:
-            if part in str(each.message):
-                text = str(each.message).partition(". ")[0]
-                logger.warning("the %s%s: %s: %s", name, place_of(getattr(task, name)), text, advice)
-                break
+    """Logs the warnings listed in WARNINGS, once each, with the user's function."""
+    texts = [" ".join(str(each.message).split()) for each in heard]
+    for start, name in WARNINGS.items():
+        if text := next((text for text in texts if text.startswith(start)), ""):
+            logger.warning("the %s%s: %s", name, place_of(getattr(task, name)), text)
 
 
 class NoNetwork(OSError):

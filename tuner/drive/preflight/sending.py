@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tuner.drive.advice import arguments_of
-from tuner.drive.preflight.limits import Failed
+from tuner.drive.preflight.failed import Failed
 from tuner.errors.users_code import place_of
 from tuner.spec.spaces import line_written, said
 from tuner.training.data import Arrays

@@ -5,159 +5,134 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils import _pytree
 
-from tuner.drive.advice import advice_on, batch_of_one, counted
-from tuner.drive.preflight import limits
-from tuner.drive.preflight.examples import batch_of, check_classes, odd_example
-from tuner.drive.preflight.limits import Config, Failed, Late, Tries
-from tuner.drive.preflight.watching import watch_model, watched_task
-from tuner.errors.users_code import place_of
-from tuner.spec.spaces import said, with_place
+from tuner.drive.advice import advice_on
+from tuner.drive.preflight.examples import batch_of, batch_of_one, named_row, odd_row
+from tuner.drive.preflight.failed import Config, Failed
+from tuner.drive.preflight.watching import Watch
+from tuner.errors.users_code import place_of, place_raised
+from tuner.spec.spaces import with_place
 from tuner.training.data import Arrays, Splits
+from tuner.training.loop import Training, checked_batch_size
 from tuner.training.task import Task
 
-if TYPE_CHECKING:
-    from tuner.drive.session import Request
-    from tuner.training.loop import Training
+# A checkpoint of a model with more weights is tried without its tensors: 300 million weights take 1.2 GB, and as much
+# again for momentum and each copy.
+LARGE_MODEL = 20_000_000
+NAN = "look for log(0), a division by 0 or an overflow"
 
 
-def try_setting(request: Request, task: Task, splits: Splits, tries: Tries) -> None:
-    """Trains and evaluates with `tries.tried` on about one batch, saves and loads the state; raises Failed or Late."""
-    from tuner.training.loop import Training, checked_batch_size
+def try_setting(
+    task: Task, splits: Splits, odd: Mapping[str, int | None], config: Config, max_epochs: int, precision: str
+) -> tuple[Failed | None, str]:
+    """Trains and evaluates on about one batch, saves and loads the state.
 
-    experiment, config = request.experiment, tries.tried
+    Args:
+        odd: name of a part -> its first row with NaN or infinity.
+
+    Returns:
+        What is to blame for a loss that was NaN or infinite and must not be, None if there is none; and a line that
+        counts the model's frozen weights, empty if it has none.
+
+    Raises:
+        Failed: a trial with this config would fail.
+    """
     whole = {**splits.constants, **config}
     try:
         batch_size = checked_batch_size(whole.get("batch_size", task.batch_size))
     except ValueError as error:
         raise Failed("parameter 'batch_size':" if "batch_size" in whole else "Task:", str(error)) from error
-    small = replace(splits, train=batch_of(splits.train, "train", batch_size))
     assert splits.validation is not None
-    small = replace(small, validation=batch_of(splits.validation, "validation", batch_size), test=None)
-    outputs: list[Any] = []
-    watched = watched_task(task, whole, tries)
+    train = batch_of(splits.train, "train", batch_size, odd.get("train"))
+    validation = batch_of(splits.validation, "validation", batch_size, odd.get("validation"))
+    small, watch = replace(splits, train=train, validation=validation, test=None), Watch(task, splits)
     try:
         with contextlib.closing(
-            Training(watched, config, small, seed=0, max_epochs=experiment.max_epochs, precision=experiment.precision)
+            Training(watch.task, config, small, seed=0, max_epochs=max_epochs, precision=precision)
         ) as training:
-            check_parameters(training, task, tries)
-            watch_model(training, task, batch_of_one(splits, batch_size), outputs, tries)
-            weights = sum(each.numel() for each in training.model.parameters())
-            if weights > limits.LARGE_MODEL or len(small.train) < min(batch_size, len(splits.train)):
-                try_in_parts(training, small, 1 if len(splits.train) % batch_size == 1 else 2, weights, outputs, tries)
-            else:
-                training.run_epoch()
-            check_state(training, weights > limits.LARGE_MODEL, tries)
-    except (Failed, Late):
+            check_parts(training, task)
+            frozen = frozen_weights(training, task)
+            unset = [name for name, value in training.model.named_parameters() if not value.isfinite().all()]
+            watch.watch_model(training, batch_of_one(splits, batch_size))
+            report = training.run_epoch()
+            check_state(training)
+    except Failed:
         raise
     except (Exception, SystemExit) as error:
-        raise failed_step(error, task, whole, tries.forward) from error
-    check_classes(task, splits, outputs[-1] if outputs else None)
+        place = "" if place_raised(error) else f" after the forward pass{watch.forward}"
+        raise Failed(f"a training step{place}", f"raises {with_place(error)}", advice_on(error)) from error
+    for name, part, loss in (("train", train, report["train_loss"]), ("validation", validation, report["loss"])):
+        if not math.isfinite(loss) and (example := odd_example(splits, name, odd, part)):
+            return odd_data(task, name, example), frozen
+    if watch.first_loss is None or math.isfinite(watch.first_loss):
+        return None, frozen
+    if unset:
+        problem = f"makes {unset[0]!r} with NaN or infinite values"
+        blamed = Failed(f"model(config){place_of(task.model)}", problem, "initialize it with finite numbers")
+    elif not watch.finite_outputs:
+        problem = "gives outputs with NaN or infinite values on the first batch"
+        blamed = Failed(f"the model{watch.forward}", problem, f"{NAN} in its forward pass")
+    else:
+        place = place_of(task.training_loss or task.loss) or watch.forward
+        blamed = Failed(f"the loss{place}", "is not a finite number on the first batch", f"{NAN} in it")
+    return blamed, frozen
 
 
-def try_in_parts(
-    training: Training, small: Splits, num_examples: int, weights: int, outputs: list[Any], tries: Tries
-) -> None:
-    """Does what `run_epoch` does on one small batch, but leaves out long steps that would exceed BUDGET_S.
-
-    The first setting always tries the forward pass, the loss and the metrics. A later setting raises Late instead of
-    leaving out a step.
-    """
-    import torch
-
-    from tuner.training.batches import examples_of
-
-    assert isinstance(small.train, Arrays) and isinstance(small.validation, Arrays)
-    # Row -1 is tried first: `batch_of` puts an example with NaN into the last row, unless an earlier row has one.
-    train, validation = (part.take(np.arange(-1, num_examples - 1)) for part in (small.train, small.validation))
-    examples = examples_of(train, training.task, training.device)
-    ((inputs, targets),) = examples.batches(torch.arange(len(train)), len(train), training.train_format)
-    inputs = training.task.augment(inputs) if training.task.augment else inputs
-    training.network.train()
-    began = time.perf_counter()
-    loss = training.mean_loss(inputs, targets)
-    forward_s = time.perf_counter() - began
-    with torch.no_grad():
-        for measure in training.measures.values():
-            measure(outputs[-1], targets)
-    parts: list[tuple[str, float, Callable[[], Any]]] = [
-        ("the backward pass", 2 * forward_s, lambda: training.backward(loss)),
-        ("the optimizer's step", limits.STEP_S * weights, lambda: training.precision.step(training.optimizer)),
-        ("the evaluation", forward_s, lambda: training.evaluate(validation)),
-    ]
-    for number, (_, about_s, part) in enumerate(parts):
-        if about_s > limits.CHEAP_S and tries.spent_s + about_s > limits.BUDGET_S:
-            if tries.num > 1:
-                raise Late
-            tries.left_out += [name for name, *_ in parts[number:]]
-            break
-        part()
-    training.drop_gradients()
-    if training.schedule is not None:
-        training.schedule.step()
+def odd_example(splits: Splits, name: str, odd: Mapping[str, int | None], tried: Arrays | None = None) -> str:
+    """Names the first example of a part with NaN or infinity; of data in files, only `tried` ones are searched."""
+    row = odd.get(name)
+    if row is None and tried is not None and not isinstance(getattr(splits, name), Arrays):
+        row = odd_row(tried)
+    return "" if row is None else named_row(splits, name, row)
 
 
-def failed_step(error: BaseException, task: Task, config: Config, forward: str) -> Failed:
-    """Returns the Failed for an error that no function of the Task raised, such as an error of the backward pass."""
-    text, advice = said(error), advice_on(error, config)
-    if "does not require grad" in text:
-        name, function = ("training_loss", task.training_loss) if task.training_loss else ("the loss", task.loss)
-        return Failed(f"{name}{place_of(function) or place_of(task.model)}", "has no gradient", advice)
-    if "modified by an inplace operation" in text:
-        problem = "or the loss changes a value in place that the backward pass needs"
-        return Failed(f"the forward pass{forward or place_of(task.model)}", problem, advice)
-    if "LROnPlateau" in text:
-        return Failed(f"the schedule{place_of(task.schedule)}", f"raises {with_place(error)}", advice)
-    return Failed("a training step", f"raises {with_place(error)}", advice)
+def odd_data(task: Task, name: str, example: str) -> Failed:
+    """Returns the Failed that names the first example with NaN or infinity in a part of the data."""
+    problem = f"has NaN or infinite values, the first in {example}"
+    advice = "replace or drop them: np.isfinite finds them"
+    return Failed(f"the {name} part of the data{place_of(task.data)}", problem, advice)
 
 
-def check_parameters(training: Training, task: Task, tries: Tries) -> None:
-    """Raises Failed if the model has parameters and the optimizer trains none of them; notes how many are frozen."""
+def frozen_weights(training: Training, task: Task) -> str:
+    """Returns a line that counts the frozen weights, empty if there are none; raises Failed if all are frozen."""
     sizes = [each.numel() for each in training.model.parameters()]
     frozen = [each.numel() for each in training.model.parameters() if not each.requires_grad]
     if frozen and len(frozen) == len(sizes):
         advice = "leave requires_grad at True in the layers to train"
         problem = f"has no parameter to train: all {sum(sizes):,} weights are frozen (requires_grad=False)"
         raise Failed(f"model(config){place_of(task.model)}", problem, advice)
-    if frozen and not tries.frozen:
-        counts = f"{sum(frozen):,} of the model's {sum(sizes):,} weights ({len(frozen)} of {len(sizes)} tensors)"
-        tries.frozen = f"NOTE: {counts} are frozen (requires_grad=False){place_of(task.model)}: no trial trains them"
+    counts = f"{sum(frozen):,} of the model's {sum(sizes):,} weights ({len(frozen)} of {len(sizes)} tensors)"
+    where = place_of(task.model)
+    return f"NOTE: {counts} are frozen (requires_grad=False){where}: no trial trains them" if frozen else ""
+
+
+def check_parts(training: Training, task: Task) -> None:
+    """Raises Failed if the optimizer trains no parameter of the model, or the schedule needs a metric."""
     own = {id(parameter) for parameter in training.model.parameters()}
     given = [parameter for group in training.optimizer.param_groups for parameter in group["params"]]
     if own and not any(id(parameter) in own for parameter in given):
         advice = "pass on the parameters that the function gets; it must not build another model"
         place = place_of(task.optimizer)
         raise Failed(f"optimizer(parameters, config){place}", "trains no parameter of the model", advice)
+    if isinstance(training.schedule, ReduceLROnPlateau):
+        advice = "use another one, such as CosineAnnealingLR(optimizer, max_epochs)"
+        problem = "is a ReduceLROnPlateau, but a Task steps its schedule without a metric"
+        raise Failed(f"the schedule{place_of(task.schedule)}", problem, advice)
 
 
-def check_losses(tries: Tries, splits: Splits, task: Task) -> None:
-    """Raises Failed if a loss was NaN or infinite, and the train data has such values or no first loss was finite."""
-    row, place = odd_example(splits.train), place_of(task.training_loss or task.loss)
-    if not (tries.losses and tries.broken) or (row is None and any(map(math.isfinite, tries.losses))):
-        return
-    advice = "look for log(0), a division by 0 or a square root of 0 in the model and the loss"
-    if row is not None:
-        problem = f"have NaN or infinite values, the first in example {row} (counted from 0) of the {counted(splits)}"
-        raise Failed(f"the train data{place_of(task.data)}", problem, "replace or drop them: np.isfinite finds them")
-    raise Failed(f"the loss{place or place_of(task.model)}", "is not a finite number on the first batch", advice)
-
-
-def check_state(training: Training, large: bool, tries: Tries) -> None:
+def check_state(training: Training) -> None:
     """Saves and loads the training's state as a checkpoint does; a large model's tensors are left out."""
-    import torch
-    from torch.utils import _pytree
-
+    large = sum(each.numel() for each in training.model.parameters()) > LARGE_MODEL
     file = io.BytesIO()
-    if large:
-        tries.left_out.append("loading a checkpoint")
     try:
-        state = training.state_dict()
+        state: Any = training.state_dict()
         if large:
             state = _pytree.tree_map(lambda each: each.new_empty(0) if isinstance(each, torch.Tensor) else each, state)
         torch.save(state, file)
