@@ -123,6 +123,14 @@ def test_a_note_says_that_a_named_scheduler_cannot_pause_trials_without_checkpoi
     assert console.notes_on_checkpoints(promotion, saves) == console.notes_on_checkpoints(Experiment(), loses) == []
 
 
+def test_a_mode_that_contradicts_the_metric_is_noted_once_before_the_first_trial(tmp_path):
+    for mode, number in (("min", 1), ("max", 0)):
+        request = request_of(tmp_path, "--metric", "accuracy", "--mode", mode)
+        for lines in (console.plan(request), console.heading(request)):
+            notes = [line for line in lines if line.startswith("NOTE: mode is min, so a smaller accuracy")]
+            assert len(notes) == number, lines
+
+
 def test_a_note_says_that_hyperband_compares_few_trials_if_few_run_at_once():
     experiment = Experiment(searcher="random", scheduler="hyperband", max_epochs=9, reduction_factor=3)
     (note,) = console.notes_on_brackets(experiment, 4)

@@ -75,3 +75,35 @@ def test_each_session_may_fail_three_times():
     history = [begun(), *failed("00000"), *failed("00001"), *failed("00002")]
     assert not tracked(*failed("00003"), *failed("00004"), history=history).hopeless()
     assert tracked(*failed("00003"), *failed("00004"), *failed("00005"), history=history).hopeless()
+
+
+def told(*events, **options):
+    """What a search with these events says at once."""
+    tracker, texts = Tracker(Experiment(**options)), []
+    tracker.on_notice = texts.append
+    for event in events:
+        tracker.hear(event)
+    return texts
+
+
+def trial(number, *losses, status="pruned"):
+    reports = [report(f"{number:05d}", epoch, loss) for epoch, loss in enumerate(losses, 1)]
+    return [*reports, *(failed(f"{number:05d}") if status == "failed" else ended(f"{number:05d}", status))]
+
+
+def test_a_search_whose_first_trials_all_diverge_says_so_once():
+    nan = float("nan")
+    eight = [event for number in range(8) for event in trial(number, *[0.5] * (number % 2), nan)]
+    (text,) = told(*eight, *trial(8, nan), *trial(9, nan))
+    assert text.startswith("the first 8 trials all diverged: their loss became NaN") and "look for NaN" in text
+    assert told(*eight[:-1]) == []  # seven have ended
+    assert told(*trial(8, 0.5), *eight) == []  # one has not diverged
+    assert told(*trial(8, status="failed"), *eight) == [text]  # a failed trial says nothing of the values
+
+
+def test_a_search_whose_first_trials_all_report_one_value_says_so():
+    same = [event for number in range(8) for event in trial(number, 0.25, 0.25, status="completed")]
+    (text,) = told(*same, *trial(8, 0.25))
+    assert text.startswith("the first 8 trials reported the same loss, 0.25, in every epoch")
+    assert told(*trial(8, 0.25, 0.2), *same) == []
+    assert told(*trial(8, 0.25, float("nan")), *same) == []

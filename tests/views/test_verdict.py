@@ -141,6 +141,25 @@ def test_a_search_without_an_answer_has_failed():
     assert 'class="verdict bad"' in page(failed) and 'class="verdict"' in page(searched())
 
 
+def test_a_search_whose_trials_all_diverged_advises_other_values_instead_of_more_trials():
+    nan = float("nan")
+    for losses in ([nan], [0.5, nan]):
+        all_of = record(*(trial(n, losses, "pruned") for n in range(3)))
+        assert verdict_of(all_of).about("values").startswith("the 3 trials all diverged: their loss became NaN")
+        texts = [step.text for step in verdict_of(all_of).steps]
+        assert any("smaller learning rates" in text for text in texts) and not any("many trials" in t for t in texts)
+        assert any(line.startswith("NOTE: the 3 trials all diverged") for line in ending_lines(all_of))
+    some = record(trial(0, [nan], "pruned"), trial(1, [0.5, 0.4]))
+    assert verdict_of(some).about("values") == "" and "many trials" in verdict_of(some).steps[-1].text
+
+
+def test_trials_that_all_reported_one_value_are_told():
+    same = record(*(trial(n, [0.5, 0.5]) for n in range(3)))
+    assert verdict_of(same).about("values").startswith("the 3 trials reported the same loss, 0.5, in every epoch")
+    for others in ([trial(0, [0.5])], [trial(0, [0.5]), trial(1, [0.5, 0.4])], [trial(0, [0.5]), trial(1, [])]):
+        assert verdict_of(record(*others)).about("values") == ""
+
+
 @pytest.mark.parametrize(
     ("written", "outcome"),
     [

@@ -21,14 +21,15 @@ from tuner.spec import domains, parameters
 from tuner.spec.asha import milestones
 from tuner.spec.experiment import MOST_CHARS, Experiment
 from tuner.spec.live import saves_checkpoints
+from tuner.spec.metrics import wrong_mode
 from tuner.spec.places import is_uri
 from tuner.spec.rules import band_of
 from tuner.spec.script import Script
 from tuner.spec.spaces import is_live, is_path
 from tuner.training.usage import NEEDED
-from tuner.views.commands import command
+from tuner.views.commands import command, start_again
 from tuner.views.labels import counted, figures, setting, trials
-from tuner.views.verdict import ADVICE, ending_lines
+from tuner.views.verdict import ADVICE, diverged, ending_lines
 
 if TYPE_CHECKING:
     from tuner.drive.session import Done, Request
@@ -49,6 +50,7 @@ def plan(request: Request) -> list[str]:
     lines += [f"epochs      at most {num_settings(e, space) * e.max_epochs} ({e.max_epochs} per trial)"]
     if e.time_budget:
         lines[-1] += f", and at most {e.time_budget}"
+    lines += notes_on_metric(e)
     lines += notes_on_checkpoints(e, space)
     if resources:
         lines += [f"resources   {per_trial(resources)}; {trials(resources.concurrent)} at once"]
@@ -69,6 +71,11 @@ def script_places(space: Space) -> list[str]:
 
 MOST_WAYS = 5  # most kinds of failure that the end of a search lists; trials that failed alike are of one kind
 DP = "--strategy dp copies the model to each GPU for each batch; --strategy ddp with one worker per GPU is faster"
+
+
+def notes_on_metric(e: Experiment) -> list[str]:
+    """A note if the metric's name contradicts the mode: such a search answers with its worst trial."""
+    return [f"NOTE: {text}" for text in [wrong_mode(e.metric, e.mode)] if text]
 
 
 def notes_on_strategy(e: Experiment, resources: Resources | None) -> list[str]:
@@ -113,6 +120,7 @@ def heading(request: Request) -> list[str]:
     resources = f"; {per_trial(r)}, {trials(r.concurrent)} at once" if r else ""
     lines = [f"{e.name}: {settings(request)}; {schedule(e)}{resources}"]
     lines += [f"chosen automatically: {why}" for why in chosen(request)]
+    lines += [] if request.history else notes_on_metric(e)
     lines += notes_on_strategy(e, r)
     lines += notes_on_checkpoints(e, request.loaded_space.space)
     lines += notes_on_brackets(e, r.concurrent) if r else []
@@ -205,6 +213,8 @@ def ending(done: Done) -> list[str]:
     results = "" if e.results == "results" else f" --results {shlex.quote(e.results)}"
     lines += [f"dashboard   {command('serve', '--results', shlex.quote(str(e.folder.parent)))}"]
     finished = done.outcome.state == "finished"
+    if finished and diverged(done.record):  # more trials would diverge too
+        return lines + [f"again       {again}" for again in [start_again(done.record)] if again]
     goes_on = "extend     " if finished else "resume     "
     if is_live(e.space):
         options = [f"resume={e.name!r}"] + ([] if e.results == "results" else [f"results={e.results!r}"])

@@ -10,6 +10,7 @@ from tuner.engine.failures import likeness
 from tuner.record.events import BEGINNINGS, Event
 from tuner.record.records import finite, sign_of
 from tuner.spec.experiment import Experiment
+from tuner.spec.metrics import all_diverged, one_value
 
 DONE = ("pruned", "completed", "failed")
 FIRST = 8  # so many trials must have ended before the search says that all of them diverged, or report one value
@@ -108,11 +109,9 @@ class Tracker:
         if len(self._first) < FIRST:
             return
         if all(self.trials[each].value is None for each in self._first):
-            self.on_notice(ALL_DIVERGED.format(trials=f"the first {FIRST} trials", metric=self._metric))
-        elif len(self._values) == 1 and None not in self._values:
-            (value,) = self._values
-            told = ONE_VALUE.format(trials=f"the first {FIRST} trials", metric=self._metric, value=formatted(value))
-            self.on_notice(told)
+            self.on_notice(all_diverged(f"the first {FIRST} trials", self._metric))
+        elif len(self._values) == 1 and (value := next(iter(self._values))) is not None:
+            self.on_notice(one_value(f"the first {FIRST} trials", self._metric, value))
 
     def _report(self, trial_id: str, trial: Tracked, value: float | None, saved: bool) -> None:
         trial.value = value

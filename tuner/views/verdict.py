@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tuner.errors import RequestError
+from tuner.record.records import finite
 from tuner.record.results import KILLED, ExperimentRecord
 from tuner.record.standing import RungSummary
+from tuner.spec.metrics import all_diverged, one_value
 from tuner.spec.rules import band_of
 from tuner.spec.spaces import is_path
 from tuner.views.audit_record import result_of
@@ -73,6 +75,7 @@ class Verdict:
         outcome: running, finished, interrupted, killed, refused, or failed (by an error, or without an answer).
         ended: why the search ended, or how far it is.
         points: what is known, only points with a text: "failed trials", "warning" (why the rules could not work),
+            "values" (all trials diverged, or reported one value),
             "rule" (why another one was used), "waiting", "pruned", "saved" (an estimate), CLOSE_CALLS and "good trials
             pruned?".
         epochs_saved, seconds_saved: the estimate: epochs that pruned trials did not train, and seconds on workers.
@@ -102,6 +105,7 @@ def verdict_of(record: ExperimentRecord) -> Verdict:
     points = [
         Point("failed trials", _failed(record), "failed"),
         Point("warning", warning, "notice"),
+        Point("values", _values(record), "notice"),
         Point(
             "rule", f"{record.changed[:1].upper()}{_sentence(record.changed[1:])}" if record.changed else "", "notice"
         ),
@@ -241,6 +245,26 @@ def _warning(record: ExperimentRecord) -> str:
     )
 
 
+def diverged(record: ExperimentRecord) -> bool:
+    """Whether every trial that reported and did not fail ended with NaN or infinity; False if there is none."""
+    metric, judged = record.experiment.metric, [t for t in record.trials if t.reports and t.status != "failed"]
+    return bool(judged) and all(finite(trial.reports[-1].metrics.get(metric)) is None for trial in judged)
+
+
+def _values(record: ExperimentRecord) -> str:
+    """Says that all trials diverged, or that at least two trials all reported one value; empty otherwise."""
+    metric = record.experiment.metric
+    judged = [trial for trial in record.trials if trial.reports]
+    if record.state == "running" or record.refused or record.facts.get("foreign") or not judged:
+        return ""
+    which = f"the {len(judged)} trials" if len(judged) > 1 else "the trial"
+    if diverged(record):
+        return _sentence(all_diverged(which, metric))
+    value = finite(judged[0].reports[0].metrics.get(metric))
+    same = all(report.metrics.get(metric) == value for trial in judged for report in trial.reports)
+    return _sentence(one_value(which, metric, value)) if value is not None and same and len(judged) > 1 else ""
+
+
 ADVICE = (
     "Choose --scheduler asha, or let {more} or more trials run at once (lower --cpus-per-trial or --gpus-per-trial, "
     "raise --max-concurrent-trials)."
@@ -329,7 +353,9 @@ def _steps(record: ExperimentRecord, *, warned: bool, audited: bool) -> list[Ste
         steps.append(Step("Find out whether good trials were pruned:", audit))
     if retrain := retrain_command(record):
         steps.append(Step("Train the best setting again:", retrain))
-    if not record.reason:
+    if diverged(record):
+        steps.append(Step("Search other values, for example smaller learning rates:", start_again(record)))
+    elif not record.reason:
         steps.append(Step("Try as many trials again:", extend_command(record)))
     return steps
 
@@ -344,6 +370,6 @@ def ending_lines(record: ExperimentRecord) -> list[str]:
     """Returns the verdict in a few lines, as the command prints it at the end of a search."""
     verdict = verdict_of(record)
     lines = [f"{term:12}{verdict.about(term)}" for term in ("pruned", "saved") if verdict.about(term)]
-    lines += [f"NOTE: {warning}" for warning in [verdict.about("warning")] if warning]
+    lines += [f"NOTE: {verdict.about(term)}" for term in ("warning", "values") if verdict.about(term)]
     audit = audit_command(record)
     return lines + ([f"audit       {audit}"] if audit else [])

@@ -1,0 +1,38 @@
+"""Warnings about the searched metric: a mode that contradicts its name, and values that compare nothing."""
+
+from __future__ import annotations
+
+import re
+
+# Word in a metric's name -> the mode that a search of it usually has.
+USUAL_MODE = {
+    **dict.fromkeys(("accuracy", "acc", "auc", "f1"), "max"),
+    **dict.fromkeys(("loss", "error", "perplexity"), "min"),
+}
+NEGATED = {"neg", "negative", "minus"}  # as in neg_log_loss, of which larger is better
+
+
+def wrong_mode(metric: str, mode: str) -> str:
+    """Says that a metric's name contradicts the mode; empty if it does not, or if the name says nothing certain."""
+    words = {word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+", metric)}
+    usual = {USUAL_MODE[word] for word in words & USUAL_MODE.keys()}
+    if words & NEGATED or len(usual) != 1 or mode in usual:
+        return ""
+    better = "larger" if mode == "max" else "smaller"
+    return f"mode is {mode}, so a {better} {metric} counts as better; if that is wrong, give --mode {usual.pop()}"
+
+
+def all_diverged(trials: str, metric: str) -> str:
+    """Says that all of some trials diverged, such as `the first 8 trials`."""
+    return (
+        f"{trials} all diverged: their {metric} became NaN or infinite. More such trials will not help: look for NaN "
+        f"in the data, the model and the loss, and search smaller learning rates"
+    )
+
+
+def one_value(trials: str, metric: str, value: float) -> str:
+    """Says that all of some trials reported the same value in every epoch."""
+    return (
+        f"{trials} reported the same {metric}, {value:.5g}, in every epoch, so none is better than another: check that "
+        f"it depends on the parameters and on the training"
+    )
