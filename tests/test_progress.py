@@ -36,15 +36,28 @@ def tracker_of(experiment, **statuses):
     return Tracker(experiment, history)
 
 
+def trained(tracker, trial_id, epochs):
+    """A trial of this session reports so many epochs."""
+    tracker.hear({"event": "trial_started", "trial": trial_id})
+    for epoch in range(1, epochs + 1):
+        tracker.hear({"event": "report", "trial": trial_id, "epoch": epoch, "metrics": {}})
+
+
 def line(
-    statuses, experiment, num_settings, *, took=0.0, num_ended=0, paused=(), left_s=None, reports=(), refused=False
-):
+    statuses, experiment, num_settings, *, took=0.0, ended=(), running=(), paused=0, left_s=None, reports=(),
+    refused=False,
+):  # fmt: skip
+    """A progress line; `ended` and `running` have the epochs of such trials, and paused trials trained one."""
     tracker = Tracker(experiment)
     for trial_id, value in reports:
         tracker.hear({"event": "report", "trial": trial_id, "epoch": 1, "metrics": {"loss": value}})
-    for trial_id, action in paused:
-        tracker.hear({"event": "decision", "trial": trial_id, "epoch": 1, "action": action})
-    tracker.began, tracker.num_ended = time.monotonic() - took, num_ended
+    for number, epochs in enumerate([*ended, *running, *[1] * paused]):
+        trained(tracker, trial_id := f"trained-{number}", epochs)
+        if number < len(ended):
+            tracker.hear({"event": "trial_ended", "trial": trial_id, "status": "pruned", "reason": ""})
+        elif number >= len(ended) + len(running):
+            tracker.hear({"event": "decision", "trial": trial_id, "epoch": 1, "action": "pause"})
+    tracker.began = tracker.started = time.monotonic() - took
     halt = Halt("", left_s)
     if refused:
         halt.refuse(RequestError("it reports no loss"))
@@ -61,9 +74,9 @@ def test_a_duration_is_told_in_two_units(seconds, text):
 
 def test_the_progress_line_counts_what_is_done_running_and_failed():
     text = line({"completed": 1, "pruned": 1, "failed": 1, "running": 1, "paused": 1}, Experiment(), 10, took=30,
-                num_ended=3, reports=[("00000", 0.5), ("00001", 0.9)])  # fmt: skip
+                ended=[1, 1, 1], reports=[("00000", 0.5), ("00001", 0.9)])  # fmt: skip
     counts = "3/10 done: 1 pruned, 1 completed, 1 failed; 1 running, 1 paused"
-    assert text == f"{counts} | best loss 0.5 (trial 00000) | 30 s, about 1 m 10 s left"
+    assert text == f"{counts} | best loss 0.5 (trial 00000) | 30 s, about 42 s left"
 
 
 @pytest.mark.parametrize(
@@ -92,17 +105,24 @@ def test_a_refused_search_has_no_best_value_and_trials_that_never_started_are_no
 
 def test_after_a_resume_the_time_left_is_estimated_from_this_session():
     assert line({"completed": 8, "running": 1}, Experiment(), 10, took=1).endswith("| 1 s")
-    assert line({"completed": 9, "running": 1}, Experiment(), 10, took=20, num_ended=1).endswith(
-        "20 s, about 20 s left"
-    )
+    assert line({"completed": 9, "running": 1}, Experiment(), 10, took=20, ended=[1]).endswith("20 s, about 20 s left")
 
 
-@pytest.mark.parametrize(("scheduler", "left"), [("asha-promotion", "15 s"), ("hyperband", "1 m 30 s")])
+@pytest.mark.parametrize(("scheduler", "left"), [("asha-promotion", "14 s"), ("hyperband", "1 m 2 s")])
 def test_the_time_left_counts_no_paused_trial_where_most_never_continue(scheduler, left):
-    paused = [("00000", "pause"), ("00001", "pause"), ("00001", "continue"), ("00002", "pause")]
+    # 9 epochs in 18 s. Promoting ASHA: 5 trials settled after 1.6 epochs on average, 5 are open, and one of these has
+    # trained 1 epoch. HyperBand: one ended after 4 epochs, 9 are open, and 5 of these have trained 1 epoch.
     text = line({"completed": 1, "paused": 4, "running": 1}, Experiment(searcher="random", scheduler=scheduler), 10,
-                took=9 if scheduler == "asha-promotion" else 10, num_ended=1, paused=paused)  # fmt: skip
+                took=18, ended=[4], running=[1], paused=4)  # fmt: skip
     assert text.endswith(f"about {left} left")
+
+
+def test_the_time_left_counts_what_running_trials_have_trained():
+    counts = {"pruned": 2, "running": 2}
+    text = line(counts, Experiment(), 6, took=32, ended=[3, 1], running=[2, 2])  # 4 s an epoch, 4 epochs are left
+    assert text.endswith("32 s, about 16 s left")
+    assert line(counts, Experiment(), 4, took=32, ended=[3, 1], running=[2, 2]).endswith("| 32 s")  # unknown
+    assert line({"running": 2}, Experiment(), 4, took=32, running=[2, 2]).endswith("| 32 s")
 
 
 def test_the_time_left_does_not_count_the_start_before_the_first_trial(monkeypatch):
@@ -112,13 +132,14 @@ def test_the_time_left_does_not_count_the_start_before_the_first_trial(monkeypat
     now += 8
     tracker.hear({"event": "trial_started", "trial": "00000"})
     now += 2
+    tracker.hear({"event": "report", "trial": "00000", "epoch": 1, "metrics": {}})
     tracker.hear({"event": "trial_ended", "trial": "00000", "status": "pruned", "reason": "why"})
     text = progress.progress_line(Counter({"pruned": 1}), tracker, Experiment(), 10, Halt())
     assert text.endswith("| 10 s, about 18 s left")
 
 
 def test_a_time_budget_bounds_what_is_left():
-    text = line({"completed": 1}, Experiment(), 100, took=100, num_ended=1, left_s=25.0)
+    text = line({"completed": 1}, Experiment(), 100, took=100, ended=[1], left_s=25.0)
     assert text.endswith("about 25 s left")
 
 

@@ -240,17 +240,33 @@ def progress_line(
     counts = f"{num_done}/{num_settings} done" + (f": {done}" if done else "") + (f"; {rest}" if rest else "")
     now = time.monotonic()
     took = now - tracker.began
-    settled, to_come = tracker.num_ended, num_settings - num_done
-    if experiment.scheduler == "asha-promotion":  # most paused trials never continue, and end when the search does
-        settled, to_come = settled + len(tracker.paused), to_come - statuses["paused"]
-    trained = now - (tracker.started or tracker.began)  # without the start of Ray and its workers
-    remaining = trained / settled * to_come if settled else None
+    remaining = seconds_left(tracker, experiment, num_settings - num_done, now)
     if (left_s := halt.left_s()) is not None:
         remaining = min(left_s, remaining) if remaining is not None else left_s
     times = duration(took) + (f", about {duration(max(1, remaining))} left" if remaining and not is_over else "")
     best = None if halt.error else tracker.best()
     found = f"best {experiment.metric} {formatted(best[0])} (trial {best[1]})" if best else ""
     return " | ".join(part for part in (counts, found, times) if part)
+
+
+def seconds_left(tracker: Tracker, experiment: Experiment, num_open: int, now: float) -> float | None:
+    """Estimates how long the trials still train that have not ended; None before the first one of the session ended.
+
+    Each trial is taken to train as many epochs as those that ended did on average, at the pace of all so far. The pace
+    leaves out the start of Ray and its workers.
+    """
+    settled, begun = set(tracker.ended), {trial_id for trial_id, t in tracker.trials.items() if t.status == "running"}
+    paused = {trial_id for trial_id, trial in tracker.trials.items() if trial.status == "paused"}
+    if experiment.scheduler == "asha-promotion":  # most paused trials never continue, and end when the search does
+        settled, num_open = settled | tracker.paused, num_open - len(paused)
+    else:
+        begun |= paused
+    if not settled or not tracker.num_reports:
+        return None
+    usual = sum(tracker.trials[trial_id].epoch for trial_id in settled) / len(settled)
+    trained = sum(min(usual, tracker.trials[trial_id].epoch) for trial_id in begun)
+    pace_s = (now - (tracker.started or tracker.began)) / tracker.num_reports
+    return max(0.0, usual * num_open - trained) * pace_s
 
 
 def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> str:

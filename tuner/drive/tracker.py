@@ -38,7 +38,8 @@ class Tracker:
     Attributes:
         trials: id -> what is known about the trial.
         began, started: the times (`time.monotonic`) at which the session began and its first trial started.
-        num_ended: how many trials were pruned, completed or failed in this session.
+        ended: the trials that were pruned, completed or failed in this session.
+        num_reports: how many reports (epochs) of all trials arrived in this session.
         paused: the trials that paused in this session and have neither continued nor ended since.
         on_end: called with the id of each of these trials when it ends.
         on_retry: called with the id of each trial that failed and is tried again.
@@ -61,9 +62,11 @@ class Tracker:
         self._begin()
 
     def _begin(self) -> None:
-        self.began, self.num_ended, self._failed = time.monotonic(), 0, list[str]()
+        self.began, self._failed = time.monotonic(), list[str]()
         self.started: float | None = None
         self.paused: set[str] = set()
+        self.ended: set[str] = set()
+        self.num_reports = 0
 
     def hear(self, event: Event) -> None:
         """Updates the state by the next event of the search."""
@@ -96,7 +99,7 @@ class Tracker:
             self.paused.discard(trial_id)
             self._hopeful = self._hopeful or trial.status == "completed"
             if trial.status in DONE:
-                self.num_ended += 1
+                self.ended.add(trial_id)
                 self._failed += [trial_id] if trial.status == "failed" else []
                 self.on_end(trial_id)
                 self._end(trial_id, trial)
@@ -115,6 +118,7 @@ class Tracker:
 
     def _report(self, trial_id: str, trial: Tracked, value: float | None, saved: bool) -> None:
         trial.value = value
+        self.num_reports += 1
         if value is not None and (trial.best is None or self._sign * value < self._sign * trial.best):
             trial.best = value
         if len(self._first) < FIRST and len(self._values) < 2:
