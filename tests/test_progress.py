@@ -1,6 +1,5 @@
 """The table of a running search, and its progress line."""
 
-import re
 import shutil
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ from tuner.drive import progress, table
 from tuner.drive.tracker import Tracker
 from tuner.engine.halt import Halt
 from tuner.errors import RequestError
+from tuner.errors.terminal import SGR
 from tuner.spec.experiment import Experiment
 from tuner.views.labels import figures
 
@@ -215,7 +215,7 @@ def test_the_table_is_coloured_in_a_terminal_with_colours_only(monkeypatch, caps
     (row,) = [line for line in lines if "completed" in line and "|" in line and "00001" in line and "done" not in line]
     assert row.startswith("| \x1b[1;32m00001\x1b[0m | \x1b[32mcompleted\x1b[0m")  # the best trial
     assert "\x1b[1;32mbest loss 0.12346 (trial 00001)\x1b[0m" in lines[-1]
-    assert [re.sub(r"\x1b\[[\d;]*m", "", line) for line in lines] == plain
+    assert [SGR.sub("", line) for line in lines] == plain
     for options in ({"no_color": "1"}, {"no_color": "", "term": "dumb"}, {"no_color": "", "in_place": False}):
         assert "\x1b" not in "".join(table_of(monkeypatch, capsys, TRIALS, done=True, **options))
 

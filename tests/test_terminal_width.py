@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from tuner import run
 from tuner.errors import PrintableFormatter, say, terminal
 
 HEADING = (
@@ -102,3 +103,24 @@ def test_a_warning_is_wrapped_as_other_lines(monkeypatch):
     assert PrintableFormatter().format(record) == HEADING
     monkeypatch.setattr("sys.stderr", Terminal())
     assert PrintableFormatter().format(record).splitlines() == terminal.fitted(HEADING, 80)
+
+
+def test_a_wrong_option_gets_one_line_without_the_codes_of_the_parser(monkeypatch, capsys):
+    texts = []
+    for is_terminal in (False, True):
+        monkeypatch.setattr("sys.stdout.isatty", lambda is_terminal=is_terminal: is_terminal, raising=False)
+        monkeypatch.setenv("TERM", "xterm")
+        assert run.main(["--space", "cifar", "--serchr", "asha"]) == 2
+        texts.append(capsys.readouterr().err)
+    assert texts[0] == texts[1] == "tuner: error: --serchr: is no option; did you mean '--searcher'? (see --help)\n"
+
+
+def test_the_help_is_the_same_in_a_terminal_and_in_a_pipe(monkeypatch, capsys):
+    texts = []
+    for is_terminal in (False, True):
+        monkeypatch.setattr("sys.stdout.isatty", lambda is_terminal=is_terminal: is_terminal, raising=False)
+        monkeypatch.setenv("TERM", "xterm")
+        with pytest.raises(SystemExit):
+            run.main(["--help"])
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] and "(default: False)" not in texts[1] and "\x1b" not in texts[1]

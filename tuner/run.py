@@ -20,6 +20,7 @@ import tyro
 from tuner.drive.resumed_experiment import ResumedExperiment, load_locked, load_resumed
 from tuner.drive.trust import refuse_cluster
 from tuner.errors import InterruptedEarly, RequestError, leave, nearest, refuse_repeated, say
+from tuner.errors.terminal import SGR
 from tuner.spec.experiment import BEST_RULE, Options, Table, option, values_of
 from tuner.spec.reach import options_of
 from tuner.spec.spaces import file_of, find_space, list_spaces, mentions_torch
@@ -87,7 +88,8 @@ def parse(argv: list[str], default: Options) -> Command:
         if not ended.code:
             raise
         # tyro prints the error as the first paragraph in a box, drawn in ASCII if the terminal has no other characters.
-        lines = [line.strip(" │|╭╮╰╯─+-") for line in stderr.getvalue().splitlines()[1:]]
+        printed = SGR.sub("", stderr.getvalue())  # tyro colours it if stdout is a terminal
+        lines = [line.strip(" │|╭╮╰╯─+-") for line in printed.splitlines()[1:]]
         text = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, lines)))
         raise RequestError(of_the_script(text, argv) or f"{in_words(text)} (see --help)") from None
     finally:
@@ -111,8 +113,8 @@ class WithoutEmptyDefaults:
         return len(text)
 
     def show(self) -> None:
-        """Writes the text; what a closed pipe, such as that of `head`, no longer takes is dropped."""
-        text = EMPTY.sub(lambda match: re.sub(r"[^\s│|]", " ", match[0]), BLANK.sub("", self._text))
+        """Writes the text without tyro's colours, which ignore NO_COLOR; what a closed pipe, such as that of `head`, no longer takes is dropped."""
+        text = EMPTY.sub(lambda match: re.sub(r"[^\s│|]", " ", match[0]), BLANK.sub("", SGR.sub("", self._text)))
         with contextlib.suppress(BrokenPipeError):
             self._stream.write(text)
 

@@ -15,7 +15,8 @@ COMMAND = re.compile(r"(?:^|(?<=: ))(?:(?:uv run )?python -m tuner\.|ray job sub
 # A word of it: an option stays with its value, and a quoted text in one piece.
 WORD = re.compile(r"""(?:-\S+ (?!-))?(?:'[^']*'|"[^"]*"|[^\s'"])+""")
 GAP = "\0"  # stands for a space that must not become a line end; printable texts have no such character
-BOLD, RED, GREEN, YELLOW, CYAN, FAINT = "1", "31", "32", "33", "36", "2"  # parameters of ECMA-48's SGR sequence
+SGR = re.compile(r"\x1b\[[\d;]*m")  # the sequence of ECMA-48 that sets a colour
+BOLD, RED, GREEN, YELLOW, CYAN, FAINT = "1", "31", "32", "33", "36", "2"  # its parameters
 HEADS = ((r"tuner: error:|failed  +", RED), (r"NOTE:|!!!", YELLOW), (r"best  +", f"{BOLD};{GREEN}"), (r"\S+  +", BOLD))
 
 
