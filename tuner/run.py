@@ -113,7 +113,7 @@ class WithoutEmptyDefaults:
         return len(text)
 
     def show(self) -> None:
-        """Writes the text without tyro's colours, which ignore NO_COLOR; what a closed pipe, such as that of `head`, no longer takes is dropped."""
+        """Writes the text without tyro's colours, which ignore NO_COLOR; drops what a closed pipe no longer takes."""
         text = EMPTY.sub(lambda match: re.sub(r"[^\s│|]", " ", match[0]), BLANK.sub("", SGR.sub("", self._text)))
         with contextlib.suppress(BrokenPipeError):
             self._stream.write(text)
