@@ -24,6 +24,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.peers import measure
+from tuner.record.reading import read
 
 SEARCH = "-m tuner.run --space cifar --name search"
 TRACING = Path(__file__).parent / "tracing"
@@ -72,11 +73,11 @@ def search(results: Path, words: Sequence[str], trace: Path | None = None) -> Se
     )
     printed: list[tuple[float, str]] = []
 
-    def read() -> None:
+    def copy_output() -> None:
         assert process.stdout
         printed.extend((time.time() - began, line.rstrip()) for line in process.stdout)
 
-    reader = threading.Thread(target=read)
+    reader = threading.Thread(target=copy_output)
     reader.start()
     seen = watch(process) if trace else {}
     code = process.wait()

@@ -1,5 +1,6 @@
 """What a person reads before and after a search."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -144,7 +145,6 @@ def test_a_note_says_that_hyperband_compares_few_trials_if_few_run_at_once():
 
 
 def test_the_first_lines_name_the_data_and_its_notice(tmp_path):
-    from dataclasses import replace
 
     request = session.load_data(request_of(tmp_path))
     request = replace(request, splits=replace(request.splits, notice="a sample of the data"))
@@ -163,7 +163,6 @@ def test_the_first_lines_name_the_data_and_its_notice(tmp_path):
     ],
 )
 def test_a_resumed_search_counts_its_trials(tmp_path, before, more, line):
-    from dataclasses import replace
 
     begun = {"event": "experiment_started", "max_epochs": before}
     suggested = [{"event": "trial_suggested", "trial": trial} for trial in ("00000", "00001", "00002", "00003")]
@@ -174,7 +173,6 @@ def test_a_resumed_search_counts_its_trials(tmp_path, before, more, line):
 
 
 def test_a_resumed_search_counts_the_trials_that_wait(tmp_path):
-    from dataclasses import replace
 
     events = [{"event": "experiment_started", "max_epochs": 8}]
     for trial, status in (("00000", "pruned"), ("00001", ""), ("00002", "interrupted")):
@@ -192,18 +190,28 @@ def test_a_resumed_search_counts_the_trials_that_wait(tmp_path):
 @pytest.mark.parametrize(
     ("uv", "start"), [("/usr/bin/uv", "resume      uv run python -m"), ("", "resume      python -m")]
 )
-@pytest.mark.parametrize(("state", "more"), [("finished", "--num-samples 12"), ("interrupted", "resume")])
-def test_the_last_lines_say_how_to_go_on_as_the_search_was_started(tmp_path, monkeypatch, state, more, uv, start):
+@pytest.mark.parametrize(
+    ("state", "out_of_time", "more"),
+    [
+        ("finished", False, "--num-samples 12"),
+        ("finished", True, "--time-budget 3600s"),
+        ("interrupted", False, "resume"),
+    ],
+)
+def test_the_last_lines_say_how_to_go_on_as_the_search_was_started(
+    tmp_path, monkeypatch, state, out_of_time, more, uv, start
+):
     monkeypatch.setenv("UV", uv)
     request = request_of(tmp_path)
     trial = TrialRecord("00003", {}, status="failed", reason="ValueError: wrong")
-    record = ExperimentRecord(request.experiment, {}, (trial,), state)
+    experiment = replace(request.experiment, time_budget="30m")
+    record = ExperimentRecord(experiment, {}, (trial,), state, out_of_time=out_of_time)
     outcome = SimpleNamespace(state=state, reason="the time budget of 30m is over")
     done = SimpleNamespace(request=request, record=record, answer=None, outcome=outcome)
     text = "\n".join(console.ending(done))
     assert (
         "failed      trial 00003 in epoch 1: ValueError: wrong" in text
-        and "NOTE: the time budget of 30m is over" in text
+        and f"NOTE: {'out of time: ' * out_of_time}the time budget of 30m is over" in text
     )
     assert ("no answer yet" if state == "interrupted" else "no answer: no trial has a finite loss") in text
     start = start if state == "interrupted" else start.replace("resume", "extend")
@@ -250,7 +258,6 @@ def test_failures_are_grouped_by_place_and_the_newest_come_first(tmp_path):
 
 
 def test_failed_trials_are_tried_again_after_the_code_was_changed(tmp_path):
-    from dataclasses import replace
 
     request = request_of(tmp_path)
     sha256 = request.loaded_space.sha256

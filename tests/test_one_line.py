@@ -71,7 +71,7 @@ MISTAKES = [
     ),
     ("load(3)", 'the folder is a int: give a path, such as "results/NAME"'),
     ("load_best(None)", 'the folder is a NoneType: give a path, such as "results/NAME"'),
-    ("load('nothing')", "no experiment 'nothing' in .; this folder has no experiments: give another results"),
+    ("load('nothing')", "; this folder has no experiments: give another results"),
     ("Space(params={'lr': [1, 2]}, train=train)", "parameter 'lr': list [1, 2]; did you mean tune.choice([1, 2])?"),
     ("Space(params=params, task=train)", "must be a Task, such as Task(data=..., model=..., optimizer=...)"),
     ("Space(params=params, train=train, metric=3)", "metric=3: must be the name of a metric"),
@@ -114,7 +114,7 @@ def test_a_notebook_asks_the_error_what_to_show(monkeypatch):
         load("nothing")
     monkeypatch.setattr(sys, "last_value", caught.value, raising=False)
     (line,) = getattr(caught.value, one_line.RENDER)()
-    assert line.startswith("RequestError: no experiment 'nothing' in .") and "test_one_line.py, line " in line
+    assert line.startswith("RequestError: no experiment 'nothing' in ") and "test_one_line.py, line " in line
 
 
 def test_a_process_runs_one_search_at_a_time(tmp_path, monkeypatch):

@@ -102,7 +102,7 @@ def test_the_names_of_the_package_are_cheap():
         (3, {}, "space is a int: give a Space, a name"),
         (json, {}, "space=json: the module has no space = Space(...)"),
         (None, {}, "search() needs a space, or resume=NAME"),
-        (None, {"resume": "nothing"}, "no experiment 'nothing' in results"),
+        (None, {"resume": "nothing"}, "no experiment 'nothing': no such folder"),
     ],
 )
 def test_a_mistake_is_one_request_error(space, options, text, here):

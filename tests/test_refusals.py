@@ -77,9 +77,14 @@ def test_help_leaves_out_empty_defaults(capsys):
 @pytest.mark.parametrize(
     ("main", "argv", "message"),
     [
-        (report, ["nothing"], "no experiment 'nothing' in results; this folder has no experiments"),
+        (report, ["nothing"], "no experiment 'nothing': no such folder TMP/results; change to the folder in which"),
+        (report, ["nothing", "--results", "."], "no experiment 'nothing' in TMP; this folder has no experiments"),
+        (run, ["--resume", "results/x"], "no such folder TMP/results/results; change to the folder in which"),
+        (run, ["--resume", "latest"], "no such folder TMP/results; give the --results of a search"),
+        (train, ["results/x", "--trial", "1"], "no experiment 'x': no such folder TMP/results; change to the folder"),
+        (train, ["x/best/config.json"], "x/best/config.json: no such file TMP/x/best/config.json; give"),
         (report, [], "give NAME (see --help)"),
-        (audit, ["nothing"], "no experiment 'nothing' in results"),
+        (audit, ["results/x"], "no experiment 'x': no such folder TMP/results/results; change to the folder in which"),
         (audit, ["x", "--trials", "many"], "--trials many: must be a whole number (see --help)"),
         (audit, ["x", "--trials", "3", "--tri=4"], "--trials is given twice, with 3 and with 4: give it once"),
         (train, ["x", "--trial", "3", "--trial", "4"], "--trial is given twice, with 3 and with 4: give it once"),
@@ -91,7 +96,7 @@ def test_the_other_commands_answer_in_one_line(main, argv, message, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     assert main.main(argv) == 2
     err = capsys.readouterr().err
-    assert message in err and err.startswith("tuner: error: ") and err.count("\n") == 1
+    assert message.replace("TMP", str(tmp_path)) in err and err.startswith("tuner: error: ") and err.count("\n") == 1
 
 
 OPTIONS = [
@@ -344,9 +349,9 @@ def test_what_was_saved_can_be_resumed(saved, capsys):
             ["--space", "space.py", "--name", "latest"],
             "--resume latest means the newest experiment; give another name",
         ),
-        (["--resume", "mien"], "no experiment 'mien' in results; did you mean 'mine'?"),
+        (["--resume", "mien"], "no experiment 'mien' in TMP/results; did you mean 'mine'?"),
         (["--resume", "latest", "--results", "TMP/empty"], "no experiment in"),
-        (["--resume", "latest", "--results", "TMP/gone"], "no experiment in"),
+        (["--resume", "latest", "--results", "TMP/gone"], "no such folder TMP/gone; give the --results of a search"),
         (["--resume", "mine", "--seed", "3"], "--seed was 0, now 3"),
         (["--resume", "mine", "--space", "quadratic"], "--space was 'space.py', now 'quadratic'"),
         (["--resume", "mine", "--num-samples", "5"], "--num-samples 5 is below the previous 6"),
@@ -362,8 +367,8 @@ def test_what_was_saved_can_be_resumed(saved, capsys):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_resume_is_refused(refused, saved, argv, message):
-    assert message in refused(*argv)
+def test_a_wrong_resume_is_refused(refused, saved, tmp_path, argv, message):
+    assert message.replace("TMP", str(tmp_path)) in refused(*argv)
 
 
 def test_a_space_that_has_changed_is_refused_with_what_changed(refused, saved, tmp_path):
@@ -478,7 +483,7 @@ def test_a_foreign_folder_is_refused(refused, saved, foreign):
     else:
         other.mkdir()
         (other / "notes.txt").write_text("hello")
-    assert "no experiment 'other' in results" in refused("--resume", "other")
+    assert "no experiment 'other' in " in refused("--resume", "other")
 
 
 def test_a_folder_with_another_programs_experiment_json_is_refused(refused, saved):

@@ -195,7 +195,9 @@ def test_a_function_without_checkpoints_is_never_begun_again(search_here):
 def test_a_time_budget_ends_the_search_with_an_answer(search_here):
     ran = search_here("endless.py", "--time-budget", "2s")
     assert ran.code == 0
-    assert "the time budget of 2s is over" in ran.out
+    assert "NOTE: out of time: the time budget of 2s is over" in ran.out and " --time-budget 4s\n" in ran.out
+    *_, last = read(ran.folder / "journal.jsonl")
+    assert (last["event"], last["state"], last["out_of_time"]) == ("experiment_finished", "finished", True)
     assert math.isfinite(ran.record.best()[1].metrics["loss"])
 
 

@@ -442,7 +442,7 @@ def test_a_journal_of_line_ends_is_followed_in_parts(tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [["--results", "missing"], ["--host", "0.0.0.0"], ["--port", "x"], ["--port", "70000"], ["--nonsense"],
+    [["--host", "0.0.0.0"], ["--port", "x"], ["--port", "70000"], ["--nonsense"],
      ["--host", "no.such.host.invalid"]],
 )  # fmt: skip
 def test_a_wrong_request_is_one_line_and_exit_2(results, options, monkeypatch, capsys):
@@ -463,8 +463,18 @@ def test_a_port_in_use_is_one_line_and_exit_2(results, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_the_command_prints_its_address_answers_and_ends(results):
-    command = [sys.executable, "-m", "tuner.serve", "--results", str(results), "--port", "0"]
+def test_a_results_folder_that_cannot_be_created_is_one_line(tmp_path, capsys):
+    from tuner.serve.__main__ import main
+
+    (tmp_path / "file").write_text("")
+    assert main(["--results", str(tmp_path / "file" / "results")]) == 2
+    err = capsys.readouterr().err
+    assert f"{tmp_path}/file/results cannot be created (Not a directory); give a folder" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("folder", [".", "new/results"])
+def test_the_command_prints_its_address_answers_and_ends(results, folder):
+    command = [sys.executable, "-m", "tuner.serve", "--results", str(results / folder), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         output = process.stdout.readline()

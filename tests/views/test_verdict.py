@@ -30,9 +30,9 @@ def trial(number, values, status="completed", seconds=0.0, rung=None, cutoff=1.0
     )
 
 
-def record(*trials, state="finished", reason="", facts=TASK, refused=False, **options):
+def record(*trials, state="finished", reason="", facts=TASK, refused=False, out_of_time=False, **options):
     experiment = Experiment(**{"space": "x", "max_epochs": 8, "name": "e", "results": "/nowhere", **options})
-    return ExperimentRecord(experiment, facts, trials, state, reason, refused=refused)
+    return ExperimentRecord(experiment, facts, trials, state, reason, refused=refused, out_of_time=out_of_time)
 
 
 def searched(**options):
@@ -108,8 +108,9 @@ def test_an_audit_answers(tmp_path):
 @pytest.mark.parametrize(
     ("change", "outcome", "ended", "step"),
     [
-        ({"reason": "the time budget of 30m is over", "time_budget": "30m"}, "finished",
-         "The search ended early: the time budget of 30m is over. 9 of 17 trials have ended.", "--time-budget 3600s"),
+        ({"reason": "the time budget of 30m is over", "time_budget": "30m", "out_of_time": True}, "out of time",
+         "The search ran out of time: the time budget of 30m is over. 9 of 17 trials have ended.",
+         "--time-budget 3600s"),
         ({"state": "interrupted", "reason": "Ctrl-C"}, "interrupted",
          "The search was interrupted: Ctrl-C. 9 of 17 trials have ended.", "tuner.run --resume e --results /nowhere"),
         ({"state": "interrupted", "reason": KILLED}, "killed",
@@ -164,7 +165,7 @@ def test_trials_that_all_reported_one_value_are_told():
     ("written", "outcome"),
     [
         ({"state": "failed", "refused": True}, "refused"),
-        ({"state": "finished", "refused": False, "reason": "the time budget of 30m is over"}, "finished"),
+        ({"state": "finished", "reason": "the time budget of 30m is over", "out_of_time": True}, "out of time"),
         ({"state": "failed", "refused": False}, "failed"),
     ],
 )
@@ -175,11 +176,13 @@ def test_a_refused_search_is_told_from_its_journal_and_has_no_best_trial(tmp_pat
     journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_started")
     journal.write("report", "0", epoch=1, metrics={"loss": 1.0})
-    journal.write("trial_ended", "0", status="failed" if outcome != "finished" else "completed", reason="it reports x")
+    journal.write(
+        "trial_ended", "0", status="failed" if outcome != "out of time" else "completed", reason="it reports x"
+    )
     journal.write("experiment_finished", **{"reason": "--metric: trial 0 reports x", **written})
     journal.close()
     read = load(folder)
-    assert outcome_of(read) == outcome and (read.state == "finished") == (outcome == "finished")
+    assert outcome_of(read) == outcome and (read.state == "finished") == (outcome == "out of time")
     assert (best_row(read) is None) == (outcome == "refused")
     journal = Journal(folder / "journal.jsonl")
     journal.write("experiment_resumed")

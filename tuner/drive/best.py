@@ -104,7 +104,7 @@ def load_config(path: Path) -> dict[str, Any]:
     if path.is_dir():
         raise RequestError(f"{path} is a folder; give {path / 'best' / 'config.json'}, or add --trial ID")
     if not path.exists():
-        raise RequestError(f"{path}: no such file; {wanted}")
+        raise RequestError(f"{path}: no such file {path.absolute()}; {wanted}")
     try:
         whole = path.resolve()  # the file may be a link, because the user has named it
         config = dict(json_in(whole.parent, whole.name))

@@ -27,7 +27,7 @@ from tuner.spec.rules import band_of
 from tuner.spec.script import Script
 from tuner.spec.spaces import is_live, is_path
 from tuner.training.usage import NEEDED
-from tuner.views.commands import command, start_again
+from tuner.views.commands import as_argument, command, start_again, twice
 from tuner.views.labels import counted, figures, setting, trials
 from tuner.views.verdict import ADVICE, diverged, ending_lines
 
@@ -185,7 +185,7 @@ def ending(done: Done) -> list[str]:
         lines += ["the search was stopped, as these trials failed alike and none succeeded"]
         lines += ["correct the code: --resume then tries these trials again"]
     elif done.outcome.reason:
-        lines += [f"NOTE: {done.outcome.reason}"]
+        lines += [f"NOTE: {'out of time: ' * done.record.out_of_time}{done.outcome.reason}"]
     if done.answer:
         report, trial = done.answer.report, done.answer.trial
         lines += [f"best        trial {trial.id}, epoch {report.epoch}: {setting(trial.config)}"]
@@ -218,11 +218,11 @@ def ending(done: Done) -> list[str]:
     goes_on = "extend     " if finished else "resume     "
     if is_live(e.space):
         options = [f"resume={e.name!r}"] + ([] if e.results == "results" else [f"results={e.results!r}"])
-        options += [f"num_samples={e.num_samples * 2}"] if finished else []
+        options += [as_argument(twice(done.record))] if finished else []
         return [*lines, f"{goes_on} from Python: tuner.search(space, {', '.join(options)})"]
     if done.outcome.state == "failed" and is_path(e.space):  # without --space, --resume refuses code that has changed
         results += f" --space {shlex.quote(e.space)}"
-    more = f" --num-samples {e.num_samples * 2}" if finished else ""
+    more = f" {twice(done.record)}" if finished else ""
     return [*lines, f"{goes_on} {command('run', f'--resume {e.name}{results}{more}')}"]
 
 

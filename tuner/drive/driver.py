@@ -56,7 +56,8 @@ def search(assembly: Assembly, journal: Journal) -> Outcome:
             if not journal.lost:  # the folder may be gone, so that Ray cannot read its last snapshot
                 raise
     state = "failed" if halt.error else "interrupted" if halt.interrupted else "failed" if halt.gave_up else "finished"
-    journal.write("experiment_finished", state=state, reason=halt.reason, refused=halt.error is not None)
+    refused, out_of_time = halt.error is not None, halt.out_of_time and state == "finished"
+    journal.write("experiment_finished", state=state, reason=halt.reason, refused=refused, out_of_time=out_of_time)
     if halt.error:
         raise halt.error
     return Outcome(state, halt.reason)

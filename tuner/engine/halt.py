@@ -25,7 +25,7 @@ class Halt(Stopper):
 
     def __init__(self, budget: str = "", left_s: float | None = None) -> None:
         self.reason = ""
-        self.interrupted = self.gave_up = False
+        self.interrupted = self.gave_up = self.out_of_time = False
         self.error: RequestError | None = None
         self._printed_at = -math.inf
         self._budget = budget
@@ -70,5 +70,5 @@ class Halt(Stopper):
 
     def stop_all(self) -> bool:
         if not self.reason and self._deadline is not None and time.monotonic() >= self._deadline:
-            self.reason = f"the time budget of {self._budget} is over"
+            self.reason, self.out_of_time = f"the time budget of {self._budget} is over", True
         return bool(self.reason)

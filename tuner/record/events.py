@@ -201,4 +201,5 @@ _OPTIONAL: _Fields = (
     ("checkpoint", _is_checkpoint),
     ("reason", _is_text),
     ("refused", _is_flag),
+    ("out_of_time", _is_flag),
 )

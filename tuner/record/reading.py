@@ -159,6 +159,7 @@ class Reading:
     Attributes:
         state, reason: the search's state, and why it ended before its last trial, if it did.
         refused: whether it ended because its request was wrong.
+        out_of_time: whether its time budget ended it.
         changed: why asha-promotion used the rule of asha instead of its own; empty if it did not.
         took_s: total seconds of all sessions, without the time between sessions.
         sessions: the sessions in order.
@@ -177,7 +178,8 @@ class Reading:
 
     def _begin_anew(self) -> None:
         self.beginnings += 1
-        self.state, self.reason, self.refused, self.took_s = "running", "", False, 0.0
+        self.state, self.reason, self.took_s = "running", "", 0.0
+        self.refused = self.out_of_time = False
         self.changed = ""
         self.updated: float | None = None
         self.sessions: list[Session] = []
@@ -247,13 +249,13 @@ class Reading:
         if kind in BEGINNINGS or not self.sessions:
             self.sessions.append(Session(time, self.took_s))
         if kind in BEGINNINGS:
-            self.state, self.reason, self.refused = "running", "", False
+            self.state, self.reason, self.refused, self.out_of_time = "running", "", False, False
         else:
             if kind == "scheduler_changed":
                 self.changed = event.get("reason", "")[:MOST_CHANGED]
             if kind == "experiment_finished":
                 self.state, self.reason = event["state"], event.get("reason", "")
-                self.refused = event.get("refused", False)
+                self.refused, self.out_of_time = event.get("refused", False), event.get("out_of_time", False)
                 self.state = "failed" if self.refused else self.state
             self.took_s += time - (self.updated if self.updated is not None else time)
         self.updated = time

@@ -30,6 +30,7 @@ class ExperimentRecord:
         state: running, finished, interrupted or failed.
         reason: why the search ended before its last trial, if it did.
         refused: whether it ended because its request was wrong.
+        out_of_time: whether its time budget ended it; its state is finished.
         followed: the `Standing` (counts, ranking, rungs, history) that `Following` keeps up to date for these trials.
             The record ignores it if it was computed from other trials.
         changed: why asha-promotion used the rule of asha instead of its own; empty if it did not.
@@ -43,6 +44,7 @@ class ExperimentRecord:
     reason: str = ""
     followed: Standing | None = field(default=None, compare=False, repr=False)
     refused: bool = False
+    out_of_time: bool = field(default=False, kw_only=True)
     changed: str = field(default="", kw_only=True)
     sessions: tuple[Session, ...] = field(default=(), compare=False, repr=False)
 
@@ -146,6 +148,7 @@ class Following:
             reason,
             standing,
             reading.refused,
+            out_of_time=reading.out_of_time,
             changed=reading.changed,
             sessions=sessions,
         )

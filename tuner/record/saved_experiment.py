@@ -95,7 +95,11 @@ def _check_facts(facts: dict[str, Any]) -> None:
 
 
 def no_experiment(folder: Path) -> str:
-    """The error text for a folder without an experiment: names the most similar or else the newest ones beside it."""
+    """The error text for a folder without an experiment: where it was looked for, and similar or newest ones."""
+    parent = folder.parent.absolute()
+    if not parent.is_dir():
+        moved = "change to the folder in which the search was started, or give --results DIR and the experiment's name"
+        return f"no experiment {folder.name!r}: no such folder {parent}; {moved}"
     others = [path.parent.name for path in sorted(folder.parent.glob(f"*/{FILE}"), key=_changed, reverse=True)]
     close = difflib.get_close_matches(folder.name, others, n=1)
     more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
@@ -105,7 +109,7 @@ def no_experiment(folder: Path) -> str:
         else "; this folder has no experiments: give another --results"
     )
     hint = f"; did you mean {close[0]!r}?" if close else there
-    return f"no experiment {folder.name!r} in {folder.parent}{hint}"
+    return f"no experiment {folder.name!r} in {parent}{hint}"
 
 
 def _changed(path: Path) -> float:
@@ -119,5 +123,7 @@ def latest_experiment(results: Path) -> str:
     """Returns the name of the experiment whose journal was written to last; raises RequestError if there is none."""
     journals = sorted(results.glob("*/journal.jsonl"), key=lambda path: path.lstat().st_mtime)
     if not journals:
-        raise RequestError(f"no experiment in {results}; start one with --space")
+        where = results.absolute()
+        what = f"no experiment in {where}" if where.is_dir() else f"no such folder {where}"
+        raise RequestError(f"{what}; give the --results of a search, or start one with --space")
     return journals[-1].parent.name

@@ -46,7 +46,8 @@ def main(argv: list[str]) -> int:
 def parse(argv: list[str]) -> argparse.Namespace:
     """Parses the options; raises RequestError with a one-line message for a wrong one."""
     parser = Parser(prog="python -m tuner.serve", description=__doc__)
-    parser.add_argument("--results", default="results", help="the folder that searches write to (default: results)")
+    parser.add_argument("--results", default="results", help="the folder that searches write to; created if missing "
+                        "(default: results)")  # fmt: skip
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at; beyond loopback needs TUNER_TOKEN")
     parser.add_argument("--port", type=int, default=8800, help="0 = any free port (default: 8800)")
     group = parser.add_argument_group("searches that the service starts")
@@ -61,16 +62,20 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
     """Serves until a signal arrives.
 
     Raises:
-        RequestError: the results folder is missing, the address cannot be bound, or the token is too short, or missing
-            beyond loopback.
+        RequestError: the results folder cannot be created, the address cannot be bound, or the token is too short, or
+            missing beyond loopback.
     """
     # Records contain no reference cycles, but a full garbage collection visits each of them. With Python's default
     # thresholds, collections take a third of the time for reading 10,000 trials.
     gc.set_threshold(50_000, 20, 100)
     results = Path(args.results)
-    if not results.is_dir():
-        raise RequestError(f"--results {results}: no such folder; give the one that searches write to")
     require_token(args.host, environment_token)
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(
+            f"--results {results}: {results.absolute()} cannot be created ({error.strerror}); give a folder"
+        ) from None
     token, searches, problem, kept = long_enough(environment_token), None, missing(), None
     try:
         state = state_folder(results)

@@ -27,17 +27,30 @@ def resume_command(record: ExperimentRecord, *options: str) -> str:
     if record.facts.get("foreign") or record.refused:
         return ""
     if is_live(e.space):
-        pairs = [option.removeprefix("--").replace("-", "_").split(" ", 1) for option in options]
-        named = [f"{name}={value if value.isdigit() else repr(value)}" for name, value in pairs]
-        return f"tuner.search(space, {', '.join([f'resume={e.name!r}', f'results={e.results!r}', *named])})"
+        named = [f"resume={e.name!r}", f"results={e.results!r}", *map(as_argument, options)]
+        return f"tuner.search(space, {', '.join(named)})"
     return command("run", f"--resume {shlex.quote(e.name)} --results {shlex.quote(e.results)}", *options)
 
 
+def as_argument(option: str) -> str:
+    """Returns an option as an argument of `tuner.search`: `num_samples=20` for `--num-samples 20`."""
+    name, value = option.removeprefix("--").split(" ", 1)
+    return f"{name.replace('-', '_')}={value if value.isdigit() else repr(value)}"
+
+
 def extend_command(record: ExperimentRecord) -> str:
-    """Returns the command that continues the search; one that has ended gets twice the number of trials."""
+    """Returns the command that continues the search, with twice the time or number of trials if these ended it."""
     if record.state in ("interrupted", "running"):
         return resume_command(record)
-    return resume_command(record, f"--num-samples {record.experiment.num_samples * 2}")
+    return resume_command(record, twice(record))
+
+
+def twice(record: ExperimentRecord) -> str:
+    """Returns the option that doubles what ended the search: its time budget or its number of trials."""
+    e = record.experiment
+    if record.out_of_time and e.time_budget_s:
+        return f"--time-budget {2 * e.time_budget_s:.0f}s"
+    return f"--num-samples {e.num_samples * 2}"
 
 
 def retrain_command(record: ExperimentRecord) -> str:

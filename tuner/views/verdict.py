@@ -35,6 +35,7 @@ MOST_CALLS = 200  # how many decisions are searched for close calls, those with 
 MOST_CLOSE = 10  # the most close calls that a verdict lists
 CLOSE = 0.05  # a close call misses its cutoff by less than this share of the values' interquartile range at its rung
 CLOSE_CALLS = "close calls"
+OUT_OF_TIME = "out of time"  # the outcome of a search that its time budget ended
 WAITING = ("running", "interrupted", "killed")  # outcomes of searches whose paused trials may still continue
 LEAST_SCORES = 8  # with fewer values, the spread of a rung means little and counts as 0
 LONGEST = 1000  # the most characters of a quoted reason or error
@@ -72,7 +73,8 @@ class Verdict:
     """What a search has found out.
 
     Attributes:
-        outcome: running, finished, interrupted, killed, refused, or failed (by an error, or without an answer).
+        outcome: running, finished, out of time (its time budget ended it), interrupted, killed, refused, or failed (by
+            an error, or without an answer).
         ended: why the search ended, or how far it is.
         points: what is known, only points with a text: "failed trials", "warning" (why the rules could not work),
             "values" (all trials diverged, or reported one value),
@@ -137,7 +139,9 @@ def outcome_of(record: ExperimentRecord) -> str:
         return "killed"
     counts = record.standing.counts
     succeeded = bool(record.standing.ranked) and any(n for status, n in counts.items() if status != "failed")
-    return "failed" if record.state == "finished" and not succeeded else record.state
+    if record.state == "finished" and not succeeded:
+        return "failed"
+    return OUT_OF_TIME if record.out_of_time else record.state
 
 
 def _ended(record: ExperimentRecord) -> str:
@@ -157,8 +161,8 @@ def _ended(record: ExperimentRecord) -> str:
         return f"The search ended without an answer: {why}."
     if outcome == "interrupted":
         return f"The search was interrupted: {reason}{far}"
-    if outcome == "finished" and record.reason:
-        return f"The search ended early: {reason}{far}"
+    if outcome == OUT_OF_TIME:
+        return f"The search ran out of time: {reason}{far}"
     if outcome == "finished":
         all_of = "its trial" if len(record.trials) == 1 else f"all its {trials(len(record.trials))}"
         return f"The search is done: {all_of} ended."
@@ -192,9 +196,7 @@ def _pruned(record: ExperimentRecord) -> str:
 def _waiting(record: ExperimentRecord) -> str:
     """Says how many trials of asha-promotion wait at rungs, and what they wait for."""
     number = sum(rung.waiting for rung in record.standing.rungs)
-    ended = (
-        outcome_of(record) not in WAITING and not record.reason
-    )  # a search that its time budget ended has a reason, and can be resumed
+    ended = outcome_of(record) not in WAITING and not record.out_of_time
     if record.experiment.scheduler != "asha-promotion" or not number or ended:
         return ""
     wait = "1 trial waits at a rung until it is" if number == 1 else f"{number} trials wait at a rung until they are"
@@ -346,16 +348,15 @@ def _steps(record: ExperimentRecord, *, warned: bool, audited: bool) -> list[Ste
     steps = []
     if warned:
         steps.append(Step("Search with a rule that prunes here:", start_again(record, "--scheduler asha")))
-    if record.reason and e.time_budget_s:  # only the time budget gives a finished search a reason
-        more = resume_command(record, f"--time-budget {2 * e.time_budget_s:.0f}s")
-        steps.append(Step("Give it twice the time:", more))
+    if record.out_of_time:
+        steps.append(Step("Give it twice the time:", extend_command(record)))
     if not audited and (audit := audit_command(record)):
         steps.append(Step("Find out whether good trials were pruned:", audit))
     if retrain := retrain_command(record):
         steps.append(Step("Train the best setting again:", retrain))
     if diverged(record):
         steps.append(Step("Search other values, for example smaller learning rates:", start_again(record)))
-    elif not record.reason:
+    elif not record.out_of_time:
         steps.append(Step("Try as many trials again:", extend_command(record)))
     return steps
 

@@ -24,13 +24,14 @@ MOST_SUMMARY = 64 << 10  # bytes of one summary as JSON; the list may have thous
 class Summary:
     """The summary of one experiment. Times are unix seconds; `took_s` leaves out the time between two sessions.
 
-    `outcome` is the state, with three exceptions: refused if the request was wrong, failed if a finished search has no
-    answer, and killed. `killed`: the search's process ended without recording why. `epochs` counts the epochs of all
-    trials together, and `repeated_epochs` those that were trained again. `lines` counts the journal's lines that the
-    summary is based on; an event stream can start after them. `audit` is the command that audits the search; empty if
-    it cannot be audited. `tags`, `notes` and `archived` are those of notes.json; `notes_error` says why it cannot be
-    read. If the experiment's files cannot be read, `error` says why, `state` is damaged, and of the other fields only
-    the name and those of notes.json are set. The state `reading` means that the files have not been read yet.
+    `outcome` is the state, with four exceptions: refused if the request was wrong, failed if a finished search has no
+    answer, out of time if the time budget ended a finished one, and killed. `killed`: the search's process ended
+    without recording why. `epochs` counts the epochs of all trials together, and `repeated_epochs` those that were
+    trained again. `lines` counts the journal's lines that the summary is based on; an event stream can start after
+    them. `audit` is the command that audits the search; empty if it cannot be audited. `tags`, `notes` and `archived`
+    are those of notes.json; `notes_error` says why it cannot be read. If the experiment's files cannot be read, `error`
+    says why, `state` is damaged, and of the other fields only the name and those of notes.json are set. The state
+    `reading` means that the files have not been read yet.
     """
 
     name: str

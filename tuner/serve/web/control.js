@@ -191,7 +191,9 @@ async function control(action, body) {
   if (!experiment) return;
   await act(at("control", HTMLFormElement), at("control-status"), action === "stop" ? "requesting the stop" : CHECKING, async () => {
     if (action === "resume" && experiment.loaded?.summary.state === "finished" && !Object.keys(body).length) {
-      throw new Error("the search has trained all its trials: give more trials or more epochs per trial");
+      throw new Error(experiment.loaded.summary.outcome === "out of time"
+        ? "the search has used up its time budget: give a longer one"
+        : "the search has trained all its trials: give more trials or more epochs per trial");
     }
     await post(`${experiment.path}/${action}`, body);
     await experiment.load();

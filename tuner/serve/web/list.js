@@ -6,7 +6,7 @@ import { at, attempt, duration, moment, number, set } from "./dom.js";
 import { BUSY, shown } from "./experiment.js";
 import { fill } from "./grid.js";
 import { get } from "./service.js";
-import { isWithoutAnswer, state } from "./tables.js";
+import { ending, isWithoutAnswer, state } from "./tables.js";
 
 /** @typedef {import("./api.js").Shown} Shown */
 
@@ -28,7 +28,7 @@ const remark = (e) => [e.error || e.notes_error, e.state === "reading" ? e.notic
 const EXPERIMENTS = [
   { head: "compare", tick: TICKS },
   { head: "name", value: (e) => e.name, link: (e) => `#${encodeURIComponent(e.name)}` },
-  { head: "state", value: (e) => (e.error ? "unreadable" : isWithoutAnswer(e) ? e.outcome : e.state), text: stateText,
+  { head: "state", value: (e) => (e.error ? "unreadable" : ending(e)), text: stateText,
     look: (e) => (e.error || isWithoutAnswer(e) ? "failed" : e.state) },
   { head: "tag", value: (e) => e.tags, text: (e) => e.tags.join(", "), look: "tags", about: "tag:baseline finds all with this tag" },
   { head: "best", value: (e) => e.best?.value ?? null, look: "number", about: "the best value of the metric" },

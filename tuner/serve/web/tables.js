@@ -23,11 +23,15 @@ const link = (row) => addressOf(readAddress().name, row.trial);
 export const isWithoutAnswer = ({ state, outcome }) =>
   ["finished", "failed"].includes(state) && ["refused", "failed"].includes(outcome);
 
+/** Returns the state, or how the search ended where that says more: without an answer, or out of time.
+ * @param {Shown} summary */
+export const ending = (summary) =>
+  isWithoutAnswer(summary) || summary.outcome === "out of time" ? summary.outcome : summary.state;
+
 /** @param {Shown} summary */
 export function state(summary) {
-  if (isWithoutAnswer(summary)) return summary.outcome;
   const silent = Date.now() / 1000 - (summary.updated ?? 0);
-  return summary.state === "running" && silent > 600 ? `running? no event for ${duration(silent)}` : summary.state;
+  return summary.state === "running" && silent > 600 ? `running? no event for ${duration(silent)}` : ending(summary);
 }
 
 /** Returns searcher and scheduler; only one of them if both are equal, for example "not recorded".
