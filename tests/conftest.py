@@ -2,7 +2,9 @@
 
 * The tests that use this Ray (fixture `one_ray`) run first. pytest-xdist gives the first half of the tests to one
   process, so only this process starts Ray. A process that has finished takes tests from the end of the other's list.
-* A part of the suite runs in one process, as do the slow tests and those in a browser: two would only cost imports.
+* All tests of `-m slow` run in two processes too, because most of them start processes and wait for them. A quarter of
+  them use this Ray, so one process starts it here too.
+* A part of the suite runs in one process, as do the tests in a browser: two would only cost imports.
 * `--without-ray` runs the tests that never import Ray in their own process, and skips the others.
 """
 
@@ -52,13 +54,13 @@ def pytest_runtest_makereport(item, call):
 
 
 def pytest_xdist_auto_num_workers(config):
-    """Two for the whole suite, none for a part of it, for the slow tests and for those in a browser."""
+    """Two for the whole suite and for all slow tests, none for a part of them and for the tests in a browser."""
     options = config.option
     whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not (options.keyword or options.lf)
-    return min(2, len(os.sched_getaffinity(0))) if whole and options.markexpr == TIER else 0
+    return min(2, len(os.sched_getaffinity(0))) if whole and options.markexpr in TIERS else 0
 
 
-TIER = "not slow and not browser and not chaos"  # the default in pyproject.toml
+TIERS = ("not slow and not browser and not chaos and not nightly", "slow")  # the first is the default in pyproject.toml
 
 
 def pytest_collection_modifyitems(items):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from test_refusals import FILES, HEAD, OPTIONS, SPACE_NAMES, TINY
+from tiers import further
 
 ROOT = Path(__file__).parent.parent
 REQUESTS = [
@@ -16,9 +17,10 @@ REQUESTS = [
 ][::4]  # 4 s each
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("argv", "text", "message"), REQUESTS, ids=[f"{i}: {' '.join(argv)}" for i, (argv, *_) in enumerate(REQUESTS)]
+    ("argv", "text", "message"),
+    further(REQUESTS, 5),
+    ids=[f"{i}: {' '.join(argv)}" for i, (argv, *_) in enumerate(REQUESTS)],
 )
 def test_the_command_ends_with_2_and_one_line(tmp_path, argv, text, message):
     (tmp_path / "empty").mkdir()

@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 from killing import repeated_and_lost
 from ray.tune import CheckpointConfig
+from tiers import further
 from workerless import Worker, Workerless, run
 
 from tuner.drive import forest
@@ -140,8 +141,7 @@ def test_more_epochs_for_a_search_that_was_broken_off(whole, monkeypatch, schedu
         assert any(event["event"] == "report" and event["epoch"] == 6 for event in after)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("searcher", "scheduler"), PAIRS)
+@pytest.mark.parametrize(("searcher", "scheduler"), further(PAIRS))
 def test_cut_after_every_event(whole, searcher, scheduler):
     choices = {"searcher": searcher, "scheduler": scheduler}
     folder = whole(**choices)

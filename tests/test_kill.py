@@ -21,6 +21,7 @@ from killing import (
     run_whole,
     start,
 )
+from tiers import further
 
 from tuner.record.reading import read
 from tuner.record.results import load
@@ -163,8 +164,7 @@ def test_a_folder_that_is_moved_away_is_waited_for_or_left(tmp_path, back):
     assert repeated_and_lost(folder) == (0, 0) and "Traceback" not in output.read_text()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["killed", "stopped", "full", "read-only"])
+@pytest.mark.parametrize("fault", further(["stopped", "killed", "full", "read-only"], 1))
 def test_a_search_does_not_notice_what_happens_to_wandb(tmp_path, fault):
     small = ["--num-samples", "3", "--scheduler", "fifo", "--max-epochs", "4", "--wandb", "offline"]
     folder = tmp_path / "x"

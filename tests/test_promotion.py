@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ray.exceptions import RayActorError
 from test_every_cut import CHOICES, KEPT, outcome_of, resumed
 from test_halvings import failing
+from tiers import further
 from workerless import Worker, Workerless, run
 
 from tuner.drive.callbacks import JournalCallback
@@ -207,10 +208,10 @@ def search(tmp_path, monkeypatch, seed, name="one", **fixed):
     return choices, tmp_path / name
 
 
-MORE = [pytest.param(n, marks=pytest.mark.slow) for n in range(150) if n not in (0, 5, 7, 18)]
+FIRST = [0, 5, 7, 18]
 
 
-@pytest.mark.parametrize("seed", [0, 5, 7, 18, *MORE])
+@pytest.mark.parametrize("seed", [*FIRST, *further([n for n in range(150) if n not in FIRST], 8)])
 def test_the_journal_has_the_decisions_of_algorithm_2(one_ray, tmp_path, monkeypatch, seed):
     choices, folder = search(tmp_path, monkeypatch, seed)
     events, rules = read(folder / "journal.jsonl"), Experiment(**choices)
@@ -316,7 +317,7 @@ def test_more_settings_while_the_search_closes_keep_what_was_decided(whole):
         assert not stops & {e["trial"] for e in after[at:] if e["event"] == "report"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_brackets_are_cut_after_every_event(whole):
     choices = {"scheduler": "asha-promotion", "brackets": 2, "reduction_factor": 2.5, "max_epochs": 7, "seed": 3}
     folder = whole(**choices)

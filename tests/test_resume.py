@@ -10,6 +10,7 @@ import shutil
 import pytest
 from killing import SPACES, assert_same, decided, outcome_of
 from ray.tune import CheckpointConfig
+from tiers import further
 from workerless import in_this_process
 
 from tuner import run
@@ -22,7 +23,7 @@ PAIRS = [
     ("random", "hyperband"), ("random", "pbt"), ("forest", "asha-promotion"),
 ]  # fmt: skip
 # Every pair is cut in many places by `test_every_cut.py`, without training; here it is real, in worker processes.
-CUTS = [("random", "asha", 1), *[pytest.param(*pair, 2, marks=pytest.mark.slow) for pair in PAIRS]]
+CUTS = [("random", "asha", 1), *further([(*pair, 2) for pair in PAIRS[-2:] + PAIRS[:-2]], 2)]
 
 
 def cut(folder, target, num_events):

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tiers import further
 from workerless import in_this_process
 
 from tuner import run
@@ -32,7 +33,7 @@ def test_a_pair_finds_an_answer(search_here, searcher, scheduler):
 
 @pytest.mark.parametrize(
     ("searcher", "scheduler"),
-    [*IN_WORKERS, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in MORE if pair not in IN_WORKERS)],
+    [*IN_WORKERS, *further([pair for pair in MORE if pair not in IN_WORKERS], 1)],
 )
 def test_a_pair_finds_an_answer_with_two_workers(search, searcher, scheduler):
     assert_answered(search("tiny.py", "--searcher", searcher, "--scheduler", scheduler, *SMALL))

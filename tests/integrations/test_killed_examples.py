@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from killing import COMMAND, ONE_AT_A_TIME, left_of, num_lines, repeated_and_lost, run_whole, start
+from tiers import further
 
 from tuner.record.reading import read
 from tuner.record.report_keys import USAGE
@@ -20,10 +21,10 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 FRAMEWORKS = ("accelerate", "lightning", "peft", "transformers")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", further(EXAMPLES, 1), ids=lambda path: path.stem)
 def test_an_example_is_killed_and_ends_as_the_unbroken_search(path, tmp_path):
     imported = set(re.findall(r"^(?:from|import) (\w+)", path.read_text(), re.MULTILINE))
     missing = [name for name in FRAMEWORKS if name in imported and importlib.util.find_spec(name) is None]
