@@ -190,7 +190,7 @@ def test_a_search_does_not_notice_what_happens_to_wandb(tmp_path, fault):
     if fault in ("killed", "stopped"):
         assert (
             "NOTE: W&B" in output
-            and "to do it later: python" in output
+            and "run later: python" in output
             and f"-m tuner.drive.wandb_mirror {folder} --mode offline --all\n" in output
         )
     wait_for(lambda: not left_of(process), 15)

@@ -582,7 +582,9 @@ def test_each_alternative_is_tried_once_and_depends_on_the_space_alone():
 def test_a_dry_run_says_what_was_tried(command):
     text = OPTIMIZERS.replace("WAIT", "0").replace('["rate"]', '["layers"]')
     _, out, _ = command(text, "--dry-run", model="net", optimizer="optimizer")
-    assert ", one batch each with the smallest values, depth=3, optimizer=adam, optimizer=adam, layers=2\n" in out
+    assert (
+        ", training one batch each with the smallest values, depth=3, optimizer=adam, optimizer=adam, layers=2\n" in out
+    )
 
 
 def test_a_checkpoint_of_a_large_model_is_tried_without_its_weights(command, monkeypatch):

@@ -78,7 +78,7 @@ def mirrored(experiment: Experiment, mode: str) -> Iterator[Waiting]:
             later = shlex.join(["python", *command[1:], "--all"])
             awaited = (sys.stdout.isatty() or in_notebook()) and not waiting.hurry
             wait_s = PROMPT_S if awaited else HURRY_S if waiting.hurry else WAIT_S
-            wait_for(process, wait_s, f"to do it later: {later}", folder / "wandb.log", leave=awaited)
+            wait_for(process, wait_s, f"run later: {later}", folder / "wandb.log", leave=awaited)
 
 
 def wait_for(process: subprocess.Popen[bytes], wait_s: float, later: str, log: Path, *, leave: bool = False) -> None:

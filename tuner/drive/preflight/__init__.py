@@ -93,7 +93,10 @@ def check_task(request: Request, task: Task, splits: Splits) -> list[str]:
         say(frozen)
     if forgone:
         problem = next(iter(forgone.values())).problem
-        say(f"preflight: not possible in this process, without a GPU or with its memory: {listed(forgone)} ({problem})")
+        say(
+            f"preflight (one batch before the search): not possible without a GPU or with this process's memory: "
+            f"{listed(forgone)} ({problem})"
+        )
     first = next(iter(diverged.values()), None)
     if first and len(diverged) + len(forgone) == len(settings):
         raise first
@@ -141,7 +144,7 @@ def rehearse(request: Request) -> str:
             raise
         tried = check(request)
     where = f", on data of this machine; the search asks {hosts[0]} for its data" if hosts else ""
-    settings = f", one batch each with {listed(tried)}" if tried else ""
+    settings = f", training one batch each with {listed(tried)}" if tried else ""
     return f"passed in {time.perf_counter() - started:.1f} s{settings}{where}"
 
 
