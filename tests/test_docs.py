@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import importlib
+import itertools
 import json
 import re
 import runpy
@@ -22,7 +23,9 @@ from tuner.record.records import Decision
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.serve import client
-from tuner.serve.jobs.options import Start
+from tuner.serve.app import create_app
+from tuner.serve.housekeeping import Archive, NewName, Note
+from tuner.serve.jobs.options import Resume, Start
 from tuner.space import Space
 from tuner.spec.experiment import CHOICES, Experiment, option
 from tuner.spec.facts import facts_of
@@ -213,11 +216,33 @@ def test_the_script_of_the_page_searches_and_loads(tmp_path, one_ray, monkeypatc
     assert "tensor([" in capsys.readouterr().out
 
 
-def test_the_requests_of_the_page_are_accepted(monkeypatch, capsys):
-    text = (DOCS / "dashboard.md").read_text()
-    (body,) = re.findall(r"-d '(\{.*\})'", text)
-    assert Start(**json.loads(body))
-    (program,) = re.findall(r"python -c '(.*)'", text)
+def curls(app):
+    """(method and path of the app's schema, body) of each curl of the dashboard's page."""
+    text = "\n".join(fences(DOCS / "dashboard.md", "")).replace("\\\n", " ")
+    known = app.openapi()["paths"]
+    for words in (shlex.split(line) for line in text.splitlines() if line.startswith("curl ")):
+        options = dict(itertools.pairwise(words))
+        path = f"/api/experiments{words[-1].removeprefix('$ALL')}".replace("NAME", "{name}")
+        assert words[-1].startswith("$ALL") and path in known and "$TOKEN" in words, words
+        assert ("-d" in options) == ("$JSON" in words), "curl would send another content type"
+        yield (options.get("-X", "POST" if "-d" in options else "GET"), path), options.get("-d")
+
+
+def test_each_request_that_changes_something_has_a_curl_that_is_accepted(tmp_path):
+    app = create_app(tmp_path)
+    shown = dict(curls(app))
+    verbs = {"post", "put", "patch", "delete"}
+    assert shown.keys() == {
+        (v.upper(), path) for path, each in app.openapi()["paths"].items() for v in each.keys() & verbs
+    }
+    bodies = {"": Start, "/resume": Resume, "/notes": Note, "/archive": Archive, "/rename": NewName}
+    for (_, path), body in shown.items():
+        model = bodies.get(path.removeprefix("/api/experiments").removeprefix("/{name}"))
+        assert body is None or model.model_validate_json(body), path
+
+
+def test_the_program_of_the_page_runs(monkeypatch, capsys):
+    (program,) = re.findall(r"python -c '(.*)'", (DOCS / "dashboard.md").read_text())
     monkeypatch.setattr(client, "Client", create_autospec(client.Client))
     exec(program)
     assert "MagicMock" in capsys.readouterr().out
