@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "tuner").rglob("*.py"))
 COMMANDS = ("__main__", "run", "train", "audit", "report", "gpus", "drive.wandb_mirror")
+STARTS = {"init", "shutdown"}
 READ_WITHOUT_RAY = ("spec", "record", "views", "serve")  # rooms
 
 
@@ -73,11 +74,20 @@ for name in {[name for name in modules if not name.endswith("__init__")]}:
 
 
 def test_only_the_driver_starts_ray():
-    def starts(path):
-        calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-        return any(isinstance(f, ast.Attribute) and ast.unparse(f) in ("ray.init", "ray.shutdown") for f in calls)
+    assert [name_of(path) for path in FILES if starts_ray(path.read_text())] == ["tuner.drive.driver"]
+    for text in ("import ray as r\nr.init()", "from ray import init", "import ray\nstart = ray.init"):
+        assert starts_ray(text)
 
-    assert [name_of(path) for path in FILES if starts(path)] == ["tuner.drive.driver"]
+
+def starts_ray(text):
+    """Whether a module uses `ray.init` or `ray.shutdown`, by any name."""
+    nodes = list(ast.walk(ast.parse(text)))
+    aliases = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names = {"ray", *(alias.asname for alias in aliases if alias.name == "ray" and alias.asname)}
+    imported = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "ray"]
+    return any(alias.name in STARTS for node in imported for alias in node.names) or any(
+        isinstance(node, ast.Attribute) and node.attr in STARTS and ast.unparse(node.value) in names for node in nodes
+    )
 
 
 def test_the_listing_of_the_package_shows_its_architecture():

@@ -46,14 +46,18 @@ def test_rows_that_do_not_fit_are_counted(monkeypatch):
 
 
 @pytest.mark.parametrize("value", [
-    {"config": {"a": "x" * 10**6, "lr": 0.5}}, {"errors": ["x" * 10**6] * 30}, {"config": {"k" * 10**6: [[]] * 10**5}},
+    {"errors": ["x" * 10**6] * 30}, {"config": {"k" * 10**6: [[]] * 10**5}},
     {"config": {str(n): n for n in range(10**5)}}, "\x00" * 10**6, "\U0001f600" * 10**6,
 ])  # fmt: skip
 def test_a_long_row_is_cut_and_says_so(value):
     (row,) = page([value])["rows"]
     text = json.dumps(row)
     assert len(text) < 3 * answers.MOST_ROW and ("characters)" in text or " more" in text)
-    assert "lr" not in str(value)[-20:] or row["config"]["lr"] == 0.5
+
+
+def test_the_short_values_of_a_long_row_stay():
+    (row,) = page([{"config": {"a": "x" * 10**6, "lr": 0.5}}])["rows"]
+    assert row["config"]["lr"] == 0.5 and "characters)" in row["config"]["a"]
 
 
 def test_a_figure_that_does_not_fit_is_empty_and_says_so(monkeypatch):
