@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tuner.drive.answer import conclude, trials_csv
+from tuner.drive.best import is_loadable
 from tuner.drive.trial import STATE
 from tuner.errors import output
 from tuner.record import results
@@ -168,11 +169,65 @@ def test_a_notice_of_the_data_stands_beside_the_answer(searched):
     assert json.loads((folder / "best/metrics.json").read_text())["notice"] == "a sample"
 
 
-def test_where_no_checkpoint_is_there_the_best_of_all_epochs_wins(searched):
-    folder, loaded_space, _, _ = searched
-    shutil.rmtree(folder / "ray")
-    answer = conclude(results.load(folder), loaded_space, None, 1, 0)
-    assert answer.trial.id == "00001" and answer.test is None
+def save_better(folder):
+    """Gives trial 00001 a checkpoint of a better epoch than that of trial 00000."""
+    shutil.copytree(folder / "ray/00000/checkpoint_000000", folder / "ray/00001/checkpoint_000000")
+    book = Journal(folder / "journal.jsonl")
+    book.write("report", "00001", epoch=2, metrics={"loss": 1e-3}, checkpoint="ray/00001/checkpoint_000000")
+    book.close()
+
+
+@pytest.mark.parametrize("is_task", [True, False])
+def test_where_all_checkpoints_and_best_are_gone_the_same_trial_is_the_answer_without_a_model(
+    searched, caplog, is_task
+):
+    folder, loaded_space, splits, _ = searched
+    save_better(folder)
+    splits = splits if is_task else None
+    conclude(results.load(folder), loaded_space, splits, 1, 0)
+    assert not caplog.text
+    for gone in ("ray", "best"):
+        shutil.rmtree(folder / gone)
+    for _ in range(2):
+        caplog.clear()
+        record = results.load(folder)
+        answer = conclude(record, loaded_space, splits, 1, 0)
+        assert (answer.trial.id, answer.report.epoch, answer.test) == ("00001", 2, None)
+        assert record.best() == (answer.trial, answer.report)
+        assert "ray/00001/checkpoint_000000, the checkpoint of the best trial 00001, is gone" in caplog.text
+        assert "but no model" in caplog.text and not is_loadable(folder / "best")
+        assert json.loads((folder / "best/config.json").read_text())["config"] == CONFIG
+
+
+def test_a_best_checkpoint_that_is_gone_is_said_where_another_trial_is_the_answer(searched, caplog):
+    folder, loaded_space, splits, _ = searched
+    save_better(folder)
+    shutil.rmtree(folder / "ray/00001")
+    answer = conclude(results.load(folder), loaded_space, splits, 1, 0)
+    assert answer.trial.id == "00000" and answer.test and is_loadable(folder / "best")
+    assert "ray/00001/checkpoint_000000, the checkpoint of the best trial 00001, is gone: the answer is" in caplog.text
+
+
+@pytest.mark.parametrize("harm", [shutil.rmtree, lambda path: (path / STATE).write_bytes(b"")])
+@pytest.mark.parametrize("is_task", [True, False])
+def test_the_best_trial_stays_the_answer_while_best_has_its_model(searched, caplog, harm, is_task):
+    """A worse trial, whose checkpoint is still there, does not replace it."""
+    folder, loaded_space, splits, _ = searched
+    save_better(folder)
+    splits = splits if is_task else None
+    first = conclude(results.load(folder), loaded_space, splits, 1, 0)
+    before = files_of(folder / "best")
+    harm(folder / "ray/00001/checkpoint_000000")
+    record = results.load(folder)
+    assert conclude(record, loaded_space, splits, 1, 0) == first and record.best()[0].id == "00001"
+    assert files_of(folder / "best") == before and not caplog.text
+
+
+def test_damaged_checkpoints_alone_leave_the_setting_of_the_best(searched, caplog):
+    folder, loaded_space, splits, _ = searched
+    (folder / "ray/00000/checkpoint_000000" / STATE).write_bytes(b"")
+    assert conclude(results.load(folder), loaded_space, splits, 1, 0).trial.id == "00000"
+    assert "is damaged" in caplog.text and "but no model" in caplog.text and not is_loadable(folder / "best")
 
 
 def test_without_a_finite_metric_there_is_no_answer_but_a_table(tmp_path):

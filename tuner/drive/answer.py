@@ -7,15 +7,16 @@ import csv
 import io
 import json
 import logging
+import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.drive.best import CHECKPOINT, CONFIG, METRICS, MODEL, README, metrics_in, readme
+from tuner.drive.best import CHECKPOINT, CONFIG, METRICS, MODEL, README, is_loadable, metrics_in, readme
 from tuner.errors.output import bounded_output
-from tuner.record.checkpoints import STATE, damage, damage_in, within
+from tuner.record.checkpoints import STATE, SavedCheckpoints, damage, damage_in, within
 from tuner.record.events import strict
 from tuner.record.files import link_or_copy, replacing_folder, write_atomically
 from tuner.record.format import FIELD, FORMAT
@@ -24,6 +25,7 @@ from tuner.record.results import ExperimentRecord
 from tuner.spec.parameters import merged
 from tuner.spec.spaces import LoadedSpace, is_live
 from tuner.training.trial_spec import TrialSpec, trial_seed
+from tuner.views.commands import command
 from tuner.views.labels import flat
 
 if TYPE_CHECKING:
@@ -71,18 +73,18 @@ def conclude(
     winner = whole_winner(record)
     if winner is None:
         return None
-    trial, report = winner
+    trial, report, checkpoint = winner
     best = folder / "best"
     config = config_of(record, trial, report.epoch, cpus=cpus, gpus=gpus, sha256=loaded_space.sha256)
-    config |= loading_of(loaded_space, splits)
-    checkpoint = within(folder, report.checkpoint) if report.checkpoint else None
+    config |= {"checkpoint": report.checkpoint} | loading_of(loaded_space, splits)
     with replacing_folder(best) as new:
+        held = best if metrics_in(best, report, trial=trial.id, epoch=report.epoch) else None
         same = metrics_in(best, report, **{name: config[name] for name in SAME})
         test = same["test"] if same else None
         if splits is None:
-            stage_checkpoint(checkpoint if ended else None, best if same else None, new)
-        elif checkpoint:
-            state = stage_model(checkpoint, best if same else None, new)
+            stage_checkpoint(checkpoint if ended else None, held, new)
+        else:
+            state = stage_model(checkpoint, held, new)
             if state and test is None and ended and splits.test is not None and len(splits.test) > 0:
                 test = evaluate(loaded_space, config, state, splits)
         metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
@@ -93,6 +95,9 @@ def conclude(
         )
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         (new / METRICS).write_text(json.dumps(strict(metrics), indent=2) + "\n")
+    if report.checkpoint and (ended or splits is not None) and not is_loadable(best):
+        what = f"{folder / report.checkpoint}, the checkpoint of the best trial {trial.id}, is gone or damaged"
+        logger.warning("%s: best/ has its setting and metrics, but no model%s", what, again(record, trial))
     return Answer(trial, report, test)
 
 
@@ -141,18 +146,39 @@ def spec_of(config: dict[str, Any]) -> TrialSpec:
     )
 
 
-def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report] | None:
-    """Returns the best trial and its best report, or None; ignores reports whose checkpoint is damaged."""
-    while (winner := record.best()) is not None:
+def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | None] | None:
+    """Returns the best trial, its best report and that report's checkpoint; None without a trial.
+
+    A report whose checkpoint is gone or damaged gives way to the best of those that are whole, unless `best/` has its
+    model. If none is whole, the best report is returned without a checkpoint.
+    """
+    asked, folder = (record.experiment.metric, record.experiment.mode), record.experiment.folder
+    first, saved = record.best_journaled, SavedCheckpoints(folder)
+    if first is None:
+        return None
+    winner = record.standing.best_saved(*asked, saved)
+    if winner and first[1].checkpoint not in saved:
+        what = f"{folder / str(first[1].checkpoint)}, the checkpoint of the best trial {first[0].id}, is gone"
+        logger.warning("%s: the answer is the best of the other checkpoints%s", what, again(record, first[0]))
+    while winner is not None:
         trial, report = winner
-        path = within(record.experiment.folder, report.checkpoint) if report.checkpoint else None
-        why = damage(path) if path is not None and path.exists() else ""
-        if not why:
-            break
+        path = within(folder, str(report.checkpoint))
+        why = damage(path)
+        if not why or report.checkpoint == saved.in_best:
+            return trial, report, path if path.is_dir() and not why else None
         logger.warning("%s is damaged (%s): the answer is the best of the other checkpoints", path, why)
         left = replace(trial, reports=tuple(each for each in trial.reports if each is not report))
         record = replace(record, trials=tuple(left if each is trial else each for each in record.trials))
-    return winner
+        winner = record.standing.best_saved(*asked, saved)
+    return *first, None
+
+
+def again(record: ExperimentRecord, trial: TrialRecord) -> str:
+    """Returns the end of a sentence with the command that trains a trial's setting again; empty if none does."""
+    if not record.retrainable:
+        return ""
+    place = shlex.quote(str(record.experiment.folder))
+    return f"; {command('train', place, '--trial', trial.id)} trains its setting again"
 
 
 def stage_checkpoint(checkpoint: Path | None, best: Path | None, new: Path) -> None:
@@ -164,7 +190,7 @@ def stage_checkpoint(checkpoint: Path | None, best: Path | None, new: Path) -> N
     """
     if best and (best / CHECKPOINT).is_dir():
         shutil.copytree(best / CHECKPOINT, new / CHECKPOINT, symlinks=True, copy_function=link_or_copy)
-    elif checkpoint and checkpoint.is_dir():
+    elif checkpoint:
         shutil.copytree(checkpoint, new / CHECKPOINT, symlinks=True)
 
 
@@ -179,17 +205,17 @@ def loading_of(loaded_space: LoadedSpace, splits: Splits | None) -> dict[str, An
     return needed
 
 
-def stage_model(checkpoint: Path, best: Path | None, new: Path) -> dict[str, Any] | None:
+def stage_model(checkpoint: Path | None, best: Path | None, new: Path) -> dict[str, Any] | None:
     """Writes the state_dict of a checkpoint into the new `best/`; returns the whole state of the training.
 
-    If the checkpoint is gone, it returns None and keeps the model of `best`.
+    Without a checkpoint, it returns None and keeps the model of `best`.
 
     Args:
         best: the present `best/` if it has the same model.
     """
     import torch
 
-    if (checkpoint / STATE).is_file():
+    if checkpoint and (checkpoint / STATE).is_file():
         state: dict[str, Any] = torch.load(checkpoint / STATE, weights_only=True, map_location="cpu")["training"]
         saved = io.BytesIO()  # to a file, torch.save would raise RuntimeError when the disk is full
         torch.save(state["model"], saved)
@@ -197,10 +223,6 @@ def stage_model(checkpoint: Path, best: Path | None, new: Path) -> dict[str, Any
         return state
     if best and (best / MODEL).is_file() and not damage_in(best, MODEL):
         link_or_copy(best / MODEL, new / MODEL)
-    else:
-        logger.warning(
-            "%s is missing, and so is the best trial's checkpoint %s", new.parent / "best" / MODEL, checkpoint
-        )
     return None
 
 

@@ -84,7 +84,7 @@ def load_best(
             return BestModel(None, _unchanged, config["config"], metrics, best / CHECKPOINT)
         raise RequestError(
             f"{best} has neither {MODEL} nor {CHECKPOINT}/: the search has not finished (--resume it), or its best "
-            "trial saved no checkpoint"
+            "trial saved no checkpoint, or it is gone"
         )
     task = (space_of(space) if space is not None else _recorded(best, config, trust)).space.task
     if task is None:
@@ -96,6 +96,11 @@ def load_best(
     if load_config(best / CONFIG) != config:  # a search has just replaced best/; the model may be the new one
         return load_best(folder, space=space, trust=trust)
     return BestModel(model, partial(_prepared, task.prepare), setting, metrics)
+
+
+def is_loadable(best: Path) -> bool:
+    """Whether `best/` has a model or a checkpoint, which `load_best` needs."""
+    return (best / MODEL).exists() or (best / CHECKPOINT).is_dir()
 
 
 def load_config(path: Path) -> dict[str, Any]:

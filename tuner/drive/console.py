@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.drive.best import is_loadable
 from tuner.drive.forest import NUM_RANDOM
 from tuner.drive.replay import tried_again
 from tuner.drive.sampling import GridSearcher, num_random
@@ -205,7 +206,7 @@ def ending(done: Done) -> list[str]:
         lines += [f"no answer: no trial has a finite {e.metric}; see {e.folder}/trials.csv"]
     lines += ending_lines(done.record)
     lines += [f"folder      {place(e)}"]
-    if done.answer and done.answer.report.checkpoint and (done.request.splits or done.outcome.state == "finished"):
+    if done.answer and is_loadable(e.folder / "best"):
         given = ", space=space" if is_live(e.space) and done.request.splits else ""
         lines += [f"load        from Python: tuner.load_best({str(e.folder)!r}{given})"]
     if done.answer and done.answer.report.checkpoint and done.record.retrainable:

@@ -6,11 +6,12 @@ import contextlib
 import os
 import zipfile
 import zlib
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
 from tuner.errors import RequestError
-from tuner.record.files import open_in
+from tuner.record.files import json_in, open_in
 
 # Maximum number of folders and entries that one `SavedCheckpoints` lists; each takes 5 us. A trial has few
 # checkpoints, and callers look up those of the best trials first.
@@ -20,6 +21,8 @@ STATE = "state.pt"  # has a checkpoint's state; torch.save writes it as a zip wi
 
 class SavedCheckpoints:
     """The checkpoints of an experiment that exist on disk; `name in saved` takes a name from the journal.
+
+    The checkpoint that `best/` was written from counts as long as `best/` has its model or its copy.
 
     Each folder of checkpoints is listed at most once. Every folder and every entry counts towards MOST_LOOKS; a
     checkpoint that was not listed by then counts as missing. The limit is needed because a journal may name a million
@@ -31,13 +34,23 @@ class SavedCheckpoints:
         self._listed: dict[str, frozenset[str]] = {}
         self._left = MOST_LOOKS
 
+    @cached_property
+    def in_best(self) -> str | None:
+        """The name of the checkpoint that `best/` was written from, if `best/` has its model or its copy."""
+        best = self._experiment / "best"
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            if (best / "model.pt").is_file() or (best / "checkpoint").is_dir():
+                name = dict(json_in(best, "config.json")).get("checkpoint")
+                return name if isinstance(name, str) else None
+        return None
+
     def __contains__(self, name: object) -> bool:
         parent, _, last = str(name).rpartition("/")
         if parent not in self._listed:
             if self._left <= 0:
                 return False
             self._listed[parent] = self._folders_in(parent)
-        return last in self._listed[parent]
+        return last in self._listed[parent] or name == self.in_best
 
     def _folders_in(self, parent: str) -> frozenset[str]:
         names = set()

@@ -108,9 +108,10 @@ class TrialRecord:
         """Returns the report with the best finite value, the earlier of equal ones; None if there is none."""
         return best_of(self.reports, metric, mode)
 
-    def best_saved(self, metric: str, mode: str, saved: Container[str]) -> Report | None:
-        """Returns the best report among those whose checkpoint is in `saved`."""
-        return best_of((r for r in self.reports if r.checkpoint and r.checkpoint in saved), metric, mode)
+    def best_saved(self, metric: str, mode: str, saved: Container[str] | None) -> Report | None:
+        """Returns the best report whose checkpoint is in `saved`; with None, the best that has a checkpoint."""
+        named = (report for report in self.reports if report.checkpoint)
+        return best_of((r for r in named if saved is None or r.checkpoint in saved), metric, mode)
 
 
 def best_of(reports: Iterable[Report], metric: str, mode: str) -> Report | None:

@@ -73,9 +73,18 @@ class ExperimentRecord:
 
     @kept
     def best(self) -> tuple[TrialRecord, Report] | None:
-        """Returns the best trial by `experiment.BEST_RULE` and the report that decides it; None if there is none."""
+        """Returns the best trial by `experiment.BEST_RULE` and the report that decides it; None if there is none.
+
+        A report whose checkpoint is gone counts only if all are gone.
+        """
         asked = self.experiment.metric, self.experiment.mode
-        return self.standing.best_saved(*asked, SavedCheckpoints(self.experiment.folder)) or self.standing.best(*asked)
+        return self.standing.best_saved(*asked, SavedCheckpoints(self.experiment.folder)) or self.best_journaled
+
+    @property
+    def best_journaled(self) -> tuple[TrialRecord, Report] | None:
+        """The best trial and report as `best` returns them while no checkpoint is gone."""
+        asked = self.experiment.metric, self.experiment.mode
+        return self.standing.best_saved(*asked, None) or self.standing.best(*asked)
 
 
 def load(folder: Path) -> ExperimentRecord:

@@ -125,8 +125,11 @@ class Standing:
         report = trial.best(metric, mode) if trial else None
         return (trial, report) if trial and report else None
 
-    def best_saved(self, metric: str, mode: str, saved: Container[str]) -> tuple[TrialRecord, Report] | None:
-        """Returns the best trial and report as `best` does, but only among reports whose checkpoint is in `saved`."""
+    def best_saved(self, metric: str, mode: str, saved: Container[str] | None) -> tuple[TrialRecord, Report] | None:
+        """Returns the best trial and report as `best` does, but only among reports whose checkpoint is in `saved`.
+
+        With None, the reports with a checkpoint in the journal count, also if it is gone.
+        """
         best: tuple[Rank, Report] | None = None
         for rank in self.ranked if self.any_saved else []:
             if best and rank[:2] > best[0][:2]:
