@@ -113,6 +113,7 @@ def test_a_winner_with_a_damaged_checkpoint_gives_way_to_the_next(search_here, s
     shutil.copy(whole / "journal.jsonl", folder)
     trial, report = load(folder).best()
     altered(folder / report.checkpoint / "state.pt")
+    shutil.rmtree(folder / "best")  # it has the model
     resumed = search_here("", "--resume", "cut", name="cut")
     assert resumed.code == 0 and "the answer is the best of the other checkpoints" in caplog.text
     assert json.loads((folder / "best" / "config.json").read_text())["epoch"] != report.epoch or (
