@@ -320,4 +320,4 @@ def test_a_folder_instead_of_a_config_is_answered_by_what_to_give(tmp_path, caps
     wanted = f"{tmp_path} is a folder; give {tmp_path}/best/config.json, or add --trial ID"
     assert capsys.readouterr().err == f"tuner: error: {wanted}\n"
     assert train.main([str(tmp_path / "gone")]) == 2
-    assert "no such file; give the best/config.json" in capsys.readouterr().err
+    assert f"no such file {tmp_path}/gone; give the best/config.json" in capsys.readouterr().err
