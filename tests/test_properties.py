@@ -82,7 +82,7 @@ def test_what_diverged_leaves_no_trace_at_the_rungs(made):
     with tempfile.TemporaryDirectory() as folder:
         search = Search(Path(folder) / "journal.jsonl", **(choices | {"scheduler": "asha"}))
         list(played(search, turns))
-    values = [value for _, rung in search.inner._brackets[0]._rungs for value in rung.values()]
+    values = [value for _, rung in search.inner._rule._rule._own[0].rungs for value in rung.values()]
     assert all(math.isfinite(value) for value in values)
 
 

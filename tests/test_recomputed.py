@@ -380,8 +380,11 @@ def check_costs(truth, ask, experiment):
 
 
 def check_savings(verdict, truth, experiment, epochs, seconds):
-    """A pruned trial saved the epochs that it did not train, each as long as those that it did."""
-    pruned = [name for name, trial in truth.trials.items() if trial.status == "pruned" and trial.values]
+    """A trial that a rule stopped saved the epochs that it did not train, each as long as those that it did."""
+    lasts = {name: trial.decisions[-1:] for name, trial in truth.trials.items() if trial.status == "pruned"}
+    # The record does not say that the space is a task: only completed trials tell how long a trial is.
+    known = any(trial.status == "completed" for trial in truth.trials.values())
+    pruned = [name for name, last in lasts.items() if known and last and last[0]["rung"] is not None]
     saved = sum(experiment.max_epochs - epochs[name] for name in pruned)
     saved_s = sum((experiment.max_epochs - epochs[name]) * seconds[name] / epochs[name] for name in pruned)
     assert verdict["epochs_saved"] == saved

@@ -18,7 +18,7 @@ from tuner.serve.jobs import ray_jobs
 from tuner.serve.jobs.options import ON_RESUME, SETTABLE, WITHHELD
 from tuner.serve.jobs.queue import Search, TooLarge, startable
 from tuner.serve.jobs.ray_jobs import JobState
-from tuner.spec.experiment import Experiment
+from tuner.spec.experiment import Options
 
 ALL = "/api/experiments"
 
@@ -117,7 +117,7 @@ def test_a_cluster_that_does_not_answer_is_said_in_one_line(tmp_path):
 def test_every_option_is_settable_or_withheld():
     import dataclasses
 
-    fields = {field.name for field in dataclasses.fields(Experiment)}
+    fields = {field.name for field in dataclasses.fields(Options)}
     assert fields == {"space", *SETTABLE, *WITHHELD} and not set(SETTABLE) & set(WITHHELD)
     assert set(ON_RESUME) <= set(SETTABLE)
 

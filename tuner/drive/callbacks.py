@@ -13,6 +13,7 @@ from tuner.drive.decisions import JournalingScheduler, Verdict
 from tuner.drive.tracker import Tracker
 from tuner.engine.halt import Halt
 from tuner.engine.retries import Failure, Retries
+from tuner.record.events import RETURNED
 from tuner.record.journal import Journal
 from tuner.spec.spaces import with_place
 
@@ -68,7 +69,7 @@ class JournalCallback(Callback):
         return failure
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        ended = Verdict("completed", "its function returned")
+        ended = Verdict("completed", RETURNED)
         if not trial.last_result or "training_iteration" not in trial.last_result:
             error = "ended without a report: its function must call tune.report at least once"
             self._journal.write("trial_failed", trial.trial_id, error=error, kind="user", will_retry=False)

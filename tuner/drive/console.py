@@ -30,7 +30,8 @@ from tuner.spec.spaces import is_live, is_path
 from tuner.training.usage import NEEDED
 from tuner.views.commands import as_argument, command, start_again, twice
 from tuner.views.labels import counted, figures, setting, trials
-from tuner.views.verdict import ADVICE, diverged, ending_lines
+from tuner.views.savings import ADVICE
+from tuner.views.verdict import diverged, ending_lines
 
 if TYPE_CHECKING:
     from tuner.drive.session import Done, Request
@@ -46,7 +47,7 @@ def plan(request: Request) -> list[str]:
         lines += [f"constants   {setting(space.constants)}"]
     lines += [f"script      {places}" for places in script_places(space)]
     lines += [f"settings    {settings(request)}"]
-    lines += [f"scheduler   {schedule(e)}"]
+    lines += [f"scheduler   {schedule(e)}{own_length(e, space)}"]
     lines += [f"chosen      automatically: {why}" for why in chosen(request)]
     lines += [f"epochs      at most {num_settings(e, space) * e.max_epochs} ({e.max_epochs} per trial)"]
     if e.time_budget:
@@ -90,6 +91,12 @@ def notes_on_strategy(e: Experiment, resources: Resources | None) -> list[str]:
     return []
 
 
+def own_length(e: Experiment, space: Space) -> str:
+    """Says that the rungs follow the length of trials that end by themselves, as only those of a function may."""
+    follows = e.scheduler in ("asha", "asha-promotion") and space.train is not None
+    return "; once trials end earlier by themselves, their length places the rungs" if follows else ""
+
+
 def notes_on_checkpoints(e: Experiment, space: Space) -> list[str]:
     """A note if asha-promotion was named for trials that seem to save no checkpoints, so that none can pause."""
     if e.scheduler != "asha-promotion" or saves_checkpoints(space):
@@ -119,7 +126,7 @@ def heading(request: Request) -> list[str]:
     e = request.experiment
     r = request.resources
     resources = f"; {per_trial(r)}, {trials(r.concurrent)} at once" if r else ""
-    lines = [f"{e.name}: {settings(request)}; {schedule(e)}{resources}"]
+    lines = [f"{e.name}: {settings(request)}; {schedule(e)}{own_length(e, request.loaded_space.space)}{resources}"]
     lines += [f"chosen automatically: {why}" for why in chosen(request)]
     lines += [] if request.history else notes_on_metric(e)
     lines += notes_on_strategy(e, r)

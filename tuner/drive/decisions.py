@@ -15,17 +15,18 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tuner.drive.explain import Comparison, Explainer
-from tuner.drive.promoting import PromotionScheduler
+from tuner.drive.ruling import RuleScheduler
 from tuner.drive.sampling import seeded
 from tuner.engine.halt import Halt
 from tuner.engine.stage import BareStage
 from tuner.engine.trials import SearchTrial
 from tuner.errors import RequestError, nearest
-from tuner.record.events import plain
+from tuner.record.events import RETURNED, plain
 from tuner.record.journal import Ledger
 from tuner.record.records import finite
 from tuner.record.report_keys import FINAL, RAY_KEYS, USAGE
 from tuner.spec.experiment import Experiment
+from tuner.spec.length import of_length
 
 CONTINUE: str = TrialScheduler.CONTINUE
 STOP: str = TrialScheduler.STOP
@@ -97,7 +98,7 @@ class JournalingScheduler(TrialScheduler):
         self._known: set[str] = set()  # unfinished trials that the inner scheduler has, also from the replay
         self._queue: dict[str, Trial] = {}  # unfinished trials that Ray has, in the order in which it added them
         self._first: list[Trial] = []
-        self._stops = False  # whether asha-promotion uses the rule of asha
+        self._stops = experiment.scheduler == "asha"  # asha-promotion, too, may come to use the rule of asha
         self._limits = experiment.limits
         self.max_epochs = experiment.max_epochs
         self.verdicts: dict[str, Verdict] = {}
@@ -162,7 +163,7 @@ class JournalingScheduler(TrialScheduler):
             # The scheduler gets no NaN or infinite value: recorded as the worst value, it would distort the percentile.
             reason = f"{self.metric} is {value} at epoch {epoch}: the training diverged"
             return self._decide(trial_id, epoch, value, STOP, reason, Comparison(), "pruned")
-        reason = self._completes(metrics, epoch) or ("its function returned" if final else "")
+        reason = self._completes(metrics, epoch) or (RETURNED if final else "")
         if reason:
             return self._decide(trial_id, epoch, value, STOP, reason, Comparison(), "completed")
         result[self.metric] = value
@@ -191,7 +192,7 @@ class JournalingScheduler(TrialScheduler):
             compared = self._explain.copying(trial, compared)
         # In a report without a checkpoint, Ray sets `checkpoint_dir_name` to None.
         unsaved = not trial.checkpoint and result.get("checkpoint_dir_name") is None
-        if action == PAUSE and unsaved and not isinstance(self._inner, PromotionScheduler):
+        if action == PAUSE and unsaved and not isinstance(self._inner, RuleScheduler):
             reason = f"--scheduler {self._experiment.scheduler} pauses trials, and this one saves no checkpoint"
             what_to_do = "report checkpoints, or use asha, median or fifo"
             self._halt.refuse(RequestError(f"{reason} to continue from; {what_to_do}"))
@@ -204,7 +205,7 @@ class JournalingScheduler(TrialScheduler):
 
     def _note_change(self) -> None:
         """Journals that asha-promotion from now on uses the rule of asha, once."""
-        if isinstance(self._inner, PromotionScheduler) and self._inner.stops != self._stops:
+        if isinstance(self._inner, RuleScheduler) and self._inner.stops != self._stops:
             self._stops = True
             self._journal.write("scheduler_changed", scheduler="asha", reason=STOPS)
 
@@ -230,6 +231,17 @@ class JournalingScheduler(TrialScheduler):
         else:
             self._inner.on_trial_remove(tune_controller, trial)
         self._promote()
+        verdict, epochs = self.verdicts.get(trial.trial_id), result.get(EPOCH, self.max_epochs)
+        # A search that is being stopped ends its trials in the same way.
+        if (verdict is None or verdict.reason == RETURNED) and epochs < self.max_epochs and not self._halt.reason:
+            self.learn(trial.trial_id, epochs)
+
+    def learn(self, trial_id: str, epochs: int) -> None:
+        """Moves the rungs to the length of a trial that has ended by itself, and journals it if they move."""
+        rungs = self._inner.learn(epochs) if isinstance(self._inner, RuleScheduler) else None
+        if rungs is not None:
+            self._journal.write("length_learned", trial_id, epochs=epochs, rungs=rungs, reason=of_length(epochs, rungs))
+            self._promote()
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         self._forget(trial)
@@ -263,11 +275,11 @@ class JournalingScheduler(TrialScheduler):
 
     def places(self, concurrent: int) -> int:
         """Of the trials that may run at once, how many may be new: promoted trials take precedence."""
-        return concurrent - (self._inner.num_next() if isinstance(self._inner, PromotionScheduler) else 0)
+        return concurrent - (self._inner.num_next() if isinstance(self._inner, RuleScheduler) else 0)
 
     def close(self, stage: BareStage, trial: Trial) -> None:
         """Repeats the recorded decision on a paused trial that asha-promotion made when nothing was left to run."""
-        if isinstance(self._inner, PromotionScheduler) and self._inner.waits(trial):
+        if isinstance(self._inner, RuleScheduler) and self._inner.waits(trial):
             self._inner.close(stage)
             self._promote()
 

@@ -15,8 +15,8 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 
 from tuner.drive.incremental import IncrementalMedian
-from tuner.drive.promoting import PromotionScheduler
-from tuner.engine.rungs import AshaScheduler, HyperBand
+from tuner.drive.ruling import RuleScheduler
+from tuner.engine.rungs import HyperBand
 from tuner.record.events import is_trial_id
 from tuner.record.records import sign_of
 from tuner.views.labels import trials
@@ -64,8 +64,6 @@ class Explainer:
     def before(self, trial: Trial, result: dict[str, Any]) -> Comparison:
         """Returns what the scheduler will compare the report with; the caller must ask before the scheduler decides."""
         scheduler, epoch, value = self._scheduler, result["training_iteration"], result[self._metric]
-        if isinstance(scheduler, AshaScheduler):
-            return self._asha(scheduler, trial.trial_id, epoch)
         if isinstance(scheduler, IncrementalMedian):
             return self._median(scheduler, trial, epoch, value)
         if isinstance(scheduler, HyperBand):
@@ -75,10 +73,10 @@ class Explainer:
     def after(self, trial: Trial, before: Comparison) -> Comparison:
         """Returns `before`, or the comparison at a halving that the decision caused: it has HyperBand's cutoff.
 
-        For asha-promotion returns the decision's own comparison.
+        For asha and asha-promotion returns the decision's own comparison.
         """
-        if isinstance(self._scheduler, PromotionScheduler):
-            return self._promotion(self._scheduler, trial)
+        if isinstance(self._scheduler, RuleScheduler):
+            return self._of_rule(self._scheduler, trial)
         halving = self._halving(trial)
         return before if halving is None or halving.rung != before.rung else halving
 
@@ -90,8 +88,8 @@ class Explainer:
 
     def removed(self, trial: Trial) -> Comparison:
         """Returns the rung at which the scheduler stops a paused trial, and the cutoff if the trial missed one."""
-        if isinstance(self._scheduler, PromotionScheduler):
-            return self._promotion(self._scheduler, trial)
+        if isinstance(self._scheduler, RuleScheduler):
+            return self._of_rule(self._scheduler, trial)
         if not isinstance(self._scheduler, HyperBand):
             return Comparison()
         halving = self._scheduler.bracket_of(trial).last_halving
@@ -101,9 +99,9 @@ class Explainer:
 
     def promoted(self) -> list[tuple[Trial, Comparison]]:
         """Returns the paused trials that continue since the last call, and what each was compared with."""
-        if isinstance(self._scheduler, PromotionScheduler):
+        if isinstance(self._scheduler, RuleScheduler):
             promoted = self._scheduler.promoted()
-            return [(trial, replace(self._promotion(self._scheduler, trial), promoted=True)) for trial in promoted]
+            return [(trial, replace(self._of_rule(self._scheduler, trial), promoted=True)) for trial in promoted]
         trials = self._scheduler.promoted() if isinstance(self._scheduler, HyperBand) else []
         return [(trial, compared) for trial in trials if (compared := self._halving(trial))]
 
@@ -186,7 +184,7 @@ class Explainer:
             return "waits until the other trials of the population have trained"
         return f"waits at rung {compared.rung:g} for the other trials of its bracket"
 
-    def _promotion(self, scheduler: PromotionScheduler, trial: Trial) -> Comparison:
+    def _of_rule(self, scheduler: RuleScheduler, trial: Trial) -> Comparison:
         judged = scheduler.judged.get(trial.trial_id)
         if judged is None or judged.rung is None:
             return Comparison()
@@ -199,13 +197,6 @@ class Explainer:
         if scheduler.stops:
             return compared
         return replace(compared, factor=scheduler.factor, closing=trial.trial_id in scheduler.closing)
-
-    def _asha(self, scheduler: AshaScheduler, trial_id: str, epoch: int) -> Comparison:
-        compared = scheduler.comparison(trial_id, epoch)
-        if compared is None:
-            return Comparison()
-        own_sign = None if compared.cutoff is None else float(self._sign * compared.cutoff)
-        return Comparison(compared.rung, 0, cutoff=own_sign, recorded=compared.recorded)
 
     def _median(self, scheduler: IncrementalMedian, trial: Trial, epoch: int, value: float) -> Comparison:
         if epoch < scheduler.grace_period:

@@ -155,6 +155,9 @@ class Replay:
         """Asks the scheduler which trial to run, as Ray does at each step; BOHB's may halve a bracket then."""
         self._judge.choose_trial_to_run(self._stage)
 
+    def _on_length_learned(self, number: int, event: Event) -> None:
+        self._judge.learn(event["trial"], event["epochs"])
+
     def _on_trial_failed(self, number: int, event: Event) -> None:
         trial = self._stage.trials[event["trial"]]
         if not event["will_retry"]:

@@ -8,9 +8,9 @@ from typing import Any
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from tuner.drive.incremental import IncrementalMedian
-from tuner.drive.promoting import PromotionScheduler
+from tuner.drive.ruling import RuleScheduler
 from tuner.engine.population import Population
-from tuner.engine.rungs import AshaScheduler, HyperBand, HyperBandForBOHB
+from tuner.engine.rungs import HyperBand, HyperBandForBOHB
 from tuner.errors import RequestError
 from tuner.spec import domains
 from tuner.spec.experiment import Experiment
@@ -40,15 +40,6 @@ def check_scheduler(experiment: Experiment, space: Space) -> None:
         )
 
 
-def _asha(experiment: Experiment, space: Space) -> TrialScheduler:
-    return AshaScheduler(
-        grace_period=experiment.grace_period,
-        max_t=experiment.max_epochs,
-        reduction_factor=experiment.reduction_factor,
-        **BY_EPOCH,
-    )
-
-
 def _hyperband(experiment: Experiment, space: Space) -> TrialScheduler:
     return HyperBand(max_t=experiment.max_epochs, reduction_factor=experiment.reduction_factor, **BY_EPOCH)
 
@@ -76,8 +67,8 @@ def _mutation(domain: Any) -> Any:
 
 
 BUILDERS: dict[str, Callable[[Experiment, Space], Any]] = {
-    "asha": _asha,
-    "asha-promotion": lambda experiment, space: PromotionScheduler(experiment),
+    "asha": lambda experiment, space: RuleScheduler(experiment),
+    "asha-promotion": lambda experiment, space: RuleScheduler(experiment),
     "bohb": _bohb,
     "hyperband": _hyperband,
     "median": lambda experiment, space: IncrementalMedian(experiment),

@@ -26,7 +26,8 @@ from tuner.drive.seeded_searcher import SeededSearcher
 from tuner.errors import RequestError
 from tuner.record.records import sign_of
 from tuner.spec.experiment import Experiment
-from tuner.spec.rules import Action, Judged, rule_of
+from tuner.spec.length import rule_of
+from tuner.spec.rules import Action, Judged
 from tuner.spec.space import Space
 
 Floats = npt.NDArray[np.float64]

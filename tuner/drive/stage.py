@@ -8,6 +8,7 @@ from ray.tune.experiment import Trial
 
 from tuner.drive.decisions import JournalingScheduler, Verdict
 from tuner.engine.stage import BareStage, set_status
+from tuner.record.events import RETURNED
 from tuner.record.journal import Ledger
 
 
@@ -43,6 +44,6 @@ class Stage(BareStage):
         else:
             self._judge.on_trial_remove(self, trial)
             self.search_alg.on_trial_complete(trial.trial_id)
-        ended = self._judge.verdicts.pop(trial.trial_id, Verdict("completed", "its function returned"))
+        ended = self._judge.verdicts.pop(trial.trial_id, Verdict("completed", RETURNED))
         self._ledger.write("trial_ended", trial.trial_id, status=ended.status, reason=ended.reason)
         set_status(trial, Trial.TERMINATED)

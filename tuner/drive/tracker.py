@@ -43,7 +43,8 @@ class Tracker:
         paused: the trials that paused in this session and have neither continued nor ended since.
         on_end: called with the id of each of these trials when it ends.
         on_retry: called with the id of each trial that failed and is tried again.
-        on_notice: called with a text to read now: why the search changes its rule, or what its first trials have alike.
+        on_notice: called with a text to read now: why the search changes its rule or moves its rungs, or what its first
+            trials have alike.
     """
 
     def __init__(self, experiment: Experiment, history: Iterable[Event] = ()) -> None:
@@ -73,7 +74,7 @@ class Tracker:
         kind, trial_id = event["event"], event.get("trial")
         if kind in BEGINNINGS:
             self._begin()
-        if kind == "scheduler_changed":
+        if kind in ("scheduler_changed", "length_learned"):
             self.on_notice(event.get("reason", ""))
         if trial_id is None:
             return

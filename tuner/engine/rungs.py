@@ -1,4 +1,4 @@
-"""Ray's ASHA with the rule of `tuner.spec.asha`, and Ray's HyperBand with three repairs and a memory of halvings."""
+"""Ray's HyperBand with three repairs and a memory of halvings."""
 
 from __future__ import annotations
 
@@ -7,39 +7,7 @@ from typing import Any, cast
 
 import ray.tune.schedulers
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import AsyncHyperBandScheduler, HyperBandScheduler, hyperband
-from ray.tune.schedulers.async_hyperband import _Bracket
-
-from tuner.spec.asha import AshaBracket, AshaComparison, Rewards, cutoff
-
-
-class Bracket(_Bracket):
-    """Ray's ASHA bracket with the rungs and the cutoff of `tuner.spec.asha`.
-
-    The cost of this cutoff does not grow with the number of recorded trials.
-    """
-
-    def __init__(self, grace_period: int, max_t: int, reduction_factor: float) -> None:
-        super().__init__(grace_period, max_t, reduction_factor, 0)
-        self.rule = AshaBracket(max_t, grace_period, reduction_factor)
-        self._rungs = self.rule.rungs
-
-    def cutoff(self, recorded: Rewards) -> float | None:
-        """Returns the reward that a trial must reach to continue; None if no reward is recorded at the rung."""
-        return cutoff(recorded.in_order, self.rf)
-
-
-class AshaScheduler(AsyncHyperBandScheduler):
-    """Ray's ASHA with one bracket."""
-
-    def __init__(self, time_attr: str, grace_period: int, max_t: int, reduction_factor: float) -> None:
-        super().__init__(time_attr, max_t=max_t, grace_period=grace_period, reduction_factor=reduction_factor)
-        self._bracket = Bracket(grace_period, max_t, reduction_factor)
-        self._brackets = [self._bracket]
-
-    def comparison(self, trial_id: str, epoch: int) -> AshaComparison | None:
-        """Returns how ASHA will judge a trial's report of this epoch; None if the report counts at no rung."""
-        return self._bracket.rule.comparison(trial_id, epoch)
+from ray.tune.schedulers import HyperBandScheduler, hyperband
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tuner.record.files import MOST_BYTES, MOST_NUMBER, parsed
-from tuner.spec.experiment import MOST_EPOCHS
+from tuner.spec.experiment import MOST_EPOCHS, MOST_RUNGS
 
 Event = dict[str, Any]
 MOST_TIME = 1e11  # latest time of an event that is accepted, in unix seconds: the year 5138
 MOST_ID = 200  # maximum length of a trial's id, in characters
 MOST_INTEGER = 2**63  # an integer of this size or more makes a decision's line invalid; as a metric it is ignored
 BEGINNINGS = ("experiment_started", "experiment_resumed")  # a session begins with one of these events
+RETURNED = "its function returned"  # the reason of a trial that has ended by itself
 STATES = ("finished", "interrupted", "failed")  # states of a search that has ended
 SEAL = b', "crc": "%08x"}'
 SEAL_BYTES = len(SEAL % 0)
@@ -144,6 +145,14 @@ def _is_epoch(value: Any) -> bool:
     return type(value) is int and 0 <= value <= MOST_EPOCHS
 
 
+def _is_length(value: Any) -> bool:
+    return _is_epoch(value) and value > 0
+
+
+def _are_rungs(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= MOST_RUNGS and all(map(_is_length, value))
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
@@ -190,6 +199,7 @@ _FITS: dict[str, _Fields] = {  # kind of event -> its required fields, each with
     "trial_started": (("resources", _is_dict), ("node", _is_text)),
     "trial_failed": (("error", _is_text),),
     "trial_ended": (("status", _is_text), ("reason", _is_text)),
+    "length_learned": (("epochs", _is_length), ("rungs", _are_rungs)),
     "experiment_finished": (("state", _is_state),),
 }  # fmt: skip
 _OF_A_TRIAL = frozenset(_FITS) - {"experiment_finished"}

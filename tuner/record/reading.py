@@ -161,6 +161,7 @@ class Reading:
         refused: whether it ended because its request was wrong.
         out_of_time: whether its time budget ended it.
         changed: why asha-promotion used the rule of asha instead of its own; empty if it did not.
+        length: the most epochs after which a trial ended by itself, as the search noted; 0 = it noted none.
         took_s: total seconds of all sessions, without the time between sessions.
         sessions: the sessions in order.
         beginnings: how often reading began at the journal's first line, the first time included.
@@ -180,7 +181,7 @@ class Reading:
         self.beginnings += 1
         self.state, self.reason, self.took_s = "running", "", 0.0
         self.refused = self.out_of_time = False
-        self.changed = ""
+        self.changed, self.length = "", 0
         self.updated: float | None = None
         self.sessions: list[Session] = []
         self._folding = Folding()
@@ -253,6 +254,8 @@ class Reading:
         else:
             if kind == "scheduler_changed":
                 self.changed = event.get("reason", "")[:MOST_CHANGED]
+            if kind == "length_learned":
+                self.length = event["epochs"]
             if kind == "experiment_finished":
                 self.state, self.reason = event["state"], event.get("reason", "")
                 self.refused, self.out_of_time = event.get("refused", False), event.get("out_of_time", False)

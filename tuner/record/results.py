@@ -17,6 +17,7 @@ from tuner.record.records import Report, TrialRecord, kept
 from tuner.record.saved_experiment import FILE, load_experiment, no_experiment
 from tuner.record.standing import Standing, Tally
 from tuner.spec.experiment import Experiment
+from tuner.spec.length import at_length
 from tuner.spec.spaces import is_live
 
 KILLED = "the search's process was ended; what was reported is kept, and --resume goes on"
@@ -34,6 +35,7 @@ class ExperimentRecord:
         followed: the `Standing` (counts, ranking, rungs, history) that `Following` keeps up to date for these trials.
             The record ignores it if it was computed from other trials.
         changed: why asha-promotion used the rule of asha instead of its own; empty if it did not.
+        length: the most epochs after which a trial ended by itself, if the rungs moved to it; 0 if they did not.
         sessions: the search's sessions in order; empty for a folder without a journal.
     """
 
@@ -46,6 +48,7 @@ class ExperimentRecord:
     refused: bool = False
     out_of_time: bool = field(default=False, kw_only=True)
     changed: str = field(default="", kw_only=True)
+    length: int = field(default=0, kw_only=True)
     sessions: tuple[Session, ...] = field(default=(), compare=False, repr=False)
 
     @cached_property
@@ -55,6 +58,11 @@ class ExperimentRecord:
         if standing is None or standing.trials is not self.trials:
             standing = Tally(self.experiment).update(self.trials)
         return replace(standing, ranked=[], improvements=[]) if self.refused else standing
+
+    @property
+    def rules(self) -> Experiment:
+        """The experiment with the stopping rules now in force: its rungs are at the length that the trials have."""
+        return at_length(self.experiment, self.length)
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -159,6 +167,7 @@ class Following:
             reading.refused,
             out_of_time=reading.out_of_time,
             changed=reading.changed,
+            length=reading.length,
             sessions=sessions,
         )
 

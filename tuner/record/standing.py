@@ -46,7 +46,7 @@ class Improvement(NamedTuple):
 
 
 class PrunedCost(NamedTuple):
-    """What the pruned trials with reports cost: their number, their epochs, and their milliseconds on workers.
+    """What the trials that a rule stopped cost: their number, their epochs, and their milliseconds on workers.
 
     `ms_per_epoch` is the sum over the trials of a trial's milliseconds per epoch. Whole numbers add up exactly.
     """
@@ -97,7 +97,8 @@ class Standing:
         calls: all decisions, ordered by margin (|value - cutoff|), the smallest first.
         arrived: number of reports; an epoch that is trained again after a restart counts again.
         any_saved: whether any report ever named a checkpoint.
-        pruned_cost: what the pruned trials cost.
+        pruned_cost: what the trials cost that a rule stopped.
+        lengths: number of epochs -> how many completed trials had trained as many.
         failed: the indices of the failed trials, in the order in which they failed.
     """
 
@@ -112,6 +113,7 @@ class Standing:
     worker_spans: list[WorkerSpan]
     any_saved: bool
     pruned_cost: PrunedCost
+    lengths: dict[int, int]
     failed: list[int]
 
     @property
@@ -166,6 +168,7 @@ class Tally:
         self._worker_spans: list[WorkerSpan] = []
         self._any_saved = False
         self._pruned_cost = PrunedCost(0, 0, 0, 0)
+        self._lengths: Counter[int] = Counter()
         self._failed: list[tuple[int, int]] = []  # (number of the trial's last event, its index)
 
     def update(self, trials: Sequence[TrialRecord]) -> Standing:
@@ -183,6 +186,7 @@ class Tally:
         return Standing(
             self._trials, dict(self._counts), self._epochs, self._ranked[:], self._rung_list(), self._calls[:],
             self._improvements[:], self._arrived, self._worker_spans[:], self._any_saved, self._pruned_cost,
+            {epochs: number for epochs, number in sorted(self._lengths.items()) if number},
             [place for _, place in self._failed],
         )  # fmt: skip
 
@@ -199,6 +203,9 @@ class Tally:
         for _, old, new in changed:
             before, after = _pruned_cost(old), _pruned_cost(new)
             self._pruned_cost = PrunedCost(*map(_changed_sum, self._pruned_cost, before, after))
+            for trial, change in ((old, -1), (new, 1)):
+                if trial and trial.status == "completed":
+                    self._lengths[_last_epoch(trial)] += change
         gone = [(old.changed_at, place) for place, old, _ in changed if old and old.status == "failed"]
         _renew(self._failed, gone, [(new.changed_at, place) for place, _, new in changed if new.status == "failed"])
 
@@ -307,8 +314,14 @@ def _changed_sum(total: int, before: int, after: int) -> int:
     return total - before + after
 
 
+def is_stopped(trial: TrialRecord) -> bool:
+    """Whether a rule stopped the trial; a trial whose training diverged is pruned, too, but no rule compared it."""
+    last = trial.decisions[-1] if trial.decisions else None
+    return trial.status == "pruned" and last is not None and last.action == "stop" and last.rung is not None
+
+
 def _pruned_cost(trial: TrialRecord | None) -> PrunedCost:
-    epochs = _last_epoch(trial) if trial and trial.status == "pruned" else 0
+    epochs = _last_epoch(trial) if trial and is_stopped(trial) else 0
     if not (trial and epochs):
         return PrunedCost(0, 0, 0, 0)
     ms = round(1000 * trial.seconds)

@@ -1,8 +1,7 @@
 """ASHA's rule, in Ray's stopping variant: the rungs, the cutoff at a rung, and which trials are compared there.
 
-This is the only place besides Ray that has the rule. Ray's scheduler gets its rungs and cutoffs from here
-(`tuner.engine.rungs`); explanations, what-if and the table of rungs use the same functions. A reward is a metric's
-value with the sign that makes larger values better. Source: Li et al., "A System for Massively Parallel Hyperparameter
+`tuner.spec.rules` has the rule of all trials; a search, its replay and what-if use it. A reward is a metric's value
+with the sign that makes larger values better. Source: Li et al., "A System for Massively Parallel Hyperparameter
 Tuning", MLSys 2020, as in Ray's `AsyncHyperBandScheduler` (2.60.0).
 """
 
@@ -87,7 +86,7 @@ class AshaBracket:
         return None
 
     def record(self, trial: Hashable, rung: float, reward: float) -> None:
-        """Adds a trial's reward to a rung; for a search in Ray, Ray's scheduler adds it without this method."""
+        """Adds a trial's reward to a rung."""
         dict(self.rungs)[rung][trial] = reward
 
 

@@ -54,13 +54,15 @@ class SearchFacts:
 class Pair:
     """A searcher, a scheduler that works with it, its grace period and its reduction factor.
 
-    `why` says in one line what `auto` chose and why; it is empty if the user named both.
+    `auto_grace` says whether `auto` chose the grace period by the length of a training. `why` says in one line what
+    `auto` chose and why; it is empty if the user named both.
     """
 
     searcher: SearcherName
     scheduler: SchedulerName
     grace_period: int
     reduction_factor: float
+    auto_grace: bool
     why: str
 
 
@@ -71,11 +73,17 @@ def choose(options: Options, facts: SearchFacts) -> Pair:
     parts = [f"searcher {_meaning(searcher)}{about_searcher}"] if options.searcher == AUTO else []
     parts += [f"scheduler {_meaning(scheduler)}{about_scheduler}"] if options.scheduler == AUTO else []
     factor = FACTOR if options.reduction_factor == AUTO else options.reduction_factor
-    suited = max(1, int(GRACE * options.max_epochs)) if options.scheduler == AUTO else 1
+    auto_grace = AUTO == options.grace_period == options.scheduler
+    suited = suited_grace(options.max_epochs) if auto_grace else 1
     grace = suited if options.grace_period == AUTO else options.grace_period
     if options.grace_period == AUTO and grace > 1:
         parts += [f"grace period {grace} (every trial trains {grace} epochs), {GRACE:.0%} of the epochs"]
-    return Pair(searcher, scheduler, grace, factor, "; ".join(parts))
+    return Pair(searcher, scheduler, grace, factor, auto_grace, "; ".join(parts))
+
+
+def suited_grace(epochs: int) -> int:
+    """Returns the grace period, in epochs, that suits trainings of this length."""
+    return max(1, int(GRACE * epochs))
 
 
 def _meaning(name: str) -> str:
@@ -130,4 +138,4 @@ def settled(options: Options, pair: Pair | Experiment) -> Experiment:
     """
     values = values_of(options)
     chosen = {name: getattr(pair, name) for name in CHOSEN if values[name] == AUTO}
-    return Experiment(**(values | chosen))
+    return Experiment(**(values | chosen | {"auto_grace": pair.auto_grace}))

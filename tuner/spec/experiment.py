@@ -303,6 +303,8 @@ class Experiment(Options):
     reduction_factor: float = 2
     searcher: SearcherName = "random"
     scheduler: SchedulerName = "asha"
+    auto_grace: bool = False
+    """Whether `auto` chose the grace period, which then follows the length of trials that end by themselves."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -345,8 +347,8 @@ class Experiment(Options):
 
 
 def values_of(options: Options) -> dict[str, Any]:
-    """Returns field -> value, from which `Options` or `Experiment` can be built."""
-    return {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    """Returns option -> value, from which `Options` or `Experiment` can be built."""
+    return {field.name: getattr(options, field.name) for field in dataclasses.fields(Options)}
 
 
 def literal(text: str) -> Any:

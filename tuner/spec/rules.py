@@ -59,6 +59,15 @@ class Rule(Protocol):
     def idle(self) -> list[tuple[int, Judged]]:
         """The decisions on paused trials when no trial runs and no setting is left; empty if none is paused."""
 
+    def continued(self, trial: int) -> None:
+        """Ends a trial's wait for a promotion, because it trains on without one."""
+
+    def learn(self, epochs: int) -> list[tuple[int, Judged]]:
+        """Takes note that a trial has ended by itself after this many epochs, fewer than max_epochs.
+
+        Returns (trial, decision) for each paused trial that continues because of it.
+        """
+
 
 class Fifo:
     """The rule of the fifo scheduler: every trial continues."""
@@ -76,6 +85,12 @@ class Fifo:
         return []
 
     def idle(self) -> list[tuple[int, Judged]]:
+        return []
+
+    def continued(self, trial: int) -> None:
+        pass
+
+    def learn(self, epochs: int) -> list[tuple[int, Judged]]:
         return []
 
 
@@ -106,7 +121,7 @@ class Asha(Fifo):
     def __init__(self, rules: Experiment, brackets: int) -> None:
         shape = rules.max_epochs, rules.grace_period, rules.reduction_factor
         self._own = [AshaBracket(*shape, bracket) for bracket in range(brackets)]
-        self._brackets = Brackets(rules, brackets)
+        self._brackets, self._most = Brackets(rules, brackets), rules.max_epochs
 
     def judge(self, trial: int, epoch: int, value: float) -> Judged:
         number, reward = self._brackets.of(trial), -value
@@ -114,6 +129,8 @@ class Asha(Fifo):
         if compared is None:
             return Judged()
         self._own[number].record(trial, compared.rung, reward)
+        if compared.rung >= self._most:
+            return Judged()  # the rung of the last epoch: to stop a trial there would save nothing
         cutoff = None if compared.cutoff is None else -compared.cutoff
         action: Action = "stop" if compared.stops(reward) else "continue"
         return Judged(action, compared.rung, cutoff, compared.recorded, number)
@@ -172,6 +189,9 @@ class Promotion(Fifo):
         for other, _ in promoted:
             del self._waiting[other]
         return promoted
+
+    def continued(self, trial: int) -> None:
+        self._withdraw(trial)
 
     def ended(self, trial: int, epoch: int, value: float | None) -> list[tuple[int, Judged]]:
         self._withdraw(trial)
@@ -361,24 +381,3 @@ class HyperBand(Fifo):
         for stopped in bad:
             del bracket.live[stopped]
         return [(t, Judged("stop", rung, cutoff)) for t in bad] + [(t, Judged("continue", rung, cutoff)) for t in good]
-
-
-def rule_of(rules: Experiment, brackets: int) -> Rule:
-    """A new rule for an experiment's scheduler.
-
-    Raises:
-        ValueError: the scheduler changes or proposes settings (pbt, bohb), so it cannot be replayed.
-    """
-    if rules.scheduler == "asha":
-        return Asha(rules, brackets)
-    if rules.scheduler == "asha-promotion":
-        return Promotion(rules, brackets)
-    if rules.scheduler == "median":
-        return Median(rules)
-    if rules.scheduler == "hyperband":
-        return HyperBand(rules)
-    if rules.scheduler == "fifo":
-        return Fifo()
-    raise ValueError(
-        f"scheduler {rules.scheduler} cannot be replayed; asha, asha-promotion, median, hyperband and fifo can"
-    )

@@ -38,7 +38,7 @@ def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
     The search's own rules come first if they are known and a replay supports them. The list is empty if no trial has a
     finite value, or if a replay of the search would have more than MOST_REPORTS reports.
     """
-    beyond = sum(epochs_beyond(trial, record.experiment) for trial in record.trials)
+    beyond = sum(epochs_beyond(trial, record.rules) for trial in record.trials)
     if not record.standing.ranked or record.standing.arrived + beyond > MOST_REPORTS:
         return []
     rows = []
@@ -51,7 +51,7 @@ def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
 
 
 def _choices(record: ExperimentRecord) -> list[tuple[str, int, float]]:
-    own = record.experiment
+    own = record.rules
     grace, factor = own.grace_period, own.reduction_factor
     first = [(own.scheduler, grace, factor)] if own.scheduler in REPLAYED and not record.facts.get("foreign") else []
     asha = [("asha", g, f) for f in (factor, *(f for f in (2.0, 3.0, 4.0) if f != factor)) for g in (grace, 2 * grace)]
@@ -65,7 +65,7 @@ def _choices(record: ExperimentRecord) -> list[tuple[str, int, float]]:
 
 
 def _brackets(record: ExperimentRecord, scheduler: str) -> int:
-    return record.experiment.brackets if scheduler == record.experiment.scheduler else 1
+    return record.rules.brackets if scheduler == record.rules.scheduler else 1
 
 
 def _row(outcome: WhatIf) -> AlternativeRow:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from tuner.record.records import finite, sign_of
 from tuner.record.results import ExperimentRecord
 from tuner.record.standing import Improvement
-from tuner.spec.experiment import Experiment
+from tuner.spec.experiment import values_of
 from tuner.views.labels import flat_parameters, formatted
 from tuner.views.values import BEST, shared_epoch, value_at
 
@@ -199,7 +199,7 @@ def _options(record: ExperimentRecord) -> dict[str, str]:
     experiment, facts = record.experiment, record.facts
     if facts.get("foreign"):
         return {"metric": experiment.metric, "mode": experiment.mode}
-    options = {field.name: getattr(experiment, field.name) for field in fields(Experiment)}
+    options = values_of(experiment)
     del options["name"], options["results"]
     versions, space = facts.get("versions"), facts.get("space", {})
     code = {"sha256 of the space's file": space.get("sha256", ""), "git commit": facts.get("git_commit", "")}

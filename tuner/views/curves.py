@@ -108,7 +108,7 @@ def curves_of(record: ExperimentRecord) -> Curves:
     # Trials reach a rung between two epochs at the later epoch. At the last epoch, asha compares nothing.
     rungs = {math.ceil(at.rung) for at in record.standing.rungs}
     if experiment.scheduler in ("asha", "asha-promotion"):
-        rungs |= {rung for rung in experiment.rungs() if rung < experiment.max_epochs}
+        rungs |= {rung for rung in record.rules.rungs() if rung < record.rules.max_epochs}
     if experiment.scheduler == "median":
         rungs = set()  # the median rule compares at every epoch
     best, band = winner[0].id if winner else "", _band(record) if len(trials) < len(record.trials) else None

@@ -6,10 +6,12 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from tuner.record.events import RETURNED
 from tuner.record.records import TrialRecord, finite, sign_of
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
-from tuner.spec.rules import Judged, Promotion, Rule, rule_of
+from tuner.spec.length import rule_of
+from tuner.spec.rules import Judged, Rule
 
 ENDED = ("completed", "pruned", "failed")
 Beyond = Literal["missing", "best", "worst"]
@@ -53,13 +55,13 @@ def num_epochs(trial: TrialRecord) -> int:
     return max((report.epoch for report in trial.reports), default=0)
 
 
-def epochs_beyond(trial: TrialRecord, experiment: Experiment) -> int:
-    """Counts the epochs, up to the search's `max_epochs`, for which the search did not train this trial.
+def epochs_beyond(trial: TrialRecord, rules: Experiment) -> int:
+    """Counts the epochs, up to the rules' `max_epochs`, for which the search did not train this trial.
 
     The count is 0 if the trial completed, failed or has no reports.
     """
     begun = trial.reports and trial.status not in ("completed", "failed")
-    return max(0, experiment.max_epochs - num_epochs(trial)) if begun else 0
+    return max(0, rules.max_epochs - num_epochs(trial)) if begun else 0
 
 
 class Simulation:
@@ -67,16 +69,18 @@ class Simulation:
 
     Args:
         beyond: the reports to assume after a trial's last one, if it neither completed nor failed: none ("missing"), or
-            one per epoch up to the search's `max_epochs`. Each has the "best" or "worst" value of all recorded reports.
+            one per epoch up to `max_epochs`, or to the length that the search's trials have. Each has the "best" or
+            "worst" value of all recorded reports.
     """
 
     def __init__(self, record: ExperimentRecord, rules: Experiment, brackets: int, beyond: Beyond) -> None:
         self._trials, self._experiment = record.trials, record.experiment
-        self._most = record.experiment.max_epochs
+        self._rules, self._length = rules, record.rules
+        self._most = max(record.rules.max_epochs, *map(num_epochs, record.trials), 1)
         self._sign = float(sign_of(record.experiment.mode))
         self._rule: Rule = rule_of(rules, brackets)
         self._is_finished = record.state == "finished"
-        self._promotes = isinstance(self._rule, Promotion)
+        self._promotes = rules.scheduler == "asha-promotion"
         self._is_own = _same_rule(record.experiment, rules, brackets)
         self._beyond = beyond
         self._extremes = _extremes(record, self._sign)
@@ -116,7 +120,7 @@ class Simulation:
             if each.epoch == 0:  # the end of a trial without reports
                 freed_trials = self._settle(self._rule.ended(each.trial, 0, None))
             elif each.is_end:
-                freed_trials = self._take_end(each)
+                freed_trials = self._take_end(each) + self._learn(each.trial)
             elif each.trial in self._ended:
                 freed_trials = []
             else:
@@ -133,7 +137,7 @@ class Simulation:
             return self._end(arrival, Fate(trial.id, num_epochs(trial), "ended", arrival.epoch))
         # The search did not ask its rule about a report with which a trial ended by itself.
         completes = over and trial.status == "completed" and trial.decisions and trial.decisions[-1].action == "stop"
-        asks = arrival.epoch < self._most and not completes
+        asks = arrival.epoch < self._rules.max_epochs and not completes
         judged = self._rule.judge(*arrival[1:3], arrival.value) if asks else Judged()
         if judged.action == "stop":
             return self._end(arrival, self._stopped(arrival, judged))
@@ -178,6 +182,13 @@ class Simulation:
         if trial.status == "failed" and end.trial not in self._ended:
             return self._end(end, Fate(trial.id, num_epochs(trial), "ended", num_epochs(trial)))
         return self._leave(end.trial)
+
+    def _learn(self, place: int) -> list[int]:
+        """Tells rules that do not know it the length of a trial that ended by itself, if the search's rungs moved."""
+        trial, unknown = self._trials[place], self._rules.max_epochs > self._length.max_epochs
+        if not unknown or trial.reason != RETURNED or self._ended[place].outcome != "ended":
+            return []
+        return self._settle(self._rule.learn(num_epochs(trial)))
 
     def _end(self, arrival: _Arrival, fate: Fate) -> list[int]:
         trial = self._trials[arrival.trial]
@@ -238,7 +249,7 @@ class Simulation:
             return ()
         value = self._extremes[0 if self._beyond == "best" else 1]
         first = num_epochs(trial) + 1
-        return tuple((epoch, value) for epoch in range(first, first + epochs_beyond(trial, self._experiment)))
+        return tuple((epoch, value) for epoch in range(first, first + epochs_beyond(trial, self._length)))
 
 
 def _same_rule(own: Experiment, rules: Experiment, brackets: int) -> bool:

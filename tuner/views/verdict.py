@@ -15,8 +15,8 @@ from tuner.errors import RequestError
 from tuner.record.records import finite
 from tuner.record.results import KILLED, ExperimentRecord
 from tuner.record.standing import RungSummary
+from tuner.spec.length import of_length
 from tuner.spec.metrics import all_diverged, one_value
-from tuner.spec.rules import band_of
 from tuner.spec.spaces import is_path
 from tuner.views.audit_record import result_of
 from tuner.views.commands import (
@@ -29,6 +29,7 @@ from tuner.views.commands import (
     start_again,
 )
 from tuner.views.labels import trials
+from tuner.views.savings import Warning, pruned, savings, why_none
 from tuner.views.tables import rung_rows
 
 MOST_CALLS = 200  # how many decisions are searched for close calls, those with the smallest margins
@@ -100,20 +101,18 @@ class Verdict:
 
 def verdict_of(record: ExperimentRecord) -> Verdict:
     """Returns the verdict on a search as it is now."""
-    epochs_saved, seconds_saved = _savings(record)
-    warning = _warning(record)
+    saved = savings(record)
+    warning = why_none(record)
     calls, at_least = _close_calls(record)
     good_pruned, is_audited = _good_pruned(record)
     points = [
         Point("failed trials", _failed(record), "failed"),
-        Point("warning", warning, "notice"),
+        Point("warning", warning.text, "notice"),
         Point("values", _values(record), "notice"),
-        Point(
-            "rule", f"{record.changed[:1].upper()}{_sentence(record.changed[1:])}" if record.changed else "", "notice"
-        ),
+        Point("rule", _rule(record), "notice"),
         Point("waiting", _waiting(record)),
-        Point("pruned", _pruned(record)),
-        Point("saved", _saved(record, epochs_saved, seconds_saved)),
+        Point("pruned", pruned(record)),
+        Point("saved", saved.text),
         Point(CLOSE_CALLS, _close(record, calls, at_least)),
         Point("good trials pruned?", good_pruned),
     ]
@@ -121,10 +120,10 @@ def verdict_of(record: ExperimentRecord) -> Verdict:
         outcome=outcome_of(record),
         ended=_ended(record),
         points=[point for point in points if point.text],
-        epochs_saved=epochs_saved,
-        seconds_saved=seconds_saved,
+        epochs_saved=saved.epochs,
+        seconds_saved=saved.seconds,
         close_calls=calls[:MOST_CLOSE],
-        steps=_steps(record, warned=bool(warning), audited=is_audited),
+        steps=_steps(record, warning, audited=is_audited),
     )
 
 
@@ -178,19 +177,11 @@ def _failed(record: ExperimentRecord) -> str:
     return f"{trials(len(standing.failed)).capitalize()} failed; the newest is {newest.id}: {_sentence(why)}"
 
 
-def _pruned(record: ExperimentRecord) -> str:
-    standing, scheduler = record.standing, "asha" if record.changed else record.experiment.scheduler
-    number = standing.counts.get("pruned", 0)
-    judged = min(number, sum(rung.stopped for rung in standing.rungs))
-    if record.facts.get("foreign") or record.refused:
-        return ""
-    if not number:
-        return f"0 of {trials(len(record.trials))}." if record.trials else ""
-    diverged = "" if number == judged else "the training diverged"
-    if judged and diverged:
-        diverged = f"{number - judged} because {diverged}"
-        return f"{number} of {trials(len(record.trials))}: {judged} by {scheduler}, {diverged}."
-    return f"{number} of {trials(len(record.trials))}, " + (f"because {diverged}." if diverged else f"by {scheduler}.")
+def _rule(record: ExperimentRecord) -> str:
+    """Says which other rule the search uses, and where the rungs lie if they moved to the length of its trials."""
+    changed = f"{record.changed[:1].upper()}{_sentence(record.changed[1:])} " if record.changed else ""
+    moved = of_length(record.length, [at for at in record.rules.rungs() if at < record.length]) if record.length else ""
+    return f"{changed}{moved[:1].upper()}{moved[1:]}{'.' if moved else ''}".strip()
 
 
 def _waiting(record: ExperimentRecord) -> str:
@@ -202,49 +193,6 @@ def _waiting(record: ExperimentRecord) -> str:
     wait = "1 trial waits at a rung until it is" if number == 1 else f"{number} trials wait at a rung until they are"
     resumes = "" if record.state == "running" else "; --resume continues the search"
     return f"{wait} among the best 1/{record.experiment.reduction_factor:g} there{resumes}."
-
-
-def _savings(record: ExperimentRecord) -> tuple[int, float]:
-    """Estimates the epochs and worker seconds that the pruned trials still needed to reach the last epoch."""
-    cost, most = record.standing.pruned_cost, record.experiment.max_epochs
-    return max(0, cost.trials * most - cost.epochs), max(0.0, (cost.ms_per_epoch * most - cost.ms) / 1000)
-
-
-def _saved(record: ExperimentRecord, epochs: int, seconds: float) -> str:
-    if not epochs:
-        return ""
-    whole, most = record.standing.epochs + epochs, record.experiment.max_epochs
-    about = "At most" if record.experiment.stop else "About"
-    return (
-        f"{about} {epochs:,} of {whole:,} epochs ({100 * epochs / whole:.0f} %) and {_long(seconds)} on workers. "
-        f"This estimate lets each pruned trial train {most} epochs at its own speed."
-    )
-
-
-def _long(seconds: float) -> str:
-    """Formats a duration with one unit: `40 s`, `12 min`, `3.5 h`."""
-    if seconds < 100:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:,.1f} h"
-
-
-def _warning(record: ExperimentRecord) -> str:
-    """Says why HyperBand pruned nothing, if only its first bracket began; empty otherwise.
-
-    The first bracket prunes none of its trials. HyperBand opens the next one for a trial that starts while the first is
-    full: more trials must run at once than it has room for. Trials of every later bracket wait at a rung, so a search
-    without rungs had no later bracket.
-    """
-    e, counts = record.experiment, record.standing.counts
-    first = band_of(e.max_epochs, e.reduction_factor)[0].size if e.scheduler == "hyperband" else 0
-    if not first or record.standing.rungs or counts.get("completed", 0) < max(1, min(first, len(record.trials) - 1)):
-        return ""
-    if len(record.trials) <= first:
-        return f"hyperband pruned nothing: its first bracket prunes none and has room for {trials(first)}."
-    return (
-        f"hyperband pruned nothing: all trials were in its first bracket, which prunes none and has room for {first}, "
-        f"because no more ran at once. {ADVICE.format(more=first + 1)}"
-    )
 
 
 def diverged(record: ExperimentRecord) -> bool:
@@ -265,12 +213,6 @@ def _values(record: ExperimentRecord) -> str:
     value = finite(judged[0].reports[0].metrics.get(metric))
     same = all(report.metrics.get(metric) == value for trial in judged for report in trial.reports)
     return _sentence(one_value(which, metric, value)) if value is not None and same and len(judged) > 1 else ""
-
-
-ADVICE = (
-    "Choose --scheduler asha, or let {more} or more trials run at once (lower --cpus-per-trial or --gpus-per-trial, "
-    "raise --max-concurrent-trials)."
-)
 
 
 def _close_calls(record: ExperimentRecord) -> tuple[list[CloseCall], bool]:
@@ -332,7 +274,7 @@ def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
     return f"Unknown; an audit of {num_audited(record)} of them would tell.{early}", False
 
 
-def _steps(record: ExperimentRecord, *, warned: bool, audited: bool) -> list[Step]:
+def _steps(record: ExperimentRecord, warning: Warning, *, audited: bool) -> list[Step]:
     e, outcome = record.experiment, outcome_of(record)
     if record.facts.get("foreign") or outcome in ("running", "queued"):
         return []
@@ -346,8 +288,8 @@ def _steps(record: ExperimentRecord, *, warned: bool, audited: bool) -> list[Ste
     if outcome in ("interrupted", "killed"):
         return [Step("Go on where it stopped:", resume_command(record))]
     steps = []
-    if warned:
-        steps.append(Step("Search with a rule that prunes here:", start_again(record, "--scheduler asha")))
+    if warning.option:
+        steps.append(Step("Search with rules that prune here:", start_again(record, warning.option)))
     if record.out_of_time:
         steps.append(Step("Give it twice the time:", extend_command(record)))
     if not audited and (audit := audit_command(record)):

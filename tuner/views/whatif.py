@@ -15,6 +15,7 @@ from typing import Literal, get_args
 from tuner.errors import RequestError
 from tuner.record.records import kept
 from tuner.record.results import ExperimentRecord
+from tuner.record.standing import is_stopped
 from tuner.spec.experiment import Experiment
 from tuner.views.labels import trials
 from tuner.views.simulation import Fate, Simulation, num_epochs
@@ -69,7 +70,11 @@ def what_if(
         RequestError: a search would refuse a value, too; the scheduler cannot be replayed; or `brackets` is out of
             range.
     """
-    rules = checked_rules(record.experiment, scheduler, grace_period, reduction_factor, brackets)
+    own, choices = record.rules, (scheduler, grace_period, reduction_factor, brackets)
+    rules = checked_rules(own, *choices)
+    same = choices == (own.scheduler, own.grace_period, own.reduction_factor, own.brackets)
+    if same:  # the search's rungs moved while it ran; other rules know the length of its trials from the start
+        rules, brackets = replace(record.experiment, searcher="random", brackets=1), record.experiment.brackets
     runs = [Simulation(record, rules, brackets, beyond).fates() for beyond in ("missing", "best", "worst")]
     fates = runs[0]
     winner = record.best()
@@ -77,16 +82,13 @@ def what_if(
     epochs = [sum(fate.epochs for fate in run) for run in runs]
     stopped = [sum(fate.outcome == "stopped" for fate in run) for run in runs]
     unknown = sum(fate.outcome == "unknown" for fate in fates)
-    own = record.experiment
-    choices = (scheduler, grace_period, reduction_factor, brackets)
     return WhatIf(
         scheduler=scheduler,
         grace_period=grace_period,
         reduction_factor=reduction_factor,
         brackets=brackets,
         max_epochs=own.max_epochs,
-        same=not record.facts.get("foreign")
-        and choices == (own.scheduler, own.grace_period, own.reduction_factor, own.brackets),
+        same=same and not record.facts.get("foreign"),
         exact=unknown == 0,
         best=winner[0].id if winner else "",
         best_lost=lost.pop() if len(lost) == 1 else None,
@@ -96,7 +98,7 @@ def what_if(
         reproduced=reproduced(record),
         stopped=Range(min(stopped), max(stopped)),
         fates=fates,
-        notes=_notes(record, scheduler, unknown),
+        notes=_notes(record, scheduler, unknown, knows_length=record.length > 0 and not same),
     )
 
 
@@ -149,12 +151,17 @@ def _stops(record: ExperimentRecord) -> dict[str, tuple[int, float | None]]:
 
     Trials that diverged are left out, because no rule stopped them.
     """
-    ends = {t.id: t.decisions[-1] for t in record.trials if t.status == "pruned" and t.decisions}
-    return {trial: (end.epoch, end.cutoff) for trial, end in ends.items() if end.action == "stop" and end.rung}
+    ends = {trial.id: trial.decisions[-1] for trial in record.trials if is_stopped(trial)}
+    return {trial: (end.epoch, end.cutoff) for trial, end in ends.items()}
 
 
-def _notes(record: ExperimentRecord, scheduler: str, unknown: int) -> list[str]:
+def _notes(record: ExperimentRecord, scheduler: str, unknown: int, *, knows_length: bool) -> list[str]:
     notes = []
+    if knows_length:
+        notes.append(
+            f"These rules know from the start that trials end by themselves after {record.length} epochs at most; the "
+            "search learned it when a trial ended."
+        )
     if unknown:
         notes.append(
             f"{trials(unknown)} would train beyond the end of the record, where the values are unknown. The ranges "

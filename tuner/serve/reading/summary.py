@@ -26,12 +26,13 @@ class Summary:
 
     `outcome` is the state, with four exceptions: refused if the request was wrong, failed if a finished search has no
     answer, out of time if the time budget ended a finished one, and killed. `killed`: the search's process ended
-    without recording why. `epochs` counts the epochs of all trials together, and `repeated_epochs` those that were
-    trained again. `lines` counts the journal's lines that the summary is based on; an event stream can start after
-    them. `audit` is the command that audits the search; empty if it cannot be audited. `tags`, `notes` and `archived`
-    are those of notes.json; `notes_error` says why it cannot be read. If the experiment's files cannot be read, `error`
-    says why, `state` is damaged, and of the other fields only the name and those of notes.json are set. The state
-    `reading` means that the files have not been read yet.
+    without recording why. `length` is the most epochs of a trial: `max_epochs`, or fewer once the rungs moved to the
+    length that trials have; `grace_period` and `brackets` are those of the rungs in force. `epochs` counts the epochs
+    of all trials together, and `repeated_epochs` those that were trained again. `lines` counts the journal's lines that
+    the summary is based on; an event stream can start after them. `audit` is the command that audits the search; empty
+    if it cannot be audited. `tags`, `notes` and `archived` are those of notes.json; `notes_error` says why it cannot be
+    read. If the experiment's files cannot be read, `error` says why, `state` is damaged, and of the other fields only
+    the name and those of notes.json are set. The state `reading` means that the files have not been read yet.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Summary:
     mode: str = ""
     num_samples: int = 0
     max_epochs: int = 0
+    length: int = 0
     grace_period: int = 1
     reduction_factor: float = 2
     brackets: int = 1
@@ -78,7 +80,7 @@ UNRECORDED: dict[str, Any] = {
 def options_summary(experiment: Experiment) -> Summary:
     """Returns a summary with an experiment's options only, without its progress or results."""
     shared = {each.name for each in fields(Experiment)} & {each.name for each in fields(Summary)}
-    return Summary(**{name: getattr(experiment, name) for name in shared})
+    return Summary(**{name: getattr(experiment, name) for name in shared}, length=experiment.max_epochs)
 
 
 def summarised(record: ExperimentRecord, reading: Reading) -> Summary:
@@ -108,6 +110,9 @@ def _summary_of(record: ExperimentRecord, reading: Reading) -> Summary:
     ours = not facts.get("foreign")
     return replace(
         options_summary(e),
+        length=record.rules.max_epochs,
+        grace_period=record.rules.grace_period,
+        brackets=record.rules.brackets,
         **({} if ours else UNRECORDED),
         state=record.state,
         killed=record.reason == KILLED,

@@ -67,7 +67,7 @@ function summarised(summary) {
   const started = Object.values(summary.counts).reduce((sum, n) => sum + n, 0);
   return [summary.space, rules(summary).join(" + "), state(summary),
     `${started} of ${summary.num_samples} trials${counts.length ? `: ${counts.join(", ")}` : ""}`,
-    `${summary.epochs} of at most ${summary.num_samples * summary.max_epochs} epochs trained`
+    `${summary.epochs} of at most ${summary.num_samples * summary.length} epochs trained`
     + (summary.repeated_epochs ? ` (${summary.repeated_epochs} more were trained again)` : ""),
     summary.started && `started ${moment(summary.started)}`, summary.started && `duration ${duration(summary.took_s)}`]
     .filter(Boolean).join(" · ");

@@ -1,4 +1,4 @@
-"""Runs the rule of promoting ASHA, `tuner.spec.rules.Promotion`, as a scheduler of Ray Tune."""
+"""Runs the rules of ASHA, `tuner.spec.rules.Asha` and `Promotion`, as a scheduler of Ray Tune."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from tuner.engine.stage import BareStage
 from tuner.record.records import sign_of
 from tuner.spec.experiment import Experiment
-from tuner.spec.rules import Asha, Judged, Promotion, Rule
+from tuner.spec.length import OwnLength
+from tuner.spec.rules import Judged
 
 ACTIONS: dict[str, str] = {
     "continue": TrialScheduler.CONTINUE,
@@ -19,14 +20,14 @@ ACTIONS: dict[str, str] = {
 }
 
 
-class PromotionScheduler(FIFOScheduler):
-    """Pauses trials at rungs and continues the best of them, as the rule decides.
+class RuleScheduler(FIFOScheduler):
+    """Stops trials at rungs, or pauses them and continues the best of them, as the rule decides.
 
-    A paused trial continues from its checkpoint. The first report at a rung therefore decides the rule of the whole
-    search: if its trial has saved no checkpoint, trials are stopped by the rule of `--scheduler asha`.
+    A paused trial continues from its checkpoint. So with asha-promotion, the first report at a rung decides the rule of
+    the whole search: if its trial has saved no checkpoint, trials are stopped by the rule of `--scheduler asha`.
 
     Attributes:
-        stops: whether the search uses the rule of `--scheduler asha`, because its trials save no checkpoints.
+        stops: whether the search uses the rule of `--scheduler asha`.
         factor: the best 1 in `factor` trials that reached a rung are promoted there.
         judged: trial -> the latest decision on it.
         closing: the trials whose latest decision was made because no trial ran and no setting was left.
@@ -34,16 +35,16 @@ class PromotionScheduler(FIFOScheduler):
 
     def __init__(self, experiment: Experiment) -> None:
         super().__init__()
-        self._experiment, self._value, self._sign = experiment, experiment.metric, float(sign_of(experiment.mode))
+        self._value, self._sign = experiment.metric, float(sign_of(experiment.mode))
         self.factor = experiment.reduction_factor
-        self._rule: Rule = Promotion(experiment, experiment.brackets)
-        self._decided = False  # whether a report has decided the rule of the search
+        self._rule = OwnLength(experiment, experiment.brackets)
+        self.stops = experiment.scheduler == "asha"
+        self._decided = self.stops  # whether a report has decided the rule of the search
         self._saved: set[str] = set()  # trials that have saved a checkpoint
         self._active: dict[str, Trial] = {}  # unfinished trials that neither wait nor were promoted
         self._waiting: dict[str, Trial] = {}
         self._next: dict[str, Trial] = {}  # promoted trials that have not reported since, in the order of promotion
         self._unread: list[Trial] = []
-        self.stops = False
         self.judged: dict[str, Judged] = {}
         self.closing: set[str] = set()
 
@@ -66,8 +67,7 @@ class PromotionScheduler(FIFOScheduler):
         if judged.rung is not None and not self._decided:
             self._decided = True
             if trial_id not in self._saved:
-                self.stops, self._rule = True, Asha(self._experiment, self._experiment.brackets)
-                judged = self._rule.judge(int(trial_id), epoch, value)
+                self.stops, judged = True, self._rule.stop_instead()
         if judged.action == "pause" and trial_id not in self._saved:
             self._rule.ended(int(trial_id), epoch, None)
             judged = judged._replace(action="stop")
@@ -110,6 +110,17 @@ class PromotionScheduler(FIFOScheduler):
             if judged.action == "stop":
                 tune_controller.stop_trial(trial)
 
+    def learn(self, epochs: int) -> list[int] | None:
+        """Moves the rungs to the length of a trial that has ended by itself; promotes the paused trials that continue.
+
+        Returns the epochs of the rungs; None if a trial of this length or a greater one has ended before.
+        """
+        before = self._rule.rules
+        for other, decision in self._rule.learn(epochs):
+            self._promote(other, decision)
+        now = self._rule.rules
+        return None if now == before else [rung for rung in now.rungs() if rung < now.max_epochs]
+
     def waits(self, trial: Trial) -> bool:
         """Whether a trial waits at a rung for its promotion."""
         return trial.trial_id in self._waiting
@@ -124,7 +135,7 @@ class PromotionScheduler(FIFOScheduler):
         return promoted
 
     def debug_string(self) -> str:
-        return f"Using promoting ASHA: {len(self._waiting)} trials wait."
+        return f"Using ASHA: {len(self._waiting)} trials wait."
 
     def _is_idle(self, tune_controller: Any) -> bool:
         """Whether all unfinished trials wait and no setting is left; False in a replay, which follows the journal."""

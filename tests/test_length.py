@@ -1,0 +1,242 @@
+"""Trials that end by themselves long before --max-epochs: the rungs follow their length, and what was saved is true."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from ray.tune.result import RESULT_DUPLICATE
+from test_every_cut import KEPT, outcome_of, resumed
+from workerless import MANAGER, Worker, Workerless, run
+
+from tuner.record.events import RETURNED
+from tuner.record.reading import read
+from tuner.record.records import Decision, Report, TrialRecord
+from tuner.record.results import ExperimentRecord, load
+from tuner.record.saved_experiment import save_experiment
+from tuner.spec.experiment import Experiment
+from tuner.spec.length import OwnLength, at_length
+from tuner.spec.rules import Asha
+from tuner.views.curves import curves_of
+from tuner.views.verdict import verdict_of
+from tuner.views.whatif import reproduced, what_if
+
+# As `auto` chooses for the script of a stranger: at most 1,000 reports, so the first rung is at epoch 40.
+UNKNOWN = {"max_epochs": 1000, "grace_period": 40, "auto_grace": True}
+LENGTHS = {2: 5, 4: 9, 8: 14}  # `width` -> epochs after which the function returns
+
+
+class Ending(Worker):
+    """A worker whose function returns after 10 epochs."""
+
+    def length(self):
+        return 10
+
+    def train(self):
+        if self.epoch >= self.length():
+            return {"done": True, RESULT_DUPLICATE: True}
+        return super().train()
+
+
+class Unequal(Ending):
+    def length(self):
+        return LENGTHS[self.setting["width"]]
+
+
+class Unsaved(Ending):
+    """It saves no checkpoint, so asha-promotion stops its trials."""
+
+    def train(self):
+        return super().train() | {"should_checkpoint": False, "checkpoint_dir_name": None}
+
+
+def workers(monkeypatch, kind):
+    monkeypatch.setattr(MANAGER, type("OfKind", (Workerless,), {"worker": kind}))
+
+
+def searched(folder, **choices):
+    run(folder, **choices)
+    named = {"results": str(folder.parent), "name": folder.name, "space": "x.py"}
+    save_experiment(Experiment(**named, **choices), folder, {})
+    return load(folder), [event for event in read(folder / "journal.jsonl") if event["event"] == "length_learned"]
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "asha-promotion"])
+def test_the_rungs_move_to_the_length_of_the_first_trial(one_ray, tmp_path, monkeypatch, scheduler):
+    workers(monkeypatch, Ending)
+    record, learned = searched(tmp_path / "e", scheduler=scheduler, num_samples=12, **UNKNOWN)
+    assert [(event["trial"], event["epochs"], event["rungs"]) for event in learned] == [("00000", 10, [1, 2, 4, 8])]
+    assert "after 10 epochs; they are compared after epochs 1, 2, 4, 8" in learned[0]["reason"]
+    assert record.standing.counts["pruned"] >= 4
+    assert (record.rules.max_epochs, record.rules.grace_period) == (10, 1)
+    assert curves_of(record).rungs == [1, 2, 4, 8]
+    verdict, trained = verdict_of(record), record.standing.epochs
+    assert (verdict.epochs_saved, verdict.about("rule")[:6]) == (120 - trained, "Trials")
+    assert verdict.about("saved").startswith(f"About {120 - trained} of 120 epochs")
+    # A replay of the search's own rules moves the rungs at the same place.
+    stopped = sum(rung.stopped for rung in record.standing.rungs)
+    assert reproduced(record) == stopped > 0
+    own = what_if(record, scheduler, 1, 2)
+    assert own.same and own.epochs.least == own.epochs.most == trained
+    other = what_if(record, "asha", 2, 3)
+    assert not other.same and other.epochs.most <= 120 and any("after 10 epochs at most" in n for n in other.notes)
+
+
+@pytest.mark.parametrize("kind", [Ending, Unequal])
+@pytest.mark.parametrize("scheduler", ["asha", "asha-promotion"])
+def test_a_search_that_is_cut_goes_on_with_the_same_rungs(one_ray, tmp_path, monkeypatch, kind, scheduler):
+    workers(monkeypatch, kind)
+    monkeypatch.setattr(*KEPT)
+    choices = {"scheduler": scheduler, "num_samples": 9, **UNKNOWN}
+    folder = tmp_path / "whole"
+    run(folder, **choices)
+
+    def whole(at):
+        return outcome_of(at), [
+            (e["epochs"], e["rungs"]) for e in read(at / "journal.jsonl") if e["event"] == "length_learned"
+        ]
+
+    expected, stream, at = whole(folder), random.Random(f"{kind} {scheduler}"), 0
+    assert expected[1]
+    while (at := at + stream.randint(3, 15)) < len(read(folder / "journal.jsonl")):
+        folder = resumed(folder, at, **choices)
+        assert whole(folder) == expected, f"cut after {at} events"
+
+
+def test_trials_without_checkpoints_are_stopped_at_the_new_rungs(one_ray, tmp_path, monkeypatch):
+    workers(monkeypatch, Unsaved)
+    record, learned = searched(tmp_path / "e", scheduler="asha-promotion", num_samples=12, **UNKNOWN)
+    assert [event["rungs"] for event in learned] == [[1, 2, 4, 8]] and record.changed
+    assert reproduced(record) == record.standing.counts["pruned"] >= 4
+    assert {trial.status for trial in record.trials} == {"completed", "pruned"}
+
+
+def test_the_rungs_grow_with_a_longer_trial(one_ray, tmp_path, monkeypatch):
+    workers(monkeypatch, Unequal)
+    record, learned = searched(tmp_path / "e", scheduler="asha", num_samples=30, seed=1, **UNKNOWN)
+    ends = [trial.reports[-1].epoch for trial in record.trials if trial.status == "completed"]
+    lengths = [event["epochs"] for event in learned]
+    assert lengths == sorted(set(lengths)) and lengths[-1] == max(ends) == record.length
+    assert len(lengths) > 1 and reproduced(record) == record.standing.counts["pruned"]
+    # A parameter sets the length, so what was saved is known.
+    whole = sum(LENGTHS[trial.config["width"]] for trial in record.trials)
+    assert verdict_of(record).epochs_saved == whole - record.standing.epochs
+    assert "as its width sets" in verdict_of(record).about("saved")
+
+
+def test_a_grace_period_that_was_asked_for_stays(one_ray, tmp_path, monkeypatch):
+    workers(monkeypatch, Ending)
+    record, learned = searched(tmp_path / "e", num_samples=4, max_epochs=1000, grace_period=20)
+    assert [event["rungs"] for event in learned] == [[]]
+    verdict = verdict_of(record)
+    assert verdict.about("pruned") == "0 of 4 trials: no trial was compared with another."
+    assert "Give --grace-period 1" in verdict.about("warning")
+    assert any("--grace-period 1" in step.command for step in verdict.steps)
+
+
+def test_trials_that_stop_ends_teach_nothing(one_ray, tmp_path, monkeypatch):
+    workers(monkeypatch, Ending)
+    _, learned = searched(tmp_path / "e", num_samples=4, stop=(f"training_iteration={3}",), **UNKNOWN)
+    assert learned == []
+
+
+def test_earlier_reports_count_at_the_new_rungs():
+    rules = Experiment(**UNKNOWN)
+    own, known = OwnLength(rules, 1), Asha(at_length(rules, 8), 1)
+    for trial in range(3):
+        for epoch in range(1, 9):
+            value = float(trial)
+            assert own.judge(trial, epoch, value).rung is None
+            if epoch < 8:
+                known.judge(trial, epoch, value)
+        own.ended(trial, 8, value)
+        known.ended(trial, 8, value)
+    assert own.learn(8) == [] and own.learn(5) == [] and own.rules == at_length(rules, 8)
+    for epoch in range(1, 8):
+        assert own.judge(3, epoch, 0.5) == known.judge(3, epoch, 0.5)
+    assert own.judge(4, 1, 9.0) == known.judge(4, 1, 9.0) and known.judge(5, 1, 9.0).action == "stop"
+
+
+@pytest.mark.parametrize(("epochs", "grace"), [(4, 1), (49, 1), (50, 2), (200, 8), (999, 39)])
+def test_the_grace_period_of_auto_is_a_share_of_the_length(epochs, grace):
+    rules = Experiment(**UNKNOWN)
+    assert (at_length(rules, epochs).grace_period, at_length(rules, epochs).max_epochs) == (grace, epochs)
+    held = at_length(replace(rules, auto_grace=False), epochs)
+    assert held.grace_period == min(40, epochs)
+    assert at_length(rules, 0) == at_length(rules, 1000) == rules
+    many = replace(rules, reduction_factor=1.035)  # 94 rungs from epoch 40 to 1,000; from 1 to 49 there would be 113
+    assert len(at_length(many, epochs).rungs()) <= 100
+
+
+def ended(number, trained, status="completed", rung=None, **config):
+    values = [1.0 + number / 100] * trained
+    reports = tuple(Report(e, {"loss": v}, None, e, 100 * number + e) for e, v in enumerate(values, 1))
+    decisions = () if rung is None else (Decision(rung, rung, 0, 1.0, 0.5, 9, "stop", "why"),)
+    reason = RETURNED if status == "completed" else "r"
+    own = {"id": f"{number:05}", "config": {"lr": 0.1 * number, **config}, "seconds": 2.0 * trained}
+    return TrialRecord(**own, status=status, reason=reason, reports=reports, decisions=decisions, changed_at=number)
+
+
+def saved(*trials, state="finished", **options):
+    experiment = Experiment(**{"space": "x.py", "max_epochs": 16, "name": "e", "results": "/nowhere", **options})
+    verdict = verdict_of(ExperimentRecord(experiment, {}, trials, state))
+    return verdict.epochs_saved, verdict.seconds_saved, verdict.about("saved"), verdict.about("pruned")
+
+
+def test_only_what_a_rule_stopped_was_saved_against_the_length_of_the_others():
+    stopped = [ended(n, 1, "pruned", rung=1) for n in (5, 6)]
+    epochs, seconds, text, _ = saved(ended(0, 4), ended(1, 4), *stopped)
+    assert (epochs, seconds) == (6, 12.0) and text.startswith("About 6 of 16 epochs (38 %) and 12 s on workers.")
+    assert "lets each pruned trial train 4 epochs at" in text
+    # Every trial diverged: no rule stopped one.
+    assert saved(*(ended(n, 1, "pruned") for n in range(3)))[:3] == (0, 0.0, "")
+    # No trial has ended by itself yet: how many epochs the stopped ones would have trained is unknown.
+    assert saved(*stopped, ended(0, 3, "running"), state="running")[:3] == (0, 0.0, "")
+    # --stop ended some: they say nothing about the length.
+    assert saved(ended(0, 4), *stopped, stop=("loss=0",))[:3] == (0, 0.0, "")
+
+
+def test_trials_of_unequal_length():
+    stopped = [ended(n, 1, "pruned", rung=1, epochs=n) for n in (5, 6)]
+    own = saved(ended(0, 4, epochs=4), ended(1, 9, epochs=9), *stopped)
+    assert own[0] == 4 + 5 and "as many epochs as its epochs sets" in own[2]
+    # One more report than epochs, as of a function that also returns its metric.
+    assert saved(ended(0, 5, epochs=4), ended(1, 10, epochs=9), *stopped)[0] == 5 + 6
+    # One trial alone says it, if the parameter is called so.
+    assert saved(ended(0, 8, epochs=8), *stopped)[0] == 4 + 5
+    assert saved(ended(0, 8, width=8), ended(5, 1, "pruned", rung=1, width=4))[0] == 7
+    kinds = [ended(0, 4, kind="a"), ended(1, 4, kind="a"), ended(2, 9, kind="b")]
+    assert saved(*kinds, ended(5, 1, "pruned", rung=1, kind="b"), ended(6, 1, "pruned", rung=1, kind="a"))[0] == 8 + 3
+    # Nothing explains the lengths: the longest is a bound.
+    bound = saved(ended(0, 4), ended(1, 9), ended(5, 1, "pruned", rung=1))
+    assert bound[0] == 8 and bound[2].startswith("At most 8 of 22 epochs (36 %)")
+
+
+@pytest.mark.parametrize(
+    ("options", "trials", "said", "advice"),
+    [
+        ({"scheduler": "median", "grace_period": 12}, [ended(n, 10) for n in range(3)],
+         "median pruned nothing: it first compares trials after epoch 12, and they ended after 10 or fewer. "
+         "Give --grace-period 1.", "--grace-period 1 --max-epochs 10"),
+        ({"max_epochs": 1000, "grace_period": 40, "auto_grace": True}, [ended(n, 10) for n in range(3)],
+         "asha pruned nothing: it first compares trials after epoch 40, and they ended after 10 or fewer. "
+         "Give --max-epochs 10.", "--max-epochs 10"),
+        ({}, [ended(n, 1) for n in range(3)],
+         "asha pruned nothing: the trials ended after 1 report. Report the metric after each epoch.", ""),
+    ],
+)  # fmt: skip
+def test_a_search_that_could_prune_nothing_says_why(options, trials, said, advice):
+    experiment = Experiment(**{"space": "x.py", "max_epochs": 16, "name": "e", "results": "/nowhere", **options})
+    verdict = verdict_of(ExperimentRecord(experiment, {}, tuple(trials), "finished"))
+    assert verdict.about("warning") == said
+    assert verdict.about("pruned") == "0 of 3 trials: no trial was compared with another."
+    assert not advice or verdict.steps[0].command.endswith(advice)
+
+
+def test_trials_that_passed_the_rungs_before_their_length_was_known():
+    experiment = Experiment(space="x.py", name="e", results="/nowhere", **UNKNOWN)
+    trials = tuple(ended(n, 10) for n in range(3))
+    verdict = verdict_of(ExperimentRecord(experiment, {}, trials, "finished", length=10))
+    assert "the others had passed the rungs. Give --max-epochs 10." in verdict.about("warning")
+    assert verdict.steps[0].command.endswith("--max-epochs 10")
+    assert Counter(point.term for point in verdict.points)["warning"] == 1

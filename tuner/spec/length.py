@@ -1,0 +1,158 @@
+"""The rungs of ASHA for trials that end by themselves, and the rule that each scheduler's name stands for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+from tuner.spec.asha import milestones
+from tuner.spec.auto import suited_grace
+from tuner.spec.experiment import MOST_RUNGS, Experiment
+from tuner.spec.rules import Asha, Fifo, HyperBand, Judged, Median, Promotion, Rule
+
+
+def at_length(rules: Experiment, epochs: int) -> Experiment:
+    """Returns the rules for trials that end by themselves after this many epochs; 0 = their length is unknown.
+
+    A grace period that `auto` chose becomes the same share of this length. One that the user gave stays, as does the
+    reduction factor.
+    """
+    if not 0 < epochs < rules.max_epochs:
+        return rules
+    grace = suited_grace(epochs) if rules.auto_grace else min(rules.grace_period, epochs)
+    # A lower grace period gives more rungs; this keeps their number below MOST_RUNGS.
+    grace = max(grace, math.ceil(epochs * rules.reduction_factor ** (2 - MOST_RUNGS)))
+    shorter = replace(rules, brackets=1, max_epochs=epochs, grace_period=grace)
+    return replace(shorter, brackets=min(rules.brackets, _num_rungs(shorter)))
+
+
+def _num_rungs(rules: Experiment) -> int:
+    return len(milestones(rules.max_epochs, rules.grace_period, rules.reduction_factor))
+
+
+def of_length(epochs: int, rungs: list[int]) -> str:
+    """Says where the rungs lie for trials that end by themselves after this many epochs."""
+    length = f"trials end by themselves, the longest so far after {epochs} epoch{'s' * (epochs > 1)}"
+    if not rungs:
+        return f"{length}; no rung lies before that, so none can be stopped"
+    return f"{length}; they are compared after epoch{'s' * (len(rungs) > 1)} {', '.join(map(str, rungs))}"
+
+
+class _Call(NamedTuple):
+    """A call of a rule's `judge`, or of `ended` if `is_end`."""
+
+    trial: int
+    epoch: int
+    value: float | None
+    is_end: bool
+
+
+class OwnLength:
+    """A rule of ASHA whose rungs follow the longest trial that has ended by itself, once there is one.
+
+    At a new length, the same rule with other rungs gets all earlier calls again, in their order. So the trials that
+    have ended count at the new rungs. A trial that has passed a new rung is not stopped there.
+    """
+
+    def __init__(self, rules: Experiment, brackets: int) -> None:
+        self._experiment, self._brackets = rules, brackets
+        self._length = 0
+        self._calls: list[_Call] = []
+        self._paused: set[int] = set()
+        self._rule = self._new_rule()
+
+    @property
+    def rules(self) -> Experiment:
+        """The rules in force; their max_epochs is the length of the trials, as far as it is known."""
+        return at_length(self._experiment, self._length)
+
+    def added(self, trial: int) -> None:
+        self._rule.added(trial)
+
+    def judge(self, trial: int, epoch: int, value: float) -> Judged:
+        self._calls.append(_Call(trial, epoch, value, is_end=False))
+        self._paused.discard(trial)
+        judged = self._rule.judge(trial, epoch, value)
+        if judged.action == "pause":
+            self._paused.add(trial)
+        return judged
+
+    def settled(self, trial: int) -> list[tuple[int, Judged]]:
+        return self._freed(self._rule.settled(trial))
+
+    def ended(self, trial: int, epoch: int, value: float | None) -> list[tuple[int, Judged]]:
+        self._calls.append(_Call(trial, epoch, value, is_end=True))
+        self._paused.discard(trial)
+        return self._freed(self._rule.ended(trial, epoch, value))
+
+    def idle(self) -> list[tuple[int, Judged]]:
+        return self._freed(self._rule.idle())
+
+    def continued(self, trial: int) -> None:
+        self._paused.discard(trial)
+        self._rule.continued(trial)
+
+    def learn(self, epochs: int) -> list[tuple[int, Judged]]:
+        """Moves the rungs to the length of a trial that has ended by itself, if it is the longest so far.
+
+        Returns (trial, decision) for each paused trial that continues, because the new rule does not pause it there.
+        """
+        if epochs <= self._length:
+            return []
+        self._length = epochs
+        return self._replace_rule()[1]
+
+    def stop_instead(self) -> Judged:
+        """Replaces promoting ASHA by the rule that stops trials; returns its decision on the latest report."""
+        self._experiment = replace(self._experiment, scheduler="asha", brackets=1)
+        return self._replace_rule()[0]
+
+    def _new_rule(self) -> Asha | Promotion:
+        rules = self.rules
+        kind = Promotion if rules.scheduler == "asha-promotion" else Asha
+        return kind(rules, min(self._brackets, _num_rungs(rules)))
+
+    def _replace_rule(self) -> tuple[Judged, list[tuple[int, Judged]]]:
+        """Gives all calls to a new rule; returns its latest decision, and those on the paused trials that continue."""
+        self._rule = self._new_rule()
+        judged, waiting, decided = Judged(), set[int](), dict[int, Judged]()
+        for trial, epoch, value, is_end in self._calls:
+            waiting.discard(trial)
+            if is_end:
+                freed = self._rule.ended(trial, epoch, value)
+            else:
+                assert value is not None
+                judged = self._rule.judge(trial, epoch, value)
+                waiting |= {trial} if judged.action == "pause" else set()
+                freed = self._rule.settled(trial)
+            waiting.difference_update(other for other, _ in freed)
+            decided.update(freed)
+        for trial in waiting - self._paused:
+            self._rule.continued(trial)
+        continuing = sorted(self._paused - waiting)
+        self._paused &= waiting
+        return judged, [(trial, decided.get(trial, Judged())) for trial in continuing]
+
+    def _freed(self, decided: list[tuple[int, Judged]]) -> list[tuple[int, Judged]]:
+        self._paused.difference_update(trial for trial, _ in decided)
+        return decided
+
+
+def rule_of(rules: Experiment, brackets: int) -> Rule:
+    """A new rule for an experiment's scheduler.
+
+    Raises:
+        ValueError: the scheduler changes or proposes settings (pbt, bohb), so it cannot be replayed.
+    """
+    if rules.scheduler in ("asha", "asha-promotion"):
+        return OwnLength(rules, brackets)
+    if rules.scheduler == "median":
+        return Median(rules)
+    if rules.scheduler == "hyperband":
+        return HyperBand(rules)
+    if rules.scheduler == "fifo":
+        return Fifo()
+    raise ValueError(
+        f"scheduler {rules.scheduler} cannot be replayed; asha, asha-promotion, median, hyperband and fifo can"
+    )

@@ -1,0 +1,227 @@
+"""Says how many trials a rule pruned, what that saved, and why it pruned none; the page, report and command show it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tuner.record.results import ExperimentRecord
+from tuner.record.standing import is_stopped
+from tuner.spec.experiment import Experiment
+from tuner.spec.rules import band_of
+from tuner.views.labels import counted, flat, tick, trials
+
+ADVICE = (
+    "Choose --scheduler asha, or let {more} or more trials run at once (lower --cpus-per-trial or --gpus-per-trial, "
+    "raise --max-concurrent-trials)."
+)
+
+
+@dataclass(frozen=True)
+class Savings:
+    """An estimate of what the trials that a rule stopped did not train: epochs, seconds on workers, and a sentence.
+
+    All are empty if no rule stopped a trial, or if it is unknown how many epochs such a trial trains.
+    """
+
+    epochs: int = 0
+    seconds: float = 0.0
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Warning:
+    """Why a rule pruned nothing, and the option that would change it; both are empty if there is nothing to say."""
+
+    text: str = ""
+    option: str = ""
+
+
+@dataclass(frozen=True)
+class _Length:
+    """How many epochs a stopped trial would have trained.
+
+    Attributes:
+        most: the number of all trials, or the greatest.
+        is_most: whether the trial may have trained fewer.
+        why: what follows "lets each pruned trial train" in the sentence on the estimate.
+        of: returns the number for a trial with this flat config; None if all trials have `most`.
+    """
+
+    most: int
+    why: str
+    is_most: bool = False
+    of: Callable[[dict[str, Any]], int] | None = None
+
+
+def savings(record: ExperimentRecord) -> Savings:
+    """Estimates the epochs and worker seconds that the trials which a rule stopped still needed to end by themselves.
+
+    Each of them counts at its own speed, with the length that trials of this search have.
+    """
+    cost, length = record.standing.pruned_cost, _length(record)
+    if not cost.trials or length is None:
+        return Savings()
+    epochs = cost.trials * length.most - cost.epochs
+    seconds = (cost.ms_per_epoch * length.most - cost.ms) / 1000
+    if length.of:
+        epochs, seconds = 0, 0.0
+        for trial in filter(is_stopped, record.trials):
+            trained = trial.reports[-1].epoch
+            left = max(0, length.of(flat(trial.config)) - trained)
+            epochs, seconds = epochs + left, seconds + left * trial.seconds / trained
+    if epochs <= 0:
+        return Savings()
+    whole = record.standing.epochs + epochs
+    seconds = max(0.0, seconds)
+    about = "At most" if length.is_most else "About"
+    text = (
+        f"{about} {epochs:,} of {whole:,} epochs ({100 * epochs / whole:.0f} %) and {_long(seconds)} on workers. "
+        f"This estimate lets each pruned trial train {length.why} at its own speed."
+    )
+    return Savings(epochs, seconds, text)
+
+
+def _length(record: ExperimentRecord) -> _Length | None:
+    """Returns the length of the trials; None if it is unknown."""
+    e, lengths = record.experiment, record.standing.lengths
+    is_task = "data" in record.facts  # a task's trial trains max_epochs, a function's may end earlier by itself
+    if is_task or (e.stop and (record.length or e.max_epochs in lengths)):
+        most = e.max_epochs if is_task else record.length or e.max_epochs
+        return _Length(most, f"{most} epochs", is_most=bool(e.stop))
+    if not lengths or e.stop:
+        return None
+    most = max(lengths)
+    if by_parameter := _by_parameter(record):
+        return by_parameter
+    if len(lengths) == 1:
+        return _Length(most, counted(most, "epoch"))
+    return _Length(most, f"{most} epochs, as the longest of the others,", is_most=True)
+
+
+def _by_parameter(record: ExperimentRecord) -> _Length | None:
+    """Returns the length that a parameter sets, if one explains the different lengths of all completed trials.
+
+    Either it is a number of epochs, or completed trials with equal values have equal lengths, and each stopped trial
+    has the value of a completed one.
+    """
+    known = [(flat(t.config), t.reports[-1].epoch) for t in record.trials if t.status == "completed" and t.reports]
+    stopped = [flat(trial.config) for trial in record.trials if is_stopped(trial)]
+    names = [name for name in known[0][0] if all(name in config for config in [*stopped, *(c for c, _ in known)])]
+    most = record.experiment.max_epochs
+    for name in names:
+        if all(type(config[name]) is int for config in [*stopped, *(c for c, _ in known)]):
+            # With one value, only a parameter that is called so is taken for the number of epochs.
+            more = {epochs - config[name] for config, epochs in known if epochs < most}
+            is_number = len({config[name] for config, _ in known}) > 1 or "epoch" in name.lower()
+            own = partial(_number, name, more.pop() if len(more) == 1 else 0, most)
+            if is_number and all(own(config) == epochs for config, epochs in known):
+                return _Length(most, _sets(name), of=own)
+    if len(record.standing.lengths) == 1:
+        return None
+    groupings = []
+    for number, name in enumerate(names):
+        groups: dict[str, set[int]] = defaultdict(set)
+        for config, epochs in known:
+            groups[str(config[name])].add(epochs)
+        fits = len(groups) < len(known) and all(len(each) == 1 for each in groups.values())
+        if fits and all(str(config[name]) in groups for config in stopped):
+            groupings.append((len(groups), number, name, {value: each.pop() for value, each in groups.items()}))
+    if not groupings:
+        return None
+    *_, name, lengths = min(groupings)
+    return _Length(most, _sets(name), of=lambda config: lengths[str(config[name])])
+
+
+def _number(name: str, more: int, most: int, config: dict[str, Any]) -> int:
+    return min(most, int(config[name]) + more)
+
+
+def _sets(name: str) -> str:
+    return f"as many epochs as its {tick(name, 40)} sets"
+
+
+def pruned(record: ExperimentRecord) -> str:
+    """Says how many trials were pruned, and by what; if none was, why not."""
+    standing, scheduler = record.standing, "asha" if record.changed else record.experiment.scheduler
+    number = standing.counts.get("pruned", 0)
+    judged = min(number, sum(rung.stopped for rung in standing.rungs))
+    if record.facts.get("foreign") or record.refused or not record.trials:
+        return ""
+    if not number:
+        return f"0 of {trials(len(record.trials))}{_none(record, scheduler)}."
+    diverged = "" if number == judged else "the training diverged"
+    if judged and diverged:
+        diverged = f"{number - judged} because {diverged}"
+        return f"{number} of {trials(len(record.trials))}: {judged} by {scheduler}, {diverged}."
+    return f"{number} of {trials(len(record.trials))}, " + (f"because {diverged}." if diverged else f"by {scheduler}.")
+
+
+def _none(record: ExperimentRecord, scheduler: str) -> str:
+    """Says in few words why no trial was pruned; `why_none` says more where an option would change it."""
+    if scheduler in ("fifo", "pbt"):
+        return f": {scheduler} prunes none"
+    if record.state == "running":
+        return ""
+    if any(rung.cutoff_then is not None for rung in record.standing.rungs):
+        return ": none was worse than a cutoff"
+    return ": no trial was compared with another"
+
+
+def why_none(record: ExperimentRecord) -> Warning:
+    """Says why the search could prune nothing, and what to do; empty if it pruned trials or compared them."""
+    e, standing = record.experiment, record.standing
+    compared = any(rung.cutoff_then is not None for rung in standing.rungs)
+    if compared or e.scheduler in ("fifo", "pbt") or record.facts.get("foreign") or not standing.lengths:
+        return Warning()
+    if e.scheduler == "hyperband" and (text := _only_first_bracket(record)):
+        return Warning(text, "--scheduler asha")
+    longest, first = max(standing.lengths), _first_comparison(record.rules)
+    begin = f"{e.scheduler} pruned nothing"
+    if longest == 1:
+        return Warning(f"{begin}: the trials ended after 1 report. Report the metric after each epoch.")
+    if first >= longest:
+        more = f"{begin}: it first compares trials after epoch {first}, and they ended after {longest} or fewer."
+        if e.scheduler in ("hyperband", "bohb") or e.auto_grace:
+            return Warning(f"{more} Give --max-epochs {longest}.", f"--max-epochs {longest}")
+        return Warning(f"{more} Give --grace-period 1.", f"--grace-period 1 --max-epochs {longest}")
+    if record.length and not standing.rungs:
+        late = f"when the first trial had ended after {record.length} epochs, the others had passed the rungs"
+        return Warning(f"{begin}: {late}. Give --max-epochs {longest}.", f"--max-epochs {longest}")
+    return Warning()
+
+
+def _first_comparison(rules: Experiment) -> int:
+    """The first epoch after which a rule compares trials."""
+    if rules.scheduler in ("hyperband", "bohb"):
+        return min(shape.rung for shape in band_of(rules.max_epochs, rules.reduction_factor))
+    return rules.grace_period
+
+
+def _only_first_bracket(record: ExperimentRecord) -> str:
+    """Says why HyperBand pruned nothing, if only its first bracket began; empty otherwise.
+
+    The first bracket prunes none of its trials. HyperBand opens the next one for a trial that starts while the first is
+    full: more trials must run at once than it has room for. Trials of every later bracket wait at a rung, so a search
+    without rungs had no later bracket.
+    """
+    e, counts = record.experiment, record.standing.counts
+    first = band_of(e.max_epochs, e.reduction_factor)[0].size
+    if record.standing.rungs or counts.get("completed", 0) < max(1, min(first, len(record.trials) - 1)):
+        return ""
+    if len(record.trials) <= first:
+        return f"hyperband pruned nothing: its first bracket prunes none and has room for {trials(first)}."
+    return (
+        f"hyperband pruned nothing: all trials were in its first bracket, which prunes none and has room for {first}, "
+        f"because no more ran at once. {ADVICE.format(more=first + 1)}"
+    )
+
+
+def _long(seconds: float) -> str:
+    """Formats a duration with one unit: `40 s`, `12 min`, `3.5 h`."""
+    if seconds < 100:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:,.1f} h"
