@@ -108,7 +108,7 @@ class Watch:
         if not value.requires_grad:
             raise Failed(loss, "has no gradient", f"compute it from the outputs {BY_GRADIENTS}")
         if self.first_loss is None:
-            self.first_loss = float(value)
+            self.first_loss = float(value.detach())
             self.finite_outputs = not isinstance(outputs, Tensor) or bool(outputs.isfinite().all())
 
     def watch_model(self, training: Training, of_one: str) -> None:
