@@ -31,6 +31,7 @@ from tuner.engine.retries import Retries
 from tuner.engine.trainable import trainable_of
 from tuner.record.events import Event
 from tuner.record.journal import Journal, Ledger
+from tuner.record.trial_files import TrialFiles
 from tuner.spec.experiment import Experiment, Table
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import LoadedSpace, metric_option
@@ -103,6 +104,7 @@ def assemble(
         keep=keep,
         replayed=replayed,
     )
+    files = TrialFiles(experiment.folder, tracker.best) if loaded_space.space.train else None
     retries = Retries(experiment.max_failures, history, here=not experiment.address)
     # On a cluster (it may grow) or with pbt, only `Proposals` limits the number of pending trials. Otherwise Ray, too,
     # limits it: to one more than the number of trials that may run at once.
@@ -124,7 +126,7 @@ def assemble(
             name="ray",
             storage_path=str(experiment.folder.absolute()),
             stop=halt,
-            callbacks=[JournalCallback(journal, judge, halt, retries, tracker), *loggers, *users],
+            callbacks=[JournalCallback(journal, judge, halt, retries, tracker, files), *loggers, *users],
             progress_reporter=ProgressTable(
                 experiment, num_settings, tracker, halt, nodes.notice, loaded_space.space.declared, table
             ),

@@ -15,19 +15,30 @@ from tuner.engine.halt import Halt
 from tuner.engine.retries import Failure, Retries
 from tuner.record.events import RETURNED
 from tuner.record.journal import Journal
+from tuner.record.trial_files import TrialFiles
 from tuner.spec.spaces import with_place
 
 logger = logging.getLogger(__name__)
 
 
 class JournalCallback(Callback):
-    """Journals when trials start, fail and end; `JournalingScheduler` journals the reports and decisions."""
+    """Journals when trials start, fail and end; `JournalingScheduler` journals the reports and decisions.
+
+    Args:
+        files: deletes large files that functions have written, when a trial ends; None for a Task.
+    """
 
     def __init__(
-        self, journal: Journal, scheduler: JournalingScheduler, halt: Halt, retries: Retries, tracker: Tracker
+        self,
+        journal: Journal,
+        scheduler: JournalingScheduler,
+        halt: Halt,
+        retries: Retries,
+        tracker: Tracker,
+        files: TrialFiles | None,
     ) -> None:
         self._journal, self._scheduler, self._halt, self._retries = journal, scheduler, halt, retries
-        self._tracker = tracker
+        self._tracker, self._files = tracker, files
         self._running: set[str] = set()
         self._places: dict[Any, tuple[str, int | None]] = {}
 
@@ -79,6 +90,8 @@ class JournalCallback(Callback):
     def _ended(self, trial: Trial, verdict: Verdict) -> None:
         self._running.discard(trial.trial_id)
         self._journal.write("trial_ended", trial.trial_id, status=verdict.status, reason=verdict.reason)
+        if self._files:
+            self._files.ended(trial.trial_id)
         if reason := self._tracker.hopeless():
             self._halt.give_up(reason)
 

@@ -25,8 +25,9 @@ from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
 from tuner.engine.children import explained
+from tuner.engine.own_folder import own_folder
 from tuner.engine.reports import CHILD, begin_reports, own_exits
-from tuner.engine.trainable import run_class
+from tuner.engine.trainable import run_class, trial_folder
 from tuner.errors.users_code import place_of
 from tuner.record.checkpoints import STATE
 from tuner.record.records import sign_of
@@ -181,6 +182,7 @@ def train_function(config: dict[str, Any], *, function: Any, goal: Goal) -> None
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(spec.seed)
     with own_exits(reporter), explained(reporter), in_trial(dict(spec.config), goal.metric, mode=goal.mode) as trial:
+        trial.stack.enter_context(own_folder(trial_folder(), is_new=tune.get_checkpoint() is None))
         if not goal.wandb:
             trial.stack.enter_context(environment(WANDB_MODE="disabled"))
         if inspect.isclass(function):

@@ -15,6 +15,7 @@ from typing import Any
 
 NOT_THE_USERS = ("<", str(Path(__file__).parent.parent) + os.sep, os.path.dirname(os.__file__) + os.sep)
 FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTILINE)  # a frame in a Python traceback
+working_folder: Path | None = None  # where the search was started, while this process runs a trial in another folder
 MOST_TRACEBACK = 100_000  # maximum characters of a printed traceback that are read, from its end
 
 
@@ -38,7 +39,7 @@ def shown_path(file: str | Path | None) -> str:
     if cell := _cell(str(file)):
         return cell
     with contextlib.suppress(OSError, ValueError):  # no current folder; a file elsewhere
-        return str(Path(file or "").relative_to(Path.cwd()))
+        return str(Path(file or "").relative_to(working_folder or Path.cwd()))
     return str(file)
 
 

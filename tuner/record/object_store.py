@@ -236,9 +236,9 @@ def files_of(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def _mark(path: Path) -> tuple[int, int] | None:
-    """Returns a file's size and modification time; None if it is no file, or is gone."""
+    """Returns a file's size and modification time; None if it is no file, a link (of a running trial), or is gone."""
     try:
-        stat = path.stat()
+        stat = path.lstat()
     except FileNotFoundError:
         return None
     return (stat.st_size, stat.st_mtime_ns) if S_ISREG(stat.st_mode) else None

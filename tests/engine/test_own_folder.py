@@ -1,0 +1,209 @@
+"""A trial's own folder: what lies around the script is read there, and what the trial writes stays there."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tuner.engine import own_folder as module
+from tuner.engine.own_folder import own_folder
+from tuner.record.trial_files import MOST_KEPT_BYTES, TrialFiles, copy_files, thin
+
+
+@pytest.fixture
+def around(tmp_path, monkeypatch):
+    """A project with a script's surroundings, in whose folder the process runs."""
+    project = tmp_path / "home" / "project"
+    for name in ("data/train.csv", "checkpoints/model.pt", "checkpoints/old/model.pt", "model.pt", "config.yaml"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("the user's")
+    (tmp_path / "home" / "elsewhere").mkdir()
+    (tmp_path / "home" / "elsewhere" / "words.txt").write_text("words")
+    monkeypatch.chdir(project)
+    yield project
+    assert Path.cwd() == project
+
+
+def trial(around, number=0):
+    return around / "results" / "search" / "ray" / f"{number:05}"
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_trial_reads_what_is_around_the_script(around):
+    with own_folder(trial(around), is_new=True):
+        assert Path("data/train.csv").read_text() == Path("config.yaml").read_text() == "the user's"
+        assert Path("../elsewhere/words.txt").read_text() == Path("../../home/elsewhere/words.txt").read_text()
+        assert Path("../project/config.yaml").resolve() == around / "config.yaml"
+        assert not os.path.exists("results")  # it has this folder in it, so that `**` would not end
+        assert subprocess.check_output(["cat", "config.yaml"]) == b"the user's"
+    assert contents(trial(around)) == {}
+
+
+def test_what_a_trial_writes_is_its_own(around):
+    before = contents(around)
+    with own_folder(trial(around), is_new=True):
+        torch.save([1], "model.pt")  # torch opens the file in C++
+        torch.save([2], "fresh.pt")
+        os.makedirs("checkpoints", exist_ok=True)
+        torch.save([3], "checkpoints/model.pt")
+        torch.save([4], Path("checkpoints/old/model.pt"))
+        with open("config.yaml", "a") as file:
+            file.write(", and more")
+        Path("checkpoints/new.pt").write_text("new")
+        os.replace("checkpoints/new.pt", "checkpoints/renamed.pt")
+        Path("checkpoints/old/other.pt").write_bytes(b"other")
+        sqlite3.connect("log.db").execute("create table t (x)").connection.close()
+        subprocess.check_call([sys.executable, "-c", "open('child.txt', 'w').write('x')"])
+        os.makedirs("runs/version_0")
+        Path("runs/version_0/events").write_text("e")
+        Path("../outside.txt").write_text("o")
+        for number, name in enumerate(("model.pt", "fresh.pt", "checkpoints/model.pt", "checkpoints/old/model.pt"), 1):
+            assert torch.load(name) == [number]
+        assert Path("config.yaml").read_text() == "the user's, and more"
+    files = trial(around) / "files"
+    assert {str(path.relative_to(files)) for path in files.rglob("*") if not path.is_dir()} == {
+        "model.pt", "fresh.pt", "checkpoints/model.pt", "checkpoints/old/model.pt", "checkpoints/renamed.pt",
+        "checkpoints/old/other.pt", "config.yaml", "log.db", "child.txt", "runs/version_0/events", "above/home/outside.txt",
+    }  # fmt: skip
+    shutil.rmtree(around / "results")
+    assert contents(around) == before
+
+
+def test_what_a_trial_deletes_or_renames_stays_around_the_script(around):
+    before = contents(around)
+    with own_folder(trial(around), is_new=True):
+        os.remove("model.pt")
+        os.rename("config.yaml", "moved.yaml")
+        Path("moved.yaml").write_text("own")
+        os.remove("checkpoints/model.pt")
+        shutil.rmtree("checkpoints")
+        os.makedirs("checkpoints")
+        os.symlink("moved.yaml", "latest")
+        Path("latest").write_text("by the link")
+        assert Path("moved.yaml").read_text() == "by the link"
+        os.chdir("checkpoints")
+        Path("here.pt").write_text("own")
+    assert (trial(around) / "files" / "checkpoints" / "here.pt").exists()
+    shutil.rmtree(around / "results")
+    assert contents(around) == before
+
+
+def test_a_script_that_enters_a_folder_writes_there_for_itself(around):
+    with own_folder(trial(around), is_new=True):
+        os.chdir("checkpoints")
+        assert Path("model.pt").read_text() == "the user's"
+        Path("model.pt").write_text("own")
+    assert (around / "checkpoints" / "model.pt").read_text() == "the user's"
+    assert (trial(around) / "files" / "checkpoints" / "model.pt").read_text() == "own"
+
+
+@pytest.mark.parametrize("place", ["data_raw/images", "../datasets/images", "data/images", "new/.cache/images"])
+def test_a_download_is_found_by_the_next_trial(around, place):
+    with own_folder(trial(around, 0), is_new=True):
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        Path(place).write_text("downloaded")
+    assert (around / place).read_text() == "downloaded"
+    with own_folder(trial(around, 1), is_new=True):
+        assert Path(place).read_text() == "downloaded"
+    assert not any(trial(around, 0).rglob("images"))
+
+
+def test_two_trials_that_download_at_once_do_not_disturb_each_other(around):
+    """The second finds, at its end, that the folder is there; only what is missing is added."""
+    second = module.OwnFolder(trial(around, 1))
+    assert second.open(True)
+    (second.here / "raw_data").mkdir()
+    (second.here / "raw_data" / "images").write_text("of the second")
+    (second.here / "raw_data" / "more").write_text("more")
+    with own_folder(trial(around, 0), is_new=True):
+        os.mkdir("raw_data")
+        Path("raw_data/images").write_text("of the first")
+    second.close(share=True)
+    assert contents(around / "raw_data") == {"images": "of the first", "more": "more"}
+    assert contents(trial(around, 1)) == {}
+
+
+def test_a_download_that_failed_is_not_shared(around):
+    with pytest.raises(OSError, match="cut"), own_folder(trial(around), is_new=True):
+        os.mkdir("raw_data")
+        Path("raw_data/images").write_text("half")
+        raise OSError("cut")
+    assert not (around / "raw_data").exists()
+    with pytest.raises(SystemExit), own_folder(trial(around), is_new=True):  # as Ray stops a pruned trial
+        os.mkdir("raw_data")
+        sys.exit(0)
+    assert (around / "raw_data").exists()
+
+
+def test_files_follow_the_checkpoint(around):
+    """A trial that continues finds its files, also after a kill; one that starts anew does not."""
+    with own_folder(trial(around), is_new=True):
+        Path("log.txt").write_text("1")
+    with own_folder(trial(around), is_new=False):
+        assert Path("log.txt").read_text() == "1" and Path("config.yaml").exists()
+        Path("log.txt").write_text("2")
+    killed = module.OwnFolder(trial(around))
+    killed.open(False)
+    (killed.here / "log.txt").write_text("3")
+    with own_folder(trial(around), is_new=False):
+        assert Path("log.txt").read_text() == "3"
+    with own_folder(trial(around), is_new=True):
+        assert not Path("log.txt").exists()
+
+
+def test_a_folder_with_too_many_files_is_used_itself(around, monkeypatch, capsys):
+    monkeypatch.setattr(module, "MOST_LINKS", 1)
+    with own_folder(trial(around), is_new=True):
+        assert Path.cwd() == around
+    assert "no folder of its own" in capsys.readouterr().err
+    monkeypatch.setattr(module, "MOST_LINKS", 10)
+    for number in range(20):
+        (around / "checkpoints" / str(number)).touch()
+    with own_folder(trial(around), is_new=True):
+        Path("checkpoints/more").touch()  # a folder that is too large is shared
+    assert (around / "checkpoints" / "more").exists()
+
+
+def test_large_files_of_trials_that_cannot_win_are_deleted(around):
+    best = None
+    for number in range(3):
+        with own_folder(trial(around, number), is_new=True):
+            Path("model.pt").write_bytes(b"0" * (MOST_KEPT_BYTES + 1))
+            Path("log.txt").write_text("small")
+    files = TrialFiles(around / "results" / "search", lambda: best)
+
+    def left():
+        return [(trial(around, number) / "files" / "model.pt").exists() for number in range(3)]
+
+    best = (0.5, "00000")
+    files.ended("00000")
+    assert left() == [True, True, True]
+    files.ended("00001")
+    assert left() == [True, False, True]
+    (trial(around, 0) / "running").mkdir()  # its worker has not left the folder
+    best = (0.4, "00002")
+    files.ended("00002")
+    assert left() == [True, False, True]
+    (trial(around, 0) / "running").rmdir()
+    files.ended("00001")
+    assert left() == [False, False, True] and (trial(around, 0) / "files" / "log.txt").exists()
+
+
+def test_the_files_of_a_killed_trial_are_copied_without_links(around):
+    killed = module.OwnFolder(trial(around))
+    killed.open(True)
+    (killed.here / "weights.pt").write_text("own")
+    copy_files(trial(around), around / "copy")
+    assert [path.name for path in (around / "copy").rglob("*") if path.is_file()] == ["weights.pt"]
+    thin(trial(around))
+    assert not (killed.here / "config.yaml").is_symlink() and (killed.here / "weights.pt").exists()
+    copy_files(trial(around, 1), around / "none")
+    assert not (around / "none").exists()
