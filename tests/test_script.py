@@ -6,9 +6,10 @@ import pickle
 import sys
 
 import pytest
+import torch
 from ray import tune
 
-from tuner import RequestError
+from tuner import RequestError, load, load_best
 from tuner import script as declare
 from tuner.spec.script import Script, in_trial
 from tuner.spec.space import Space
@@ -198,3 +199,54 @@ def test_a_script_is_searched_and_resumed(tmp_path, search_here):
 def test_a_train_that_takes_two_arguments_is_still_refused():
     with pytest.raises(ValueError, match="must be a function of one argument"):
         Space(params={"lr": tune.uniform(0, 1)}, train=lambda a, b: None)
+
+
+WRITING = """
+from tuner import script, tune
+script({"lr": tune.uniform(0, 1)}, metric="loss", mode="min", max_epochs=2)
+import os
+import torch
+lr = 0.1
+os.makedirs("checkpoints", exist_ok=True)
+if not os.path.exists("data/images"):
+    os.makedirs("data")
+    open("data/images", "w").write("downloaded")
+    open("downloads.txt", "w").close()
+for epoch in range(2):
+    torch.save({"lr": lr}, "model.pt")
+    torch.save({"lr": lr, "epoch": epoch}, "checkpoints/model.pt")
+    tune.report({"loss": abs(lr - 0.3)})
+"""
+
+
+def test_the_files_of_the_winner_are_kept(tmp_path, search_here, monkeypatch):
+    """Those of other trials and of the user are not overwritten, and a download is made once."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    for name in ("model.pt", "checkpoints/model.pt"):
+        (tmp_path / name).write_text("the user's")
+    ran = search_here(
+        str(written(tmp_path, WRITING)), "--num-samples", "4", "--scheduler", "fifo", "--max-concurrent-trials", "1"
+    )
+    best, lr = ran.folder / "best", {id: trial.config["lr"] for id, trial in ran.trials.items()}
+    winner = json.loads((best / "config.json").read_text())["config"]["lr"]
+    assert winner == min(lr.values(), key=lambda each: abs(each - 0.3))
+    assert torch.load(best / "files" / "model.pt") == {"lr": winner}
+    assert torch.load(best / "files" / "checkpoints" / "model.pt") == {"lr": winner, "epoch": 1}
+    for trial, own in lr.items():
+        assert torch.load(ran.folder / "ray" / trial / "files" / "model.pt") == {"lr": own}
+    assert (tmp_path / "model.pt").read_text() == (tmp_path / "checkpoints" / "model.pt").read_text() == "the user's"
+    assert (tmp_path / "data" / "images").exists() and len(list(ran.folder.glob("ray/*/files/downloads.txt"))) == 1
+    assert load(ran.folder).best.files == load_best(ran.folder).files == best / "files"
+    assert "`files/` has what the trial wrote" in (best / "README.md").read_text()
+
+
+def test_a_search_without_a_model_says_so(tmp_path, search_here, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = 'from tuner import script, tune\nscript({"lr": tune.uniform(0, 1)})\nlr = 0.1\ntune.report({"loss": lr})\n'
+    ran = search_here(str(written(tmp_path, text)), "--num-samples", "1")
+    assert (
+        "wrote no file by a relative path, so there is no model here" in (ran.folder / "best" / "README.md").read_text()
+    )
+    with pytest.raises(RequestError, match=r"has no model.pt, checkpoint/ or files/"):
+        load_best(ran.folder)

@@ -394,6 +394,11 @@ def test_a_link_in_the_folder_is_not_written_through(place, tmp_path, mark, caps
         refused(COMMANDS["audit"](), capsys, mark, name, "is a link")
         (place / name).unlink()
     (place / "ray" / "latest").symlink_to(place / "ray" / "00000")
+    (place / "ray" / "00000" / "running").symlink_to(tmp_path)
+    refused(COMMANDS["resume"](), capsys, mark, "running", "is a link")
+    (place / "ray" / "00000" / "running").unlink()
+    (place / "ray" / "00000" / "running").mkdir()
+    (place / "ray" / "00000" / "running" / "data").symlink_to(tmp_path)  # removed before a trial runs there
     (place / "wandb").mkdir()
     (place / "wandb" / "latest-run").symlink_to(tmp_path)  # W&B's own, which it replaces
     assert COMMANDS["resume"]() == 0

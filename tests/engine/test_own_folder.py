@@ -71,7 +71,8 @@ def test_what_a_trial_writes_is_its_own(around):
     files = trial(around) / "files"
     assert {str(path.relative_to(files)) for path in files.rglob("*") if not path.is_dir()} == {
         "model.pt", "fresh.pt", "checkpoints/model.pt", "checkpoints/old/model.pt", "checkpoints/renamed.pt",
-        "checkpoints/old/other.pt", "config.yaml", "log.db", "child.txt", "runs/version_0/events", "above/home/outside.txt",
+        "checkpoints/old/other.pt", "config.yaml", "log.db", "child.txt", "runs/version_0/events",
+        "above/home/outside.txt",
     }  # fmt: skip
     shutil.rmtree(around / "results")
     assert contents(around) == before
@@ -207,3 +208,19 @@ def test_the_files_of_a_killed_trial_are_copied_without_links(around):
     assert not (killed.here / "config.yaml").is_symlink() and (killed.here / "weights.pt").exists()
     copy_files(trial(around, 1), around / "none")
     assert not (around / "none").exists()
+
+
+def test_a_link_that_a_killed_trial_left_is_not_followed(around, tmp_path):
+    """It may be of a folder from elsewhere. The trial's own links within the folder stay."""
+    (tmp_path / "precious").write_text("mine")
+    killed = module.OwnFolder(trial(around))
+    killed.open(True)
+    (killed.here / "log.txt").symlink_to(tmp_path / "precious")
+    (killed.here / "loop").symlink_to("loop")
+    (killed.here / "last.pt").write_text("own")
+    (killed.here / "latest").symlink_to("last.pt")
+    with own_folder(trial(around), is_new=False):
+        Path("log.txt").write_text("own")
+        assert Path("latest").read_text() == "own"
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert (trial(around) / "files" / "latest").read_text() == "own"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.drive.best import CHECKPOINT, CONFIG, METRICS, MODEL, README, is_loadable, metrics_in, readme
+from tuner.drive.tracker import DONE
 from tuner.errors.output import bounded_output
 from tuner.record.checkpoints import STATE, SavedCheckpoints, damage, damage_in, within
 from tuner.record.events import strict
@@ -22,6 +23,7 @@ from tuner.record.files import link_or_copy, replacing_folder, write_atomically
 from tuner.record.format import FIELD, FORMAT
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
+from tuner.record.trial_files import FILES, copy_files, thin
 from tuner.spec.parameters import merged
 from tuner.spec.spaces import LoadedSpace, is_live
 from tuner.training.trial_spec import TrialSpec, trial_seed
@@ -83,6 +85,8 @@ def conclude(
         test = same["test"] if same else None
         if splits is None:
             stage_checkpoint(checkpoint if ended else None, held, new)
+            if ended:
+                stage_files(folder / "ray" / trial.id, held, new)
         else:
             state = stage_model(checkpoint, held, new)
             if state and test is None and ended and splits.test is not None and len(splits.test) > 0:
@@ -90,14 +94,17 @@ def conclude(
         metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
         if splits is not None and splits.notice:
             metrics["notice"] = splits.notice
-        (new / README).write_text(
-            readme(record.experiment.name, loaded_space.name, is_task=splits is not None), "utf-8"
-        )
+        text = readme(record.experiment.name, loaded_space.name, new, report.epoch, ended=ended)
+        (new / README).write_text(text, "utf-8")
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         (new / METRICS).write_text(json.dumps(strict(metrics), indent=2) + "\n")
     if report.checkpoint and (ended or splits is not None) and not is_loadable(best):
         what = f"{folder / report.checkpoint}, the checkpoint of the best trial {trial.id}, is gone or damaged"
         logger.warning("%s: best/ has its setting and metrics, but no model%s", what, again(record, trial))
+    if splits is None:
+        for each in record.trials:
+            if each.status in DONE and each.id != trial.id:
+                thin(folder / "ray" / each.id)
     return Answer(trial, report, test)
 
 
@@ -192,6 +199,17 @@ def stage_checkpoint(checkpoint: Path | None, best: Path | None, new: Path) -> N
         shutil.copytree(best / CHECKPOINT, new / CHECKPOINT, symlinks=True, copy_function=link_or_copy)
     elif checkpoint:
         shutil.copytree(checkpoint, new / CHECKPOINT, symlinks=True)
+
+
+def stage_files(trial: Path, best: Path | None, new: Path) -> None:
+    """Puts the files that a function's best trial wrote into the new `best/`.
+
+    Args:
+        best: the present `best/` if it is of the same trial; its files are kept if the trial's folder is gone.
+    """
+    copy_files(trial, new / FILES)
+    if best and (best / FILES).is_dir() and not (new / FILES).exists():
+        shutil.copytree(best / FILES, new / FILES, symlinks=True, copy_function=link_or_copy)
 
 
 def loading_of(loaded_space: LoadedSpace, splits: Splits | None) -> dict[str, Any]:

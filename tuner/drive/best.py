@@ -20,6 +20,7 @@ from tuner.record.events import strict
 from tuner.record.files import json_in, open_in
 from tuner.record.format import FIELD, check_format
 from tuner.record.records import Report
+from tuner.record.trial_files import FILES
 from tuner.spec.experiment import Experiment
 from tuner.spec.live import main_space, space_of
 from tuner.spec.space import Space
@@ -47,6 +48,8 @@ class BestModel:
         config: the setting, with the space's constants and those of the data.
         metrics: the content of best/metrics.json: `epoch`, `validation`, `test` and perhaps `notice`.
         checkpoint: a copy of the folder that a `Space(train=...)` saved at the best epoch; None for a task.
+        files: a copy of the files that a function or script wrote by relative paths, as they were at the trial's end;
+            None if there are none.
     """
 
     model: Any = field(repr=False)
@@ -54,6 +57,7 @@ class BestModel:
     config: dict[str, Any]
     metrics: dict[str, Any]
     checkpoint: Path | None = None
+    files: Path | None = None
 
 
 def load_best(
@@ -80,11 +84,12 @@ def load_best(
         raise RequestError(f"{whole} has no best/{CONFIG}: the search has no answer yet, or this is no experiment")
     config, metrics = load_config(best / CONFIG), _metrics(best)
     if not (best / MODEL).exists():
-        if (best / CHECKPOINT).is_dir():
-            return BestModel(None, _unchanged, config["config"], metrics, best / CHECKPOINT)
+        checkpoint, files = (best / name if (best / name).is_dir() else None for name in (CHECKPOINT, FILES))
+        if checkpoint or files:
+            return BestModel(None, _unchanged, config["config"], metrics, checkpoint, files)
         raise RequestError(
-            f"{best} has neither {MODEL} nor {CHECKPOINT}/: the search has not finished (--resume it), or its best "
-            "trial saved no checkpoint, or it is gone"
+            f"{best} has no {MODEL}, {CHECKPOINT}/ or {FILES}/: the search has not finished (--resume it), or its best "
+            "trial saved no checkpoint and wrote no file by a relative path, or they are gone"
         )
     task = (space_of(space) if space is not None else _recorded(best, config, trust)).space.task
     if task is None:
@@ -146,14 +151,28 @@ def metrics_in(best: Path, report: Report, **fields: Any) -> dict[str, Any] | No
         return None
 
 
-def readme(name: str, space: str, *, is_task: bool) -> str:
-    """The text of best/README.md: how to load what the folder has."""
+def readme(name: str, space: str, best: Path, epoch: int, *, ended: bool) -> str:
+    """The text of best/README.md: how to load what the folder `best` has."""
     given = ", space=space" if is_live(space) else ""
-    use = "scores = best.model(best.prepare(inputs))" if is_task else "files = list(best.checkpoint.iterdir())"
+    use, notes = "", []
+    if (best / MODEL).is_file():
+        use = "scores = best.model(best.prepare(inputs))\n"
+    if (best / CHECKPOINT).is_dir():
+        use += "print(list(best.checkpoint.iterdir()))\n"
+        notes += [f"`{CHECKPOINT}/` is the checkpoint that the trial reported at epoch {epoch}, its best."]
+    if (best / FILES).is_dir():
+        use += "print(list(best.files.iterdir()))\n"
+        notes += [
+            f"`{FILES}/` has what the trial wrote by relative paths, as it was when the trial ended. A file that the "
+            f"trial wrote again after its best epoch, {epoch}, is of the later epoch."
+        ]
+    if not use:
+        why = "trial saved no checkpoint and wrote no file by a relative path" if ended else "search has not ended"
+        return f"# The best trial of {name}\n\nThe {why}, so there is no model here; `{CONFIG}` has its parameters.\n"
     return (
         f"# The best trial of {name}\n\n```python\nfrom tuner import load_best\n\n"
         f'best = load_best("results/{name}"{given})  # the path to the experiment\n'
-        f"{use}\nprint(best.config, best.metrics)\n```\n"
+        f"{use}print(best.config, best.metrics)\n```\n" + "".join(f"\n{note}\n" for note in notes)
     )
 
 

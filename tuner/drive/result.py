@@ -16,6 +16,7 @@ from tuner.errors.one_line import in_one_line
 from tuner.errors.users_code import with_cells
 from tuner.record.results import ExperimentRecord
 from tuner.record.results import load as load_record
+from tuner.record.trial_files import FILES
 from tuner.spec.parameters import merged
 from tuner.views.labels import escaped, figures, formatted, setting
 from tuner.views.tables import counts, trial_rows
@@ -30,8 +31,8 @@ MOST_SHOWN = 10  # most trials in a notebook's view of a search
 class BestTrial:
     """The best trial so far: its config, its metrics at its best `epoch`, and its `test` metrics (None if not tested).
 
-    `checkpoint` is the Ray Checkpoint that a `Space(train=...)` saved at that epoch. It is None for a Task, and until
-    the search has ended.
+    `checkpoint` is the Ray Checkpoint that a `Space(train=...)` saved at that epoch, and `files` the folder of what it
+    wrote by relative paths. Both are None for a Task, and until the search has ended.
     """
 
     trial: str
@@ -49,6 +50,11 @@ class BestTrial:
         from ray import tune
 
         return tune.Checkpoint.from_directory(saved)
+
+    @property
+    def files(self) -> Path | None:
+        saved = self._best and self._best / FILES
+        return saved if saved and saved.is_dir() else None
 
 
 @dataclass(frozen=True)

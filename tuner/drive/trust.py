@@ -31,6 +31,7 @@ from pathlib import Path
 from tuner.errors import RequestError
 from tuner.record.files import bytes_in
 from tuner.record.saved_experiment import FILE, load_experiment
+from tuner.record.trial_files import RUNNING
 from tuner.spec.spaces import file_of, is_path, split_path
 
 OPTION = "--trust"
@@ -157,7 +158,8 @@ def refuse_links(folder: Path) -> None:
     """Raises a RequestError if the folder contains a link through which files might be written outside of it.
 
     A link directly in the folder is refused wherever it leads. A link in a subfolder is refused if it leads out of the
-    folder. `wandb/` is not checked, because W&B replaces its own links there.
+    folder. `wandb/` is not checked, because W&B replaces its own links there. Nor are the folders in which trials ran
+    until they were killed: `tuner.engine.own_folder` removes links there before it uses them again.
     """
     whole = folder.resolve()
     for place, folders, files in os.walk(folder):
@@ -167,8 +169,8 @@ def refuse_links(folder: Path) -> None:
                 raise RequestError(
                     f"{path} is a link, so files might be written outside the folder; remove it, or give {OPTION}"
                 )
-        if Path(place) == folder and "wandb" in folders:
-            folders.remove("wandb")
+        unchecked = "wandb" if Path(place) == folder else RUNNING if Path(place).parent == folder / "ray" else ""
+        folders[:] = [name for name in folders if name != unchecked]
 
 
 def refuse_cluster(folder: Path, address: str) -> None:

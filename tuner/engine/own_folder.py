@@ -119,6 +119,7 @@ class OwnFolder:
         elif (self._trial / FILES).is_dir() and not self._root.exists():
             self.here.parent.mkdir(parents=True, exist_ok=True)
             os.rename(self._trial / FILES, self.here)
+        self._remove_links()  # of a trial that was killed; in a folder from elsewhere they may lead anywhere
         self._trial.mkdir(parents=True, exist_ok=True)
         self._show(self._base, self._root)
         return True
@@ -171,21 +172,21 @@ class OwnFolder:
         """
         if share:
             self._share(self._root, self._base)
+        self._remove_links()
+        self.here.mkdir(parents=True, exist_ok=True)
+        os.rename(self.here, self._trial / FILES)
+        self._remove_links()
+        if self._root.exists():
+            os.rename(self._root, self._trial / FILES / "above")  # what the trial wrote by `../`
+
+    def _remove_links(self) -> None:
+        """Removes links that lead out of the folder, also the trial's own, and empty folders."""
         for place, folders, names in os.walk(self._root, topdown=False):
-            real = self._base / Path(place).relative_to(self._root)
-            for name in (*folders, *names):
-                path = Path(place, name)
-                if path.is_symlink() and os.readlink(path) == str(real / name):
+            for path in (Path(place, name) for name in (*folders, *names)):
+                if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(self._root):
                     path.unlink()
             with contextlib.suppress(OSError):
                 os.rmdir(place)  # if it is empty
-        self.here.mkdir(parents=True, exist_ok=True)
-        os.rename(self.here, self._trial / FILES)
-        for place, _, _ in os.walk(self._root, topdown=False):
-            with contextlib.suppress(OSError):
-                os.rmdir(place)
-        if self._root.exists():
-            os.rename(self._root, self._trial / FILES / "above")  # what the trial wrote by `../`
 
     def _share(self, shown: Path, real: Path) -> None:
         for name in os.listdir(shown):
@@ -213,7 +214,9 @@ def _move(source: Path, target: Path) -> None:
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            aside = target.with_name(f".{target.name}.{os.getpid()}")  # on another disk: others see all of it or nothing
+            aside = target.with_name(
+                f".{target.name}.{os.getpid()}"
+            )  # on another disk: others see all of it or nothing
             shutil.copytree(source, aside, symlinks=True) if source.is_dir() else shutil.copy2(source, aside)
             os.rename(aside, target)
     elif source.is_dir() and target.is_dir():

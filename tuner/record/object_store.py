@@ -229,7 +229,8 @@ def files_of(folder: Path) -> dict[str, tuple[int, int]]:
     up to this size are then among the files, and are uploaded before it.
     """
     journal = _mark(folder / JOURNAL)
-    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
+    # `os.walk` passes over folders that a trial renames or deletes meanwhile.
+    names = [Path(place, name).relative_to(folder).as_posix() for place, _, files in os.walk(folder) for name in files]
     left_out = {*OF_THIS_MACHINE, JOURNAL}
     marks = {name: _mark(folder / name) for name in sorted(names) if name.partition("/")[0] not in left_out}
     return {name: mark for name, mark in {**marks, JOURNAL: journal}.items() if mark}
