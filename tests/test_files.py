@@ -128,7 +128,7 @@ def test_a_crash_at_any_step_leaves_the_old_folder_or_the_new(tmp_path, monkeypa
     """Without the step that exchanges two folders, a crash may leave none; the next replacement finds the old one."""
     best, contents = tmp_path / "best", {"old": ["old"] * 2, "new": ["new"] * 2}
     if not in_one_step:
-        monkeypatch.setattr(files, "_exchanged", lambda one, other: False)
+        monkeypatch.setattr(files, "exchanged", lambda one, other: False)
 
     def write(text):
         with replacing_folder(best) as folder:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import os
 import traceback
 from collections import deque
 from functools import partial
@@ -195,8 +196,11 @@ class Workerless:
 class InThisProcess(Workerless):
     """Runs the space's own trainable in this process, one trial at a time: no process starts, and none can be lost.
 
-    Ray keeps one session a process, so two trials cannot train at once.
+    Ray keeps one session a process, so two trials cannot train at once. A trial changes into its own folder; the search
+    does not, as if it were another process.
     """
+
+    _folder = None  # the working folder of the trial
 
     handle = property(lambda self: HandleHere())
 
@@ -210,7 +214,8 @@ class InThisProcess(Workerless):
         if method == "reset":
             args[0].update(UNREDIRECTED)
         try:
-            return sent(super().answer_of(worker, method, args, kwargs))
+            with self.in_its_folder():
+                return sent(super().answer_of(worker, method, args, kwargs))
         except Exception as error:  # as a worker process tells it
             raise RayTaskError(method, traceback.format_exc(), error).as_instanceof_cause() from None
 
@@ -218,15 +223,27 @@ class InThisProcess(Workerless):
         return worker.save()
 
     def _died(self, actor, error, on_error):
-        self._workers[actor].stop()  # the session that a worker's process would take with it
+        with self.in_its_folder():
+            self._workers[actor].stop()  # the session that a worker's process would take with it
         super()._died(actor, error, on_error)
 
     def remove_actor(self, tracked_actor, kill=False, stop_future=None):
         worker = self._workers.get(tracked_actor)
         lived = super().remove_actor(tracked_actor, kill, stop_future)
         if worker:
-            worker.stop()
+            with self.in_its_folder():
+                worker.stop()
         return lived
+
+    @contextlib.contextmanager
+    def in_its_folder(self):
+        here = os.getcwd()
+        os.chdir(self._folder or here)
+        try:
+            yield
+        finally:
+            self._folder = os.getcwd()
+            os.chdir(here)
 
 
 def sent(value):

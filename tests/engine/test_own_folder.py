@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tuner.engine import own_folder as module
-from tuner.engine.own_folder import own_folder
+from tuner.engine.own_folder import own_folder, share_data
 from tuner.record.trial_files import MOST_KEPT_BYTES, TrialFiles, copy_files, thin
 
 
@@ -130,6 +130,23 @@ def test_two_trials_that_download_at_once_do_not_disturb_each_other(around):
     second.close(share=True)
     assert contents(around / "raw_data") == {"images": "of the first", "more": "more"}
     assert contents(trial(around, 1)) == {}
+
+
+def test_a_download_is_shared_at_the_first_report(around):
+    """The trial itself still finds it, also in a file that is open."""
+    with pytest.raises(OSError, match="later"), own_folder(trial(around), is_new=True):
+        os.mkdir("raw_data")
+        Path("raw_data/images").write_text("downloaded")
+        Path("model.pt").write_text("own")
+        with open("raw_data/images") as file:
+            share_data()
+            assert file.read() == Path("raw_data/images").read_text() == "downloaded"
+        assert (around / "raw_data" / "images").read_text() == "downloaded"
+        Path("raw_data/more").write_text("more")
+        share_data()
+        raise OSError("later")
+    assert contents(around / "raw_data") == {"images": "downloaded", "more": "more"}
+    assert contents(trial(around)) == {"files/model.pt": "own"}
 
 
 def test_a_download_that_failed_is_not_shared(around):

@@ -6,7 +6,7 @@ Before Python code writes through a link, the link is replaced: a folder by a ne
 file by a copy. So a trial does not change files outside, unless code other than Python opens a file that was there.
 
 Data is shared instead: a folder with `data` or `cache` in its name stays a link. If it is new, it is moved beside the
-script when the trial ends, so that later trials find it.
+script at the trial's first report, so that later trials find it; data that is new at the trial's end is moved then.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import users_code
+from tuner.record.files import exchanged
 from tuner.record.trial_files import FILES, RUNNING
 
 LEVELS = 2  # how many folders above the working folder a trial finds by `..`
 MOST_LINKS = 10_000  # the most entries of a folder that are shown by links; a link takes 10 us on a local disk
+LEAVES_S = 2.0  # Ray waits as long for a trial's thread before the worker's next trial
 SHARED = re.compile(r"(^|[^a-z])(data|datasets?|cache)([^a-z]|$)")  # in a lower-case name, such as `.cache`, `raw_data`
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -57,6 +59,8 @@ EVENTS: dict[str, Callable[..., Targets]] = {
 WRITERS = {"torch.serialization": ("_open_zipfile_writer", 0), "safetensors.torch": ("serialize_file", 1)}
 
 _own: OwnFolder | None = None  # of the trial that runs in this process
+_left = threading.Event()  # whether no trial runs in a folder of its own
+_left.set()
 _thread = threading.local()  # `busy`: whether this thread is replacing a link
 
 
@@ -74,6 +78,7 @@ def own_folder(trial: Path, *, is_new: bool) -> Iterator[None]:
         yield
         return
     _install()
+    _left.clear()
     os.chdir(own.here)
     users_code.working_folder = own.start
     _own = own
@@ -90,6 +95,23 @@ def own_folder(trial: Path, *, is_new: bool) -> Iterator[None]:
             own.close(share=ended_well)
         except OSError as error:
             print(f"the trial's own files are not in order: {error}", file=sys.stderr)
+        finally:
+            _left.set()
+
+
+def share_data() -> None:
+    """Moves the data that the trial has downloaded beside the script, where trials that start now find it."""
+    if _own is not None:
+        _own.share(_move_used)
+
+
+def await_left() -> None:
+    """Waits until the trial in this process has left its folder, at most LEAVES_S.
+
+    Ray stops a trial at its last report. The trial's thread then still has to put its files in order, before the worker
+    ends.
+    """
+    _left.wait(LEAVES_S)
 
 
 class OwnFolder:
@@ -171,7 +193,7 @@ class OwnFolder:
             share: whether to move new data beside the script; not after an error, which may have cut a download.
         """
         if share:
-            self._share(self._root, self._base)
+            self.share(_move)
         self._remove_links()
         self.here.mkdir(parents=True, exist_ok=True)
         os.rename(self.here, self._trial / FILES)
@@ -188,21 +210,28 @@ class OwnFolder:
             with contextlib.suppress(OSError):
                 os.rmdir(place)  # if it is empty
 
-    def _share(self, shown: Path, real: Path) -> None:
-        for name in os.listdir(shown):
-            path = shown / name
-            if path.is_symlink():
-                continue
-            if is_shared(name):
-                with contextlib.suppress(OSError):  # no permission, or another trial has just moved its own
-                    _move(path, real / name)
-            elif path.is_dir():
-                self._share(path, real / name)
+    def share(self, move: Callable[[Path, Path], None]) -> None:
+        """Calls `move` with each new file or folder of data, and with its place outside."""
+        for place, folders, names in os.walk(self._root):
+            for name in (*folders, *names):
+                path = Path(place, name)
+                if is_shared(name) and not path.is_symlink():
+                    with contextlib.suppress(OSError):  # no permission, or another trial has just moved its own
+                        move(path, self._base / path.relative_to(self._root))
+            folders[:] = [name for name in folders if not is_shared(name)]
 
 
 def is_shared(name: str) -> bool:
     """Whether all trials share a folder of this name."""
     return SHARED.search(name.lower()) is not None
+
+
+def _move_used(source: Path, target: Path) -> None:
+    """Moves new data that a trial may be reading, and leaves a link to it, in one step; else does nothing."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.symlink(target, target)  # raises FileExistsError if another trial was earlier
+    if not exchanged(source, target):  # on another disk, or one that cannot do it; `close` moves it
+        target.unlink()
 
 
 def _move(source: Path, target: Path) -> None:

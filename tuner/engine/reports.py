@@ -15,6 +15,7 @@ from ray.train._internal.session import get_session
 from ray.tune.result import DEFAULT_METRIC, RESULT_DUPLICATE
 from ray.tune.utils.util import Tee
 
+from tuner.engine.own_folder import share_data
 from tuner.errors.output import Bounded, flushed
 from tuner.record.report_keys import WAITS
 from tuner.training.usage import Usage
@@ -44,6 +45,8 @@ class Reporter:
         if in_sanity_check():
             return
         self.num_reports += 1
+        if self.num_reports == 1:
+            share_data()
         # Two kinds of report are no epoch and get no usage: RESULT_DUPLICATE, which Ray sends through this method when
         # the trial's function returns, and WAITS, which says that a checkpoint cannot be saved.
         if RESULT_DUPLICATE not in metrics and WAITS not in metrics:

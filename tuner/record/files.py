@@ -224,7 +224,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
                 sync(each)
         if not os.path.lexists(path):
             new.rename(path)
-        elif not _exchanged(new, path):
+        elif not exchanged(new, path):
             path.rename(old)
             new.rename(path)
         sync(path.parent)
@@ -250,7 +250,7 @@ def _tidy(path: Path) -> None:
             each.unlink(missing_ok=True)
 
 
-def _exchanged(one: Path, other: Path) -> bool:
+def exchanged(one: Path, other: Path) -> bool:
     """Lets two folders change places in one step; returns False if the system or the file system cannot do it."""
     renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)  # Linux only; Python has no function for it
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
