@@ -22,6 +22,7 @@ from tuner.drive.trust import refuse_cluster
 from tuner.errors import InterruptedEarly, RequestError, leave, nearest, refuse_repeated, say
 from tuner.errors.terminal import SGR
 from tuner.spec.experiment import BEST_RULE, Options, Table, option, values_of
+from tuner.spec.patience import STARTING, patience
 from tuner.spec.reach import options_of
 from tuner.spec.spaces import file_of, find_space, list_spaces, mentions_torch
 
@@ -170,7 +171,10 @@ def print_spaces() -> int:
 
 def run(argv: list[str], command: Command) -> int:
     """Runs a new search, or resumes one; returns the exit code."""
-    from tuner.engine.signals import end_family, give_up, signals_to
+    if not command.dry_run and (command.experiment.space or command.resume):
+        say(STARTING)
+    with patience("importing Ray"):
+        from tuner.engine.signals import end_family, give_up, signals_to
 
     try:
         with contextlib.ExitStack() as stack:

@@ -22,6 +22,7 @@ from tuner.errors import InterruptedEarly, RequestError, nearest, say
 from tuner.errors.one_line import in_one_line
 from tuner.spec.experiment import Experiment, Options, Table, values_of, words
 from tuner.spec.live import space_of
+from tuner.spec.patience import STARTING
 from tuner.spec.script import importing, running
 from tuner.spec.space import Space
 from tuner.spec.spaces import LoadedSpace, find_space
@@ -234,6 +235,8 @@ def _searched(space: AnySpace | None, asked: Asked, options: dict[str, Any]) -> 
         raise RequestError(f'resume {asked.resume!r}: must be the name of an experiment, or "latest"')
     if space is None and not asked.resume:
         raise RequestError("search() needs a space, or resume=NAME")
+    if not asked.dry_run:
+        say(STARTING)
     from tuner.engine.signals import give_up, in_a_program, signals_to
 
     with contextlib.ExitStack() as stack:

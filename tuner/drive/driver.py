@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,13 +17,15 @@ from typing import TYPE_CHECKING
 import ray
 
 from tuner.engine import ahead, alone, probe
+from tuner.engine.local_node import cause_in_logs, is_of_the_folder, local_node
 from tuner.engine.machine import local_cluster
 from tuner.engine.nodes import launchable, present
 from tuner.engine.output import no_reports_of_dead_workers
 from tuner.engine.signals import signals_to
-from tuner.errors import RequestError
+from tuner.errors import RequestError, say
 from tuner.record.journal import Journal
 from tuner.spec.experiment import Experiment, Options
+from tuner.spec.patience import busy, patience
 from tuner.spec.resources import resources_of
 from tuner.spec.spaces import LoadedSpace
 
@@ -31,7 +34,8 @@ if TYPE_CHECKING:
 
 # Variables of `tuner/__init__.py` that workers read. Ray sets them on a cluster's nodes, which do not inherit them.
 SENT = ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_CHDIR_TO_TRIAL_DIR")
-UNANSWERED = "Ray keeps files and sockets in RAY_TMPDIR, TMPDIR or /tmp; set RAY_TMPDIR to a short writable path"
+ELSEWHERE = "Ray keeps files and sockets in RAY_TMPDIR, TMPDIR or /tmp; set RAY_TMPDIR to a short writable path"
+TRY_RAY = "find out whether Ray starts without tuner: python -c 'import ray; ray.init()'"
 
 
 @dataclass(frozen=True)
@@ -84,10 +88,36 @@ def ray_here(experiment: Options, imports: Sequence[str]) -> Iterator[None]:
     here = local_cluster()
     num_processes = resources_of(experiment, [here]).num_processes()
     with ExitStack() as stack:
-        with ahead.importing(imports):
+        stages = ["starting Ray"]
+        with patience(lambda: stages[-1]), ahead.importing(imports):
+            stack.enter_context(started(here, num_processes, imports, stages.append))
+            ahead.start_ahead(num_processes)
+            stages.append(f"importing {' and '.join(imports)}")
+        with no_reports_of_dead_workers():
+            yield
+
+
+def started(
+    here: dict[str, float], num_processes: int, imports: Sequence[str], told: Callable[[str], None]
+) -> ExitStack:
+    """Starts Ray on this machine, a second time if the first start fails; returns the context that ends it.
+
+    Args:
+        here: the CPUs and GPUs of this machine.
+        told: called with what the start waits for.
+
+    Raises:
+        RequestError: Ray does not start; the text has the reason, and the line of Ray's logs that names it.
+    """
+    reasons: list[str] = []
+    while len(reasons) < 2:
+        folder = ""
+        with ExitStack() as stack:
             try:
                 folder = stack.enter_context(alone.session_folder())
-                with alone.no_cluster_services(), alone.on_loopback():
+                stack.enter_context(local_node(told))
+                stack.callback(ray.shutdown)
+                with alone.on_loopback():
                     ray.init(
                         "local",
                         num_cpus=here["CPU"],
@@ -97,12 +127,15 @@ def ray_here(experiment: Options, imports: Sequence[str]) -> Iterator[None]:
                         log_to_driver=False,
                         **ahead.private_options(folder, num_processes, imports),
                     )
-            except Exception as error:  # if its processes start too slowly, Ray raises Exception
-                raise RequestError(f"Ray does not start ({error}); {UNANSWERED}") from error
-            stack.callback(ray.shutdown)
-            ahead.start_ahead(num_processes)
-        with no_reports_of_dead_workers():
-            yield
+                return stack.pop_all()
+            except Exception as error:  # Ray raises Exception itself, too
+                reasons.append("; ".join(filter(None, [str(error), folder and cause_in_logs(folder)])))
+        if is_of_the_folder(reasons[-1]):
+            raise RequestError(f"Ray does not start ({reasons[-1]}); {ELSEWHERE}")
+        if len(reasons) == 1:
+            say(f"Ray did not start ({reasons[0]}){busy()}; starting it a second time", to=sys.stderr)
+    advice = "try again when less runs here" if busy() else TRY_RAY
+    raise RequestError(f"Ray did not start twice ({reasons[-1]}){busy()}; {advice}")
 
 
 @contextmanager

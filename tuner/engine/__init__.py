@@ -26,6 +26,10 @@ row says otherwise, processes are counted in a search of 16 short ASHA trials, t
 | `SearchTrial.handle_error` | a trial fails while the disk is full | the search continues | it ends |
 | `SearchTrial.should_recover` | `Retries` decides whether a trial is retried | see `_process_trial_failure` | |
 | `TrialFunction.reset_config` | a worker's last function still runs | the next trial changes workers | it is lost |
+| `LocalNode.start_raylet` | 20 processes spin on two cores, Ray starts | in 1 or 2 minutes | it fails |
+| `LocalNode.start_monitor` | Ray starts and ends without cluster services | 1.4 s and 0.1 s | 2.2 s and 1.4 s |
+| `LocalNode.start_log_monitor` | see `start_monitor` | | |
+| `LocalNode.start_api_server` | see `start_monitor` | | |
 | `KnownResult.resolve` | a resume replays the saves of population-based training | no worker | it fails |
 
 | replaced part | effect | with | without |
@@ -34,7 +38,7 @@ row says otherwise, processes are counted in a search of 16 short ASHA trials, t
 | `_class_cache` (`ActorClasses`) | trials use the processes started in advance | 5 processes | 7 |
 | `_actor_force_cleanup_timeout` | time to exit after Ctrl-C in a long epoch | 5 s | 10 s |
 | `_actor_manager._actor_task_failed` | the memory monitor kills a worker | its trial fails | the search ends |
-| `Node.start_monitor` and two more | Ray starts and ends without cluster services | 1.4 s and 0.1 s | 2.2 s and 1.4 s |
+| `node.Node` (`LocalNode`) | ports of Ray's agents are chosen before they start | see `LocalNode.start_raylet` | |
 | `ENABLE_RAY_CLUSTER` | interfaces on which Ray listens | loopback | all |
 | `RAY_ENABLE_UV_RUN_RUNTIME_ENV` | time to build an environment per session under `uv run` | 0 s | 60 s |
 | `session.report` (`Reporter`) | a trial reports a tensor of one element | a number | the trial fails |

@@ -25,6 +25,12 @@ logger = logging.getLogger(__name__)
 # Seconds for which Ray keeps an idle process, even if all CPUs are taken. The driver sends data before the
 # first trial, and the processes are idle until then.
 KEEP_S = 600
+# Limits that Ray (2.60) would reach beside 20 processes that spin on two cores, where all takes 20 times as long.
+PATIENT = {
+    "agent_register_timeout_ms": 600_000,  # 30 s: then the raylet ends, since it cannot reach an agent
+    "worker_register_timeout_seconds": 600,  # 60 s: then the raylet kills a worker that still imports torch
+    "health_check_timeout_ms": 60_000,  # 10 s: after five of them the GCS declares the raylet dead
+}
 
 
 def private_options(folder: str, num_processes: int, imports: Sequence[str]) -> dict[str, Any]:
@@ -39,6 +45,7 @@ def private_options(folder: str, num_processes: int, imports: Sequence[str]) -> 
         "prestart_worker_first_driver": False,
         "worker_maximum_startup_concurrency": num_processes,
         "preload_python_modules": list(imports),
+        **PATIENT,
     }
     return {"_temp_dir": folder, "_system_config": config}
 
@@ -78,6 +85,6 @@ def start_ahead(num_processes: int) -> None:
     raylet = f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
     try:
         with init_grpc_channel(raylet, options=[("grpc.enable_http_proxy", 0)]) as channel:
-            NodeManagerServiceStub(channel).PrestartWorkers(request, timeout=10)
+            NodeManagerServiceStub(channel).PrestartWorkers(request, timeout=60)
     except grpc.RpcError as error:
         logger.warning("no worker was started ahead (%s): the first trials wait for theirs", error.details())

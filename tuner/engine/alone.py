@@ -1,11 +1,4 @@
-"""Starts a Ray for one search and one user on this machine: private, on loopback, without services for clusters.
-
-`ray.init` starts three such services, and has no option to leave them out (ray 2.60). They are the autoscaler's
-monitor, a reduced dashboard, and the log monitor, which can print workers' output in the driver. Each imports Ray.
-
-Without them Ray starts in 1.4 s instead of 2.2 s and ends in 0.1 s instead of 1.4 s. It also uses 1.3 s less CPU time
-while workers import torch (two cores, AMD EPYC).
-"""
+"""Keeps the Ray of one search and one user on this machine private: its folder, its address and its token."""
 
 from __future__ import annotations
 
@@ -17,29 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from ray._private import ray_constants
-from ray._private.node import Node
-
-SERVICES = ("start_monitor", "start_log_monitor", "start_api_server")
-
-
-@contextmanager
-def no_cluster_services() -> Iterator[None]:
-    """Makes `ray.init` start only a GCS, a raylet with its agents, and workers, while the `with` block runs."""
-
-    def skipped(self: Node, **options: Any) -> None:
-        self._webui_url = ""
-
-    before = {name: getattr(Node, name) for name in SERVICES}
-    try:
-        for name in SERVICES:
-            setattr(Node, name, skipped)
-        yield
-    finally:
-        for name, method in before.items():
-            setattr(Node, name, method)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from tuner.errors.users_code import is_importing, place_of_frame
 # time of the line before: after 10, 30, 90 s.
 FIRST_S, MOST_S = 10.0, 300.0
 IMPORTS_S = 60.0
+STARTING = "starting a search; its plan follows"  # printed before Ray is imported, which takes 10 s on a busy machine
+BUSY = 2.0  # processes per core that run or wait to run: from here on, everything takes at least twice as long
 
 
 @contextlib.contextmanager
@@ -45,7 +48,7 @@ def patience(
                 continue
             more = "; this line imports an installed package" if imports else hint
             now = doing if isinstance(doing, str) else doing()
-            line = f"still {now} after {total:.0f} s{place_of_frame(frame)}; Ctrl-C ends it{more}"
+            line = f"still {now} after {total:.0f} s{place_of_frame(frame)}{busy()}; Ctrl-C ends it{more}"
             with contextlib.suppress(OSError, ValueError):
                 write("\n".join([*shown(printable(line), stream), ""]))
                 stream.flush()
@@ -62,3 +65,9 @@ def patience(
     finally:
         done.set()
         teller.join()
+
+
+def busy() -> str:
+    """`; the machine is busy: load 21 on 2 cores`; empty if it is not."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    return f"; the machine is busy: load {load:.0f} on {cores} cores" if load > BUSY * cores else ""

@@ -1,0 +1,151 @@
+"""Starts the processes of a Ray for one search on this machine, and tells why they did not start.
+
+`ray.init` also starts three services for clusters, and has no option to leave them out (ray 2.60). They are the
+autoscaler's monitor, a reduced dashboard, and the log monitor, which can print workers' output in the driver. Without
+them Ray starts in 1.4 s instead of 2.2 s and ends in 0.1 s instead of 1.4 s. It also uses 1.3 s less CPU time while
+workers import torch (two cores, AMD EPYC).
+
+On a busy machine Ray gives up too early. The raylet aborts if its agents, two Python processes, take 15 s to write
+their ports into files. `ray.init` stops waiting for the raylet after 30 s, whether it still starts or has ended. No
+setting changes these two limits. So `LocalNode` chooses the ports, and waits for the raylet as long as it lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from ray._private import node
+from ray._raylet import DASHBOARD_AGENT_LISTEN_PORT_NAME, persist_port  # type: ignore[attr-defined]
+from ray.exceptions import RpcError
+
+START_S = 300.0  # seconds in which a raylet that lives must register
+LOOK_S = 0.05  # between two looks at the raylet, of 1 ms each
+ANSWER_S = 5.0  # seconds in which the GCS must answer a look
+# Ray's parameters for ports. Where one is None, its process chooses it, and others wait for the file that names it.
+PORTS = "gcs_server", "metrics_agent", "metrics_export", "dashboard_agent_listen", "runtime_env_agent"  # + _port
+LOGS = "raylet", "gcs_server", "runtime_env_agent", "dashboard_agent"  # .out, .err and .log
+TAIL_BYTES = 256 * 1024  # read of each log, from its end
+# What the line of a log has that names the cause, the most telling first: Ray's fatal lines, a signal, Ray's errors.
+CAUSES = r"Check failed|^\[[^]]* C ", r"\bSIG[A-Z]{3,}|Segmentation fault", r"^\[[^]]* E |^\w*(Error|Exception): "
+# Errors that another folder for Ray's files and sockets would repair.
+OF_THE_FOLDER = r"path length|File name too long|Not a directory|No space left|Read-only|Permission denied"
+NOISE = r"^\[[^]]*\] |An unexpected system state has occurred.*?with you to fix it\. "  # left out of a log's line
+MOST_CHARS = 300  # of a log's line in an error
+
+
+class LocalNode(node.Node):
+    """A Ray node without services for clusters; its start raises an error as soon as a process has ended."""
+
+    ports: Sequence[int]  # for its `PORTS`
+    told: Callable[[str], None]  # called with what the start waits for
+
+    def __init__(self, ray_params: Any, **options: Any) -> None:
+        ray_params.update_if_absent(**{f"{name}_port": port for name, port in zip(PORTS, self.ports, strict=True)})
+        try:
+            super().__init__(ray_params, **options)
+        except BaseException:
+            self.kill_all_processes(check_alive=False, wait=True)
+            raise
+
+    def start_monitor(self) -> None:
+        """Starts nothing."""
+
+    def start_log_monitor(self) -> None:
+        """Starts nothing."""
+
+    def start_api_server(self, **options: Any) -> None:
+        """Starts nothing."""
+        self._webui_url = ""
+
+    def start_raylet(self, *arguments: Any, **options: Any) -> None:
+        """Starts the raylet, and waits until it has registered.
+
+        Raises:
+            ChildProcessError: the raylet or the GCS has ended.
+            TimeoutError: the raylet lives, but has not registered within `START_S`.
+        """
+        # Ray tells this port only to the agent; the raylet reads it from this file, which the agent writes again.
+        listens = self.ports[PORTS.index("dashboard_agent_listen")]
+        persist_port(self._session_dir, self._node_id, DASHBOARD_AGENT_LISTEN_PORT_NAME, listens)
+        super().start_raylet(*arguments, **options)
+        LocalNode.told("waiting for Ray's raylet")
+        end = time.monotonic() + START_S
+        while not self.has_registered():
+            if dead := self.dead_processes():
+                raise ChildProcessError(" and ".join(ending(name, process.returncode) for name, process in dead))
+            if time.monotonic() > end:
+                raise TimeoutError(f"Ray's raylet lives, but has not registered within {START_S:.0f} s")
+            time.sleep(LOOK_S)
+        LocalNode.told("connecting to Ray's raylet")
+
+    def has_registered(self) -> bool:
+        """Whether the GCS knows the raylet."""
+        try:
+            nodes = self.get_gcs_client().get_all_node_info(timeout=ANSWER_S)
+        except RpcError:  # the GCS is slow, or has ended
+            return False
+        return any(each.hex() == self._node_id for each in nodes)
+
+
+@contextmanager
+def local_node(told: Callable[[str], None]) -> Iterator[None]:
+    """Makes `ray.init` start a `LocalNode` while the `with` block runs.
+
+    Its ports are reserved until the block ends, since agents listen only seconds after `ray.init` has returned. A port
+    is reserved by a socket that is bound to it, but does not listen.
+
+    Args:
+        told: called with what the start waits for.
+    """
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in PORTS]
+        for each in sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Ray's processes do: they bind it, too
+            each.bind(("127.0.0.1", 0))
+        LocalNode.ports, LocalNode.told = [each.getsockname()[1] for each in sockets], staticmethod(told)
+        before, node.Node = node.Node, LocalNode
+        stack.callback(setattr, node, "Node", before)
+        yield
+
+
+def ending(name: str, code: int) -> str:
+    """Says how one of Ray's processes ended, such as `Ray's raylet was ended by SIGABRT`."""
+    return f"Ray's {name} " + (f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}")
+
+
+def cause_in_logs(folder: str) -> str:
+    """Returns the line of the logs of Ray's processes that names the cause, with its file; empty if there is none.
+
+    Args:
+        folder: Ray's folder, as given to `ray.init`.
+    """
+    lines = [
+        (path.name, line)
+        for name in LOGS
+        for path in sorted(Path(folder).glob(f"session_2*/logs/{name}.*"))
+        for line in tail(path).splitlines()
+    ]
+    named = (each for cause in CAUSES for each in lines if re.search(cause, each[1]))
+    name, line = next(named, ("", ""))
+    return f"{name}: {re.sub(NOISE, '', line).strip()[:MOST_CHARS]}" if name else ""
+
+
+def is_of_the_folder(reason: str) -> bool:
+    """Whether another folder for Ray's files and sockets would repair the error with this text."""
+    return re.search(OF_THE_FOLDER, reason) is not None
+
+
+def tail(path: Path) -> str:
+    """Returns the end of a log, `TAIL_BYTES` or less."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        return file.read(TAIL_BYTES).decode(errors="replace")
+    return ""
