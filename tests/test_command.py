@@ -49,6 +49,7 @@ def refused(folder, *argv, **variables):
     command = [sys.executable, "-m", "tuner.run", *argv]
     ended = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 2, ended.stderr
-    assert ended.stderr.startswith("tuner: error: ") and ended.stderr.count("\n") == 1, ended.stderr
+    lines = [line for line in ended.stderr.splitlines() if not line.startswith("still ")]  # on a busy machine
+    assert len(lines) == 1 and lines[0].startswith("tuner: error: "), ended.stderr
     assert "Traceback" not in ended.stdout
-    return ended.stderr
+    return lines[0]

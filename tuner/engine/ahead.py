@@ -29,6 +29,7 @@ KEEP_S = 600
 PATIENT = {
     "agent_register_timeout_ms": 600_000,  # 30 s: then the raylet ends, since it cannot reach an agent
     "worker_register_timeout_seconds": 600,  # 60 s: then the raylet kills a worker that still imports torch
+    "worker_niceness": 0,  # 15: beside 20 processes a worker then gets 1/570 of a core, and imports torch for hours
     "health_check_timeout_ms": 60_000,  # 10 s: after five of them the GCS declares the raylet dead
 }
 

@@ -48,7 +48,7 @@ def patience(
                 continue
             more = "; this line imports an installed package" if imports else hint
             now = doing if isinstance(doing, str) else doing()
-            line = f"still {now} after {total:.0f} s{place_of_frame(frame)}{busy()}; Ctrl-C ends it{more}"
+            line = f"still {now} after {total:.0f} s{place_of_frame(frame)}; Ctrl-C ends it{more}{busy()}"
             with contextlib.suppress(OSError, ValueError):
                 write("\n".join([*shown(printable(line), stream), ""]))
                 stream.flush()
