@@ -61,6 +61,16 @@ def advice_on(error: BaseException, name: str = "") -> str:
     return ""
 
 
+def advice_of_class(name: str, function: object) -> str:
+    """Says what to write for a class that a Task has as a function, such as nn.CrossEntropyLoss; empty for others."""
+    if not isinstance(function, type):
+        return ""
+    if "loss" in name or "metrics" in name:
+        return f"give an object, not the class: {function.__name__}()"
+    more = {"optimizer": "parameters, lr=config['lr']", "schedule": "optimizer, ..."}.get(name.partition("(")[0], "...")
+    return f"write it as lambda {arguments_of(name)}: {function.__name__}({more})"
+
+
 def described(value: Any) -> str:
     """Describes a tensor or array by its shape and dtype, and any other value by its type."""
     shape = getattr(value, "shape", None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from tuner.drive.advice import WatchedConfig, advice_on, described
+from tuner.drive.advice import WatchedConfig, advice_of_class, advice_on, described
 from tuner.drive.preflight.examples import check_classes
 from tuner.drive.preflight.failed import Failed
 from tuner.errors.users_code import place_of, place_raised
@@ -74,7 +74,8 @@ class Watch:
                 value = function(*(WatchedConfig(each) if type(each) is dict else each for each in arguments))
             except (Exception, SystemExit) as error:
                 raised = place_raised(error)
-                advice = [self._arguments(name, arguments, not (raised or place_of(function))), advice_on(error, name)]
+                advice = [self._arguments(name, arguments, not (raised or place_of(function)))]
+                advice += [advice_of_class(name, function) or advice_on(error, name)]
                 problem = f"raises {with_place(error)}{'' if raised else place_of(function)}"
                 raise Failed(name, problem, "; ".join(filter(None, advice))) from error
             if not fits(value):
