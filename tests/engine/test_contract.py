@@ -157,6 +157,7 @@ CONTRACT = {
     "ray.tune.experiment.trial:_TrainingRunMetadata.pickled_error_filename": "= None",
     "ray.tune.experiment.trial:_TemporaryTrialState.saving_to": "= None",
     "ray.tune.trainable:wrap_function": "(train_func, name=None)",
+    "ray.tune.trainable:FunctionTrainable.cleanup": "(self)",
     "ray.tune.trainable:FunctionTrainable.reset_config": "(self, new_config)",
     "ray.tune.trainable:Trainable.reset": "(self, new_config, storage=None)",
 }
@@ -398,7 +399,7 @@ def test_what_is_used_of_rays_controller_does_not_grow():
     assert (
         (len(overridden_methods()), len(members), len(imports))
         == (
-            21,
+            22,
             15,
             25,
         )

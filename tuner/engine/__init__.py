@@ -15,7 +15,6 @@ row says otherwise, processes are counted in a search of 16 short ASHA trials, t
 | `Controller.stop_trial` | three resumes each of 30 searches of hyperopt with hyperband, of which refused | 0 | 6 |
 | `Analysis._fetch_trial_dataframes` | reports are not read again at the end | 0 ms per trial | 2 ms |
 | `Analysis._load_trials` | pickles in the folder are not executed | 0 executed | 1 |
-| `Bracket.cutoff` | computing ASHA's cutoff from 10,000 recorded trials | 0.8 us | 2,016 us |
 | `HyperBandBracket.successive_halving` | journaled cutoffs are right after a tie or a failure | all | some |
 | `HyperBandBracket.cleanup_full` | two trials reach a bracket's last rung at once | the search ends | it hangs |
 | `HyperBand.on_trial_remove` | a trial fails, all others wait at the last rung | the search ends | it hangs |
@@ -25,6 +24,7 @@ row says otherwise, processes are counted in a search of 16 short ASHA trials, t
 | `Population._exploit` | all values are equal, one trial runs at a time | the search ends | it trains forever |
 | `SearchTrial.handle_error` | a trial fails while the disk is full | the search continues | it ends |
 | `SearchTrial.should_recover` | `Retries` decides whether a trial is retried | see `_process_trial_failure` | |
+| `TrialFunction.cleanup` | a trial ends before its threads have left its folder | its worker waits | it does not |
 | `TrialFunction.reset_config` | a worker's last function still runs | the next trial changes workers | it is lost |
 | `LocalNode.start_raylet` | 20 processes spin on two cores, Ray starts | in 1 or 2 minutes | it fails |
 | `LocalNode.start_monitor` | Ray starts and ends without cluster services | 1.4 s and 0.1 s | 2.2 s and 1.4 s |
