@@ -189,7 +189,9 @@ def test_only_what_a_rule_stopped_was_saved_against_the_length_of_the_others():
     assert (epochs, seconds) == (6, 12.0) and text.startswith("About 6 of 16 epochs (38 %) and 12 s on workers.")
     assert "lets each pruned trial train 4 epochs at" in text
     # Every trial diverged: no rule stopped one.
-    assert saved(*(ended(n, 1, "pruned") for n in range(3)))[:3] == (0, 0.0, "")
+    nan = (Decision(1, None, None, None, None, 0, "stop", "the training diverged"),)
+    diverged = [replace(ended(n, 1, "pruned"), decisions=nan) for n in range(3)]
+    assert saved(*diverged, ended(3, 4))[:3] == (0, 0.0, "")
     # No trial has ended by itself yet: how many epochs the stopped ones would have trained is unknown.
     assert saved(*stopped, ended(0, 3, "running"), state="running")[:3] == (0, 0.0, "")
     # --stop ended some: they say nothing about the length.
@@ -221,6 +223,9 @@ def test_trials_of_unequal_length():
         ({"max_epochs": 1000, "grace_period": 40, "auto_grace": True}, [ended(n, 10) for n in range(3)],
          "asha pruned nothing: it first compares trials after epoch 40, and they ended after 10 or fewer. "
          "Give --max-epochs 10.", "--max-epochs 10"),
+        ({"max_epochs": 1000, "scheduler": "hyperband"}, [ended(n, 10) for n in range(3)],
+         "hyperband pruned nothing: its first bracket prunes none, and the second compares trials after epoch 500, but "
+         "they ended after 10 or fewer. Choose --scheduler asha, or give --max-epochs 10.", "--scheduler asha"),
         ({}, [ended(n, 1) for n in range(3)],
          "asha pruned nothing: the trials ended after 1 report. Report the metric after each epoch.", ""),
     ],

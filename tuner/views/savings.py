@@ -177,7 +177,7 @@ def why_none(record: ExperimentRecord) -> Warning:
     compared = any(rung.cutoff_then is not None for rung in standing.rungs)
     if compared or e.scheduler in ("fifo", "pbt") or record.facts.get("foreign") or not standing.lengths:
         return Warning()
-    if e.scheduler == "hyperband" and (text := _only_first_bracket(record)):
+    if e.scheduler == "hyperband" and (text := _without_rungs(record)):
         return Warning(text, "--scheduler asha")
     longest, first = max(standing.lengths), _first_comparison(record.rules)
     begin = f"{e.scheduler} pruned nothing"
@@ -201,15 +201,22 @@ def _first_comparison(rules: Experiment) -> int:
     return rules.grace_period
 
 
-def _only_first_bracket(record: ExperimentRecord) -> str:
-    """Says why HyperBand pruned nothing, if only its first bracket began; empty otherwise.
+def _without_rungs(record: ExperimentRecord) -> str:
+    """Says why HyperBand pruned nothing, if only its first bracket began or trials were too short; empty otherwise.
 
     The first bracket prunes none of its trials. HyperBand opens the next one for a trial that starts while the first is
     full: more trials must run at once than it has room for. Trials of every later bracket wait at a rung, so a search
     without rungs had no later bracket.
     """
     e, counts = record.experiment, record.standing.counts
-    first = band_of(e.max_epochs, e.reduction_factor)[0].size
+    shapes = band_of(e.max_epochs, e.reduction_factor)
+    first, longest = shapes[0].size, max(record.standing.lengths)
+    if len(shapes) > 1 and longest <= shapes[1].rung and not record.standing.rungs:
+        return (
+            f"hyperband pruned nothing: its first bracket prunes none, and the second compares trials after epoch "
+            f"{shapes[1].rung}, but they ended after {longest} or fewer. Choose --scheduler asha, or give --max-epochs "
+            f"{longest}."
+        )
     if record.standing.rungs or counts.get("completed", 0) < max(1, min(first, len(record.trials) - 1)):
         return ""
     if len(record.trials) <= first:
