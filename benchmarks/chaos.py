@@ -25,6 +25,7 @@ from killing import (
     COMMAND,
     ONE_AT_A_TIME,
     SPACES,
+    TRIAL_ACTORS,
     assert_same,
     left_of,
     repeated_and_lost,
@@ -38,6 +39,7 @@ from tuner.record.events import Event
 from tuner.record.reading import read
 from tuner.record.results import load
 
+TITLES = tuple(title.encode() for title in (*TRIAL_ACTORS, "ray::WorkerActor"))
 SLOW = ["--space", str(SPACES / "slow.py")]
 DDP = ["--strategy", "ddp", "--workers-per-trial", "2"]
 TWO = ["--max-concurrent-trials", "2"]
@@ -123,7 +125,7 @@ def folder_name(name: str) -> str:
 def is_worker(pid: int) -> bool:
     """Whether a process trains: a trial's actor, or one of its ddp workers."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith((b"ray::TrialFunction", b"ray::WorkerActor"))
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(TITLES)
     return False
 
 

@@ -16,6 +16,7 @@ from tuner.record.reading import read
 from tuner.record.results import load
 
 SPACES = Path(__file__).parent / "spaces"
+TRIAL_ACTORS = ("ray::TrialFunction", "ray::ResourceTrainable")  # titles of their processes: idle, and in a call
 COMMAND = [sys.executable, "-m", "tuner.run", "--wandb", "disabled"]
 # Ray resumes as many paused trials as there are CPUs for, so a trial takes all of them.
 ONE_AT_A_TIME = ["--max-concurrent-trials", "1", "--cpus-per-trial", str(len(os.sched_getaffinity(0)))]

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from killing import TRIAL_ACTORS
 
 from tuner.engine.alone import keep_token_private
 from tuner.training.launch import Processes
-
-WORKER = ("ray::TrialFunction", "ray::ResourceTrainable")  # between two calls, and in one
 
 
 def listening(pid):
@@ -60,7 +59,7 @@ def test_a_search_listens_on_loopback_alone_and_its_files_are_private(tmp_path, 
     assert modes == {0o700} and not list(sessions.iterdir())
     assert search.returncode == 0, (tmp_path / "output").read_text()
     names = {name for name, _ in listeners}
-    assert {"gcs_server", "raylet"} <= names and any(name.startswith(WORKER) for name in names)
+    assert {"gcs_server", "raylet"} <= names and any(name.startswith(TRIAL_ACTORS) for name in names)
     assert all(is_loopback(address) for _, address in listeners), sorted(listeners)
     token = tmp_path / ".ray" / "auth_token"
     assert stat.S_IMODE(token.stat().st_mode) == 0o600 and stat.S_IMODE(token.parent.stat().st_mode) == 0o700
