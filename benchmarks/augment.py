@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torchvision import transforms
 
 sys.path.append(str(Path(__file__).parents[1]))  # started as a file, not as a module, in a plain checkout
 
@@ -31,7 +30,6 @@ from search_spaces.augmentation import chain
 from search_spaces.augmentation.chain import augment
 from search_spaces.augmentation.draws import Strengths
 from search_spaces.datasets.cifar10_files import load_sample
-from search_spaces.imagefolder import STRENGTHS
 
 CANVAS, SIZE, DEGREES = 256, 224, 45.0
 
@@ -44,6 +42,8 @@ def pictures(num_images: int) -> list[Image.Image]:
 
 def by_image(images: list[Image.Image], strengths: Strengths) -> Callable[[], Tensor]:
     """The transforms that a torchvision ImageFolder is given, and a loader's collation."""
+    from torchvision import transforms
+
     chain = transforms.Compose(
         [
             transforms.RandomResizedCrop(SIZE),
@@ -91,6 +91,8 @@ def main() -> None:
     parser.add_argument("--num-images", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=9)
     options = parser.parse_args()
+    from search_spaces.imagefolder import STRENGTHS  # imports Ray and torchvision, which `--help` does without
+
     torch.set_num_threads(1)
     torch.manual_seed(0)
     images = pictures(options.num_images)

@@ -7,6 +7,7 @@ that page's replay of another search under other rules, with an audit of it. `li
 
 from __future__ import annotations
 
+import argparse
 import html
 import re
 import shutil
@@ -32,6 +33,7 @@ SLOW_MS = 120_000  # a busy machine draws a page in 30 s
 
 def main() -> None:
     """Searches in a temporary folder, then writes the pictures."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         folder = Path(name)
         printed = tuner(folder, "run", *LENET)
