@@ -133,6 +133,8 @@ def main() -> None:
     parser.add_argument("--num-reports", type=int, default=100, help="of a trial, for their cost; 0 = leave it out")
     parser.add_argument("--search", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if not all(size > WARM_UP for size in (*args.sizes, args.num_seconds or WARM_UP + 1)):
+        parser.error(f"--sizes and --num-seconds: must be above {WARM_UP}, as the first {WARM_UP} trials do not count")
     if args.search:
         search(int(args.search[0]), Path(args.search[1]), args.search[2])
         return
