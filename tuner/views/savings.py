@@ -33,7 +33,7 @@ class Savings:
 
 
 @dataclass(frozen=True)
-class Warning:
+class NonePruned:
     """Why a rule pruned nothing, and the option that would change it; both are empty if there is nothing to say."""
 
     text: str = ""
@@ -171,27 +171,27 @@ def _none(record: ExperimentRecord, scheduler: str) -> str:
     return ": no trial was compared with another"
 
 
-def why_none(record: ExperimentRecord) -> Warning:
+def why_none(record: ExperimentRecord) -> NonePruned:
     """Says why the search could prune nothing, and what to do; empty if it pruned trials or compared them."""
     e, standing = record.experiment, record.standing
     compared = any(rung.cutoff_then is not None for rung in standing.rungs)
     if compared or e.scheduler in ("fifo", "pbt") or record.facts.get("foreign") or not standing.lengths:
-        return Warning()
+        return NonePruned()
     if e.scheduler == "hyperband" and (text := _without_rungs(record)):
-        return Warning(text, "--scheduler asha")
+        return NonePruned(text, "--scheduler asha")
     longest, first = max(standing.lengths), _first_comparison(record.rules)
     begin = f"{e.scheduler} pruned nothing"
     if longest == 1:
-        return Warning(f"{begin}: the trials ended after 1 report. Report the metric after each epoch.")
+        return NonePruned(f"{begin}: the trials ended after 1 report. Report the metric after each epoch.")
     if first >= longest:
         more = f"{begin}: it first compares trials after epoch {first}, and they ended after {longest} or fewer."
         if e.scheduler in ("hyperband", "bohb") or e.auto_grace:
-            return Warning(f"{more} Give --max-epochs {longest}.", f"--max-epochs {longest}")
-        return Warning(f"{more} Give --grace-period 1.", f"--grace-period 1 --max-epochs {longest}")
+            return NonePruned(f"{more} Give --max-epochs {longest}.", f"--max-epochs {longest}")
+        return NonePruned(f"{more} Give --grace-period 1.", f"--grace-period 1 --max-epochs {longest}")
     if record.length and not standing.rungs:
         late = f"when the first trial had ended after {record.length} epochs, the others had passed the rungs"
-        return Warning(f"{begin}: {late}. Give --max-epochs {longest}.", f"--max-epochs {longest}")
-    return Warning()
+        return NonePruned(f"{begin}: {late}. Give --max-epochs {longest}.", f"--max-epochs {longest}")
+    return NonePruned()
 
 
 def _first_comparison(rules: Experiment) -> int:

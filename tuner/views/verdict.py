@@ -29,7 +29,7 @@ from tuner.views.commands import (
     start_again,
 )
 from tuner.views.labels import trials
-from tuner.views.savings import Warning, pruned, savings, why_none
+from tuner.views.savings import NonePruned, pruned, savings, why_none
 from tuner.views.tables import rung_rows
 
 MOST_CALLS = 200  # how many decisions are searched for close calls, those with the smallest margins
@@ -274,7 +274,7 @@ def _good_pruned(record: ExperimentRecord) -> tuple[str, bool]:
     return f"Unknown; an audit of {num_audited(record)} of them would tell.{early}", False
 
 
-def _steps(record: ExperimentRecord, warning: Warning, *, audited: bool) -> list[Step]:
+def _steps(record: ExperimentRecord, warning: NonePruned, *, audited: bool) -> list[Step]:
     e, outcome = record.experiment, outcome_of(record)
     if record.facts.get("foreign") or outcome in ("running", "queued"):
         return []
