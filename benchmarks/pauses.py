@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 from pathlib import Path
 
+from tuner.errors import RequestError
 from tuner.record.reading import read
 
 
@@ -50,7 +52,11 @@ def costs(folder: Path) -> tuple[list[float], list[float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="an experiment's folder")
-    for name, seconds in zip(("pause", "continuation"), costs(parser.parse_args().folder), strict=True):
+    try:
+        found = costs(parser.parse_args().folder)
+    except RequestError as error:
+        sys.exit(str(error))
+    for name, seconds in zip(("pause", "continuation"), found, strict=True):
         ordered = sorted(1000 * each for each in seconds)
         shown = f"median {statistics.median(ordered):.0f} ms, most {ordered[-1]:.0f} ms" if ordered else "none was warm"
         print(f"{name}: {len(ordered)}; {shown}")
