@@ -101,14 +101,18 @@ def of_workers(name: str, options: list[str], results: Path, every_s: float, see
     quiet = run_whole(results, f"{folder.name}-quiet", options)
     quiet_s, begun = time.monotonic() - begun, time.monotonic()
     process = start([*COMMAND, *options, "--max-failures", "1000", "--results", str(results), "--name", folder.name])
+    at_kill, journal = 0, folder / "journal.jsonl"
     while process.poll() is None:
         time.sleep(stream.uniform(0.5, 1.5) * every_s)
-        if workers := [pid for pid in left_of(process) if is_worker(pid)]:
+        reports = sum(event["event"] == "report" for event in read(journal))
+        # A slow machine needs longer than `every_s` to start a worker again: without a report between two kills, the
+        # search would not end.
+        if reports > at_kill and (workers := [pid for pid in left_of(process) if is_worker(pid)]):
             os.kill(stream.choice(workers), signal.SIGKILL)
-            kills += 1
+            kills, at_kill = kills + 1, reports
     chaos_s = time.monotonic() - begun
     assert process.returncode == 0, process.returncode
-    events = read(folder / "journal.jsonl")
+    events = read(journal)
     failed = [event for event in events if event["event"] == "trial_failed"]
     same = "answer, curves" if curves(folder) == curves(quiet) else "answer"
     same = same if answer(folder) == answer(quiet) else "NO"
