@@ -266,7 +266,7 @@ def test_a_session_that_is_interrupted_ends_no_pause(tmp_path):
     tracker, trials = Tracker(Experiment()), [started_trial(f"{number:05}") for number in range(3)]
     journal = Journal(tmp_path / "journal.jsonl")
     journal.listener = tracker.hear
-    callback = JournalCallback(journal, None, Halt(), None, tracker)
+    callback = JournalCallback(journal, None, Halt(), None, tracker, None)
     for trial in trials:
         callback.on_trial_start(0, trials, trial)
     verdict = {"value": 1.0, "cutoff": None, "recorded": 0, "bracket": 0, "band": None, "reason": "waits"}
