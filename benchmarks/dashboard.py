@@ -48,6 +48,8 @@ def main() -> None:
     parser.add_argument("--browser", action="store_true", help="what a user waits for in a browser, --repeats times")
     parser.add_argument("--compare", type=int, default=20, help="with --browser: experiments compared; 0 = none")
     args = parser.parse_args()
+    if args.browser and args.trials < 100:
+        parser.error(f"--trials {args.trials}: must be at least 100 with --browser, which waits for 100 rows")
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder)
         if args.search:
