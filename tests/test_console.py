@@ -10,10 +10,13 @@ from ray.tune.schedulers import HyperBandScheduler
 
 from tuner import run
 from tuner.drive import console, session
+from tuner.drive.best import MODEL, readme
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
+from tuner.space import Space
 from tuner.spec.experiment import CHOICES, PAIRS, Experiment
 from tuner.spec.spaces import find_space
+from tuner.views.commands import command, start_again
 
 TINY = str(Path(__file__).parent / "spaces" / "tiny.py")
 
@@ -22,6 +25,10 @@ def request_of(tmp_path, *argv):
     loaded_space = find_space(TINY)
     words = ["--space", TINY, "--results", str(tmp_path), "--name", "mine", "--wandb", "disabled", *argv]
     return session.begin(run.parse(words, session.defaults_of(loaded_space)).experiment, loaded_space, words)
+
+
+def schedule(experiment):
+    return console.schedule(experiment, find_space(TINY).space)
 
 
 def test_the_plan_says_what_will_be_done(tmp_path):
@@ -92,7 +99,7 @@ def test_the_plan_says_how_many_trials_hyperband_never_stops(max_epochs, factor)
     sizes = [theirs._get_n0(s) for s in range(theirs._s_max_1) if theirs._get_r0(s)]
     assert console.bracket_sizes(experiment) == sizes
     said = f"the first {sizes[0]} of every {sum(sizes)} trials are never stopped"
-    assert console.schedule(experiment).endswith(said)
+    assert schedule(experiment).endswith(said)
 
 
 @pytest.mark.parametrize(
@@ -104,16 +111,30 @@ def test_the_plan_says_how_many_trials_hyperband_never_stops(max_epochs, factor)
     ],
 )
 def test_the_plan_says_where_the_rungs_of_each_bracket_begin(brackets, ending):
-    assert console.schedule(Experiment(scheduler="asha-promotion", max_epochs=9, brackets=brackets)).endswith(ending)
+    assert schedule(Experiment(scheduler="asha-promotion", max_epochs=9, brackets=brackets)).endswith(ending)
 
 
 def test_the_plan_says_that_a_bracket_has_no_rung_before_the_last_epoch():
     experiment = Experiment(scheduler="asha-promotion", max_epochs=8, brackets=4)
-    assert console.schedule(experiment).endswith("; 4 brackets, with the first rung after epoch 1, 2, 4, none")
+    assert schedule(experiment).endswith("; 4 brackets, with the first rung after epoch 1, 2, 4, none")
 
 
 def test_one_epoch_is_no_epochs():
-    assert console.schedule(Experiment(scheduler="fifo", max_epochs=1)) == "fifo: every trial trains 1 epoch"
+    assert schedule(Experiment(scheduler="fifo", max_epochs=1)) == "fifo: every trial trains 1 epoch"
+
+
+def test_the_plan_of_a_function_says_that_its_trials_may_end_earlier():
+    space = Space(params={"x": tune.uniform(0, 1)}, train=lambda config: None)
+
+    def planned(**options):
+        return console.schedule(Experiment(max_epochs=10, **options), space)
+
+    assert planned(scheduler="fifo") == "fifo: every trial trains at most 10 epochs"
+    for scheduler in ("asha", "asha-promotion"):
+        text = planned(scheduler=scheduler, grace_period=2)
+        assert "after epochs 2, 4, 8 (until a trial ends earlier by itself: its length then places the rungs)" in text
+        assert ": every trial trains at most 10 epochs, because" in planned(scheduler=scheduler, grace_period=10)
+    assert "until" not in schedule(Experiment(scheduler="asha", max_epochs=10))
 
 
 def test_a_note_says_that_a_named_scheduler_cannot_pause_trials_without_checkpoints():
@@ -216,6 +237,40 @@ def test_the_last_lines_say_how_to_go_on_as_the_search_was_started(
     assert ("no answer yet" if state == "interrupted" else "no answer: no trial has a finite loss") in text
     start = start if state == "interrupted" else start.replace("resume", "extend")
     assert f"{start} tuner.run --resume mine --results {tmp_path}" in text and more in text
+
+
+def test_a_command_names_the_project_where_uv_would_not_find_it(tmp_path, monkeypatch):
+    clone, own = tmp_path / "a clone", tmp_path / "own"
+    for folder in (clone / "examples", own):
+        folder.mkdir(parents=True)
+    monkeypatch.setenv("UV", "/usr/bin/uv")
+    monkeypatch.setattr("sys.prefix", str(clone / ".venv"))
+    monkeypatch.chdir(own)
+    assert command("serve") == "uv run python -m tuner.serve"  # no project is beside the environment
+    (clone / "pyproject.toml").touch()
+    assert command("serve", "--port 1") == f"uv run --project '{clone}' python -m tuner.serve --port 1"
+    monkeypatch.chdir(clone / "examples")
+    assert command("serve") == "uv run python -m tuner.serve"
+    monkeypatch.chdir(own)
+    monkeypatch.setenv("UV", "")
+    assert command("serve") == "python -m tuner.serve"
+
+
+def test_a_new_search_writes_to_the_same_results():
+    def again(results):
+        return start_again(ExperimentRecord(Experiment(space="my.py", results=results), {}, (), "finished"), "--seed 1")
+
+    assert again("/tmp/my results") == "python -m tuner.run --space my.py --results '/tmp/my results' --seed 1"
+    assert again("results") == "python -m tuner.run --space my.py --seed 1"
+
+
+def test_the_readme_of_the_best_trial_loads_it_from_anywhere(tmp_path, monkeypatch):
+    staged = tmp_path / "staged"
+    staged.mkdir()
+    (staged / MODEL).touch()
+    monkeypatch.chdir(tmp_path)
+    text = readme(Path("own/s12"), "my.py", staged, 3, ended=True)
+    assert "# The best trial of s12" in text and f"load_best('{tmp_path}/own/s12')" in text
 
 
 def test_memory_that_grew_is_told_of_the_trial_where_it_grew_fastest():

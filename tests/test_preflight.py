@@ -17,6 +17,7 @@ from tuner.drive.preflight.settings import settings_of
 from tuner.errors import output
 from tuner.space import Space
 from tuner.spec import patience
+from tuner.training.data import Arrays, Splits, hold_out
 
 HEAD = """
 import threading
@@ -665,6 +666,14 @@ def test_nan_in_large_examples_is_found_wherever_it_is(command, monkeypatch):
         text = odd().replace("[77]", f"[{row}]").replace('"test": splits', '"validation": splits')
         code, _, message = command(text, data="odd")
         assert code == 2 and f"the first in example {row} (counted from 0)" in message, message
+
+
+def test_nan_in_an_example_that_is_held_out_is_named_as_the_users_own(command):
+    examples = Splits(Arrays(np.zeros((101, 4)), np.zeros(101)))
+    row = hold_out(examples, fraction=0.2, seed=0).rows["validation"][5]
+    code, _, message = command(odd().replace("[77]", f"[{row}]"), "--seed", "0", data="odd", validation_fraction=0.2)
+    assert code == 2 and "the validation part of the data (" in message, message
+    assert f"example {row} of train (counted from 0), which is held out for validation" in message, message
 
 
 def test_nan_that_a_model_accepts_is_warned_of(command, caplog):

@@ -139,6 +139,8 @@ def test_a_file_that_does_not_import_is_told_with_its_file_and_line(tmp_path, te
 def test_a_file_without_a_space_is_told(tmp_path):
     path = file_with(tmp_path, '"""Nothing here."""\n')
     assert f"{path}: has no space = Space(...) at module level; add it" in refusal(path)
+    for line in ("from tuner import script, tune", "script({...})", "tune.report({...})"):  # a script needs them
+        assert line in refusal(path)
     path.write_text("space = 3\n")
     assert "has no space = Space(...)" in refusal(path)
 

@@ -94,7 +94,7 @@ def conclude(
         metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
         if splits is not None and splits.notice:
             metrics["notice"] = splits.notice
-        text = readme(record.experiment.name, loaded_space.name, new, report.epoch, ended=ended)
+        text = readme(folder, loaded_space.name, new, report.epoch, ended=ended)
         (new / README).write_text(text, "utf-8")
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
         (new / METRICS).write_text(json.dumps(strict(metrics), indent=2) + "\n")

@@ -151,10 +151,10 @@ def metrics_in(best: Path, report: Report, **fields: Any) -> dict[str, Any] | No
         return None
 
 
-def readme(name: str, space: str, best: Path, epoch: int, *, ended: bool) -> str:
-    """The text of best/README.md: how to load what the folder `best` has."""
+def readme(folder: Path, space: str, best: Path, epoch: int, *, ended: bool) -> str:
+    """The text of best/README.md: how to load what `best` has, once it is the `best/` of the experiment `folder`."""
     given = ", space=space" if is_live(space) else ""
-    use, notes = "", []
+    title, use, notes = f"# The best trial of {folder.name}", "", []
     if (best / MODEL).is_file():
         use = "scores = best.model(best.prepare(inputs))\n"
     if (best / CHECKPOINT).is_dir():
@@ -168,10 +168,10 @@ def readme(name: str, space: str, best: Path, epoch: int, *, ended: bool) -> str
         ]
     if not use:
         why = "trial saved no checkpoint and wrote no file by a relative path" if ended else "search has not ended"
-        return f"# The best trial of {name}\n\nThe {why}, so there is no model here; `{CONFIG}` has its parameters.\n"
+        return f"{title}\n\nThe {why}, so there is no model here; `{CONFIG}` has its parameters.\n"
     return (
-        f"# The best trial of {name}\n\n```python\nfrom tuner import load_best\n\n"
-        f'best = load_best("results/{name}"{given})  # the path to the experiment\n'
+        f"{title}\n\n```python\nfrom tuner import load_best\n\n"
+        f"best = load_best({str(folder.absolute())!r}{given})  # the path to the experiment\n"
         f"{use}print(best.config, best.metrics)\n```\n" + "".join(f"\n{note}\n" for note in notes)
     )
 

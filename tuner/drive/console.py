@@ -47,7 +47,7 @@ def plan(request: Request) -> list[str]:
         lines += [f"constants   {setting(space.constants)}"]
     lines += [f"script      {places}" for places in script_places(space)]
     lines += [f"settings    {settings(request)}"]
-    lines += [f"scheduler   {schedule(e)}{own_length(e, space)}"]
+    lines += [f"scheduler   {schedule(e, space)}"]
     lines += [f"chosen      automatically: {why}" for why in chosen(request)]
     lines += [f"epochs      at most {num_settings(e, space) * e.max_epochs} ({e.max_epochs} per trial)"]
     if e.time_budget:
@@ -91,12 +91,6 @@ def notes_on_strategy(e: Experiment, resources: Resources | None) -> list[str]:
     return []
 
 
-def own_length(e: Experiment, space: Space) -> str:
-    """Says that the rungs follow the length of trials that end by themselves, as only those of a function may."""
-    follows = e.scheduler in ("asha", "asha-promotion") and space.train is not None
-    return "; once trials end earlier by themselves, their length places the rungs" if follows else ""
-
-
 def notes_on_checkpoints(e: Experiment, space: Space) -> list[str]:
     """A note if asha-promotion was named for trials that seem to save no checkpoints, so that none can pause."""
     if e.scheduler != "asha-promotion" or saves_checkpoints(space):
@@ -126,7 +120,7 @@ def heading(request: Request) -> list[str]:
     e = request.experiment
     r = request.resources
     resources = f"; {per_trial(r)}, {trials(r.concurrent)} at once" if r else ""
-    lines = [f"{e.name}: {settings(request)}; {schedule(e)}{own_length(e, request.loaded_space.space)}{resources}"]
+    lines = [f"{e.name}: {settings(request)}; {schedule(e, request.loaded_space.space)}{resources}"]
     lines += [f"chosen automatically: {why}" for why in chosen(request)]
     lines += [] if request.history else notes_on_metric(e)
     lines += notes_on_strategy(e, r)
@@ -304,18 +298,19 @@ def chosen(request: Request) -> list[str]:
     return [] if request.history or not isinstance(why, str) else [why[:MOST_CHARS]]
 
 
-def schedule(e: Experiment) -> str:
+def schedule(e: Experiment, space: Space) -> str:
     """Says which scheduler compares trials, when it does so, and which trials it stops."""
+    trains = f"every trial trains {'at most ' if space.train else ''}{epochs(e)}"
     if e.scheduler == "asha":
         rungs = [rung for rung in e.rungs() if rung < e.max_epochs]
         if not rungs:
-            return f"asha: every trial trains {epochs(e)}, because no rung is before the last epoch"
+            return f"asha: {trains}, because no rung is before the last epoch"
         kept = f"continues the best 1/{e.reduction_factor:g}"
-        return f"asha: compares trials {_after(rungs)} and {kept}; a trial trains at most {epochs(e)}"
+        return f"asha: compares trials {_after(rungs, space)} and {kept}; a trial trains at most {epochs(e)}"
     if e.scheduler == "asha-promotion":
-        return _promotion(e)
+        return _promotion(e, space, trains)
     return {
-        "fifo": f"fifo: every trial trains {epochs(e)}",
+        "fifo": f"fifo: {trains}",
         "median": f"median: from epoch {e.grace_period} on, stops a trial that is worse than the other trials' median",
         "hyperband": f"hyperband: trials of a bracket wait for each other, then the best 1/{e.reduction_factor:g} "
         f"continue; the first {bracket_sizes(e)[0]} of every {sum(bracket_sizes(e))} trials are never stopped",
@@ -326,13 +321,13 @@ def schedule(e: Experiment) -> str:
     }[e.scheduler]
 
 
-def _promotion(e: Experiment) -> str:
+def _promotion(e: Experiment, space: Space, trains: str) -> str:
     """Says at which rungs trials of asha-promotion wait, and for what."""
     rungs = [rung for rung in e.rungs() if rung < e.max_epochs]
     if not rungs:
-        return f"asha-promotion: every trial trains {epochs(e)}, because no rung is before the last epoch"
+        return f"asha-promotion: {trains}, because no rung is before the last epoch"
     return (
-        f"asha-promotion: pauses trials {_after(rungs)} and promotes the best 1/{e.reduction_factor:g}; a trial "
+        f"asha-promotion: pauses trials {_after(rungs, space)} and promotes the best 1/{e.reduction_factor:g}; a trial "
         f"trains at most {epochs(e)}{_brackets(e)}"
     )
 
@@ -347,8 +342,10 @@ def _brackets(e: Experiment) -> str:
     return f"; {e.brackets} brackets, with the first rung after epoch {shown}"
 
 
-def _after(rungs: Sequence[int]) -> str:
-    return f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}"
+def _after(rungs: Sequence[int], space: Space) -> str:
+    """Says where the rungs are; those of a function or script follow the length of trials that end by themselves."""
+    until = " (until a trial ends earlier by itself: its length then places the rungs)" if space.train else ""
+    return f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}{until}"
 
 
 def epochs(e: Experiment) -> str:

@@ -185,7 +185,10 @@ def _no_space(name: str, module: ModuleType, attribute: str, value: object) -> s
             f"{missing}; call script(...) at module level, above everything else: a file that is imported stops there"
         )
     if value is None:
-        return f"{missing}; add it"
+        return (
+            f"{missing}; add it. A script that trains by itself needs three lines instead: from tuner import script, "
+            f"tune; script({{...}}), above everything else; and tune.report({{...}}) for each epoch (docs/spaces.md)"
+        )
     return f"{missing}: {attribute} is a {type(value).__name__}{place_of(value)}; write Space(params=..., task=...)"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
+from pathlib import Path
 
 from tuner.record.files import is_file_in
 from tuner.record.results import ExperimentRecord
@@ -14,8 +16,15 @@ MOST_AUDITED = 5  # trials that an audit of the offered command trains; fewer if
 
 def command(module: str, *words: str) -> str:
     """Returns a command of this package, started as this process was: under `uv run`, `python` may be another one."""
-    start = "uv run python" if os.environ.get("UV") else "python"  # uv sets it
-    return " ".join([f"{start} -m tuner.{module}", *words])
+    return " ".join([f"{_python()} -m tuner.{module}", *words])
+
+
+def _python() -> str:
+    if not os.environ.get("UV"):  # uv sets it
+        return "python"
+    project = Path(sys.prefix).parent  # uv looks for it only in the working directory and above
+    elsewhere = (project / "pyproject.toml").is_file() and not Path.cwd().is_relative_to(project)
+    return f"uv run --project {shlex.quote(str(project))} python" if elsewhere else "uv run python"
 
 
 def resume_command(record: ExperimentRecord, *options: str) -> str:
@@ -85,7 +94,8 @@ def num_judged(record: ExperimentRecord) -> int:
 
 def start_again(record: ExperimentRecord, *options: str) -> str:
     """Returns the command that starts a new search over the same space, with more options."""
-    space = record.experiment.space
-    if not space or is_live(space):
+    e = record.experiment
+    if not e.space or is_live(e.space):
         return ""
-    return command("run", f"--space {shlex.quote(space)}", *options)
+    results = [] if e.results == "results" else [f"--results {shlex.quote(e.results)}"]
+    return command("run", f"--space {shlex.quote(e.space)}", *results, *options)

@@ -73,6 +73,8 @@ def named_row(splits: Splits, name: str, row: int) -> str:
         return f"item {part.rows[row]} of the {type(part.dataset).__name__}"
     if isinstance(splits, HeldOut) and name in splits.rows:
         row = splits.rows[name][row]
+        if name == "validation":
+            return f"example {row} of train (counted from 0), which is held out for validation"
     return f"example {row} (counted from 0)"
 
 
