@@ -129,7 +129,7 @@ def test_a_search_returns_its_result_and_its_best_model(here, capsys):
     scores, labels = best.model(best.prepare(test.inputs)), torch.as_tensor(test.targets)
     assert tiny.accuracy(scores, labels).item() == pytest.approx(result.best.test["accuracy"])
     assert not best.model.training and best.config.keys() == tiny.space.params.keys()
-    assert f"best = load_best({str(result.folder)!r})" in (result.folder / "best" / "README.md").read_text()
+    assert f"best = load_best({str(result.folder.absolute())!r})" in (result.folder / "best" / "README.md").read_text()
 
 
 def test_the_rows_are_dicts_without_pandas(here, monkeypatch):
