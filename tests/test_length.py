@@ -173,7 +173,8 @@ def ended(number, trained, status="completed", rung=None, **config):
     reports = tuple(Report(e, {"loss": v}, None, e, 100 * number + e) for e, v in enumerate(values, 1))
     decisions = () if rung is None else (Decision(rung, rung, 0, 1.0, 0.5, 9, "stop", "why"),)
     reason = RETURNED if status == "completed" else "r"
-    own = {"id": f"{number:05}", "config": {"lr": 0.1 * number, **config}, "seconds": 2.0 * trained}
+    own = {"id": f"{number:05}", "config": {"lr": 0.1 * number, **config}, "seconds": 30.0 + 2 * trained}
+    own["epoch_seconds"] = 2.0 if trained > 1 else None
     return TrialRecord(**own, status=status, reason=reason, reports=reports, decisions=decisions, changed_at=number)
 
 
@@ -187,7 +188,17 @@ def test_only_what_a_rule_stopped_was_saved_against_the_length_of_the_others():
     stopped = [ended(n, 1, "pruned", rung=1) for n in (5, 6)]
     epochs, seconds, text, _ = saved(ended(0, 4), ended(1, 4), *stopped)
     assert (epochs, seconds) == (6, 12.0) and text.startswith("About 6 of 16 epochs (38 %) and 12 s on workers.")
-    assert "lets each pruned trial train 4 epochs at" in text
+    assert "lets each of the 2 trials that asha stopped train 4 epochs at the search's median speed." in text
+    # A trial with a speed of its own counts at it: the start of its worker is in neither.
+    slow = replace(ended(7, 2, "pruned", rung=2), epoch_seconds=5.0)
+    epochs, seconds, text, _ = saved(ended(0, 4), ended(1, 4), *stopped, slow)
+    assert (epochs, seconds) == (8, 22.0) and "at its own speed (2 of them at the search's median speed)." in text
+    one = saved(ended(0, 4), slow)
+    assert one[:2] == (2, 10.0) and one[2].endswith("lets the trial that asha stopped train 4 epochs at its own speed.")
+    # No trial reported twice in one attempt: nothing is known of the seconds.
+    unknown = saved(replace(ended(0, 4), epoch_seconds=None), *stopped)
+    assert unknown[:2] == (6, 0.0) and "epochs (50 %). This" in unknown[2]
+    assert unknown[2].endswith("stopped train 4 epochs.")
     # Every trial diverged: no rule stopped one.
     nan = (Decision(1, None, None, None, None, 0, "stop", "the training diverged"),)
     diverged = [replace(ended(n, 1, "pruned"), decisions=nan) for n in range(3)]
@@ -209,6 +220,14 @@ def test_trials_of_unequal_length():
     assert saved(ended(0, 8, width=8), ended(5, 1, "pruned", rung=1, width=4))[0] == 7
     kinds = [ended(0, 4, kind="a"), ended(1, 4, kind="a"), ended(2, 9, kind="b")]
     assert saved(*kinds, ended(5, 1, "pruned", rung=1, kind="b"), ended(6, 1, "pruned", rung=1, kind="a"))[0] == 8 + 3
+    # Trials that --max-epochs cut show no length of their own, whatever their parameters are.
+    cut = [ended(n, 16, hidden=hidden, epochs=40) for n, hidden in ((0, 32), (1, 128))]
+    for of in ({"hidden": 32}, {"hidden": 8}, {"epochs": 4}):
+        left, _, text, _ = saved(*cut, ended(5, 1, "pruned", rung=1, **{"hidden": 128, "epochs": 40, **of}))
+        assert left == 15 and "lets the trial that asha stopped train 16 epochs at" in text
+    # One trial that ended by itself shows none either, beside others that were cut.
+    alone = [ended(0, 9, hidden=8), ended(1, 16, hidden=64), ended(2, 16, hidden=64)]
+    assert "as the longest of" in saved(*alone, ended(5, 1, "pruned", rung=1, hidden=8))[2]
     # Nothing explains the lengths: the longest is a bound.
     bound = saved(ended(0, 4), ended(1, 9), ended(5, 1, "pruned", rung=1))
     assert bound[0] == 8 and bound[2].startswith("At most 8 of 22 epochs (36 %)")

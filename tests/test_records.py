@@ -94,6 +94,25 @@ def test_a_restart_that_reports_an_epoch_again_replaces_it():
     assert {r.epoch: r.metrics["loss"] for r in record.reports} == {1: 0.9, 2: 0.5}
 
 
+def test_the_time_of_an_epoch_leaves_out_starts_pauses_and_restarts():
+    events = [
+        {**START, "trial": "0", "time": 0},
+        report("0", 1, 100, loss=1.0),  # the start of the worker and the imports
+        report("0", 2, 102, loss=1.0),
+        decided("0", 102, "pause", "waits at rung 2"),
+        {**START, "trial": "0", "time": 200},
+        report("0", 3, 250, loss=1.0),
+        report("0", 4, 256, loss=1.0),
+        {"event": "trial_failed", "trial": "0", "time": 300, "error": "E"},
+        {**START, "trial": "0", "time": 400},
+        report("0", 4, 440, loss=1.0),
+        report("0", 5, 441, loss=1.0),
+        ended("0", 500),
+    ]
+    known = [records_of(events[:n])[0].epoch_seconds for n in range(1, len(events) + 1)]
+    assert known == [None, None, 2, 2, 2, 2, 4, 4, 4, 4, 3, 3]
+
+
 def test_seconds_of_all_restarts_are_added_without_the_pause_between_them():
     events = [
         {**START, "trial": "0", "time": 0},

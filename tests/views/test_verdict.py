@@ -25,9 +25,9 @@ TASK = {"data": {}}  # what only a search over a task records
 def trial(number, values, status="completed", seconds=0.0, rung=None, cutoff=1.0, reason="r"):
     reports = tuple(Report(e, {"loss": v}, None, e, 100 * number + e) for e, v in enumerate(values, 1))
     decisions = () if rung is None else (Decision(rung, rung, 0, values[rung - 1], cutoff, 9, "stop", "why"),)
-    return TrialRecord(
-        f"{number:05}", {"lr": 0.1}, status, reason, reports, decisions, seconds=seconds, changed_at=number
-    )
+    # An epoch takes an eighth of the time of a trial of eight reports; one report alone says nothing.
+    own = {"seconds": seconds, "epoch_seconds": seconds / len(values) if len(values) > 1 else None}
+    return TrialRecord(f"{number:05}", {"lr": 0.1}, status, reason, reports, decisions, changed_at=number, **own)
 
 
 def record(*trials, state="finished", reason="", facts=TASK, refused=False, out_of_time=False, **options):
@@ -36,9 +36,9 @@ def record(*trials, state="finished", reason="", facts=TASK, refused=False, out_
 
 
 def searched(**options):
-    """Eight trials that trained fully, eight that were stopped after an epoch of 10 s, one that diverged."""
+    """Eight trials that trained fully, eight that were stopped after an epoch (and a start of 30 s), one diverged."""
     full = [trial(n, [n / 10] * 8, seconds=80.0) for n in range(8)]
-    stopped = [trial(n, [float(n)], "pruned", 10.0, rung=1, cutoff=7.9) for n in range(8, 16)]
+    stopped = [trial(n, [float(n)], "pruned", 40.0, rung=1, cutoff=7.9) for n in range(8, 16)]
     return record(*full, *stopped, trial(16, [1.0, float("nan")], "pruned", 20.0), **options)
 
 
@@ -47,9 +47,29 @@ def test_what_was_pruned_and_saved_is_a_sum_over_the_pruned_trials():
     assert verdict.outcome == "finished" and verdict.ended == "The search is done: all its 17 trials ended."
     assert verdict.about("pruned") == "9 of 17 trials: 8 by asha, 1 because the training diverged."
     # Nothing was saved at the trial that diverged: no rule stopped it.
-    assert (verdict.epochs_saved, verdict.seconds_saved) == (8 * 7, 8 * 70)
+    assert (verdict.epochs_saved, verdict.seconds_saved) == (8 * 7, 8 * 70)  # the start of a worker counts nowhere
     assert verdict.about("saved").startswith("About 56 of 130 epochs (43 %) and 9 min on workers.")
+    assert "lets each of the 8 trials that asha stopped train 8 epochs at the search's median" in verdict.about("saved")
     assert verdict_of(searched(stop=("loss=0",))).about("saved").startswith("At most 56 of 130")
+
+
+@pytest.mark.parametrize(
+    ("waiting", "said"),
+    [
+        (8, "0 of 10 trials: 8 wait at a rung for a promotion."),
+        (1, "0 of 3 trials: 1 waits at a rung for a promotion."),
+    ],
+)
+def test_trials_that_wait_at_a_rung_were_not_compared_for_good(waiting, said):
+    waits = Decision(1, 1, 0, 2.0, 1.0, 9, "pause", "waits at rung 1")
+    paused = [replace(trial(n, [2.0], "paused"), decisions=(waits,)) for n in range(waiting)]
+    cut = [trial(n, [1.0] * 3, "interrupted") for n in (8, 9)]
+    over = {"scheduler": "asha-promotion", "out_of_time": True, "reason": "the time budget of 20s is over"}
+    assert verdict_of(record(*paused, *cut, **over)).about("pruned") == said
+    done = verdict_of(
+        record(trial(0, [1.0] * 8), replace(trial(1, [1.0] * 8), decisions=(waits._replace(action="continue"),)))
+    )
+    assert done.about("pruned") == "0 of 2 trials: none was worse than a cutoff."
 
 
 def test_close_calls_are_pruned_trials_that_missed_by_little_of_the_spread():

@@ -84,6 +84,8 @@ class TrialRecord:
         reason: why the trial ended, or what it waits for while it is paused; empty otherwise.
         order: the number of the trial's first event in the journal.
         changed_at: the number of its last event.
+        epoch_seconds: mean time between two successive reports of one attempt, so without the start of a worker and
+            without pauses; None if no attempt reported twice.
         spans: start and end of each time span on a worker, in unix seconds.
         repeated: earlier reports of epochs that a restart trained again.
     """
@@ -102,6 +104,7 @@ class TrialRecord:
     changed_at: int = 0
     spans: tuple[tuple[float, float], ...] = ()
     repeated: tuple[Report, ...] = ()
+    epoch_seconds: float | None = None
 
     @kept
     def best(self, metric: str, mode: str) -> Report | None:
@@ -186,6 +189,7 @@ class _Building:
         self.decisions: list[Decision] = []
         self.errors: list[str] = []
         self.seconds, self.since = 0.0, math.nan
+        self.between, self.gaps, self.has_reported = 0.0, 0, False  # seconds between reports; has the attempt reported
         self.spans: list[tuple[float, float]] = []
         self.changed_at = order
 
@@ -203,7 +207,7 @@ class _Building:
             elif event["action"] == "continue" and self.fields.get("status") == "paused":
                 self.fields["reason"] = f"waits for a worker: {event['reason']}"
         elif kind == "trial_started":
-            self.since = time
+            self.since, self.has_reported = time, False
             self.spans.append((time, time))
             self.fields.update(status="running", reason="", resources=event["resources"], node=event["node"])
         elif kind == "trial_failed":
@@ -214,6 +218,9 @@ class _Building:
             self.fields["config"] = event["config"]
         if kind in _TIMED and not math.isnan(self.since):
             self.seconds += time - self.since
+            if kind == "report" and self.has_reported:
+                self.between, self.gaps = self.between + time - self.since, self.gaps + 1
+            self.has_reported = True
             self.since = time if kind == "report" else math.nan
             self.spans[-1] = self.spans[-1][0], time
 
@@ -234,6 +241,7 @@ class _Building:
             changed_at=self.changed_at,
             spans=tuple(self.spans),
             repeated=tuple(self.repeated),
+            epoch_seconds=self.between / self.gaps if self.gaps else None,
         )
 
 

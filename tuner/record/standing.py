@@ -46,15 +46,21 @@ class Improvement(NamedTuple):
 
 
 class PrunedCost(NamedTuple):
-    """What the trials that a rule stopped cost: their number, their epochs, and their milliseconds on workers.
+    """Sums over the trials that a rule stopped. Whole numbers add up exactly.
 
-    `ms_per_epoch` is the sum over the trials of a trial's milliseconds per epoch. Whole numbers add up exactly.
+    Attributes:
+        trials, epochs: number of the trials, and of the epochs that they trained.
+        us_per_epoch: sum of the trials' `epoch_seconds`, in microseconds.
+        us: sum of each trial's epochs times its `epoch_seconds`, in microseconds.
+        untimed, untimed_epochs: number of the trials without `epoch_seconds`, and of their epochs.
     """
 
-    trials: int
-    epochs: int
-    ms: int
-    ms_per_epoch: int
+    trials: int = 0
+    epochs: int = 0
+    us_per_epoch: int = 0
+    us: int = 0
+    untimed: int = 0
+    untimed_epochs: int = 0
 
 
 class WorkerSpan(NamedTuple):
@@ -98,6 +104,7 @@ class Standing:
         arrived: number of reports; an epoch that is trained again after a restart counts again.
         any_saved: whether any report ever named a checkpoint.
         pruned_cost: what the trials cost that a rule stopped.
+        epoch_seconds: the median of the trials' `epoch_seconds`; None if no trial has any.
         lengths: number of epochs -> how many completed trials had trained as many.
         failed: the indices of the failed trials, in the order in which they failed.
     """
@@ -113,6 +120,7 @@ class Standing:
     worker_spans: list[WorkerSpan]
     any_saved: bool
     pruned_cost: PrunedCost
+    epoch_seconds: float | None
     lengths: dict[int, int]
     failed: list[int]
 
@@ -167,7 +175,8 @@ class Tally:
         self._arrived, self._last_order = 0, -1
         self._worker_spans: list[WorkerSpan] = []
         self._any_saved = False
-        self._pruned_cost = PrunedCost(0, 0, 0, 0)
+        self._pruned_cost = PrunedCost()
+        self._epoch_seconds: list[float] = []
         self._lengths: Counter[int] = Counter()
         self._failed: list[tuple[int, int]] = []  # (number of the trial's last event, its index)
 
@@ -186,6 +195,7 @@ class Tally:
         return Standing(
             self._trials, dict(self._counts), self._epochs, self._ranked[:], self._rung_list(), self._calls[:],
             self._improvements[:], self._arrived, self._worker_spans[:], self._any_saved, self._pruned_cost,
+            _median(self._epoch_seconds),
             {epochs: number for epochs, number in sorted(self._lengths.items()) if number},
             [place for _, place in self._failed],
         )  # fmt: skip
@@ -201,11 +211,13 @@ class Tally:
             started += [WorkerSpan(span[0], place, n) for n, span in enumerate(new.spans) if n >= known]
         _renew(self._worker_spans, [], started)
         for _, old, new in changed:
-            before, after = _pruned_cost(old), _pruned_cost(new)
-            self._pruned_cost = PrunedCost(*map(_changed_sum, self._pruned_cost, before, after))
+            sums = zip(self._pruned_cost, _pruned_cost(old), _pruned_cost(new), strict=True)
+            self._pruned_cost = PrunedCost(*(total - before + after for total, before, after in sums))
             for trial, change in ((old, -1), (new, 1)):
                 if trial and trial.status == "completed":
                     self._lengths[_last_epoch(trial)] += change
+        gone_times = [old.epoch_seconds for _, old, _ in changed if old and old.epoch_seconds is not None]
+        _renew(self._epoch_seconds, gone_times, [t.epoch_seconds for *_, t in changed if t.epoch_seconds is not None])
         gone = [(old.changed_at, place) for place, old, _ in changed if old and old.status == "failed"]
         _renew(self._failed, gone, [(new.changed_at, place) for place, _, new in changed if new.status == "failed"])
 
@@ -310,10 +322,6 @@ def _last_epoch(trial: TrialRecord | None) -> int:
     return trial.reports[-1].epoch if trial and trial.reports else 0
 
 
-def _changed_sum(total: int, before: int, after: int) -> int:
-    return total - before + after
-
-
 def is_stopped(trial: TrialRecord) -> bool:
     """Whether a rule stopped the trial; a trial whose training diverged is pruned, too, but no rule compared it."""
     last = trial.decisions[-1] if trial.decisions else None
@@ -323,9 +331,16 @@ def is_stopped(trial: TrialRecord) -> bool:
 def _pruned_cost(trial: TrialRecord | None) -> PrunedCost:
     epochs = _last_epoch(trial) if trial and is_stopped(trial) else 0
     if not (trial and epochs):
-        return PrunedCost(0, 0, 0, 0)
-    ms = round(1000 * trial.seconds)
-    return PrunedCost(1, epochs, ms, round(ms / epochs))
+        return PrunedCost()
+    if trial.epoch_seconds is None:
+        return PrunedCost(1, epochs, untimed=1, untimed_epochs=epochs)
+    us = round(1e6 * trial.epoch_seconds)
+    return PrunedCost(1, epochs, us, us * epochs)
+
+
+def _median(ordered: Sequence[float]) -> float | None:
+    count = len(ordered)
+    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2 if count else None
 
 
 def _renew(ordered: list[Item], removed: Iterable[Item], added: Iterable[Item]) -> None:

@@ -24,7 +24,8 @@ ADVICE = (
 class Savings:
     """An estimate of what the trials that a rule stopped did not train: epochs, seconds on workers, and a sentence.
 
-    All are empty if no rule stopped a trial, or if it is unknown how many epochs such a trial trains.
+    All are empty if no rule stopped a trial, or if it is unknown how many epochs such a trial trains. The seconds are 0
+    and the sentence names none if no trial tells how long an epoch takes.
     """
 
     epochs: int = 0
@@ -47,7 +48,7 @@ class _Length:
     Attributes:
         most: the number of all trials, or the greatest.
         is_most: whether the trial may have trained fewer.
-        why: what follows "lets each pruned trial train" in the sentence on the estimate.
+        why: what follows "lets each of the trials train" in the sentence on the estimate.
         of: returns the number for a trial with this flat config; None if all trials have `most`.
     """
 
@@ -60,29 +61,46 @@ class _Length:
 def savings(record: ExperimentRecord) -> Savings:
     """Estimates the epochs and worker seconds that the trials which a rule stopped still needed to end by themselves.
 
-    Each of them counts at its own speed, with the length that trials of this search have.
+    Each of them counts at its own speed, with the length that trials of this search have. A trial that reported only
+    once has no speed, because that report also waited for the worker's start: it counts at the search's median speed.
     """
-    cost, length = record.standing.pruned_cost, _length(record)
+    cost, usual, length = record.standing.pruned_cost, record.standing.epoch_seconds, _length(record)
     if not cost.trials or length is None:
         return Savings()
     epochs = cost.trials * length.most - cost.epochs
-    seconds = (cost.ms_per_epoch * length.most - cost.ms) / 1000
+    seconds = (cost.us_per_epoch * length.most - cost.us) / 1e6
+    seconds += (cost.untimed * length.most - cost.untimed_epochs) * (usual or 0.0)
     if length.of:
         epochs, seconds = 0, 0.0
         for trial in filter(is_stopped, record.trials):
-            trained = trial.reports[-1].epoch
-            left = max(0, length.of(flat(trial.config)) - trained)
-            epochs, seconds = epochs + left, seconds + left * trial.seconds / trained
+            left = max(0, length.of(flat(trial.config)) - trial.reports[-1].epoch)
+            speed = usual if trial.epoch_seconds is None else trial.epoch_seconds
+            epochs, seconds = epochs + left, seconds + left * (speed or 0.0)
     if epochs <= 0:
         return Savings()
     whole = record.standing.epochs + epochs
     seconds = max(0.0, seconds)
     about = "At most" if length.is_most else "About"
+    which = "the trial" if cost.trials == 1 else f"each of the {cost.trials} trials"
+    on_workers = "" if usual is None else f" and {_long(seconds)} on workers"
     text = (
-        f"{about} {epochs:,} of {whole:,} epochs ({100 * epochs / whole:.0f} %) and {_long(seconds)} on workers. "
-        f"This estimate lets each pruned trial train {length.why} at its own speed."
+        f"{about} {epochs:,} of {whole:,} epochs ({100 * epochs / whole:.0f} %){on_workers}. This estimate lets "
+        f"{which} that {_rule_of(record)} stopped train {length.why}{_speed(record)}."
     )
     return Savings(epochs, seconds, text)
+
+
+def _speed(record: ExperimentRecord) -> str:
+    cost = record.standing.pruned_cost
+    if record.standing.epoch_seconds is None:
+        return ""
+    if cost.untimed == cost.trials:
+        return " at the search's median speed"
+    return " at its own speed" + (f" ({cost.untimed} of them at the search's median speed)" if cost.untimed else "")
+
+
+def _rule_of(record: ExperimentRecord) -> str:
+    return "asha" if record.changed else record.experiment.scheduler
 
 
 def _length(record: ExperimentRecord) -> _Length | None:
@@ -95,31 +113,35 @@ def _length(record: ExperimentRecord) -> _Length | None:
     if not lengths or e.stop:
         return None
     most = max(lengths)
-    if by_parameter := _by_parameter(record):
+    # Trials that reached max_epochs were cut there: they do not tell which length a parameter sets.
+    by_themselves = min(lengths) < e.max_epochs
+    if by_themselves and (by_parameter := _by_parameter(record)):
         return by_parameter
     if len(lengths) == 1:
         return _Length(most, counted(most, "epoch"))
-    return _Length(most, f"{most} epochs, as the longest of the others,", is_most=True)
+    return _Length(most, f"as long as the longest of the others ({most} epochs)", is_most=True)
 
 
 def _by_parameter(record: ExperimentRecord) -> _Length | None:
     """Returns the length that a parameter sets, if one explains the different lengths of all completed trials.
 
     Either it is a number of epochs, or completed trials with equal values have equal lengths, and each stopped trial
-    has the value of a completed one.
+    has the value of a completed one. Trials that ended by themselves before max_epochs must show it: two values that
+    are numbers of epochs, or a value that two trials share.
     """
     known = [(flat(t.config), t.reports[-1].epoch) for t in record.trials if t.status == "completed" and t.reports]
     stopped = [flat(trial.config) for trial in record.trials if is_stopped(trial)]
     names = [name for name in known[0][0] if all(name in config for config in [*stopped, *(c for c, _ in known)])]
     most = record.experiment.max_epochs
+    ended = [config for config, epochs in known if epochs < most]
     for name in names:
         if all(type(config[name]) is int for config in [*stopped, *(c for c, _ in known)]):
             # With one value, only a parameter that is called so is taken for the number of epochs.
-            more = {epochs - config[name] for config, epochs in known if epochs < most}
-            is_number = len({config[name] for config, _ in known}) > 1 or "epoch" in name.lower()
-            own = partial(_number, name, more.pop() if len(more) == 1 else 0, most)
-            if is_number and all(own(config) == epochs for config, epochs in known):
-                return _Length(most, _sets(name), of=own)
+            is_number = len({config[name] for config in ended}) > 1 or "epoch" in name.lower()
+            for more in (0, 1):  # a function that also returns its metric reports once more
+                own = partial(_number, name, more, most)
+                if is_number and all(own(config) == epochs for config, epochs in known):
+                    return _Length(most, _sets(name), of=own)
     if len(record.standing.lengths) == 1:
         return None
     groupings = []
@@ -127,7 +149,8 @@ def _by_parameter(record: ExperimentRecord) -> _Length | None:
         groups: dict[str, set[int]] = defaultdict(set)
         for config, epochs in known:
             groups[str(config[name])].add(epochs)
-        fits = len(groups) < len(known) and all(len(each) == 1 for each in groups.values())
+        is_shared = len({str(config[name]) for config in ended}) < len(ended)
+        fits = is_shared and all(len(each) == 1 for each in groups.values())
         if fits and all(str(config[name]) in groups for config in stopped):
             groupings.append((len(groups), number, name, {value: each.pop() for value, each in groups.items()}))
     if not groupings:
@@ -146,9 +169,8 @@ def _sets(name: str) -> str:
 
 def pruned(record: ExperimentRecord) -> str:
     """Says how many trials were pruned, and by what; if none was, why not."""
-    standing, scheduler = record.standing, "asha" if record.changed else record.experiment.scheduler
-    number = standing.counts.get("pruned", 0)
-    judged = min(number, sum(rung.stopped for rung in standing.rungs))
+    standing, scheduler = record.standing, _rule_of(record)
+    number, judged = standing.counts.get("pruned", 0), standing.pruned_cost.trials
     if record.facts.get("foreign") or record.refused or not record.trials:
         return ""
     if not number:
@@ -166,6 +188,8 @@ def _none(record: ExperimentRecord, scheduler: str) -> str:
         return f": {scheduler} prunes none"
     if record.state == "running":
         return ""
+    if waiting := sum(rung.waiting for rung in record.standing.rungs):
+        return f": {waiting} {'waits' if waiting == 1 else 'wait'} at a rung for a promotion"
     if any(rung.cutoff_then is not None for rung in record.standing.rungs):
         return ": none was worse than a cutoff"
     return ": no trial was compared with another"
