@@ -21,7 +21,7 @@ from tuner.engine.local_node import cause_in_logs, is_of_the_folder, local_node
 from tuner.engine.machine import local_cluster
 from tuner.engine.nodes import launchable, present
 from tuner.engine.output import no_reports_of_dead_workers
-from tuner.engine.signals import signals_to
+from tuner.engine.signals import kept_from_ray, signals_to
 from tuner.errors import RequestError, say
 from tuner.record.journal import Journal
 from tuner.spec.experiment import Experiment, Options
@@ -117,7 +117,7 @@ def started(
                 folder = stack.enter_context(alone.session_folder())
                 stack.enter_context(local_node(told))
                 stack.callback(ray.shutdown)
-                with alone.on_loopback():
+                with alone.on_loopback(), kept_from_ray():
                     ray.init(
                         "local",
                         num_cpus=here["CPU"],
@@ -148,7 +148,8 @@ def ray_at(experiment: Experiment, loaded_space: LoadedSpace) -> Iterator[None]:
     quiet()
     runtime_env = {**probe.runtime_env_of(loaded_space), "env_vars": {name: os.environ[name] for name in SENT}}
     try:
-        ray.init(experiment.address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=runtime_env)
+        with kept_from_ray():
+            ray.init(experiment.address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=runtime_env)
     except (OSError, ValueError, RuntimeError) as error:
         raise RequestError(
             f"--address {experiment.address}: no Ray cluster answers there ({error}); start one, or correct the address"

@@ -15,6 +15,7 @@ import ray  # must be first: makes Ray's copy of psutil importable
 
 # isort: split
 import psutil
+from ray._private import ray_constants, utils
 
 from tuner.errors import say
 
@@ -57,6 +58,21 @@ def signals_to(first: Callable[[str], None]) -> Iterator[None]:
             # have the pipe open.
             os.write(deadlines[-1], LEFT)
             os.close(deadlines.pop())
+
+
+@contextmanager
+def kept_from_ray() -> Iterator[None]:
+    """Keeps this process's signal handlers while `ray.init` runs in a `with` block.
+
+    `ray.init` replaces the handler of SIGTERM by one that exits with code 15, and the driver's C++ core replaces that
+    by one that prints up to 35 lines of native stacks (ray 2.60). Ray's other processes keep these handlers.
+    """
+    before = ray_constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER, utils.set_sigterm_handler
+    ray_constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER, utils.set_sigterm_handler = True, lambda handler: None
+    try:
+        yield
+    finally:
+        ray_constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER, utils.set_sigterm_handler = before
 
 
 @contextmanager
