@@ -13,7 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-NOT_THE_USERS = ("<", str(Path(__file__).parent.parent) + os.sep, os.path.dirname(os.__file__) + os.sep)
+TUNER = str(Path(__file__).parent.parent) + os.sep
+NOT_THE_USERS = ("<", TUNER, os.path.dirname(os.__file__) + os.sep)
 FRAME = re.compile(r'^ *File "([^"\n]{1,1000})", line (\d{1,9}), in ', re.MULTILINE)  # a frame in a Python traceback
 working_folder: Path | None = None  # where the search was started, while this process runs a trial in another folder
 MOST_TRACEBACK = 100_000  # maximum characters of a printed traceback that are read, from its end
@@ -79,6 +80,12 @@ def innermost_frame(error: BaseException) -> FrameType | None:
     """The frame that raised an error; its `f_back` has importlib's frames too, which Python cuts from tracebacks."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return frames[-1] if frames else None
+
+
+def is_tuners(error: BaseException) -> bool:
+    """Whether tuner's own code raised an error, which then says in its text what to do."""
+    frame = innermost_frame(error)
+    return frame is not None and frame.f_code.co_filename.startswith(TUNER)
 
 
 def _users(frame: FrameType | None) -> FrameType | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tuner.errors import InterruptedEarly, RequestError, nearest
-from tuner.errors.users_code import innermost_frame, is_importing, place_of, place_raised, shown_path
+from tuner.errors.users_code import innermost_frame, is_importing, is_tuners, place_of, place_raised, shown_path
 from tuner.spec.patience import patience
 from tuner.spec.script import Declared, imported
 from tuner.spec.space import Space
@@ -274,6 +274,8 @@ def _where(error: BaseException, path: Path | None = None) -> str:
         return f"does not parse: {error}; give a Python file"
     if isinstance(error, RequestError):  # a declaration that tuner refuses: the text says where
         return str(error)
+    if isinstance(error, ValueError) and is_tuners(error):  # a wrong Space
+        return with_line(f"{error}{place_raised(error)}", path)
     return f"does not import: {with_line(with_place(error), path)}{_advice(error)}"
 
 
@@ -335,7 +337,7 @@ def with_place(error: BaseException) -> str:
 def said(error: BaseException) -> str:
     """The message of an error in one line, cut after MOST_MESSAGE characters."""
     message = " ".join(str(error).split()).rstrip(".")
-    return message if len(message) <= MOST_MESSAGE else f"{message[:MOST_MESSAGE]} ..."
+    return message if len(message) <= MOST_MESSAGE else f"{message[:MOST_MESSAGE].rstrip()} ..."
 
 
 def _unexpected(error: BaseException) -> str:
