@@ -195,6 +195,7 @@ def test_where_all_checkpoints_and_best_are_gone_the_same_trial_is_the_answer_wi
         assert (answer.trial.id, answer.report.epoch, answer.test) == ("00001", 2, None)
         assert record.best() == (answer.trial, answer.report)
         assert "ray/00001/checkpoint_000000, the checkpoint of the best trial 00001, is gone" in caplog.text
+        assert all(message.startswith("NOTE: ") for message in caplog.messages)
         assert "but no model" in caplog.text and not is_loadable(folder / "best")
         assert json.loads((folder / "best/config.json").read_text())["config"] == CONFIG
 
@@ -206,6 +207,7 @@ def test_a_best_checkpoint_that_is_gone_is_said_where_another_trial_is_the_answe
     answer = conclude(results.load(folder), loaded_space, splits, 1, 0)
     assert answer.trial.id == "00000" and answer.test and is_loadable(folder / "best")
     assert "ray/00001/checkpoint_000000, the checkpoint of the best trial 00001, is gone: the answer is" in caplog.text
+    assert [message[:6] for message in caplog.messages] == ["NOTE: "]
 
 
 @pytest.mark.parametrize("harm", [shutil.rmtree, lambda path: (path / STATE).write_bytes(b"")])

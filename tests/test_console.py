@@ -10,6 +10,7 @@ from ray.tune.schedulers import HyperBandScheduler
 
 from tuner import run
 from tuner.drive import console, session
+from tuner.drive.answer import Answer
 from tuner.drive.best import MODEL, readme
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
@@ -271,6 +272,17 @@ def test_the_readme_of_the_best_trial_loads_it_from_anywhere(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     text = readme(Path("own/s12"), "my.py", staged, 3, ended=True)
     assert "# The best trial of s12" in text and f"load_best('{tmp_path}/own/s12')" in text
+
+
+def test_a_mode_that_contradicts_the_metric_is_noted_beside_the_answer(tmp_path):
+    trial = TrialRecord("00003", {"lr": 0.1}, status="completed", reports=(Report(1, {"accuracy": 0.5}, None, 1.0),))
+    answer, outcome = Answer(trial, trial.reports[0], None), SimpleNamespace(state="finished", reason="")
+    for mode, noted in (("min", True), ("max", False)):
+        request = request_of(tmp_path, "--metric", "accuracy", "--mode", mode)
+        record = ExperimentRecord(request.experiment, {}, (trial,), "finished")
+        lines = console.ending(SimpleNamespace(request=request, record=record, answer=answer, outcome=outcome))
+        (place,) = [number for number, line in enumerate(lines) if line.startswith("validation  accuracy 0.5")]
+        assert lines[place + 1].startswith("NOTE: mode is min, so a smaller accuracy counts as better") == noted
 
 
 def test_memory_that_grew_is_told_of_the_trial_where_it_grew_fastest():

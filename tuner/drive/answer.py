@@ -100,7 +100,7 @@ def conclude(
         (new / METRICS).write_text(json.dumps(strict(metrics), indent=2) + "\n")
     if report.checkpoint and (ended or splits is not None) and not is_loadable(best):
         what = f"{folder / report.checkpoint}, the checkpoint of the best trial {trial.id}, is gone or damaged"
-        logger.warning("%s: best/ has its setting and metrics, but no model%s", what, again(record, trial))
+        logger.warning("NOTE: %s: best/ has its setting and metrics, but no model%s", what, again(record, trial))
     if splits is None:
         for each in record.trials:
             if each.status in DONE and each.id != trial.id:
@@ -166,14 +166,14 @@ def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | 
     winner = record.standing.best_saved(*asked, saved)
     if winner and first[1].checkpoint not in saved:
         what = f"{folder / str(first[1].checkpoint)}, the checkpoint of the best trial {first[0].id}, is gone"
-        logger.warning("%s: the answer is the best of the other checkpoints%s", what, again(record, first[0]))
+        logger.warning("NOTE: %s: the answer is the best of the other checkpoints%s", what, again(record, first[0]))
     while winner is not None:
         trial, report = winner
         path = within(folder, str(report.checkpoint))
         why = damage(path)
         if not why or report.checkpoint == saved.in_best:
             return trial, report, path if path.is_dir() and not why else None
-        logger.warning("%s is damaged (%s): the answer is the best of the other checkpoints", path, why)
+        logger.warning("NOTE: %s is damaged (%s): the answer is the best of the other checkpoints", path, why)
         left = replace(trial, reports=tuple(each for each in trial.reports if each is not report))
         record = replace(record, trials=tuple(left if each is trial else each for each in record.trials))
         winner = record.standing.best_saved(*asked, saved)

@@ -192,7 +192,7 @@ def ending(done: Done) -> list[str]:
         report, trial = done.answer.report, done.answer.trial
         lines += [f"best        trial {trial.id}, epoch {report.epoch}: {setting(trial.config)}"]
         reported = "validation" if done.request.loaded_space.space.task else "reported  "
-        lines += [f"{reported}  {figures(report.metrics, e.metric)}"]
+        lines += [f"{reported}  {figures(report.metrics, e.metric)}", *notes_on_metric(e)]
         if done.answer.test:
             lines += [f"test        {figures(done.answer.test)}"]
         elif done.request.splits is None:
