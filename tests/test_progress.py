@@ -1,5 +1,6 @@
 """The table of a running search, and its progress line."""
 
+import math
 import shutil
 import time
 from collections import Counter
@@ -161,7 +162,7 @@ def table_of(
             tracker.hear({"event": "report", "trial": each.trial_id, "epoch": 1, "metrics": metrics})
     shown = progress.ProgressTable(experiment, 10, tracker, Halt(), lambda *_: "", PARAMS, table)
     shown.report(trials, done)
-    return capsys.readouterr().out.splitlines()
+    return capsys.readouterr().out.removeprefix("\r\x1b[J").splitlines()
 
 
 TRIALS = [
@@ -249,11 +250,47 @@ def test_a_pipe_gets_a_line_for_each_trial_that_ends():
         {"event": "report", "trial": "00000", "epoch": 2, "metrics": {"loss": 0.51234}},
         {"event": "trial_ended", "trial": "00000", "status": "pruned", "reason": ""},
         {"event": "trial_ended", "trial": "00001", "status": "failed", "reason": "KeyError: 'x' (/me.py, line 3)"},
+        {"event": "report", "trial": "00002", "epoch": 1, "metrics": {"acc": 0.5}},
+        {"event": "decision", "trial": "00002", "epoch": 1, "action": "stop"},
+        {"event": "trial_ended", "trial": "00002", "status": "failed", "reason": "the trial reports no 'loss'"},
+        *diverging("00003"),
     ):
         tracker.hear(event)
     assert progress.end_line("00000", tracker, "loss") == "trial 00000 pruned after epoch 2, loss 0.51234"
     text = "trial 00001 failed in epoch 1: KeyError: 'x' (/me.py, line 3)"
     assert progress.end_line("00001", tracker, "loss") == text
+    text = "trial 00002 failed in epoch 1: the trial reports no 'loss'"
+    assert progress.end_line("00002", tracker, "loss") == text
+    assert progress.end_line("00003", tracker, "loss") == "trial 00003 diverged after epoch 2: loss is nan"
+
+
+def diverging(trial_id):
+    """The events of a trial whose loss is NaN at epoch 2."""
+    yield {"event": "report", "trial": trial_id, "epoch": 1, "metrics": {"loss": 0.5}}
+    yield {"event": "report", "trial": trial_id, "epoch": 2, "metrics": {"loss": math.nan}}
+    reason = "loss is nan at epoch 2: the training diverged"
+    yield {"event": "decision", "trial": trial_id, "epoch": 2, "action": "stop", "reason": reason}
+    yield {"event": "trial_ended", "trial": trial_id, "status": "pruned", "reason": reason}
+
+
+def test_a_diverged_trial_is_not_called_pruned(capsys):
+    tracker = Tracker(Experiment(), [*diverging("00000"), *diverging("00001")])
+    shown = progress.ProgressTable(Experiment(), 2, tracker, Halt(), lambda *_: "", {})
+    shown.report([trial(0, "TERMINATED", 2, math.nan), trial(1, "TERMINATED", 2, math.nan)], True)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[3] for line in lines if line.startswith("| 0")] == ["diverged", "diverged"]
+    assert lines[-1].startswith("2/2 done: 2 diverged | best loss 0.5 (trial 00000)")
+
+
+def test_the_table_is_redrawn_from_the_start_of_its_line(capsys):
+    """A terminal echoes `^C`, so that the cursor stands behind it."""
+    shown = progress.ProgressTable(Experiment(), 1, Tracker(Experiment()), Halt(), lambda *_: "", {})
+    shown._in_place = True
+    starts = []
+    for _ in range(2):
+        shown.report([], False)
+        starts.append(capsys.readouterr().out.partition("0/1 done")[0])
+    assert starts == ["\r\x1b[J", "\r\x1b[1A\x1b[J"]
 
 
 def test_a_table_loses_columns_and_blanks_but_no_alignment():
@@ -284,15 +321,16 @@ def test_a_lost_worker_is_said_in_one_line_and_an_error_once(capsys):
     tracker.hear({**lost, "will_retry": True, "from_epoch": 0})
     for trial in ("00000", "00001"):
         tracker.hear({"event": "trial_ended", "trial": trial, "status": "failed", "reason": f"no {trial}"})
-    table._lines = 3  # as after a table that is redrawn in place
+    table._in_place, table._lines = True, 3  # as after a table that is redrawn in place
     tracker.hear({**lost, "will_retry": True, "from_epoch": 2})
     start = "trial 00002 failed in epoch 3: its worker was killed; another worker "
-    assert capsys.readouterr().out.splitlines() == [
+    assert capsys.readouterr().out.split("\n") == [
         f"{start}continues it after epoch 2",
         f"{start}starts it again, as it saved no checkpoint",
         "trial 00000 failed in epoch 1: no 00000",
         "trial 00001 failed in epoch 1: as trial 00000",
-        f"\x1b[3A\x1b[J{start}continues it after epoch 2",
+        f"\r\x1b[3A\x1b[J{start}continues it after epoch 2",
+        "",
     ]
 
 

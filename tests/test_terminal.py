@@ -53,4 +53,5 @@ def test_the_live_table_keeps_its_own_control_sequences_alone(monkeypatch, capsy
     for _ in range(2):
         table.report([], False)
     output = capsys.readouterr().out
-    assert output.count("\x1b") == 2 and output.count("\x1b[7A\x1b[J") == 1 and not (STEERING - {"\x1b"}) & set(output)
+    assert output.count("\x1b") == 3 and output.count("\r\x1b[7A\x1b[J") == 1
+    assert output.count("\r") == 2 and not (STEERING - {"\x1b", "\r"}) & set(output)

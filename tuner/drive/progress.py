@@ -21,7 +21,7 @@ from ray.tune.experiment import Trial
 
 from tuner.drive.cell import Cell, in_notebook
 from tuner.drive.table import coloured, columns_of, drawn, narrowed, wrapped
-from tuner.drive.tracker import DONE, Tracker
+from tuner.drive.tracker import DONE, ENDINGS, Tracker
 from tuner.engine.failures import likeness
 from tuner.engine.halt import Halt
 from tuner.errors import printable, say
@@ -131,7 +131,7 @@ class ProgressTable(CLIReporter):
         if self._cell:
             self._cell.show("\n".join(block))
         elif self._in_place:
-            up = f"\x1b[{self._lines}A\x1b[J" if self._lines else ""
+            up = self._up()
             self._lines = sum(max(1, math.ceil(len(line) / width)) for line in block)
             print(up + "\n".join(coloured(block) if has_colours(sys.stdout) else block), flush=True)
         else:
@@ -166,7 +166,8 @@ class ProgressTable(CLIReporter):
         for trial in trials:
             known = self._tracker.trials.get(trial.trial_id)
             if trial.is_finished():
-                yield known.status if known and known.status in (*DONE, "suggested", "paused") else "interrupted"
+                ended = known and known.status in (*DONE, "suggested", "paused")
+                yield known.shown_status if known and ended else "interrupted"
             else:
                 yield trial.status.lower()
 
@@ -189,9 +190,14 @@ class ProgressTable(CLIReporter):
 
     def _print_above(self, line: str) -> None:
         """Prints a line above a table that is redrawn in place."""
-        print(f"\x1b[{self._lines}A\x1b[J" * bool(self._lines), end="")
+        print(self._up(), end="")
         self._lines = 0
         say(line)
+
+    def _up(self) -> str:
+        """Returns the control sequence that clears the drawn table, and the `^C` that a terminal echoes below it."""
+        up = f"\x1b[{self._lines}A" if self._lines else ""
+        return f"\r{up}\x1b[J" if self._in_place else ""
 
 
 @dataclass
@@ -233,8 +239,8 @@ def progress_line(
     The best value and the counts are those of all sessions; the time is that of this session. A refused search has no
     best value.
     """
-    num_done = sum(statuses[status] for status in DONE)
-    done = ", ".join(f"{statuses[status]} {status}" for status in DONE if statuses[status])
+    num_done = sum(statuses[status] for status in ENDINGS)
+    done = ", ".join(f"{statuses[status]} {status}" for status in ENDINGS if statuses[status])
     rest = ", ".join(f"{statuses[status]} {status}" for status in ("running", "paused", "interrupted", "suggested")
                      if statuses[status])  # fmt: skip
     counts = f"{num_done}/{num_settings} done" + (f": {done}" if done else "") + (f"; {rest}" if rest else "")
@@ -270,7 +276,7 @@ def seconds_left(tracker: Tracker, experiment: Experiment, num_open: int, now: f
 
 
 def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> str:
-    """Says how a trial ended: `trial 00003 pruned after epoch 2, loss 0.5123`; if it failed, the error.
+    """Says how a trial ended: `trial 00003 pruned after epoch 2, loss 0.5123`; if it failed or diverged, why.
 
     Args:
         first: the trial whose line has the same error; it is named instead of the error.
@@ -278,7 +284,9 @@ def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> s
     trial = tracker.trials[trial_id]
     if trial.status == "failed":
         why = trial.reason if first in ("", trial_id) else f"as trial {first}"
-        return f"trial {trial_id} failed in epoch {trial.epoch + 1}: {why}"
+        return f"trial {trial_id} failed in epoch {trial.epoch + (not trial.stopped)}: {why}"
+    if trial.shown_status == "diverged":
+        return f"trial {trial_id} diverged after epoch {trial.epoch}: {trial.reason.partition(' at epoch ')[0]}"
     value = "" if trial.value is None else f", {metric} {formatted(trial.value)}"
     return f"trial {trial_id} {trial.status} after epoch {trial.epoch}{value}"
 

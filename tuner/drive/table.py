@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from tuner.errors.terminal import BOLD, CYAN, FAINT, GREEN, RED, fitted, painted
 
-STATUS = re.compile(r"(?<=\| )(completed|running|failed|pruned)(?= +\|)")
-COLOURS = {"completed": GREEN, "running": CYAN, "failed": RED, "pruned": FAINT}
+STATUS = re.compile(r"(?<=\| )(completed|running|failed|pruned|diverged)(?= +\|)")
+COLOURS = {"completed": GREEN, "running": CYAN, "failed": RED, "pruned": FAINT, "diverged": RED}
 BEST = re.compile(r"best \S+ \S+ \(trial (\S+)\)")  # a part of the progress line
 
 

@@ -13,6 +13,7 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.metrics import all_diverged, one_value
 
 DONE = ("pruned", "completed", "failed")
+ENDINGS = ("pruned", "diverged", "completed", "failed")  # as users see them: `Tracked.shown_status`
 FIRST = 8  # so many trials must have ended before the search says that all of them diverged, or report one value
 ALIKE = 3  # the search stops if this many trials, the session's first to fail, fail alike, and none succeeds
 
@@ -21,7 +22,8 @@ ALIKE = 3  # the search stops if this many trials, the session's first to fail, 
 class Tracked:
     """One trial's status in the journal, reason of its end, highest epoch and last failure.
 
-    `value` and `best` are the last and the best value of the metric; None if it is not finite.
+    `value` and `best` are the last and the best value of the metric; None if it is not finite. `stopped` is whether the
+    search ended the trial at its last report.
     """
 
     status: str = "suggested"
@@ -30,6 +32,12 @@ class Tracked:
     value: float | None = None
     best: float | None = None
     failure: Event = field(default_factory=dict)
+    stopped: bool = False
+
+    @property
+    def shown_status(self) -> str:
+        """The status as users see it: a trial that was stopped as its last value was not finite has diverged."""
+        return "diverged" if self.status == "pruned" and self.epoch and self.value is None else self.status
 
 
 class Tracker:
@@ -80,7 +88,7 @@ class Tracker:
             return
         trial = self.trials.setdefault(trial_id, Tracked())
         if kind == "trial_started":
-            trial.status = "running"
+            trial.status, trial.stopped = "running", False
             self.started = self.started or time.monotonic()
         elif kind == "report":
             trial.epoch = max(trial.epoch, event["epoch"])
@@ -91,6 +99,7 @@ class Tracker:
                 self.paused.add(trial_id)
             else:
                 self.paused.discard(trial_id)
+                trial.stopped = event["action"] == "stop"
         elif kind == "trial_failed":
             trial.failure = event
             if event.get("will_retry"):
