@@ -157,7 +157,8 @@ def test_rays_own_examples_are_searched(script, lines, tmp_path):
         assert changed, pattern
     (tmp_path / f"{script}.py").write_text(text)
     command = [sys.executable, f"{script}.py", "--smoke-test"]
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    # Some of them call ray.init(), which joins a cluster that another test has started on this machine.
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "RAY_ADDRESS": "local"}
     ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
     assert "Best hyperparameters" in ran.stdout
