@@ -1,9 +1,9 @@
 """One selection for all figures and tables, in chromium: by mouse, by keyboard, in the address, and during updates."""
 
-import json
-
 import pytest
 from browsing import add_trial, expect, rows, write_experiment
+
+from tuner.record.events import event_of, line_of
 
 pytestmark = pytest.mark.browser
 DRAWN = "name => document.getElementById(name)?._fullLayout && document.getElementById(name).data.length > 0"
@@ -55,10 +55,8 @@ def row(page, trial, table="trials"):
 def test_a_click_in_any_figure_selects_in_all_of_them_and_in_tables(page, viewer, figure):
     write_experiment(viewer.results).close()
     journal = viewer.results / "demo" / "journal.jsonl"
-    lines = [{**json.loads(line), "time": 1000.0 + i} for i, line in enumerate(journal.read_text().splitlines())]
-    for line in lines:
-        line.pop("crc", None)
-    journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))  # else all runs are in one millisecond
+    events = [{**event_of(line), "time": 1000.0 + i} for i, line in enumerate(journal.read_bytes().splitlines())]
+    journal.write_bytes(b"".join(map(line_of, events)))  # else all runs are in one millisecond
     opened(page, viewer, figure)
     before = page.evaluate(COVERED, "curves")
     trial = "00000" if figure == "history" else "00003"
