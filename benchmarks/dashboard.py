@@ -30,7 +30,7 @@ from tuner.record.events import sealed
 from tuner.record.format import FORMAT
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
-from tuner.views.figures import FIGURES
+from tuner.views.figures.catalogue import FIGURES
 
 WINDOW_S = 10.0  # of the search with the page open, and without
 ALL = "".join(f"&figures={name}" for name in FIGURES)  # what the page asks for when it opens

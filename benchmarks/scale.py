@@ -36,8 +36,8 @@ def search(num_samples: int, results: Path, scheduler: str) -> None:
     import ray
 
     from tuner import run
-    from tuner.drive import assembly, session
-    from tuner.engine import controller as engine
+    from tuner.engine.controller.changes import changes as engine
+    from tuner.tuning import assembly, session
 
     marks: dict[str, dict[str, float]] = {}
     journaled, checkpoint, num_started = assembly.JournalCallback.on_trial_start, engine.Controller.checkpoint, 0
@@ -100,12 +100,12 @@ def judged_s(num_trials: int, num_reports: int) -> float:
     """Seconds for one report with `num_trials` at the rung already, a mean over `num_reports`."""
     from ray import tune
 
-    from tuner.drive.decisions import JournalingScheduler
-    from tuner.drive.schedulers import build_scheduler
-    from tuner.engine.halt import Halt
+    from tuner.engine.controller.halt import Halt
     from tuner.record.journal import Journal, Ledger
     from tuner.space import Space
     from tuner.spec.experiment import Experiment
+    from tuner.tuning.scheduling.decisions import JournalingScheduler
+    from tuner.tuning.scheduling.schedulers import build_scheduler
 
     space = Space(params={"x": tune.uniform(0, 1)}, train=print)
     experiment = Experiment(max_epochs=100)

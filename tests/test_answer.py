@@ -11,9 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tuner.drive.answer import conclude, trials_csv
-from tuner.drive.best import is_loadable
-from tuner.drive.trial import STATE
 from tuner.errors import output
 from tuner.record import results
 from tuner.record.journal import Journal
@@ -24,6 +21,9 @@ from tuner.spec.spaces import find_space
 from tuner.training.data import hold_out
 from tuner.training.loop import Training
 from tuner.training.trial_spec import trial_seed
+from tuner.tuning.answer.best import is_loadable
+from tuner.tuning.answer.conclusion import conclude, trials_csv
+from tuner.tuning.trial import STATE
 from tuner.views.labels import figures, flat, setting
 
 TINY = Path(__file__).parent / "spaces" / "tiny.py"
@@ -124,7 +124,7 @@ def test_an_interrupt_of_the_test_leaves_the_whole_old_answer(searched, monkeypa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("tuner.drive.answer.evaluate", interrupted)
+        patched.setattr("tuner.tuning.answer.conclusion.evaluate", interrupted)
         conclude(results.load(folder), loaded_space, splits, 1, 0)
     assert files_of(folder / "best") == old
     assert conclude(results.load(folder), loaded_space, splits, 1, 0).trial.id == "00001"

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from tuner import run
-from tuner.drive import console, session
-from tuner.drive.resumed_experiment import load_resumed
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.spec import auto
@@ -17,6 +15,9 @@ from tuner.spec.auto import Pair, SearchFacts, choose, settled
 from tuner.spec.experiment import AUTO, CHOICES, PAIRS, Experiment, Options
 from tuner.spec.live import saves_checkpoints
 from tuner.spec.spaces import find_space
+from tuner.tuning import requests, session
+from tuner.tuning.output import console
+from tuner.tuning.resume.experiment import load_resumed
 
 SPACES = Path(__file__).parent / "spaces"
 SAVES = SearchFacts(saves_checkpoints=True)
@@ -142,7 +143,7 @@ def test_a_class_saves_checkpoints_if_it_defines_how():
 def begun(tmp_path, *argv, space="tiny.py"):
     loaded = find_space(str(SPACES / space))
     words = ["--space", loaded.name, "--results", str(tmp_path), "--name", "mine", "--wandb", "disabled", *argv]
-    return session.begin(run.parse(words, session.defaults_of(loaded)).experiment, loaded, words)
+    return requests.begin(run.parse(words, requests.defaults_of(loaded)).experiment, loaded, words)
 
 
 def saved(request):

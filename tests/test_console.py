@@ -9,14 +9,15 @@ from ray import tune
 from ray.tune.schedulers import HyperBandScheduler
 
 from tuner import run
-from tuner.drive import console, session
-from tuner.drive.answer import Answer
-from tuner.drive.best import MODEL, readme
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.space import Space
 from tuner.spec.experiment import CHOICES, PAIRS, Experiment
 from tuner.spec.spaces import find_space
+from tuner.tuning import requests, session
+from tuner.tuning.answer.best import MODEL, readme
+from tuner.tuning.answer.conclusion import Answer
+from tuner.tuning.output import console
 from tuner.views.commands import command, start_again
 
 TINY = str(Path(__file__).parent / "spaces" / "tiny.py")
@@ -25,7 +26,7 @@ TINY = str(Path(__file__).parent / "spaces" / "tiny.py")
 def request_of(tmp_path, *argv):
     loaded_space = find_space(TINY)
     words = ["--space", TINY, "--results", str(tmp_path), "--name", "mine", "--wandb", "disabled", *argv]
-    return session.begin(run.parse(words, session.defaults_of(loaded_space)).experiment, loaded_space, words)
+    return requests.begin(run.parse(words, requests.defaults_of(loaded_space)).experiment, loaded_space, words)
 
 
 def schedule(experiment):

@@ -9,18 +9,18 @@ import pytest
 from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule, TrialScheduler
 
-from tuner.drive.decisions import JournalingScheduler
-from tuner.drive.explain import Comparison, Explainer
-from tuner.drive.replay import Replay
-from tuner.drive.schedulers import build_scheduler
-from tuner.drive.stage import Stage
-from tuner.engine.halt import Halt
-from tuner.engine.stage import BareStage
+from tuner.engine.controller.halt import Halt
+from tuner.engine.controller.stage import BareStage
 from tuner.errors import RequestError
 from tuner.record.journal import Journal, Ledger
 from tuner.record.reading import read
 from tuner.space import Space
 from tuner.spec.experiment import Experiment
+from tuner.tuning.resume.replay import Replay
+from tuner.tuning.resume.stage import Stage
+from tuner.tuning.scheduling.decisions import JournalingScheduler
+from tuner.tuning.scheduling.explain import Comparison, Explainer
+from tuner.tuning.scheduling.schedulers import build_scheduler
 
 CONTINUE, STOP = TrialScheduler.CONTINUE, TrialScheduler.STOP
 SPACE = Space(params={"lr": tune.uniform(0, 1)}, train=print, mutable=("lr",))

@@ -17,7 +17,6 @@ from ray import tune
 from workerless import in_this_process
 
 from tuner import run, train
-from tuner.drive import session
 from tuner.record.journal import Journal
 from tuner.record.records import Decision
 from tuner.record.results import load
@@ -32,6 +31,7 @@ from tuner.spec.facts import facts_of
 from tuner.spec.spaces import find_space
 from tuner.training.data import hold_out
 from tuner.training.loop import Training
+from tuner.tuning import session
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -136,7 +136,7 @@ def test_a_command_of_ours_is_accepted(module, words, here, monkeypatch, capsys)
         monkeypatch.setattr(session, "local_cluster", lambda: {"CPU": 8.0, "GPU": 8.0})
         monkeypatch.setattr(session, "check_head", lambda address: None)
         words += ["--dry-run"]
-    if module in ("tuner.serve", "tuner.gpus", "tuner.drive.wandb_mirror"):
+    if module in ("tuner.serve", "tuner.gpus", "tuner.tuning.output.wandb_mirror"):
         monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parsed(argparse.ArgumentParser.parse_args))
     name = f"{module}.__main__" if module == "tuner.serve" else module
     try:
@@ -160,7 +160,7 @@ def test_commands_of_ours_are_found():
     modules = [parameter.values[0] for parameter in ours()]
     assert len(modules) > 25
     assert set(modules) == {
-        f"tuner.{name}" for name in ("run", "train", "audit", "report", "serve", "gpus", "drive.wandb_mirror")
+        f"tuner.{name}" for name in ("run", "train", "audit", "report", "serve", "gpus", "tuning.output.wandb_mirror")
     }
 
 

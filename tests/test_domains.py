@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from ray import tune
 
-from tuner.drive.sampling import seeded
 from tuner.spec import domains
+from tuner.tuning.searchers.sampling import seeded
 
 RANGES = [
     tune.uniform(-3, 5),

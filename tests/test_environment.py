@@ -12,7 +12,8 @@ import tuner
 ROOT = Path(__file__).parents[1]
 WAYS_IN = [
     "tuner.run", "tuner.train", "tuner.audit", "tuner.report", "tuner.serve.__main__",
-    "tuner.serve.jobs.check", "tuner.drive.driver", "tuner.drive.session", "tuner.drive.sampling", "tuner.space",
+    "tuner.serve.jobs.check", "tuner.tuning.driver", "tuner.tuning.session", "tuner.tuning.searchers.sampling",
+    "tuner.space",
 ]  # fmt: skip
 
 
@@ -84,10 +85,10 @@ def test_workers_of_our_own_ray_are_not_warned_of(one_ray):
         import logging
 
         with_warnings = []
-        logging.getLogger("tuner.engine.imported_late").addHandler(
+        logging.getLogger("tuner.engine.local.imported_late").addHandler(
             type("Kept", (logging.Handler,), {"emit": lambda self, record: with_warnings.append(record)})()
         )
-        from tuner.engine import imported_late
+        from tuner.engine.local import imported_late
 
         imported_late.correct()
         return len(with_warnings)

@@ -14,12 +14,12 @@ from ray.tune import CheckpointConfig
 from tiers import further
 from workerless import Worker, Workerless, run
 
-from tuner.drive import forest
-from tuner.drive.seeded_searcher import SeededSearcher
 from tuner.errors import RequestError
 from tuner.record.events import BEGINNINGS
 from tuner.record.journal import Journal
 from tuner.record.reading import read
+from tuner.tuning.searchers import forest
+from tuner.tuning.searchers.seeded import SeededSearcher
 
 PAIRS = [
     ("random", "asha"), ("hyperopt", "asha"), ("optuna", "asha"), ("refine", "asha"), ("refine", "median"),
@@ -28,7 +28,7 @@ PAIRS = [
     ("forest", "asha"), ("forest", "asha-promotion"),
 ]  # fmt: skip
 CHOICES = {"num_samples": 9, "max_epochs": 4}
-KEPT = "tuner.drive.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig()  # all checkpoints: a cut goes back in time
+KEPT = "tuner.tuning.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig()  # all checkpoints: a cut goes back in time
 
 
 @pytest.fixture

@@ -12,19 +12,19 @@ from tuner.errors import RequestError
 from tuner.record.records import Decision, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
-from tuner.views.contour import contour_of, draw_contour
-from tuner.views.curves import curves_of, draw_curves
-from tuner.views.figures import all_figures
-from tuner.views.history import history_of
-from tuner.views.importance import Importance, draw_importance
+from tuner.views.figures.catalogue import all_figures
+from tuner.views.figures.contour import contour_of, draw_contour
+from tuner.views.figures.curves import curves_of, draw_curves
+from tuner.views.figures.history import history_of
+from tuner.views.figures.importance import Importance, draw_importance
+from tuner.views.figures.parallel import MOST_PARAMETERS, parallel_of, parameters_of
+from tuner.views.figures.slices import usage_of
+from tuner.views.figures.whatif import cuts_of, draw_whatif
 from tuner.views.labels import MOST_NAME, escaped, flat
 from tuner.views.one_trial import draw_metrics
-from tuner.views.parallel import MOST_PARAMETERS, parallel_of, parameters_of
 from tuner.views.report import _contours
-from tuner.views.slices import usage_of
 from tuner.views.tables import decision_rows, rung_rows, trial_rows
 from tuner.views.whatif import what_if
-from tuner.views.whatif_figure import cuts_of, draw_whatif
 
 
 def trial(number, values, status="completed", decisions=(), **config):
@@ -124,7 +124,7 @@ def test_one_trial_is_drawn():
 
 
 def test_many_points_are_thinned_and_keep_their_ends(monkeypatch):
-    monkeypatch.setattr("tuner.views.curves.MAX_POINTS", 20)
+    monkeypatch.setattr("tuner.views.figures.curves.MAX_POINTS", 20)
     data = curves_of(record(*(trial(n, [float(e) for e in range(10, 0, -1)]) for n in range(10))))
     assert {(c.epochs[0], c.epochs[-1]) for c in data.curves} == {(1, 10)}
     assert sum(len(c.epochs) for c in data.curves) <= 30
@@ -258,7 +258,7 @@ def test_a_trials_row_has_its_best_last_and_rung(searched):
 
 
 def test_of_very_many_trials_the_survivors_the_best_and_a_sample_of_the_pruned_are_drawn(monkeypatch):
-    monkeypatch.setattr("tuner.views.curves.MAX_CURVES", 40)
+    monkeypatch.setattr("tuner.views.figures.curves.MAX_CURVES", 40)
     pruned = [trial(n, [100.0 + n], "pruned") for n in range(100)]
     left = [trial(100 + n, [float(n)]) for n in range(20)]
     data = curves_of(record(*pruned, *left))

@@ -10,8 +10,8 @@ import socket
 import pytest
 from crashing import killed_at
 
-from tuner.record import files
-from tuner.record.files import bytes_in, json_in, lines_of, open_in, parsed, replacing_folder, write_atomically
+from tuner.record.storage import files
+from tuner.record.storage.files import bytes_in, json_in, lines_of, open_in, parsed, replacing_folder, write_atomically
 
 
 def socket_at(path):

@@ -15,11 +15,11 @@ from ray.tune.result import DEFAULT_METRIC
 from workerless import in_this_process
 
 from tuner import Space, search
-from tuner.drive.trial import metrics_of
-from tuner.engine.reports import Reporter
+from tuner.engine.workers.reports import Reporter
 from tuner.integrations import optuna as integration
 from tuner.integrations.optuna import with_trial
 from tuner.spec.live import code_digest
+from tuner.tuning.trial import metrics_of
 
 ROOT = Path(__file__).parent.parent
 PARAMS = {"x": tune.uniform(-1, 1), "kind": tune.choice([{"name": "a", "depth": tune.randint(1, 5)}])}

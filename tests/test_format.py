@@ -7,9 +7,6 @@ import pytest
 from killing import SPACES
 
 from tuner import audit, report, run, train
-from tuner.drive.answer import config_of
-from tuner.drive.best import load_best
-from tuner.drive.session import journal_start
 from tuner.errors import RequestError
 from tuner.record.events import sealed
 from tuner.record.format import FORMAT, OtherFormat, check_format
@@ -22,6 +19,9 @@ from tuner.serve.reading.results_reader import ResultsReader
 from tuner.spec.experiment import Experiment
 from tuner.spec.facts import facts_of
 from tuner.spec.spaces import find_space
+from tuner.tuning.answer.best import load_best
+from tuner.tuning.answer.conclusion import config_of
+from tuner.tuning.session import journal_start
 
 OTHERS = [FORMAT + 1, 0, None, str(FORMAT), True, 10**400]
 

@@ -8,7 +8,7 @@ import pytest
 
 from tuner import gpus
 from tuner.record.journal import Journal
-from tuner.training import nvml
+from tuner.training.devices import nvml
 
 
 class NVMLError(Exception):

@@ -9,11 +9,11 @@ from ray.tune.schedulers import hyperband
 from tiers import further
 from workerless import Worker, Workerless, run
 
-from tuner.drive.proposals import Proposals
 from tuner.record.reading import read
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
+from tuner.tuning.proposals import Proposals
 from tuner.views.whatif import reproduced, what_if
 
 

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from tuner.errors import RequestError
 from tuner.record import events as event_lines
-from tuner.record import files
 from tuner.record.events import event_of, plain, sealed
-from tuner.record.files import MOST_BYTES
 from tuner.record.format import FORMAT
 from tuner.record.journal import Journal
 from tuner.record.reading import Reading, follow, read, scan
+from tuner.record.storage import files
+from tuner.record.storage.files import MOST_BYTES
 
 DECIDED = {"rung": 1, "bracket": 0, "value": 0.5, "cutoff": None, "recorded": 0, "action": "stop", "reason": "why"}
 

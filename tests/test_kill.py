@@ -178,7 +178,7 @@ def test_a_search_does_not_notice_what_happens_to_wandb(tmp_path, fault):
             mounted(folder / "wandb", "ro" if fault == "read-only" else "size=4k")
         wait_for(lambda: (folder / "journal.jsonl").exists() and reports(folder) >= 2)
         if fault in ("killed", "stopped"):
-            mirror = [pid for pid in left_of(process) if b"tuner.drive.wandb_mirror" in command_of(pid)]
+            mirror = [pid for pid in left_of(process) if b"tuner.tuning.output.wandb_mirror" in command_of(pid)]
             os.kill(mirror[0], signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
         assert process.wait(120) == 0
     finally:
@@ -191,7 +191,7 @@ def test_a_search_does_not_notice_what_happens_to_wandb(tmp_path, fault):
         assert (
             "NOTE: W&B" in output
             and "run later: python" in output
-            and f"-m tuner.drive.wandb_mirror {folder} --mode offline --all\n" in output
+            and f"-m tuner.tuning.output.wandb_mirror {folder} --mode offline --all\n" in output
         )
     wait_for(lambda: not left_of(process), 15)
 

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "tuner").rglob("*.py"))
-COMMANDS = ("__main__", "run", "train", "audit", "report", "gpus", "drive.wandb_mirror")
+COMMANDS = ("__main__", "run", "train", "audit", "report", "gpus", "tuning.output.wandb_mirror")
 STARTS = {"init", "shutdown"}
 READ_WITHOUT_RAY = ("spec", "record", "views", "serve")  # rooms
 
@@ -39,12 +39,12 @@ def test_rooms_import_only_the_rooms_below_them():
     ("module", "line", "contract"),
     [
         ("tuner/record/journal.py", "import tuner.views.tables", "Rooms import only the rooms below them"),
-        ("tuner/spec/domains.py", "def later(): import tuner.drive.driver", "Rooms import only the rooms below them"),
+        ("tuner/spec/domains.py", "def later(): import tuner.tuning.driver", "Rooms import only the rooms below them"),
         ("tuner/training/loop.py", "import ray.tune", "Training knows no Ray"),
-        ("tuner/drive/trial.py", "import tuner.drive.assembly", "No imports go in a circle"),
+        ("tuner/tuning/trial.py", "import tuner.tuning.assembly", "No imports go in a circle"),
         (
             "tuner/integrations/current_trial.py",
-            "import tuner.drive.trial",
+            "import tuner.tuning.trial",
             "Integrations import nothing of the search",
         ),
         ("search_spaces/cifar.py", "import tuner.record.journal", "Spaces import nothing of the search"),
@@ -74,7 +74,7 @@ for name in {[name for name in modules if not name.endswith("__init__")]}:
 
 
 def test_only_the_driver_starts_ray():
-    assert [name_of(path) for path in FILES if starts_ray(path.read_text())] == ["tuner.drive.driver"]
+    assert [name_of(path) for path in FILES if starts_ray(path.read_text())] == ["tuner.tuning.driver"]
     for text in ("import ray as r\nr.init()", "from ray import init", "import ray\nstart = ray.init"):
         assert starts_ray(text)
 

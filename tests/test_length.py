@@ -17,7 +17,7 @@ from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
 from tuner.spec.length import OwnLength, at_length
 from tuner.spec.rules import Asha
-from tuner.views.curves import curves_of
+from tuner.views.figures.curves import curves_of
 from tuner.views.verdict import verdict_of
 from tuner.views.whatif import reproduced, what_if
 

@@ -9,8 +9,8 @@ import optuna
 import pytest
 
 from tuner import RequestError, run
-from tuner.engine.machine import local_cluster
-from tuner.engine.reports import Reporter
+from tuner.engine.local.machine import local_cluster
+from tuner.engine.workers.reports import Reporter
 from tuner.integrations.optuna import with_trial
 from tuner.spec import reach
 from tuner.spec.script import in_trial

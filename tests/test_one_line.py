@@ -10,9 +10,9 @@ import pytest
 from ray import tune
 
 from tuner import RequestError, Space, load, search
-from tuner.drive import api
 from tuner.errors import one_line
 from tuner.spec.script import in_trial
+from tuner.tuning import api
 
 ROOT = Path(__file__).parent.parent
 

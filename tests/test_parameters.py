@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from ray import tune
 from test_searchers import drive, experiment_of
 
-from tuner.drive.result import load
-from tuner.drive.sampling import extendable_sample
-from tuner.drive.searchers import build_searcher
 from tuner.errors import RequestError
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import save_experiment
 from tuner.space import Space
 from tuner.spec import parameters
 from tuner.spec.experiment import CHOICES, nested, words
+from tuner.tuning.answer.result import load
+from tuner.tuning.searchers.named import build_searcher
+from tuner.tuning.searchers.sampling import extendable_sample
 
 SEARCHERS = CHOICES["searcher"]
 

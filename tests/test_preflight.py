@@ -11,13 +11,13 @@ import torch
 from ray import tune
 
 from tuner import run
-from tuner.drive import running
-from tuner.drive.preflight import examples, guards
-from tuner.drive.preflight.settings import settings_of
 from tuner.errors import output
 from tuner.space import Space
 from tuner.spec import patience
 from tuner.training.data import Arrays, Splits, hold_out
+from tuner.tuning import running
+from tuner.tuning.checks import examples, guards
+from tuner.tuning.checks.settings import settings_of
 
 HEAD = """
 import threading
@@ -49,7 +49,7 @@ TASK = dict(data="data", model="model", optimizer="sgd")
 @pytest.fixture
 def command(tmp_path, monkeypatch, capsys):
     """Runs the command with a space of `text` and `task`; Ray is never reached. Gives exit code, stdout and stderr."""
-    from tuner.drive import driver
+    from tuner.tuning import driver
 
     class Reached(Exception):
         """The search would start now."""
@@ -589,7 +589,7 @@ def test_a_dry_run_says_what_was_tried(command):
 
 
 def test_a_checkpoint_of_a_large_model_is_tried_without_its_weights(command, monkeypatch):
-    from tuner.drive.preflight import trying
+    from tuner.tuning.checks import trying
 
     monkeypatch.setattr(trying, "LARGE_MODEL", 10)
     assert command()[0] == "searched"
@@ -690,7 +690,7 @@ def test_an_alternative_that_diverges_at_once_is_warned_of(command, caplog):
 
 
 def test_an_interrupt_says_that_nothing_was_made(command, monkeypatch):
-    monkeypatch.setattr("tuner.engine.signals.end_family", lambda: None)  # would kill the Ray of the other tests
+    monkeypatch.setattr("tuner.engine.local.signals.end_family", lambda: None)  # would kill the Ray of the other tests
     code, _, message = command("def wrong(config):\n    raise KeyboardInterrupt\n", model="wrong")
     assert (code, message) == (130, "\ninterrupted before the first trial; no folder was made\n")
 

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 from ray import tune
 
-from tuner.drive import progress, table
-from tuner.drive.tracker import Tracker
-from tuner.engine.halt import Halt
+from tuner.engine.controller.halt import Halt
 from tuner.errors import RequestError
 from tuner.errors.terminal import SGR
 from tuner.spec.experiment import Experiment
+from tuner.tuning.output import progress, table
+from tuner.tuning.tracker import Tracker
 from tuner.views.labels import figures
 
 PARAMS = {
@@ -336,7 +336,7 @@ def test_a_lost_worker_is_said_in_one_line_and_an_error_once(capsys):
 
 def test_rays_line_about_a_dead_worker_is_dropped(monkeypatch):
     worker = pytest.importorskip("ray._private.worker")
-    from tuner.engine.output import no_reports_of_dead_workers
+    from tuner.engine.local.ray_log import no_reports_of_dead_workers
 
     shown = []
     monkeypatch.setattr(worker, "print_to_stdstream", lambda data, ignore_prefix: shown.append(data["lines"][0]))

@@ -14,15 +14,15 @@ from test_halvings import failing
 from tiers import further
 from workerless import Worker, Workerless, run
 
-from tuner.drive.callbacks import JournalCallback
-from tuner.drive.tracker import Tracker
-from tuner.engine.halt import Halt
+from tuner.engine.controller.halt import Halt
 from tuner.record.journal import Journal
 from tuner.record.reading import read
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
 from tuner.spec.rules import Brackets, Promotion
+from tuner.tuning.callbacks import JournalCallback
+from tuner.tuning.tracker import Tracker
 from tuner.views.verdict import verdict_of
 from tuner.views.whatif import reproduced, what_if
 

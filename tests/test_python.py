@@ -68,7 +68,7 @@ def test_a_dry_run_prints_the_plan_and_searches_nothing(tmp_path, monkeypatch, c
 
 
 def test_an_interrupt_that_ends_the_clean_end_also_says_how_to_resume(tmp_path, monkeypatch):
-    from tuner.drive import driver, running
+    from tuner.tuning import driver, running
 
     def twice(request):
         raise KeyboardInterrupt

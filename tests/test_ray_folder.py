@@ -4,7 +4,7 @@ from ray import tune
 
 from tuner.record.results import load
 from tuner.serve.reading.results_reader import ResultsReader
-from tuner.views.figures import all_figures
+from tuner.views.figures.catalogue import all_figures
 from tuner.views.one_trial import one_trial
 from tuner.views.report import write_report
 from tuner.views.whatif import what_if
@@ -21,7 +21,7 @@ def test_curves_and_tables_come_from_rays_own_files(one_ray, tmp_path):
         train,
         param_space={"x": tune.grid_search([0.1, 0.5, 0.95]), "deep": {"k": tune.choice([1, 2])}},
         tune_config=tune.TuneConfig(metric="mean_accuracy", mode="max", reuse_actors=True),
-        # Its own loggers are off in a process that has imported tuner.drive.driver.
+        # Its own loggers are off in a process that has imported tuner.tuning.driver.
         run_config=tune.RunConfig(
             name="plain", storage_path=str(tmp_path), verbose=0, callbacks=[tune.logger.JsonLoggerCallback()]
         ),

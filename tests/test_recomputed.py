@@ -27,7 +27,7 @@ from tuner.record.saved_experiment import save_experiment
 from tuner.serve.app import create_app
 from tuner.spec.experiment import PAIRS, Experiment
 from tuner.spec.resources import Resources
-from tuner.views import importance, parallel
+from tuner.views.figures.catalogue import importance, parallel
 
 URL = "http://127.0.0.1:8800"
 # --- an independent reader -------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def failing(chance, train):
 def searched(one_ray, tmp_path, monkeypatch):
     """`searched(seed, searcher, scheduler)` runs a search and gives its folder and options."""
     monkeypatch.setattr("ray.tune.execution.tune_controller.RayActorManager", Workerless)
-    monkeypatch.setattr("tuner.drive.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig())
+    monkeypatch.setattr("tuner.tuning.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig())
     monkeypatch.setattr("workerless.Resources", lambda cpus, gpus, concurrent, workers: Resources(*costs, concurrent))
     costs = []
 

@@ -8,11 +8,11 @@ import pytest
 
 from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.journal import Journal
-from tuner.record.lock import only_driver
 from tuner.record.records import records_of
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.record.standing import Tally
+from tuner.record.storage.lock import only_driver
 from tuner.spec.experiment import Experiment
 
 START = {"event": "trial_started", "config": {"lr": 0.1}, "resources": {"CPU": 1}, "node": "n"}

@@ -31,7 +31,7 @@ def refused(tmp_path, monkeypatch, capsys):
     """Runs a command line that must be refused; gives the text of its one line."""
     import ray
 
-    from tuner.drive import driver
+    from tuner.tuning import driver
 
     def start(*args, **kwargs):
         pytest.fail("Ray was started for a wrong request")
@@ -316,14 +316,14 @@ def test_results_that_are_a_file_are_refused(refused, tmp_path):
 @pytest.fixture
 def saved(tmp_path, monkeypatch, capsys):
     """A search `mine` over a copy of tiny.py, as it is on disk once it has begun."""
-    from tuner.drive import session
     from tuner.spec.spaces import find_space
+    from tuner.tuning import requests, session
 
     shutil.copy(TINY, tmp_path / "space.py")
     monkeypatch.chdir(tmp_path)
     argv = ["--space", "space.py", "--name", "mine", "--num-samples", "6"]
     loaded_space = find_space("space.py")
-    request = session.begin(run.parse(argv, session.defaults_of(loaded_space)).experiment, loaded_space, argv)
+    request = requests.begin(run.parse(argv, requests.defaults_of(loaded_space)).experiment, loaded_space, argv)
     folder = request.experiment.folder
     folder.mkdir(parents=True)
     for name in (".lock", ".driver"):
@@ -424,13 +424,13 @@ def test_a_journal_that_has_lost_its_events_is_refused_once_the_search_has_begun
 
 def test_a_search_that_was_killed_at_its_start_begins_and_is_refused_only_without_its_journal(saved, capsys):
     """It is killed before each change of its files, up to the one that says that it has begun."""
-    from tuner.drive import session
-    from tuner.drive.resumed_experiment import load_resumed
     from tuner.spec.experiment import Options
     from tuner.spec.spaces import find_space
+    from tuner.tuning import requests, session
+    from tuner.tuning.resume.experiment import load_resumed
 
     loaded_space, seen = find_space("space.py"), Counter()
-    request = session.begin(Options(space="space.py", name="other", num_samples=6), loaded_space, [])
+    request = requests.begin(Options(space="space.py", name="other", num_samples=6), loaded_space, [])
     folder = request.experiment.folder
     for step in itertools.count(1):
         shutil.rmtree(folder, ignore_errors=True)
@@ -445,7 +445,7 @@ def test_a_search_that_was_killed_at_its_start_begins_and_is_refused_only_withou
             wanted = replace(request.experiment, name="other")
             earlier = load_resumed(wanted, "other", True)
             try:
-                seen[gone, bool(session.resume(wanted, earlier).history)] += 1
+                seen[gone, bool(requests.resume(wanted, earlier).history)] += 1
             except RequestError as error:
                 assert gone and "its trials are unknown" in str(error)
                 seen["refused"] += 1
@@ -454,11 +454,11 @@ def test_a_search_that_was_killed_at_its_start_begins_and_is_refused_only_withou
 
 def test_the_first_event_is_on_the_disk_before_experiment_json_says_so(saved, monkeypatch):
     """Otherwise a power failure might leave the word without the event."""
-    from tuner.drive import session
     from tuner.spec.experiment import Options
     from tuner.spec.spaces import find_space
+    from tuner.tuning import requests, session
 
-    request = session.begin(Options(space="space.py", name="other"), find_space("space.py"), [])
+    request = requests.begin(Options(space="space.py", name="other"), find_space("space.py"), [])
     request.experiment.folder.mkdir()
     synced, sync = [], os.fsync
 
@@ -494,7 +494,7 @@ def test_a_folder_with_another_programs_experiment_json_is_refused(refused, save
 
 
 def test_a_second_driver_is_refused_and_told_which_is_the_first(refused, saved):
-    from tuner.record.lock import only_driver
+    from tuner.record.storage.lock import only_driver
 
     with only_driver(saved):
         assert f"process {os.getpid()} on {socket.gethostname()} is running this" in refused("--resume", "mine")
@@ -520,8 +520,8 @@ def test_a_cluster_that_does_not_answer_is_refused_at_once(capsys, tmp_path):
 )
 def test_a_data_function_that_fails_is_named_with_its_line(tmp_path, body, message):
     """What `load_data` does between the checks and the first trial."""
-    from tuner.drive import session
     from tuner.spec.spaces import find_space
+    from tuner.tuning import requests, session
 
     place = tmp_path / "space.py"
     head = "from ray import tune\nfrom tuner.space import Space, Task\n\n\ndef data(data_dir):\n"
@@ -529,8 +529,8 @@ def test_a_data_function_that_fails_is_named_with_its_line(tmp_path, body, messa
     place.write_text(f"{head}{body}\n\n\n{tail}")
     loaded_space = find_space(str(place))
     argv = ["--space", str(place), "--results", str(tmp_path)]
-    request = session.begin(run.parse(argv, session.defaults_of(loaded_space)).experiment, loaded_space, argv)
-    with pytest.raises(session.RequestError) as refusal:
+    request = requests.begin(run.parse(argv, requests.defaults_of(loaded_space)).experiment, loaded_space, argv)
+    with pytest.raises(RequestError) as refusal:
         session.load_data(request)
     assert all(word in str(refusal.value) for word in message), refusal.value
 
@@ -671,7 +671,7 @@ def test_a_very_slow_import_of_a_package_is_told_without_a_cause(text, package, 
 
 @pytest.mark.parametrize("text", IMPORTS)
 def test_an_interrupted_import_of_a_package_has_no_cause(text, package, monkeypatch, capsys):
-    monkeypatch.setattr("tuner.engine.signals.end_family", lambda: None)  # would kill the Ray of the other tests
+    monkeypatch.setattr("tuner.engine.local.signals.end_family", lambda: None)  # would kill the Ray of the other tests
     (package / "part.py").write_text("raise KeyboardInterrupt\n")
     Path("mine.py").write_text(text)
     assert run.main(["--space", "mine.py", "--dry-run"]) == 130
@@ -683,7 +683,7 @@ def test_an_interrupted_import_of_a_package_has_no_cause(text, package, monkeypa
 def test_an_interrupted_import_names_its_line(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("tuner.engine.signals.end_family", lambda: None)  # would kill the Ray of the other tests
+    monkeypatch.setattr("tuner.engine.local.signals.end_family", lambda: None)  # would kill the Ray of the other tests
     Path("looping").mkdir()
     for file in ("loop.py", "looping/forever.py"):
         Path(file).write_text("for epoch in range(3):\n    raise KeyboardInterrupt\n")

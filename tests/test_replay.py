@@ -5,9 +5,9 @@ import math
 import pytest
 from test_decisions import STOP, Halving, Search, StandIn
 
-from tuner.drive.replay import Replay
-from tuner.drive.stage import Stage
 from tuner.record.reading import read
+from tuner.tuning.resume.replay import Replay
+from tuner.tuning.resume.stage import Stage
 
 
 def event(name, trial=None, /, **fields):

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tuner.engine.machine import local_cluster
+from tuner.engine.local.machine import local_cluster
 from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import resources_of

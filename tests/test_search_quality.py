@@ -21,9 +21,9 @@ from benchmarks.search_quality.regret import BETWEEN, NUM_BUDGETS, Regret, budge
 from benchmarks.search_quality.remote import OPPONENTS, Remote, Server
 from benchmarks.search_quality.results import HEADER, Key, Results, Row
 from benchmarks.search_quality.runs import run, run_all
+from benchmarks.search_quality.simulate import Curves, Observation, ranges, simulate
 from benchmarks.search_quality.summary import Compared
 from benchmarks.search_quality.tables import Table
-from tuner.drive.simulate import Curves, Observation, ranges, simulate
 from tuner.errors import RequestError
 
 NUM, EPOCHS = 60, 9

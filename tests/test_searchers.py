@@ -10,15 +10,15 @@ import pytest
 from ray import tune
 from ray.tune.search import Searcher
 
-from tuner.drive.forest import Forest, ForestSearcher, features
-from tuner.drive.proposals import Proposals
-from tuner.drive.sampling import grid_size, num_random, seeded
-from tuner.drive.searchers import build_searcher, check_searcher
-from tuner.drive.seeded_searcher import SeededSearcher, python_values
 from tuner.errors import RequestError, output
 from tuner.space import Space
 from tuner.spec import domains
 from tuner.spec.experiment import CHOICES, PAIRS, Experiment, nested
+from tuner.tuning.proposals import Proposals
+from tuner.tuning.searchers.forest import Forest, ForestSearcher, features
+from tuner.tuning.searchers.named import build_searcher, check_searcher
+from tuner.tuning.searchers.sampling import grid_size, num_random, seeded
+from tuner.tuning.searchers.seeded import SeededSearcher, python_values
 
 SEARCHERS = CHOICES["searcher"]
 SAMPLES = 14
@@ -317,7 +317,7 @@ def test_the_settings_of_the_forest_do_not_depend_on_the_number_of_samples():
 
 
 def test_a_forest_of_many_trials_learns_from_the_best_and_the_newest(monkeypatch):
-    monkeypatch.setattr("tuner.drive.forest.MOST_TRIALS", 40)
+    monkeypatch.setattr("tuner.tuning.searchers.forest.MOST_TRIALS", 40)
     space = space_of(x=tune.uniform(0, 1))
     built, num = build_searcher(experiment_of("forest", num_samples=100), space)
     settings = drive(built, num=num, score=lambda flat: abs(flat["x"] - 0.7))

@@ -42,9 +42,9 @@ def test_a_warning_about_a_folder_prints_none(tmp_path, capfd):
 
 
 def test_the_live_table_keeps_its_own_control_sequences_alone(monkeypatch, capsys):
-    from tuner.drive import progress
-    from tuner.drive.tracker import Tracker
-    from tuner.engine.halt import Halt
+    from tuner.engine.controller.halt import Halt
+    from tuner.tuning.output import progress
+    from tuner.tuning.tracker import Tracker
 
     tracker = Tracker(Experiment())
     table = progress.ProgressTable(Experiment(), 1, tracker, Halt(), lambda *_: "wait\x1b[2J", {})

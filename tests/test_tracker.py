@@ -2,8 +2,8 @@
 
 import pytest
 
-from tuner.drive.tracker import Tracker
 from tuner.spec.experiment import Experiment
+from tuner.tuning.tracker import Tracker
 
 BUG = "KeyError: 'lr' (/home/me/space.py, line 12)"
 

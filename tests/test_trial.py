@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tuner.drive import trial
 from tuner.record.report_keys import WAITS
+from tuner.tuning import trial
 
 
 @pytest.fixture

@@ -12,22 +12,22 @@ from pathlib import Path
 import pytest
 import torch
 
-import tuner.drive.driver  # noqa: F401  (first: it sets what ray reads when it is imported)
+import tuner.tuning.driver  # noqa: F401  (first: it sets what ray reads when it is imported)
 from tuner import audit, load_best, run, search, train
-from tuner.drive import session
-from tuner.drive.best import metrics_in
-from tuner.drive.resumed_experiment import load_resumed
-from tuner.drive.trust import code_of
-from tuner.engine.controller import Analysis
+from tuner.engine.controller.changes import Analysis
 from tuner.errors import RequestError
 from tuner.record.checkpoints import within
 from tuner.record.format import FORMAT
 from tuner.record.journal import Journal
-from tuner.record.lock import only_driver
 from tuner.record.records import Report
 from tuner.record.saved_experiment import load_experiment, save_experiment
+from tuner.record.storage.lock import only_driver
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import file_of, find_space
+from tuner.tuning import requests, session
+from tuner.tuning.answer.best import metrics_in
+from tuner.tuning.resume.experiment import load_resumed
+from tuner.tuning.resume.trust import code_of
 
 TINY = Path(__file__).parent / "spaces" / "tiny.py"
 RAN = "from pathlib import Path\nPath({mark!r}).touch()\n"
@@ -59,7 +59,7 @@ def begun(tmp_path, name):
     """A search over a space, as it is on disk once it has begun."""
     loaded_space = find_space(name)
     argv = ["--space", name, "--name", "mine"]
-    request = session.begin(run.parse(argv, session.defaults_of(loaded_space)).experiment, loaded_space, argv)
+    request = requests.begin(run.parse(argv, requests.defaults_of(loaded_space)).experiment, loaded_space, argv)
     folder = request.experiment.folder
     folder.mkdir(parents=True)
     save_experiment(request.experiment, folder, request.facts)
@@ -166,7 +166,7 @@ def test_a_space_is_named_again_from_another_folder_and_another_file_is_refused(
 def test_a_resume_saves_the_digest_of_an_accepted_edit(place):
     edit(Path("space.py"))
     given = run.parse(["--resume", "mine", "--space", "space.py"], load_experiment(place)[0]).experiment
-    request = session.resume(given, load_resumed(given, "mine"))
+    request = requests.resume(given, load_resumed(given, "mine"))
     assert request.facts["space"]["sha256"] == hashlib.sha256(Path("space.py").read_bytes()).hexdigest()
     save_experiment(request.experiment, place, request.facts)
     assert COMMANDS["resume"]() == 0  # without the space's name

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from tuner.drive.mirroring import wait_for, wandb_mode
-from tuner.drive.wandb_mirror import Late, Mirror, main
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
+from tuner.tuning.output.mirroring import wait_for, wandb_mode
+from tuner.tuning.output.wandb_mirror import Late, Mirror, main
 
 
 class Run:
@@ -174,7 +174,7 @@ def test_auto_is_online_with_a_key_and_offline_without(tmp_path, monkeypatch):
 def test_a_wrong_command_line_of_the_mirror_prints_its_use(argv, capsys):
     with pytest.raises(SystemExit) as ended:
         main(argv)
-    assert ended.value.code == 2 and "python -m tuner.drive.wandb_mirror" in capsys.readouterr().err
+    assert ended.value.code == 2 and "tuner mirror" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -21,14 +21,14 @@ from ray.tune import Checkpoint
 from ray.tune.result import STDERR_FILE, STDOUT_FILE, TRIAL_INFO
 from spaces.saving import learn
 
-from tuner.drive import driver
-from tuner.drive.assembly import assemble
-from tuner.drive.session import journal_start
 from tuner.record.journal import Journal
 from tuner.record.reading import read
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import find_space
+from tuner.tuning import driver
+from tuner.tuning.assembly import assemble
+from tuner.tuning.session import journal_start
 
 MANAGER = "ray.tune.execution.tune_controller.RayActorManager"
 

@@ -1,7 +1,7 @@
 """A hyperparameter-search service on Ray Tune for PyTorch.
 
 Importing any module of this package first sets Ray's environment variables. Ray reads some of them when it is
-imported, so import tuner before Ray. If Ray was imported first, `tuner.engine.imported_late` corrects Ray.
+imported, so import tuner before Ray. If Ray was imported first, `tuner.engine.local.imported_late` corrects Ray.
 """
 
 import importlib
@@ -32,14 +32,14 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False  # this process, too, saves the modules that it compiles
 
 if "ray" in sys.modules:
-    from tuner.engine import imported_late
+    from tuner.engine.local import imported_late
 
     imported_late.correct()
 
 # Name in `from tuner import ...` -> the module that defines it. The module is imported at the first use, so that
 # commands stay fast and a script's `import tuner` imports neither ray nor torch.
 EXPORTS = {
-    **dict.fromkeys(("search", "load", "load_best"), "tuner.drive.api"),
+    **dict.fromkeys(("search", "load", "load_best"), "tuner.tuning.api"),
     **dict.fromkeys(("Splits", "Arrays", "Files"), "tuner.training.data"),
     "Space": "tuner.spec.space",
     "Task": "tuner.training.task",
@@ -50,9 +50,6 @@ EXPORTS = {
 if TYPE_CHECKING:
     from ray import tune as tune
 
-    from tuner.drive.api import load as load
-    from tuner.drive.api import load_best as load_best
-    from tuner.drive.api import search as search
     from tuner.errors import RequestError as RequestError
     from tuner.spec.script import script as script
     from tuner.spec.space import Space as Space
@@ -60,6 +57,9 @@ if TYPE_CHECKING:
     from tuner.training.data import Files as Files
     from tuner.training.data import Splits as Splits
     from tuner.training.task import Task as Task
+    from tuner.tuning.api import load as load
+    from tuner.tuning.api import load_best as load_best
+    from tuner.tuning.api import search as search
 else:
 
     def __getattr__(name: str) -> object:

@@ -15,6 +15,7 @@ COMMANDS = {  # command -> its module, whose `main` takes the words after the co
     "train": "tuner.train",
     "audit": "tuner.audit",
     "gpus": "tuner.gpus",
+    "mirror": "tuner.tuning.output.wandb_mirror",
 }
 
 

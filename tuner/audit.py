@@ -18,16 +18,16 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from tuner.drive.trust import HELP, OPTION, code_of, refuse_links
 from tuner.errors import Parser, RequestError, blamed, refused, say
 from tuner.record.checkpoints import STATE, damage, damage_in, within
-from tuner.record.files import write_atomically
-from tuner.record.lock import AUDIT, only_driver
 from tuner.record.records import TrialRecord, sign_of
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import COPY
 from tuner.record.saved_experiment import FILE as EXPERIMENT
+from tuner.record.storage.files import write_atomically
+from tuner.record.storage.lock import AUDIT, only_driver
 from tuner.train import state_of, training_of, trial_config
+from tuner.tuning.resume.trust import HELP, OPTION, code_of, refuse_links
 from tuner.views.audit_record import FILE, AuditedTrial, AuditResult, prunable, read_audit, result_of
 from tuner.views.commands import command
 from tuner.views.labels import formatted

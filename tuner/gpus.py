@@ -19,7 +19,7 @@ from tuner.errors import Parser, RequestError, blamed, say
 from tuner.record.events import Event
 from tuner.record.reading import follow
 from tuner.record.records import finite
-from tuner.training.nvml import Device, devices, trouble
+from tuner.training.devices.nvml import Device, devices, trouble
 
 logger = logging.getLogger(__name__)
 

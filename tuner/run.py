@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import tyro
 
-from tuner.drive.resumed_experiment import ResumedExperiment, load_locked, load_resumed
-from tuner.drive.trust import refuse_cluster
 from tuner.errors import InterruptedEarly, RequestError, leave, nearest, refuse_repeated, say
 from tuner.errors.terminal import SGR
 from tuner.spec.experiment import BEST_RULE, Options, Table, option, values_of
 from tuner.spec.patience import STARTING, patience
 from tuner.spec.reach import options_of
 from tuner.spec.spaces import file_of, find_space, list_spaces, mentions_torch
+from tuner.tuning.resume.experiment import ResumedExperiment, load_locked, load_resumed
+from tuner.tuning.resume.trust import refuse_cluster
 
 if TYPE_CHECKING:
-    from tuner.drive.session import Request
+    from tuner.tuning.requests import Request
 
 EXIT_CODES = "0 done, 1 no finite metric, every trial failed or the search gave up, 2 wrong request, 130 interrupted"
 EMPTY = re.compile(r"\(default:[\s│|]+(''|False)\)")  # tyro may break it into two lines of its box
@@ -174,7 +174,7 @@ def run(argv: list[str], command: Command) -> int:
     if not command.dry_run and (command.experiment.space or command.resume):
         say(STARTING)
     with patience("importing Ray"):
-        from tuner.engine.signals import end_family, give_up, signals_to
+        from tuner.engine.local.signals import end_family, give_up, signals_to
 
     try:
         with contextlib.ExitStack() as stack:
@@ -191,7 +191,7 @@ def run_within(stack: contextlib.ExitStack, argv: list[str], command: Command) -
     experiment = parse(argv, loaded.experiment).experiment if loaded else command.experiment
     space = loaded.space if loaded and not command.experiment.space else experiment.space
     imports = ("ray.tune", "torch") if mentions_torch(space) else ("ray.tune",)
-    from tuner.drive import running
+    from tuner.tuning import running
 
     if loaded and not command.dry_run:
         loaded = load_locked(stack, partial(load_resumed, command.experiment, command.resume, command.trust))
@@ -228,15 +228,15 @@ def request_of(argv: list[str], command: Command, loaded: ResumedExperiment | No
         loaded: the experiment to resume; None for a new search.
         here: whether the search runs from this machine; without --address, a trial must then fit on it.
     """
-    from tuner.drive import session
+    from tuner.tuning import requests
 
     if loaded:
         wanted = parse(argv, loaded.experiment).experiment
         if not (command.trust or wanted.address == command.experiment.address):
             refuse_cluster(wanted.folder, wanted.address)
-        return session.resume(wanted, loaded, here=here)
+        return requests.resume(wanted, loaded, here=here)
     loaded_space = find_space(command.experiment.space)
-    return session.begin(parse(argv, session.defaults_of(loaded_space)).experiment, loaded_space, argv, here)
+    return requests.begin(parse(argv, requests.defaults_of(loaded_space)).experiment, loaded_space, argv, here)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from benchmarks.search_quality.problem import Problem
 from benchmarks.search_quality.regret import FEWEST, Floats, Regret, budgets
 from benchmarks.search_quality.results import Key, Results
 from benchmarks.search_quality.runs import run_all
+from benchmarks.search_quality.simulate import Curves
 from benchmarks.search_quality.summary import compared
 from benchmarks.search_quality.tables import Table, tables_of
-from tuner.drive.simulate import Curves
 from tuner.errors import RequestError
 
 

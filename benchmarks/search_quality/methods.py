@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.search_quality.problem import Problem
-from tuner.drive.simulate import Method
+from benchmarks.search_quality.simulate import Method
 from tuner.errors import RequestError
 
 Options = dict[str, str]

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, get_args
 
 from benchmarks.search_quality.problem import Problem
-from tuner.drive.simulate import Method, Search
+from benchmarks.search_quality.simulate import Method, Search
 from tuner.errors import RequestError
 from tuner.spec.auto import SearchFacts, choose, settled
 from tuner.spec.experiment import AUTO, Experiment, Options, SchedulerName, SearcherName

@@ -11,8 +11,8 @@ from ray.tune.search.bohb import TuneBOHB
 
 from benchmarks.search_quality.problem import Problem
 from benchmarks.search_quality.ray_asha import METRIC, TIME
-from tuner.drive.sampling import seeded
 from tuner.spec.rules import Action
+from tuner.tuning.searchers.sampling import seeded
 
 
 class RayBohb:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.search_quality import tables
-from tuner.drive.simulate import Curves
+from benchmarks.search_quality.simulate import Curves
 from tuner.errors import RequestError
 from tuner.record.reading import Reading
 from tuner.record.records import TrialRecord, finite

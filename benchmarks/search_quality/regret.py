@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from tuner.drive.simulate import Curves, Observation
+from benchmarks.search_quality.simulate import Curves, Observation
 from tuner.errors import RequestError
 
 Floats = npt.NDArray[np.float64]

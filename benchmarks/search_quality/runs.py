@@ -12,8 +12,8 @@ from benchmarks.search_quality import methods
 from benchmarks.search_quality.problem import Problem, seed_of
 from benchmarks.search_quality.regret import Regret, budgets
 from benchmarks.search_quality.results import Key, Row
+from benchmarks.search_quality.simulate import Curves, simulate
 from benchmarks.search_quality.tables import Table
-from tuner.drive.simulate import Curves, simulate
 
 
 @lru_cache(maxsize=2)

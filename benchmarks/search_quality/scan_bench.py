@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.search_quality import tables
-from tuner.drive.simulate import Curves
+from benchmarks.search_quality.simulate import Curves
 from tuner.errors import RequestError
 
 Line = dict[str, str]

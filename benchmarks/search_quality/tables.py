@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.drive.simulate import Curves
+from benchmarks.search_quality.simulate import Curves
 from tuner.errors import RequestError
 
 

@@ -27,7 +27,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.search_quality import tables
-from tuner.drive.simulate import ranges
+from benchmarks.search_quality.simulate import ranges
 
 Setting = dict[str, Any]
 Curve = Iterator[float]  # the validation metric after each epoch

@@ -11,18 +11,18 @@ import sys
 import time
 
 MODULES = (
-    "ray", "ray.tune", "torch", "torch._dynamo", "torchvision", "wandb", "hyperopt", "tuner.drive.session",
-    "tuner.drive.assembly", "tuner.drive.driver",
+    "ray", "ray.tune", "torch", "torch._dynamo", "torchvision", "wandb", "hyperopt", "tuner.tuning.session",
+    "tuner.tuning.assembly", "tuner.tuning.driver",
 )  # fmt: skip
 FUNCTIONS = {
     "ray": ("init", "shutdown"),
     "tuner.space": ("find_space",),
-    "tuner.drive.session": ("load_data", "open_journal"),
-    "tuner.drive.driver": ("search",),
-    "tuner.drive.answer": ("conclude", "evaluate"),
+    "tuner.tuning.session": ("load_data", "open_journal"),
+    "tuner.tuning.driver": ("search",),
+    "tuner.tuning.answer.conclusion": ("conclude", "evaluate"),
     "tuner.report": ("write_report",),
-    "tuner.drive.trial": ("train_task",),
-    "tuner.drive.wandb_mirror": ("wait_for",),
+    "tuner.tuning.trial": ("train_task",),
+    "tuner.tuning.output.wandb_mirror": ("wait_for",),
 }
 
 

@@ -6,17 +6,17 @@ import sys
 
 import pytest
 
-from tuner.engine.ahead import importing, start_ahead
+from tuner.engine.local.ahead import importing, start_ahead
 
 SCRIPT = """
 import contextlib, json, os, sys, time, uuid
 from pathlib import Path
 os.environ["OURS"] = uuid.uuid4().hex  # another Ray may run beside this one
-import tuner.drive.driver
+import tuner.tuning.driver
 import ray
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from tuner.engine.ahead import private_options, start_ahead
+from tuner.engine.local.ahead import private_options, start_ahead
 
 def idle():
     found = 0

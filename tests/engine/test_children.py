@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tuner.engine.children import explained
-from tuner.engine.reports import ELSEWHERE
+from tuner.engine.workers.children import explained
+from tuner.engine.workers.reports import ELSEWHERE
 
 
 def work(rank):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tuner.engine import cluster
+from tuner.engine.cluster.joining import joining as cluster
 from tuner.errors import RequestError
 
 

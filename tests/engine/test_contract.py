@@ -367,10 +367,10 @@ EXTENSION_POINTS = {"Callback", "Stopper"}  # Ray's classes whose methods are ma
 
 def overridden_methods():
     """Returns `Class.method` for each method of Ray's that a class of tuner/engine/ overrides."""
-    from tuner.engine.trainable import trainable_of
+    from tuner.engine.workers.trainable import trainable_of
 
     trainable = trainable_of(lambda config: None, [{"CPU": 1.0}])
-    classes = {each for each in inspect.getmro(trainable) if each.__module__ == "tuner.engine.trainable"}
+    classes = {each for each in inspect.getmro(trainable) if each.__module__ == "tuner.engine.workers.trainable"}
     for path in ENGINE.glob("[!_]*.py"):
         module = importlib.import_module(f"tuner.engine.{path.stem}")
         classes |= {

@@ -6,9 +6,9 @@ import pytest
 import ray.exceptions
 import torch
 
-from tuner.engine import failures
-from tuner.engine.failures import first_line, kind_of, likeness
-from tuner.training.accelerator import is_out_of_memory
+from tuner.engine.controller.changes import failures
+from tuner.engine.controller.failures import first_line, kind_of, likeness
+from tuner.training.devices.accelerator import is_out_of_memory
 
 
 def as_ray_says(error):

@@ -10,9 +10,9 @@ import pytest
 from ray._private import node
 from ray.exceptions import RpcError
 
-from tuner.drive import driver
-from tuner.engine import local_node
+from tuner.engine.local import node as local_node
 from tuner.errors import RequestError
+from tuner.tuning import driver
 
 NODE = bytes.fromhex("ab" * 28)
 ABORTED = (

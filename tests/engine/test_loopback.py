@@ -14,7 +14,7 @@ import psutil
 import pytest
 from killing import TRIAL_ACTORS
 
-from tuner.engine.alone import keep_token_private
+from tuner.engine.local.alone import keep_token_private
 from tuner.training.launch import Processes
 
 

@@ -16,10 +16,10 @@ from ray.tune.schedulers import (
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter
 from ray.tune.search.optuna import OptunaSearch
 
-from tuner.drive.schedulers import build_scheduler
 from tuner.engine.moved import MOST_REPORTS, moved
 from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
+from tuner.tuning.scheduling.schedulers import build_scheduler
 
 SPACE = {"x": tune.uniform(0, 1), "steps": 5}
 

@@ -7,9 +7,10 @@ import yaml
 from ray.core.generated import autoscaler_pb2
 
 from benchmarks.nodes import FAULTS, Search, epochs_lost, figures, places, raylets
-from tuner.engine import control, nodes
-from tuner.engine.nodes import Nodes, launchable
-from tuner.engine.shares import Want, division
+from tuner.engine.cluster import gcs as control
+from tuner.engine.cluster import nodes
+from tuner.engine.cluster.nodes import Nodes, launchable
+from tuner.engine.cluster.shares import Want, division
 from tuner.spec.resources import Resources
 
 

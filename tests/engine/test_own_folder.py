@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tuner.engine import own_folder as module
-from tuner.engine.own_folder import own_folder, share_data
-from tuner.record.trial_files import MOST_KEPT_BYTES, TrialFiles, copy_files, thin
+from tuner.engine.workers.actors import own_folder as module
+from tuner.engine.workers.own_folder import own_folder, share_data
+from tuner.record.storage.trial_files import MOST_KEPT_BYTES, TrialFiles, copy_files, thin
 
 
 @pytest.fixture

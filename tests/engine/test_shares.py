@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from tuner.engine.shares import Want, agreed
+from tuner.engine.cluster.shares import Want, agreed
 
 OTHER = """
 import json, sys
 import tuner, ray
-from tuner.engine.shares import Want, agreed
+from tuner.engine.cluster.shares import Want, agreed
 ray.init(sys.argv[1], log_to_driver=False, logging_level="ERROR")
 for line in sys.stdin:
     print(json.dumps(agreed(Want(*json.loads(line)))), flush=True)

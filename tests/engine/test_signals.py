@@ -10,12 +10,12 @@ import time
 import pytest
 from killing import left_of, start
 
-from tuner.engine import signals
-from tuner.engine.signals import signals_to
+from tuner.engine.local import signals
+from tuner.engine.local.signals import signals_to
 
 WITH_A_FAMILY = """
 import subprocess, sys, time
-from tuner.engine.signals import signals_to
+from tuner.engine.local.signals import signals_to
 child = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)'], "
 child += "start_new_session=True); print('up', flush=True); time.sleep(99)"
 with signals_to(lambda reason: print(reason, flush=True)):
@@ -47,8 +47,8 @@ def wait_for(process, num_processes):
 WITH_RAY = """
 import os, signal, sys
 import ray
-from tuner.drive.driver import ray_here
-from tuner.engine.signals import signals_to
+from tuner.tuning.driver import ray_here
+from tuner.engine.local.signals import signals_to
 from tuner.spec.experiment import Options
 with signals_to(print), ray_here(Options(), ()):
     os.kill(os.getpid(), signal.SIGTERM)

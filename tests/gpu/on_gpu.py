@@ -63,8 +63,8 @@ def main(report, chosen):
 
 def found():
     """Why torch can use no GPU (empty if it can), and the number of GPUs."""
-    from tuner.engine.machine import num_gpus
-    from tuner.training import accelerator
+    from tuner.engine.local.machine import num_gpus
+    from tuner.training.devices import accelerator
 
     try:
         accelerator.here.check()
@@ -77,7 +77,7 @@ def write(report, num, failed, sections):
     """Writes the report as far as it is; a part that never ends leaves those before it."""
     import torch
 
-    from tuner.training.nvml import devices
+    from tuner.training.devices.nvml import devices
 
     names = sorted({device.name for device in devices()}) or ["no name: NVML does not answer"]
     head = [

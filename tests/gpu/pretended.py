@@ -24,7 +24,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from tuner.training.accelerator import Accelerator
+from tuner.training.devices.accelerator import Accelerator
 
 POISONED = (
     "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported at some other API "
@@ -332,7 +332,7 @@ class Replicated(torch.nn.Module):
 @contextlib.contextmanager
 def installed(folder):
     """Puts the pretended devices of a folder in the seam, in this process."""
-    from tuner.training import accelerator
+    from tuner.training.devices import accelerator
 
     before, accelerator.here = accelerator.here, Devices(folder)
     try:

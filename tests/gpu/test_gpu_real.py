@@ -12,9 +12,9 @@ from torch import nn
 
 from tuner.space import Task
 from tuner.training.data import Arrays, Splits
+from tuner.training.devices.memory import release
+from tuner.training.devices.usage import hold_to_share
 from tuner.training.loop import Training
-from tuner.training.memory import release
-from tuner.training.usage import hold_to_share
 
 pytestmark = [
     pytest.mark.cuda,
@@ -23,7 +23,7 @@ pytestmark = [
 MIB = 1 << 20
 POISON = """
 import json, torch
-from tuner.engine.failures import kind_of
+from tuner.engine.controller.failures import kind_of
 told = []
 for labels in (torch.tensor([7]), torch.tensor([0])):
     try:

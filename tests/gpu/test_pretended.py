@@ -12,17 +12,17 @@ import torch
 from pretended import MIB
 from torch import nn
 
-from tuner.engine.failures import kind_of
+from tuner.engine.controller.failures import kind_of
 from tuner.space import Task
-from tuner.training import accelerator
-from tuner.training.accelerator import Accelerator
 from tuner.training.data import Arrays, Splits
+from tuner.training.devices import accelerator
+from tuner.training.devices.accelerator import Accelerator
+from tuner.training.devices.memory import release
+from tuner.training.devices.usage import hold_to_share
 from tuner.training.group import Member
 from tuner.training.loop import Training
-from tuner.training.memory import release
 from tuner.training.parallel import Worker
 from tuner.training.trial_spec import TrialSpec
-from tuner.training.usage import hold_to_share
 
 ROOT = Path(__file__).parents[2]
 
@@ -164,7 +164,7 @@ def test_a_member_of_a_group_uses_its_own_device_by_nccl_and_frees_its_cache(gpu
 
 
 def test_the_real_command_trains_on_the_device_and_a_resume_takes_no_more_memory(gpus, search_here, monkeypatch):
-    from tuner.drive import driver, session
+    from tuner.tuning import driver, session
 
     monkeypatch.setattr(session, "local_cluster", lambda: {"CPU": 2.0, "GPU": 1.0})
     monkeypatch.setattr(driver, "nodes", lambda: [{"CPU": 2.0, "GPU": 1.0}])

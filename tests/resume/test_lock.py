@@ -11,13 +11,13 @@ import pytest
 from filelock import FileLock
 
 from tuner.errors import RequestError
-from tuner.record import lock
-from tuner.record.lock import abandoned, driver_of, only_driver
+from tuner.record.storage import lock
+from tuner.record.storage.lock import abandoned, driver_of, only_driver
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from tuner.record.lock import only_driver
+from tuner.record.storage.lock import only_driver
 with only_driver(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

@@ -20,9 +20,9 @@ from fastapi.testclient import TestClient
 from tuner.errors import RequestError
 from tuner.record.events import sealed
 from tuner.record.journal import Journal
-from tuner.record.lock import only_driver
 from tuner.record.results import Following, load
 from tuner.record.saved_experiment import save_experiment
+from tuner.record.storage.lock import only_driver
 from tuner.serve.access.guard import is_loopback
 from tuner.serve.app import create_app
 from tuner.serve.page import HERE as SCRIPTS

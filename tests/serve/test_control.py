@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 
 from tuner.errors import RequestError
-from tuner.record.lock import only_driver
+from tuner.record.storage.lock import only_driver
 from tuner.serve.access.state import state_folder
 from tuner.serve.client import Client, ServiceError
 from tuner.serve.jobs import ray_jobs

@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 from tuner.record.events import sealed
 from tuner.record.format import FORMAT
 from tuner.record.journal import Journal
-from tuner.record.lock import driver_of
 from tuner.record.saved_experiment import COPY, FILE, digest, save_experiment
+from tuner.record.storage.lock import driver_of
 from tuner.serve.analysis.costly import Costly
 from tuner.serve.app import create_app
 from tuner.serve.client import Client, ServiceError
@@ -308,7 +308,7 @@ def test_who_reads_one_experiment_does_not_wait_for_another(tmp_path):
 
 
 def test_a_long_journal_is_read_in_parts_and_the_list_does_not_wait_for_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("tuner.record.files.CHUNK_BYTES", 1000)
+    monkeypatch.setattr("tuner.record.storage.files.CHUNK_BYTES", 1000)
     monkeypatch.setattr("tuner.serve.reading.results_reader.EACH_S", -1.0)
     begin(tmp_path, "long", [STARTED, *({**REPORT, "epoch": n} for n in range(1, 40))])
     reader, states = ResultsReader(tmp_path), []
@@ -320,7 +320,7 @@ def test_a_long_journal_is_read_in_parts_and_the_list_does_not_wait_for_it(tmp_p
 
 
 def test_a_request_that_would_wait_too_long_is_told_when_to_ask_again(service, monkeypatch):
-    monkeypatch.setattr("tuner.record.files.CHUNK_BYTES", 100)
+    monkeypatch.setattr("tuner.record.storage.files.CHUNK_BYTES", 100)
     monkeypatch.setattr("tuner.serve.reading.results_reader.VIEW_S", -1.0)
     answer = service.get("/api/experiments/good")
     assert answer.status_code == 503 and answer.headers["Retry-After"] == "1" and "so far" in answer.json()["error"]

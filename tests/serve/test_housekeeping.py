@@ -10,14 +10,12 @@ import uvicorn
 from test_attacks import WRITES
 
 from tuner import audit
-from tuner.drive.resumed_experiment import load_resumed
-from tuner.drive.session import defaults_of, journaled_events
 from tuner.errors import RequestError
 from tuner.record import folder as folders
-from tuner.record.lock import HOLDER, only_driver
 from tuner.record.notes import MOST_CHARS, MOST_TAGS, Notes, read_notes
 from tuner.record.reading import read
 from tuner.record.saved_experiment import COPY, latest_experiment, save_experiment
+from tuner.record.storage.lock import HOLDER, only_driver
 from tuner.serve import housekeeping
 from tuner.serve.app import create_app
 from tuner.serve.client import Client
@@ -25,6 +23,8 @@ from tuner.serve.jobs import options
 from tuner.serve.jobs.ray_jobs import JobState
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import find_space, list_spaces
+from tuner.tuning.requests import defaults_of, journaled_events
+from tuner.tuning.resume.experiment import load_resumed
 
 ALL, DEMO = "/api/experiments", "/api/experiments/demo"
 CHANGES = {

@@ -9,9 +9,9 @@ import pytest
 
 from tests.serve.test_hostile import REPORT, STARTED, begin
 from tuner.errors import RequestError
-from tuner.record.files import open_in
-from tuner.record.lock import abandoned
 from tuner.record.reading import NotYet
+from tuner.record.storage.files import open_in
+from tuner.record.storage.lock import abandoned
 from tuner.serve.analysis.questions import Answers
 from tuner.serve.reading import memory
 from tuner.serve.reading.results_reader import ResultsReader
@@ -28,7 +28,7 @@ def journals(results, count):
 @pytest.fixture
 def sliced(monkeypatch):
     """Journals are read 5 kB at a time."""
-    monkeypatch.setattr("tuner.record.files.CHUNK_BYTES", 5000)
+    monkeypatch.setattr("tuner.record.storage.files.CHUNK_BYTES", 5000)
 
 
 def weight_of(results):

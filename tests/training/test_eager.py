@@ -35,7 +35,7 @@ for use in {uses}:  # each in a process that has done the steps
         os._exit(0)
     os.waitpid(child, 0)
 """
-LATE = "from tuner.training.eager import import_compiler_late; import_compiler_late()"
+LATE = "from tuner.training.devices.eager import import_compiler_late; import_compiler_late()"
 
 
 USES = [

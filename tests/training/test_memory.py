@@ -11,8 +11,8 @@ from torch import nn
 
 from tuner.space import Task
 from tuner.training.data import Arrays, Splits
+from tuner.training.devices.memory import Fit, gradients_in_parts
 from tuner.training.loop import Training
-from tuner.training.memory import Fit, gradients_in_parts
 
 NUM_EXAMPLES = 50
 
@@ -182,7 +182,7 @@ def test_another_error_is_not_repeated():
 
 
 def test_batch_norm_is_warned_about_once(caplog):
-    with caplog.at_level(logging.WARNING, logger="tuner.training.memory"):
+    with caplog.at_level(logging.WARNING, logger="tuner.training.devices.memory"):
         training(2, lambda: nn.BatchNorm1d(16), batch_size=10).run_epoch()
         assert sum("batch norm normalizes" in record.getMessage() for record in caplog.records) == 1
         caplog.clear()

@@ -7,8 +7,8 @@ from torch import nn
 
 from tuner.space import Task
 from tuner.training.data import Arrays, Splits
+from tuner.training.devices.precision import widened
 from tuner.training.loop import Training
-from tuner.training.precision import widened
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tuner.record.report_keys import USAGE
-from tuner.training import usage
-from tuner.training.usage import LEAST_BYTES, SKIPPED, STEPS, Growth, Usage, hold_to_share
+from tuner.training.devices import usage
+from tuner.training.devices.usage import LEAST_BYTES, SKIPPED, STEPS, Growth, Usage, hold_to_share
 
 MIB = 1 << 20
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -8,7 +8,7 @@ import pytest
 from test_figures import record, trial
 
 from tuner.errors import RequestError
-from tuner.views.contour import REACH, contour_of, draw_contour, smoothed_grid
+from tuner.views.figures.contour import REACH, contour_of, draw_contour, smoothed_grid
 
 
 def test_at_a_lone_trial_the_value_is_its_own_and_far_away_there_is_none():

@@ -8,7 +8,7 @@ import pytest
 from test_figures import record, trial
 
 from tuner.errors import RequestError
-from tuner.views.importance import Importance, draw_importance, importance_of
+from tuner.views.figures.importance import Importance, draw_importance, importance_of
 
 pytest.importorskip("sklearn")
 

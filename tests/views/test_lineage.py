@@ -7,9 +7,9 @@ import plotly.graph_objects as go
 from test_figures import record, trial
 
 from tuner.record.records import Decision, records_of
-from tuner.views.figures import all_figures
-from tuner.views.history import draw_history, history_of
-from tuner.views.lineage import draw_lineage, lineage_of
+from tuner.views.figures.catalogue import all_figures
+from tuner.views.figures.history import draw_history, history_of
+from tuner.views.figures.lineage import draw_lineage, lineage_of
 
 WHY = "is in the worst quarter: copies the state of a better trial, with lr 0.1 -> 0.12"
 
@@ -63,7 +63,7 @@ def test_epochs_that_were_trained_again_are_counted_apart():
 
 
 def test_a_large_population_has_few_rows(monkeypatch):
-    monkeypatch.setattr("tuner.views.lineage.MOST_LANES", 3)
+    monkeypatch.setattr("tuner.views.figures.lineage.MOST_LANES", 3)
     trials = [trial(n, [float(n)], lr=n) for n in range(20)]
     late = trial(19, [5.0, 0.5], decisions=[copied(1, 5.0, "00007")], lr=1)
     data = lineage_of(record(*trials[:19], late, scheduler="pbt"))

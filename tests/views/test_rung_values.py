@@ -8,8 +8,8 @@ import plotly.graph_objects as go
 from test_figures import decided, record, trial
 
 from tuner.record.records import Decision
-from tuner.views.curves import curves_of, draw_curves
-from tuner.views.rung_values import MOST_DOTS, draw_rung_values, rung_values_of
+from tuner.views.figures.curves import curves_of, draw_curves
+from tuner.views.figures.rung_values import MOST_DOTS, draw_rung_values, rung_values_of
 
 
 def searched(num):

@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 import pytest
 from test_figures import record, trial
 
-from tuner.views.timeline import cost_of, draw_timeline, timeline_of
+from tuner.views.figures.timeline import cost_of, draw_timeline, timeline_of
 
 
 def ran(number, *spans, node="n", status="completed", **resources):
@@ -49,7 +49,7 @@ def test_each_end_has_its_colour_and_the_winner_its_own():
 
 
 def test_of_very_many_sessions_the_latest_are_drawn(monkeypatch):
-    monkeypatch.setattr("tuner.views.timeline.MOST_SPANS", 3)
+    monkeypatch.setattr("tuner.views.figures.timeline.MOST_SPANS", 3)
     data = timeline_of(record(*(ran(n, (n, n + 1)) for n in range(9))))
     assert [span.trial for span in data.spans] == ["00006", "00007", "00008"]
 

@@ -9,15 +9,15 @@ from test_figures import decided, record, trial
 
 from tuner.errors import RequestError
 from tuner.record.records import TrialRecord
-from tuner.views.contour import contour_of, draw_contour
-from tuner.views.curves import curves_of, draw_curves
-from tuner.views.figures import all_figures
-from tuner.views.history import draw_history, history_of
-from tuner.views.importance import importance_of
-from tuner.views.parallel import Axis, Parallel, draw_parallel, parallel_of
-from tuner.views.scales import VIRIDIS, clipped, color_axis, ticks_between
-from tuner.views.slices import draw_slices, slices_of
-from tuner.views.values import default, offered, value_of
+from tuner.views.figures.catalogue import all_figures
+from tuner.views.figures.contour import contour_of, draw_contour
+from tuner.views.figures.curves import curves_of, draw_curves
+from tuner.views.figures.history import draw_history, history_of
+from tuner.views.figures.importance import importance_of
+from tuner.views.figures.parallel import Axis, Parallel, draw_parallel, parallel_of
+from tuner.views.figures.scales import VIRIDIS, clipped, color_axis, ticks_between
+from tuner.views.figures.slices import draw_slices, slices_of
+from tuner.views.figures.values import default, offered, value_of
 
 
 def pruned_search(num=24):

@@ -14,7 +14,7 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.rules import HyperBand
 from tuner.views.commands import audit_command, extend_command, resume_command
 from tuner.views.compare import compared_of
-from tuner.views.figures import all_figures
+from tuner.views.figures.catalogue import all_figures
 from tuner.views.report import page
 from tuner.views.tables import best_row
 from tuner.views.verdict import ending_lines, outcome_of, verdict_of

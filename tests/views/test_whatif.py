@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 from ray.tune.schedulers import HyperBandScheduler, MedianStoppingRule
 
-from tuner.engine.rungs import HyperBand as SearchsHyperBand
+from tuner.engine.controller.rungs import HyperBand as SearchsHyperBand
 from tuner.errors import RequestError
 from tuner.record.records import Decision, Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
 from tuner.spec.rules import HyperBand, Median
+from tuner.views.figures.whatif import cuts_of, draw_whatif
 from tuner.views.whatif import Range, reproduced, what_if
-from tuner.views.whatif_figure import cuts_of, draw_whatif
 
 
 def record(curves, status="completed", **options):

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from tuner.errors import RequestError
-from tuner.record.files import json_in, open_in
+from tuner.record.storage.files import json_in, open_in
 
 # Maximum number of folders and entries that one `SavedCheckpoints` lists; each takes 5 us. A trial has few
 # checkpoints, and callers look up those of the best trials first.

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tuner.record.files import MOST_BYTES, MOST_NUMBER, parsed
+from tuner.record.storage.files import MOST_BYTES, MOST_NUMBER, parsed
 from tuner.spec.experiment import MOST_EPOCHS, MOST_RUNGS
 
 Event = dict[str, Any]

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.errors import RequestError
-from tuner.record.lock import LOCK, LOOK_S, driver_of
 from tuner.record.saved_experiment import COPY
 from tuner.record.saved_experiment import FILE as EXPERIMENT
+from tuner.record.storage.lock import LOCK, LOOK_S, driver_of
 
 JOURNAL = "journal.jsonl"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW

@@ -16,9 +16,9 @@ from typing import Any
 
 from tuner.errors import RequestError
 from tuner.record.events import Event, line_of
-from tuner.record.files import MOST_BYTES, open_in, replacing, sync
 from tuner.record.format import FIELD, FORMAT
 from tuner.record.reading import scan
+from tuner.record.storage.files import MOST_BYTES, open_in, replacing, sync
 
 LONG = 10_000  # if a report is too long for a line, a note replaces each metric of this many characters or more
 

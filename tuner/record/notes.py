@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
-from tuner.record.files import bytes_in, parsed
+from tuner.record.storage.files import bytes_in, parsed
 
 FILE = "notes.json"
 MOST_FILE = 64 << 10  # bytes of the file; the longest notes and tags take 30 kB

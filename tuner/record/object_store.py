@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Protocol
 
 from tuner.errors import RequestError
 from tuner.record.events import is_inside
-from tuner.record.files import asides_of, replacing
+from tuner.record.storage.files import asides_of, replacing
 
 logger = logging.getLogger(__name__)
 LEAST_PAUSE_S = 1.0  # minimum seconds between two checks for changed files

@@ -20,10 +20,10 @@ from typing import Any
 
 from tuner.errors import RequestError
 from tuner.record.events import MOST_ID, MOST_TIME, is_trial_id
-from tuner.record.files import SWELL, bytes_in, is_file_in, parsed, weight
 from tuner.record.reading import Hold, unbounded
 from tuner.record.records import Report, TrialRecord, finite
 from tuner.record.report_keys import RAY_KEYS
+from tuner.record.storage.files import SWELL, bytes_in, is_file_in, parsed, weight
 from tuner.spec.experiment import MOST_EPOCHS, Experiment
 
 # Maximum number of entries of a Ray folder, about one per trial; listing it takes four file lookups for each.

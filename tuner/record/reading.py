@@ -11,9 +11,9 @@ from typing import BinaryIO, NamedTuple
 
 from tuner.errors import RequestError
 from tuner.record.events import BEGINNINGS, Event, event_of
-from tuner.record.files import lines_of, open_in, weight
 from tuner.record.format import FIELD, check_format
 from tuner.record.records import Folding, TrialRecord
+from tuner.record.storage.files import lines_of, open_in, weight
 
 # The exceptions that `event_of` raises for a damaged line.
 DAMAGE = (ValueError, KeyError, TypeError)

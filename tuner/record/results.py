@@ -9,13 +9,13 @@ from typing import Any
 
 from tuner.errors import RequestError
 from tuner.record.checkpoints import SavedCheckpoints
-from tuner.record.files import MOST_BYTES, SWELL
-from tuner.record.lock import abandoned
 from tuner.record.ray_folder import is_ray_folder, read_ray
 from tuner.record.reading import Hold, Reading, Session, unbounded
 from tuner.record.records import Report, TrialRecord, kept
 from tuner.record.saved_experiment import FILE, load_experiment, no_experiment
 from tuner.record.standing import Standing, Tally
+from tuner.record.storage.files import MOST_BYTES, SWELL
+from tuner.record.storage.lock import abandoned
 from tuner.spec.experiment import Experiment
 from tuner.spec.length import at_length
 from tuner.spec.spaces import is_live

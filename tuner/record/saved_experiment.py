@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError, printable
-from tuner.record.files import is_file_in, json_in, write_atomically
 from tuner.record.format import FIELD, FORMAT, OtherFormat, check_format
+from tuner.record.storage.files import is_file_in, json_in, write_atomically
 from tuner.spec.experiment import Experiment
 
 logger = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ from tuner.serve.page import add_page
 from tuner.serve.reading.results_reader import NotThere, ResultsReader
 from tuner.serve.reading.stream import event_frames
 from tuner.views import tables
-from tuner.views.figures import FIGURES
+from tuner.views.figures.catalogue import FIGURES
 
 MOST_STREAMS = 100  # event streams open at once; each checks a file at least twice a second
 Offset = Annotated[int, Query(ge=0, le=10**9, description="rows to leave out")]

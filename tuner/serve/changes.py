@@ -12,9 +12,9 @@ from tuner.errors import blamed
 from tuner.serve.answers import MOST_BYTES, BoundedResponse, figures_text, text_of
 from tuner.serve.control import Desk, Shown
 from tuner.views import tables
-from tuner.views import values as value_choices
-from tuner.views.figures import FigureName
-from tuner.views.parallel import parallel_of
+from tuner.views.figures import values as value_choices
+from tuner.views.figures.catalogue import FigureName
+from tuner.views.figures.parallel import parallel_of
 from tuner.views.verdict import Verdict, verdict_of
 
 MOST_ROWS = 10_000

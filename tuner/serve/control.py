@@ -15,8 +15,8 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from starlette.responses import Response
 
 from tuner.errors import RequestError
-from tuner.record.lock import driver_of
 from tuner.record.results import ExperimentRecord
+from tuner.record.storage.lock import driver_of
 from tuner.serve.access.guard import signin_page, welcome
 from tuner.serve.access.keys import Keys, Wait, client_of
 from tuner.serve.answers import Refused, answer

@@ -25,11 +25,11 @@ from starlette.types import Receive, Scope, Send
 from tuner.errors import RequestError
 from tuner.record import folder as folders
 from tuner.record import notes as saved_notes
-from tuner.record.files import open_in
-from tuner.record.lock import driver_of
 from tuner.record.notes import Notes, read_notes
 from tuner.record.reading import NotYet
 from tuner.record.saved_experiment import load_experiment
+from tuner.record.storage.files import open_in
+from tuner.record.storage.lock import driver_of
 from tuner.serve.answers import Refused, answer
 from tuner.serve.client import BUSY
 from tuner.serve.control import Desk, Shown

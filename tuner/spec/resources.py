@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tuner.errors import RequestError
 from tuner.spec.experiment import Options
-from tuner.training.nvml import trouble
+from tuner.training.devices.nvml import trouble
 
 SCALED = "; if an autoscaler can add such nodes, give --max-concurrent-trials N, the number of trials to request"
 

@@ -1,6 +1,6 @@
 """The processes of one ddp trial: what each process does, and how the processes connect to each other.
 
-`tuner.engine.workers` starts them as Ray actors, and `tuner.training.launch` as plain processes.
+`tuner.engine.workers.actors` starts them as Ray actors, and `tuner.training.launch` as plain processes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from tuner.training import accelerator
-from tuner.training.accelerator import is_out_of_memory
 from tuner.training.data import Splits
+from tuner.training.devices import accelerator
+from tuner.training.devices.accelerator import is_out_of_memory
+from tuner.training.devices.memory import release
+from tuner.training.devices.usage import Usage, of_workers
 from tuner.training.loop import Training
-from tuner.training.memory import release
 from tuner.training.task import Task
 from tuner.training.trial_spec import TrialSpec
-from tuner.training.usage import Usage, of_workers
 
 logger = logging.getLogger(__name__)
 RankResult = tuple[int, Any, BaseException | None]  # rank, return value, error (None if the call succeeded)

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from tuner.training.batches import Examples, examples_of
 from tuner.training.cpu_kernels import onednn, small_convolutions
 from tuner.training.data import Part, Splits
-from tuner.training.eager import import_compiler_late
-from tuner.training.memory import Fit, gradients_in_parts, sums_in_parts, warn_of_batch_norm
+from tuner.training.devices.eager import import_compiler_late
+from tuner.training.devices.memory import Fit, gradients_in_parts, sums_in_parts, warn_of_batch_norm
+from tuner.training.devices.precision import precision_named
 from tuner.training.parallel import STRATEGIES, Worker
-from tuner.training.precision import precision_named
 from tuner.training.streams import Streams, reseed
 from tuner.training.task import Config, Task
 from tuner.training.trial_spec import TrialSpec
@@ -42,8 +42,8 @@ class Training:
         seed: at least 0.
         max_epochs: passed to the task's schedule; `run_epoch` does not stop there.
         device: the torch device of the model; with several devices, their type.
-        precision: fp32, bf16 or fp16, for training and evaluation (see `tuner.training.precision`).
-        on_oom: if a batch does not fit in memory, shrink computes it in parts (see `tuner.training.memory`; with ddp,
+        precision: fp32, bf16 or fp16, for training and evaluation (see `tuner.training.devices.precision`).
+        on_oom: if a batch does not fit in memory, shrink computes it in parts (see `devices/memory.py`; with ddp,
             `Group` restarts the processes for this), and fail raises the error.
         worker: the strategy, and the rank of this process (see `tuner.training.parallel`). A trial's processes must
             all join the process group first, then build the same training, and train and evaluate together.

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tuner.training import accelerator
 from tuner.training.batches import Examples
-from tuner.training.compiled import compiled
+from tuner.training.devices import accelerator
+from tuner.training.devices.compiled import compiled
 from tuner.training.stages import Staged, devices_of_stages, stages_of
 from tuner.training.task import Config, Task
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from tuner.training import accelerator
+from tuner.training.devices import accelerator
 
 
 def reseed(seed: int, *, epoch: int, rank: int = 0) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
-from tuner.record.files import json_in
 from tuner.record.records import TrialRecord, finite, sign_of
 from tuner.record.results import ExperimentRecord
+from tuner.record.storage.files import json_in
 from tuner.views.labels import trials as number_of
 
 FILE = "audit.json"

@@ -7,8 +7,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from tuner.record.files import is_file_in
 from tuner.record.results import ExperimentRecord
+from tuner.record.storage.files import is_file_in
 from tuner.spec.spaces import is_live
 
 MOST_AUDITED = 5  # trials that an audit of the offered command trains; fewer if a rule pruned fewer

@@ -1,7 +1,7 @@
 """Collects what a comparison of several experiments shows of each one: a few hundred numbers and texts.
 
-`tuner.views.compare_figures` draws them. A result does not refer to the record, so that the service can keep it after
-it dropped the record: twenty records of 10,000 trials do not fit into its memory together.
+`tuner.views.compare_figures` draws them. A result does not refer to the record, so that the service can keep it
+after it dropped the record: twenty records of 10,000 trials do not fit into its memory together.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tuner.record.records import finite, sign_of
 from tuner.record.results import ExperimentRecord
 from tuner.record.standing import Improvement
 from tuner.spec.experiment import values_of
+from tuner.views.figures.values import BEST, shared_epoch, value_at
 from tuner.views.labels import flat_parameters, formatted
-from tuner.views.values import BEST, shared_epoch, value_at
 
 MOST_STEPS = 400  # of one curve; a curve with more improvements is thinned
 MOST_POINTS = 200  # of one distribution
@@ -57,7 +57,7 @@ class Compared:
 
     Attributes:
         steps: each new best value, thinned to MOST_STEPS; the last one repeats the best value at the end of the search.
-        distributions: choice of `tuner.views.values` -> the distribution of the trials' values, thinned.
+        distributions: choice of `tuner.views.figures.values` -> the distribution of the trials' values, thinned.
         has_pruned: whether the scheduler pruned trials.
         seconds, worker_s: the search's duration without pauses, and the time of all trials on workers.
         options, parameters: name -> value as text; the space's parameters with their ranges.

@@ -12,11 +12,11 @@ from typing import Any, Literal, NamedTuple
 
 from tuner.record.records import sign_of
 from tuner.views.compare import Compared
+from tuner.views.figures.scales import Range, clipped, empty_figure, unclipped, value_axis
+from tuner.views.figures.timeline import unit_of
+from tuner.views.figures.values import BEST, title_of
 from tuner.views.labels import escaped, tick
 from tuner.views.labels import trials as number_of
-from tuner.views.scales import Range, clipped, empty_figure, unclipped, value_axis
-from tuner.views.timeline import unit_of
-from tuner.views.values import BEST, title_of
 
 # Of all colours that stand out from a white and a black page, five that differ most for readers with normal sight, and
 # without the cones for red, green or blue: by 34 in CIELAB. A test computes it.
@@ -69,7 +69,7 @@ def draw_distributions(experiments: Sequence[Drawn], choice: str) -> dict[str, A
     """Draws for each experiment the share of its trials that are at least as good as a value.
 
     Args:
-        choice: which value of each trial is compared, of `tuner.views.values`.
+        choice: which value of each trial is compared, of `tuner.views.figures.values`.
     """
     shown = [each for each in experiments if choice in each.compared.distributions]
     if not shown:
@@ -101,7 +101,7 @@ def draw_distributions(experiments: Sequence[Drawn], choice: str) -> dict[str, A
 
 
 def choices_of(experiments: Sequence[Drawn]) -> list[str]:
-    """Returns the choices of `tuner.views.values` that all experiments with a value offer; `best` comes first."""
+    """Returns the choices of `values.py` that all experiments with a value offer; `best` comes first."""
     offered = [each.compared.distributions for each in experiments if each.compared.distributions]
     return [choice for choice in offered[0] if all(choice in one for one in offered)] if offered else []
 

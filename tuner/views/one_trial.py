@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from tuner.record.checkpoints import SavedCheckpoints
-from tuner.record.files import open_in
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
+from tuner.record.storage.files import open_in
 from tuner.views.commands import command
+from tuner.views.figures.slices import USAGE_PREFIXES
+from tuner.views.figures.timeline import cost_of
 from tuner.views.labels import BEST_COLOR, MAIN_COLOR, STOP_COLOR, counted, escaped, tick
-from tuner.views.slices import USAGE_PREFIXES
 from tuner.views.tables import DecisionRow, TrialRow, decision_row, trial_row
-from tuner.views.timeline import cost_of
 
 TAIL_BYTES = 16 << 10  # size of the shown end of stdout or stderr
 MOST_NAMED = 4  # the most metrics in the text about the figure

@@ -5,7 +5,7 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-SEAM = "tuner.training.accelerator"
+SEAM = "tuner.training.devices.accelerator"
 
 
 class AfterTheSeam:

@@ -16,8 +16,8 @@ from pathlib import Path
 import platformdirs
 
 from tuner.errors import RequestError
-from tuner.record.files import bytes_in, write_atomically
 from tuner.record.format import FIELD, FORMAT, check_format
+from tuner.record.storage.files import bytes_in, write_atomically
 
 TOKEN, TOKEN_FILE = "TUNER_TOKEN", "TUNER_TOKEN_FILE"  # environment variables: the token, or the path of a file with it
 LEAST_CHARS = 32  # a shorter token could be guessed, because the service never refuses the right one

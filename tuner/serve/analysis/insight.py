@@ -18,9 +18,9 @@ from tuner.serve.answers import answer
 from tuner.serve.control import Desk
 from tuner.serve.reading.results_reader import NotThere
 from tuner.serve.reading.watched import MOST_JOURNAL_BYTES
-from tuner.views import values as value_choices
 from tuner.views.audit_record import AuditResult, result_of
 from tuner.views.commands import audit_command
+from tuner.views.figures import values as value_choices
 from tuner.views.one_trial import OneTrial, one_trial
 from tuner.views.whatif import MOST_BRACKETS, Replayed
 

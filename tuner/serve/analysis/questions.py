@@ -21,14 +21,14 @@ from typing import Any, BinaryIO
 from weakref import WeakKeyDictionary
 
 from tuner.errors import RequestError
-from tuner.record.files import share
 from tuner.record.results import ExperimentRecord, Following
 from tuner.record.standing import Standing
+from tuner.record.storage.files import share
 from tuner.serve.answers import text_of
-from tuner.views.contour import contour_of, draw_contour
-from tuner.views.importance import draw_importance, importance_of
+from tuner.views.figures.contour import contour_of, draw_contour
+from tuner.views.figures.importance import draw_importance, importance_of
+from tuner.views.figures.whatif import cuts_of, draw_whatif
 from tuner.views.whatif import WhatIf, what_if
-from tuner.views.whatif_figure import cuts_of, draw_whatif
 
 MOST_FATES = 20_000  # trials whose outcomes a replay lists one by one: 3 MB
 MOST_FOLLOWED = 2  # experiments whose records stay in memory; a page requests only one

@@ -31,7 +31,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from tuner.errors import RequestError
-from tuner.record.files import bytes_in, write_atomically
+from tuner.record.storage.files import bytes_in, write_atomically
 from tuner.serve.access.state import child_environment, keep_secret
 
 START_S = 120.0  # seconds; a cold start takes 8 to 20 s on two busy cores

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from tuner.errors import RequestError, printable
-from tuner.record.files import bytes_in, write_atomically
+from tuner.record.storage.files import bytes_in, write_atomically
 from tuner.serve.jobs.options import Resume, Start, resume_arguments, start_arguments
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources, resources_of
@@ -117,7 +117,7 @@ def startable(
     A search may start if the free resources suffice for one of its trials. A resource is free if no other search
     reserves it. A search reserves the resources of `max_concurrent_trials` trials; without that limit, of as many
     trials as fit. So the limit lets several searches share a cluster. Running searches of lower priority reserve
-    nothing: they release their resources to a search of higher priority (`tuner.engine.shares`).
+    nothing: they release their resources to a search of higher priority (`tuner.engine.cluster.shares`).
 
     If a search cannot start, the searches after it wait, too. Otherwise small searches could delay a large one for
     ever.

@@ -73,13 +73,13 @@ class RayJobs:
     def nodes(self) -> list[dict[str, float]]:
         """Implements `Jobs.nodes`."""
         if not self.address:
-            from tuner.engine.machine import local_cluster
+            from tuner.engine.local.machine import local_cluster
 
             return [local_cluster()]
         from ray.util.state import list_nodes
         from ray.util.state.exception import RayStateApiException
 
-        from tuner.engine.nodes import launchable_here
+        from tuner.engine.cluster.nodes import launchable_here
 
         with self._trying("list its nodes", RayStateApiException):
             alive = list_nodes(address=self.address, detail=True, filters=[("state", "=", "ALIVE")])

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from tuner.errors import RequestError
-from tuner.record.files import share
 from tuner.record.ray_folder import is_ray_folder
 from tuner.record.reading import NotYet
 from tuner.record.saved_experiment import FILE
+from tuner.record.storage.files import share
 from tuner.serve.reading.memory import Memory
 from tuner.serve.reading.summary import Summary
 from tuner.serve.reading.watched import Last, View, Watched

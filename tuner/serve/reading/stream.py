@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 
-from tuner.record.files import open_in
+from tuner.record.storage.files import open_in
 
 # Polling, because inotify does not report what another host writes. A check takes 0.2 ms of a processor.
 PAUSE_S = 0.5  # seconds to the next check after lines were sent: a busy journal's lines are sent twice a second

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tuner.errors import RequestError, blamed
-from tuner.record.lock import abandoned
 from tuner.record.notes import FILE as NOTES
 from tuner.record.ray_folder import ray_files_in
 from tuner.record.reading import NotYet
 from tuner.record.results import ExperimentRecord, Following
+from tuner.record.storage.lock import abandoned
 from tuner.serve.answers import figure_text
 from tuner.serve.reading.memory import Crowded, Memory
 from tuner.serve.reading.summary import Summary, summarised, with_notes
-from tuner.views.figures import COMPARING, FIGURES, FigureName
-from tuner.views.values import chosen, offered
+from tuner.views.figures.catalogue import COMPARING, FIGURES, FigureName
+from tuner.views.figures.values import chosen, offered
 
 MOST_JOURNAL_BYTES = 512 << 20  # bytes of one journal; enough for a million trials of three reports
 AGAIN_S = 5.0  # seconds before the retry if a folder could not be read
@@ -42,7 +42,7 @@ class View:
         """Returns a figure as JSON; empty if it has no data.
 
         Args:
-            values: which value of each trial a figure of COMPARING compares (`tuner.views.values`).
+            values: which value of each trial a figure of COMPARING compares (`tuner.views.figures.values`).
         """
         with blamed(self.summary.name):
             choice = chosen(self.record, values) if name in COMPARING else ""

@@ -1,0 +1,119 @@
+"""Follows the nodes of Ray's cluster: how many trials fit, why trials wait, and which nodes are drained."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import ray
+import yaml
+
+from tuner.engine.cluster import gcs as control
+from tuner.engine.cluster.shares import Want, agreed
+from tuner.spec.resources import Resources
+
+LOOK_S = 2.0  # minimum seconds between two queries of the cluster; a query is six or more calls to its head
+UNBOUNDED = 1000  # maximum nodes counted of one type, even if the autoscaler may start any number
+
+
+class Nodes:
+    """Says how many trials of one search the cluster can run; without `follow`, always the number at the start.
+
+    Args:
+        resources: one trial's resources; its `concurrent` is how many trials may run at once at the start.
+        most: the requested number of concurrent trials; 0 = as many as fit.
+        follow: whether to follow nodes that join and leave (`--address`).
+        priority: this search's priority among the searches that share the cluster.
+    """
+
+    def __init__(self, resources: Resources, most: int = 0, *, follow: bool = False, priority: int = 0) -> None:
+        self._resources, self._most, self._follow, self._priority = resources, most, follow, priority
+        self._looked = 0.0
+        self._fit = resources.concurrent
+        self._present: list[dict[str, float]] = []
+        self._leaving: frozenset[str] = frozenset()
+        self._part: int | None = None
+        # How many trials this search could run at once if the nodes had room. This is the first value; `Watch` later
+        # sets it to the number of trials that are unfinished or still to be proposed.
+        self.wanted = self._most or resources.concurrent
+
+    def concurrent(self) -> int:
+        """Returns how many trials may run or start at once: 1 or more, on a cluster at most this search's share.
+
+        On a cluster, a requested number applies even if fewer trials fit. The trials without a node make the autoscaler
+        add nodes, and an autoscaler need not publish its limit.
+        """
+        if not self._follow:
+            return self._resources.concurrent
+        self._look()
+        most = self._most or max(1, self._fit)
+        return most if self._part is None else min(most, self._part)
+
+    def too_many(self, num_workers: int) -> bool:
+        """Whether `num_workers` trial processes exceed this search's share of the cluster; False if alone."""
+        self._look()
+        return self._part is not None and num_workers > self._part
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """The ids of nodes that are being drained: they take no new trials and will soon leave the cluster."""
+        self._look()
+        return self._leaving
+
+    def notice(self, num_waiting: int, num_running: int) -> str:
+        """Returns why trials wait, if trials wait on a cluster and none runs; otherwise an empty text."""
+        if not self._follow or not num_waiting or num_running:
+            return ""
+        self._look()
+        there, has = (f"{len(self._present)} nodes", "have") if len(self._present) != 1 else ("1 node", "has")
+        trials = f"{num_waiting} trial{' waits' if num_waiting == 1 else 's wait'}"
+        trial = self._resources
+        wanted = f"{trial.workers} workers with {trial.each()} each" if trial.split else trial.each()
+        if trial.fit(self._present):
+            return f"{trials} for {wanted}: all nodes with enough resources are busy or still starting"
+        add = "add one, or let the autoscaler"
+        if trial.split:
+            return f"{trials} for {wanted}: {there} {has} room for {trial.num_places(self._present)} of them; {add}"
+        return f"{trials} for a node with {wanted}: none of {there} has that; {add}"
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if not self._follow or now - self._looked < LOOK_S:
+            return
+        self._looked = now
+        self._present, self._leaving = present()
+        self._fit = max(self._resources.fit(self._present), self._resources.fit(launchable()))
+        most = self._most or self._fit
+        self._part = agreed(Want(min(self.wanted, most), max(1, self._fit), self._priority))
+
+
+def present() -> tuple[list[dict[str, float]], frozenset[str]]:
+    """Returns one dict of resources per living node, without nodes being drained, and the ids of the latter."""
+    drained = control.draining_nodes()
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    return [node["Resources"] for node in alive if node["NodeID"] not in drained], drained
+
+
+def launchable() -> list[dict[str, float]]:
+    """Returns the resources of the worker nodes that the autoscaler may start; empty if that is unknown.
+
+    An autoscaler may publish this in Ray's control service. `ray up` writes it to a file on the head node, which this
+    reads if the driver runs there.
+    """
+    groups = control.launchable_groups()
+    return _each(groups) if groups else launchable_here()
+
+
+def launchable_here() -> list[dict[str, float]]:
+    """Returns the resources of the nodes that `ray up` may start, from its file on this machine; empty without it."""
+    file = Path("~/ray_bootstrap_config.yaml").expanduser()
+    if not file.is_file():
+        return []
+    kinds = yaml.safe_load(file.read_text())["available_node_types"].values()
+    return _each((kind.get("resources", {}), kind.get("max_workers", 0)) for kind in kinds)
+
+
+def _each(groups: Iterable[tuple[dict[str, Any], int]]) -> list[dict[str, float]]:
+    return [resources for resources, count in groups for _ in range(UNBOUNDED if count < 0 else min(count, UNBOUNDED))]

@@ -1,0 +1,57 @@
+"""Replaces Ray's controller while a journal is replayed; `tuner.tuning.resume.stage` adds `stop_trial`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray.train._internal.session import _FutureTrainingResult
+from ray.tune.experiment import Trial
+
+
+class KnownResult(_FutureTrainingResult):
+    """The answer to a request to save a trial: the trial's latest checkpoint, if it has one; nothing is saved."""
+
+    def __init__(self, result: Any) -> None:
+        self._result = result
+
+    def resolve(self, block: bool = True) -> Any:
+        """Returns the saved result, or None if there is no checkpoint."""
+        return self._result
+
+
+class BareStage:
+    """Holds trials that have a status and no worker.
+
+    Args:
+        search_alg: the search algorithm, which schedulers read.
+    """
+
+    def __init__(self, search_alg: Any) -> None:
+        self.search_alg = search_alg
+        self.trials: dict[str, Trial] = {}
+
+    def get_trials(self) -> list[Trial]:
+        """Returns all trials."""
+        return list(self.trials.values())
+
+    def get_live_trials(self) -> list[Trial]:
+        """Returns the trials that have not ended."""
+        return [trial for trial in self.trials.values() if not trial.is_finished()]
+
+    def _schedule_trial_save(self, trial: Trial, result: Any = None) -> KnownResult:
+        # Ray's population-based training calls this private method of Ray's controller, which this class replaces.
+        return KnownResult(trial.latest_checkpoint_result)
+
+    def pause_trial(self, trial: Trial, should_checkpoint: bool = True) -> None:
+        """Marks the trial as paused."""
+        set_status(trial, Trial.PAUSED)
+
+
+def set_status(trial: Trial, status: str) -> None:
+    """Sets a trial's status in a replay, before Ray's controller gets the trial."""
+    trial.status = status
+
+
+def set_last_result(trial: Trial, result: dict[str, Any]) -> None:
+    """Sets a trial's last report in a replay, before Ray's controller gets the trial."""
+    trial.run_metadata.last_result = result

@@ -1,0 +1,1 @@
+"""A Ray of one search on this machine: its start, its signals and its messages."""

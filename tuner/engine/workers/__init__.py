@@ -1,0 +1,1 @@
+"""The processes of trials: their start, reports, folders and end."""

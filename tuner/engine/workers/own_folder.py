@@ -1,0 +1,309 @@
+"""Runs a trial in a folder of its own, in which links show the files around the folder where the search was started.
+
+The trial's process changes into the folder, so a relative path of any code leads there: of Python, of a library in C++,
+and of a process that the trial starts. What the trial writes is new there, and stays. What it reads is found by a link.
+Before Python code writes through a link, the link is replaced: a folder by a new one with links to the same files, a
+file by a copy. So a trial does not change files outside, unless code other than Python opens a file that was there.
+
+Data is shared instead: a folder with `data` or `cache` in its name stays a link. If it is new, it is moved beside the
+script at the trial's first report, so that later trials find it; data that is new at the trial's end is moved then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tuner.errors import users_code
+from tuner.record.storage.files import exchanged
+from tuner.record.storage.trial_files import FILES, RUNNING
+
+LEVELS = 2  # how many folders above the working folder a trial finds by `..`
+MOST_LINKS = 10_000  # the most entries of a folder that are shown by links; a link takes 10 us on a local disk
+LEAVES_S = 2.0  # Ray waits as long for a trial's thread before the worker's next trial
+SHARED = re.compile(r"(^|[^a-z])(data|datasets?|cache)([^a-z]|$)")  # in a lower-case name, such as `.cache`, `raw_data`
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+Targets = list[tuple[Any, bool]]  # paths that are to be changed, and whether their content is still needed
+
+
+def _parent(path: Any) -> str:
+    return os.path.dirname(os.fsdecode(path))
+
+
+# Python raises these events before it changes a file.
+EVENTS: dict[str, Callable[..., Targets]] = {
+    "open": lambda path, mode, flags: [(path, not flags & os.O_TRUNC)] if flags & WRITES else [],
+    "os.mkdir": lambda path, *_: [(path, True)],  # if the folder exists, the script makes sure that it can write there
+    "os.rename": lambda old, new, *_: [(old, True), (_parent(new), True)],
+    "os.remove": lambda path, *_: [(_parent(path), True)],
+    "os.rmdir": lambda path, *_: [(path, True)],
+    "os.link": lambda old, new, *_: [(old, True), (_parent(new), True)],
+    "os.symlink": lambda old, new, *_: [(_parent(new), True)],
+    "os.truncate": lambda path, *_: [(path, True)],
+    "os.chdir": lambda path: [(path, True)],
+    "shutil.rmtree": lambda path, *_: [(path, True)],
+    "sqlite3.connect": lambda path: [(path, True)],
+}
+# Module -> its function that opens a file for writing without an event, and the position of the path.
+WRITERS = {"torch.serialization": ("_open_zipfile_writer", 0), "safetensors.torch": ("serialize_file", 1)}
+
+_own: OwnFolder | None = None  # of the trial that runs in this process
+_left = threading.Event()  # whether no trial runs in a folder of its own
+_left.set()
+_thread = threading.local()  # `busy`: whether this thread is replacing a link
+
+
+@contextlib.contextmanager
+def own_folder(trial: Path, *, is_new: bool) -> Iterator[None]:
+    """Runs a `with` block in the trial's own folder, below the folder `trial` of Ray.
+
+    Args:
+        is_new: whether the trial starts at its first epoch; what an earlier attempt has written is then deleted.
+    """
+    global _own
+    own = OwnFolder(trial)
+    if not own.open(is_new):
+        print(f"{own.start} has more than {MOST_LINKS:,} files, so the trial has no folder of its own", file=sys.stderr)
+        yield
+        return
+    _install()
+    _left.clear()
+    os.chdir(own.here)
+    users_code.working_folder = own.start
+    _own = own
+    ended_well = True
+    try:
+        yield
+    except BaseException as error:  # SystemExit(0): Ray has stopped the trial
+        ended_well = not isinstance(error, Exception) and not getattr(error, "code", None)
+        raise
+    finally:
+        _own = users_code.working_folder = None
+        os.chdir(own.start)
+        try:
+            own.close(share=ended_well)
+        except OSError as error:
+            print(f"the trial's own files are not in order: {error}", file=sys.stderr)
+        finally:
+            _left.set()
+
+
+def share_data() -> None:
+    """Moves the data that the trial has downloaded beside the script, where trials that start now find it."""
+    if _own is not None:
+        _own.share(_move_used)
+
+
+def await_left() -> None:
+    """Waits until the trial in this process has left its folder, at most LEAVES_S.
+
+    Ray stops a trial at its last report. The trial's thread then still has to put its files in order, before the worker
+    ends.
+    """
+    _left.wait(LEAVES_S)
+
+
+class OwnFolder:
+    """The folder `here` in which a trial runs; it and the folders above it show those around `start`.
+
+    Args:
+        trial: the trial's folder, `<results>/<experiment>/ray/<trial>`.
+    """
+
+    def __init__(self, trial: Path) -> None:
+        self.start = Path.cwd()
+        self._base = [self.start, *self.start.parents][: LEVELS + 1][-1]
+        self._trial = trial.resolve()  # the system's name of the folder in which the trial runs has no links
+        self._root = self._trial / RUNNING
+        self.here = self._root / self.start.relative_to(self._base)
+        self._results = self._trial.parents[2]
+        # The folder of results is not shown: it has this folder in it.
+        self._way = {self.start, *self.start.parents, *self._results.parents}
+
+    def open(self, is_new: bool) -> bool:
+        """Creates the folder; returns False if `start` has too many files."""
+        if _listed(self.start) is None:
+            return False
+        if is_new:
+            shutil.rmtree(self._root, ignore_errors=True)
+            shutil.rmtree(self._trial / FILES, ignore_errors=True)
+        elif (self._trial / FILES).is_dir() and not self._root.exists():
+            self.here.parent.mkdir(parents=True, exist_ok=True)
+            os.rename(self._trial / FILES, self.here)
+        self._remove_links()  # of a trial that was killed; in a folder from elsewhere they may lead anywhere
+        self._trial.mkdir(parents=True, exist_ok=True)
+        self._show(self._base, self._root)
+        return True
+
+    def _show(self, real: Path, shown: Path) -> None:
+        """Creates the folder `shown` with links to what is in `real`."""
+        shown.mkdir(exist_ok=True)
+        for name in _listed(real) or ():
+            if real / name not in self._way and real / name != self._results and not os.path.lexists(shown / name):
+                os.symlink(real / name, shown / name)
+        for each in self._way:
+            if each.parent == real and each != real and each.is_dir():
+                self._show(each, shown / each.name)
+
+    def claim(self, path: Any, *, keep: bool) -> None:
+        """Replaces the links on a path, so that what is written there stays in this folder.
+
+        Args:
+            keep: whether the file's content is still needed; else only its link is removed.
+        """
+        whole = os.path.abspath(os.fsdecode(path))
+        if not whole.startswith(f"{self._root}{os.sep}"):
+            return
+        shown, real = self._root, self._base
+        for part in Path(whole).relative_to(self._root).parts:
+            shown, real = shown / part, real / part
+            if not shown.is_symlink():
+                continue
+            if os.readlink(shown) != str(real):
+                return  # the trial's own link
+            aside = shown.with_name(f".{part}.{os.getpid()}")
+            if real.is_dir():
+                if is_shared(part) or _listed(real) is None:
+                    return
+                self._show(real, aside)
+                shown.unlink()
+                aside.rename(shown)
+            elif keep and real.exists():
+                if real.is_file():
+                    shutil.copy2(real, aside)
+                    aside.replace(shown)
+            else:
+                shown.unlink()
+
+    def close(self, *, share: bool) -> None:
+        """Removes the links; renames the folder to `files`.
+
+        Args:
+            share: whether to move new data beside the script; not after an error, which may have cut a download.
+        """
+        if share:
+            self.share(_move)
+        self._remove_links()
+        self.here.mkdir(parents=True, exist_ok=True)
+        os.rename(self.here, self._trial / FILES)
+        self._remove_links()
+        if self._root.exists():
+            os.rename(self._root, self._trial / FILES / "above")  # what the trial wrote by `../`
+
+    def _remove_links(self) -> None:
+        """Removes links that lead out of the folder, also the trial's own, and empty folders."""
+        for place, folders, names in os.walk(self._root, topdown=False):
+            for path in (Path(place, name) for name in (*folders, *names)):
+                if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(self._root):
+                    path.unlink()
+            with contextlib.suppress(OSError):
+                os.rmdir(place)  # if it is empty
+
+    def share(self, move: Callable[[Path, Path], None]) -> None:
+        """Calls `move` with each new file or folder of data, and with its place outside."""
+        for place, folders, names in os.walk(self._root):
+            for name in (*folders, *names):
+                path = Path(place, name)
+                if is_shared(name) and not path.is_symlink():
+                    with contextlib.suppress(OSError):  # no permission, or another trial has just moved its own
+                        move(path, self._base / path.relative_to(self._root))
+            folders[:] = [name for name in folders if not is_shared(name)]
+
+
+def is_shared(name: str) -> bool:
+    """Whether all trials share a folder of this name."""
+    return SHARED.search(name.lower()) is not None
+
+
+def _move_used(source: Path, target: Path) -> None:
+    """Moves new data that a trial may be reading, and leaves a link to it, in one step; else does nothing."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.symlink(target, target)  # raises FileExistsError if another trial was earlier
+    if not exchanged(source, target):  # on another disk, or one that cannot do it; `close` moves it
+        target.unlink()
+
+
+def _move(source: Path, target: Path) -> None:
+    """Moves a file or folder to where the trials share it; of what is there already, the trial's own is deleted."""
+    if not os.path.lexists(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.rename(source, target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            aside = target.with_name(
+                f".{target.name}.{os.getpid()}"
+            )  # on another disk: others see all of it or nothing
+            shutil.copytree(source, aside, symlinks=True) if source.is_dir() else shutil.copy2(source, aside)
+            os.rename(aside, target)
+    elif source.is_dir() and target.is_dir():
+        for name in os.listdir(source):
+            _move(source / name, target / name)
+    if source.is_dir():
+        shutil.rmtree(source, ignore_errors=True)
+
+
+def _listed(folder: Path) -> list[str] | None:
+    """Returns the names in a folder; None if they are too many, or the folder cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in islice(entries, MOST_LINKS + 1)]
+    except OSError:
+        return None
+    return names if len(names) <= MOST_LINKS else None
+
+
+@functools.cache
+def _install() -> None:
+    """Installs the hook; Python calls it at each event until the process ends."""
+    sys.addaudithook(_hook)
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    own = _own
+    if own is None or getattr(_thread, "busy", False):
+        return
+    targets = EVENTS.get(event)
+    if targets is None and event != "import":
+        return
+    _thread.busy = True
+    try:
+        if event in ("import", "open", "os.mkdir"):
+            _wrap_writers()
+        with contextlib.suppress(OSError, ValueError, TypeError):  # a path that cannot be written to, or is none
+            for path, keep in targets(*arguments) if targets else ():
+                own.claim(path, keep=keep)
+    finally:
+        _thread.busy = False
+
+
+def _wrap_writers() -> None:
+    """Makes the functions of WRITERS claim their path first, once their modules are imported."""
+    for name, (function, position) in WRITERS.items():
+        original = getattr(sys.modules.get(name), function, None)
+        if original is not None and not hasattr(original, "__wrapped__"):
+            setattr(sys.modules[name], function, _claiming(original, position))
+
+
+def _claiming(original: Callable[..., Any], position: int) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def write(*arguments: Any, **named: Any) -> Any:
+        path = arguments[position] if position < len(arguments) else None
+        if _own is not None and isinstance(path, str | os.PathLike):
+            with contextlib.suppress(OSError):
+                _own.claim(path, keep=False)
+        return original(*arguments, **named)
+
+    return write

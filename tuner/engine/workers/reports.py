@@ -1,0 +1,111 @@
+"""Connects a trial's function with Ray inside a worker: its reports, its output and its exit code."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from ray.train._internal.session import get_session
+from ray.tune.result import DEFAULT_METRIC, RESULT_DUPLICATE
+from ray.tune.utils.util import Tee
+
+from tuner.engine.workers.own_folder import share_data
+from tuner.errors.output import Bounded, flushed
+from tuner.record.report_keys import WAITS
+from tuner.training.devices.usage import Usage
+
+# What to do about a report of a process that the trial has started; it cannot reach the search.
+CHILD = "send the metric to the trial's own process, as by a multiprocessing.Queue, and report it there"
+
+ELSEWHERE = "tune.report was called in another process than the trial's"
+
+
+class Reporter:
+    """Replaces the session's `report`: converts one-element tensors to numbers and adds CPU, GPU and memory usage.
+
+    Ray's own `report` refuses tensors, since the driver may lack the device that they are on. A number that Ray reports
+    without a name, such as a function's return value, gets the name of the search's metric.
+    """
+
+    def __init__(self, report: Callable[..., None], metric: str) -> None:
+        self._report, self._usage, self._metric = report, Usage(), metric
+        self.stopped_by_ray = False
+        self.num_reports = 0
+        self._pid = os.getpid()
+
+    def __call__(self, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError(f"{ELSEWHERE}; {CHILD}")
+        if in_sanity_check():
+            return
+        self.num_reports += 1
+        if self.num_reports == 1:
+            share_data()
+        # Two kinds of report are no epoch and get no usage: RESULT_DUPLICATE, which Ray sends through this method when
+        # the trial's function returns, and WAITS, which says that a checkpoint cannot be saved.
+        if RESULT_DUPLICATE not in metrics and WAITS not in metrics:
+            # The trial's metrics take precedence over this process's usage: a ddp trial reports its workers' usage.
+            named = {self._metric if name == DEFAULT_METRIC else name: value for name, value in metrics.items()}
+            metrics = self._usage.read() | {name: as_number(name, value) for name, value in named.items()}
+        try:
+            self._report(metrics, *args, **kwargs)
+        except SystemExit:
+            self.stopped_by_ray = True
+            raise
+
+
+def begin_reports(metric: str = DEFAULT_METRIC) -> Reporter:
+    """Installs a `Reporter` in this worker's session for a new trial, and limits the trial's output."""
+    logging.getLogger("ray.train._internal.storage").setLevel(logging.WARNING)  # else Ray logs twice per checkpoint
+    session = get_session()
+    session.report = reporter = Reporter(type(session).report.__get__(session), metric)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, Tee):  # Ray's, one per trial; writes to the worker's log and to the trial's file
+            stream.write, stream.flush = Bounded(stream.write), flushed(stream.flush)
+    return reporter
+
+
+def in_sanity_check() -> bool:
+    """Whether the caller's code runs in the sanity check of a Lightning Trainer, whose numbers are of no epoch."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "_run_sanity_check":
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextmanager
+def own_exits(reporter: Reporter) -> Iterator[None]:
+    """Makes `sys.exit` in a trial's function end the trial as a return does; a code except 0 and None fails the trial.
+
+    A SystemExit that Ray raises inside `report`, in order to stop the function, passes through.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        if reporter.stopped_by_ray:
+            raise
+        if error.code not in (None, 0):
+            raise RuntimeError(
+                f"the trial's function called sys.exit({error.code!r}): return, or raise an exception that says why"
+            ) from None
+
+
+def as_number(name: str, value: Any) -> Any:
+    """Converts a one-element tensor or numpy scalar to a number; other tensors raise ValueError, the rest is kept."""
+    torch = sys.modules.get("torch")
+    if isinstance(value, np.generic):
+        return value.item()
+    if torch is None or not isinstance(value, torch.Tensor):
+        return value
+    if value.numel() != 1:
+        shape = tuple(value.shape)
+        raise ValueError(f"{name!r} is reported as a tensor of shape {shape}: report a number, such as its .mean()")
+    return value.item()

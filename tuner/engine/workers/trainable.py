@@ -1,0 +1,99 @@
+"""Turns a trial's function into the class that Ray runs in a worker; runs a user's class in such a function."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+from ray.train._internal.session import get_session
+from ray.tune.result import DONE
+from ray.tune.trainable import wrap_function
+
+from tuner.engine.workers.own_folder import await_left
+from tuner.record.checkpoints import STATE
+from tuner.record.report_keys import RAY_KEYS
+
+
+class StillTrainingError(Exception):
+    """The worker cannot start another trial: the previous one's function still runs, or its process group is there."""
+
+
+def trainable_of(function: Callable[[dict[str, Any]], Any], bundles: list[dict[str, float]]) -> type:
+    """Returns a Ray trainable class for a function, with the resources of one trial.
+
+    The class's `reset_config` raises if a worker cannot be reset for the next trial. Ray's own returns False. Ray's
+    controller then marks the next trial as failed, although it has not started, and never informs the searcher.
+    """
+    base: Any = wrap_function(function)
+
+    class TrialFunction(base):
+        def cleanup(self) -> None:
+            try:
+                super().cleanup()
+            finally:
+                await_left()
+
+        def reset_config(self, new_config: dict[str, Any]) -> bool:
+            if not super().reset_config(new_config):
+                raise StillTrainingError("the function of this worker's previous trial has not ended")
+            distributed = sys.modules.get("torch.distributed")
+            if distributed and distributed.is_available() and distributed.is_initialized():
+                raise StillTrainingError("the process group of this worker's previous trial still exists")
+            return True
+
+    made: type = tune.with_resources(TrialFunction, tune.PlacementGroupFactory(bundles))
+    return made
+
+
+def trial_folder() -> Path:
+    """Returns the folder in which Ray keeps the checkpoints of this process's trial."""
+    return Path(get_session().storage.trial_fs_path)
+
+
+def run_class(trainable: type[tune.Trainable], config: dict[str, Any]) -> None:
+    """Runs a class Trainable: reports each step's result, with a checkpoint if the class can save one.
+
+    If `save_checkpoint` returns a dict, `torch.load` must be able to read it with `weights_only`: a resume must not run
+    code from a file. Any other returned value is ignored, and the files in the folder are the checkpoint.
+    """
+    # Without `storage`, a Trainable makes a folder in the user's home for each trial.
+    instance = trainable(config=config, storage=get_session().storage)
+    try:
+        _restore(instance)
+        done = False
+        while not done:
+            result = instance.train()
+            done = bool(result.get(DONE))
+            _report({name: value for name, value in result.items() if name not in RAY_KEYS}, instance)
+    finally:
+        instance.stop()
+
+
+def _restore(instance: Any) -> None:
+    checkpoint = tune.get_checkpoint()
+    if checkpoint is None:
+        return
+    import torch
+
+    with checkpoint.as_directory() as folder:
+        state = torch.load(Path(folder) / STATE, weights_only=True)
+        instance.load_checkpoint(folder if state["data"] is None else state["data"])
+    instance._iteration = state["iteration"]
+
+
+def _report(metrics: dict[str, Any], instance: Any) -> None:
+    import torch
+
+    with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
+        try:
+            data = instance.save_checkpoint(folder)
+        except NotImplementedError:  # the class does not define `save_checkpoint`
+            tune.report(metrics)
+            return
+        data = data if isinstance(data, dict) else None
+        torch.save({"iteration": instance.iteration, "data": data}, Path(folder) / STATE)
+        tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))

@@ -1,0 +1,1 @@
+"""The devices of a trial: accelerators, memory, number formats, kernels and their use."""

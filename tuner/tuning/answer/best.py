@@ -1,0 +1,240 @@
+"""Reads `best/`, a search's answer: `load_best` gives a task's model with its weights, or the best checkpoint."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from tuner.errors import RequestError, blamed, say
+from tuner.record.checkpoints import damage_in
+from tuner.record.events import strict
+from tuner.record.format import FIELD, check_format
+from tuner.record.records import Report
+from tuner.record.storage.files import json_in, open_in
+from tuner.record.storage.trial_files import FILES
+from tuner.spec.experiment import Experiment
+from tuner.spec.live import main_space, space_of
+from tuner.spec.space import Space
+from tuner.spec.spaces import LoadedSpace, find_space, is_live
+from tuner.tuning.resume.trust import code_of
+from tuner.views.commands import command
+
+if TYPE_CHECKING:
+    from tuner.training.task import Task
+
+logger = logging.getLogger(__name__)
+CONFIG, METRICS, MODEL, CHECKPOINT, README = "config.json", "metrics.json", "model.pt", "checkpoint", "README.md"
+# Field of best/config.json -> the field of Experiment with the same meaning, which checks the value.
+OPTIONS = {name: name for name in ("space", "max_epochs", "seed", "precision", "on_oom", "strategy", "data_dir")}
+OPTIONS |= {"cpus": "cpus_per_trial", "gpus": "gpus_per_trial", "workers": "workers_per_trial"}
+
+
+@dataclass(frozen=True)
+class BestModel:
+    """The best model of a search.
+
+    Attributes:
+        model: the model with its weights, on the CPU and in evaluation mode. None for a `Space(train=...)`.
+        prepare: turns stored inputs, a tensor or an array, into the model's inputs as in the search:
+            `best.model(best.prepare(inputs))`.
+        config: the setting, with the space's constants and those of the data.
+        metrics: the content of best/metrics.json: `epoch`, `validation`, `test` and perhaps `notice`.
+        checkpoint: a copy of the folder that a `Space(train=...)` saved at the best epoch; None for a task.
+        files: a copy of the files that a function or script wrote by relative paths, as they were at the trial's end;
+            None if there are none.
+    """
+
+    model: Any = field(repr=False)
+    prepare: Callable[[Any], Any] = field(repr=False)
+    config: dict[str, Any]
+    metrics: dict[str, Any]
+    checkpoint: Path | None = None
+    files: Path | None = None
+
+
+def load_best(
+    folder: str | PathLike[str],
+    *,
+    space: Space | str | PathLike[str] | ModuleType | None = None,
+    trust: bool = False,
+) -> BestModel:
+    """Loads the best model of an experiment, from its folder or from the folder's `best/`.
+
+    The code comes from `space`, or else from the space that the folder names: a space in `search_spaces/`, an installed
+    module, or a file that has not changed since the search. Code in the folder itself is run only with `trust`.
+
+    Args:
+        space: the space of the search: a Space, a name, a path to a .py file or a module.
+        trust: run the code that the folder names, even if it has changed or the folder belongs to another user.
+
+    Raises:
+        RequestError: there is no best model yet, it is damaged or does not fit the space, or code must not run.
+    """
+    whole = Path(folder)
+    best = whole / "best" if (whole / "best").is_dir() else whole
+    if not (best / CONFIG).exists():
+        raise RequestError(f"{whole} has no best/{CONFIG}: the search has no answer yet, or this is no experiment")
+    config, metrics = load_config(best / CONFIG), _metrics(best)
+    if not (best / MODEL).exists():
+        checkpoint, files = (best / name if (best / name).is_dir() else None for name in (CHECKPOINT, FILES))
+        if checkpoint or files:
+            return BestModel(None, _unchanged, config["config"], metrics, checkpoint, files)
+        raise RequestError(
+            f"{best} has no {MODEL}, {CHECKPOINT}/ or {FILES}/: the search has not finished (--resume it), or its best "
+            "trial saved no checkpoint and wrote no file by a relative path, or they are gone"
+        )
+    task = (space_of(space) if space is not None else _recorded(best, config, trust)).space.task
+    if task is None:
+        raise RequestError(
+            f"{best} has the weights of a Space(task=...), but the space is a Space(train=...); give that of the search"
+        )
+    setting = {**_data_constants(config, task), **config["config"]}
+    model = _weighted(task, setting, best)
+    if load_config(best / CONFIG) != config:  # a search has just replaced best/; the model may be the new one
+        return load_best(folder, space=space, trust=trust)
+    return BestModel(model, partial(_prepared, task.prepare), setting, metrics)
+
+
+def is_loadable(best: Path) -> bool:
+    """Whether `best/` has a model or a checkpoint, which `load_best` needs."""
+    return (best / MODEL).exists() or (best / CHECKPOINT).is_dir()
+
+
+def load_config(path: Path) -> dict[str, Any]:
+    """Reads a best/config.json; raises a RequestError if the file is not one, or has values that no search can have."""
+    wanted = "give the best/config.json of an experiment"
+    if path.is_dir():
+        raise RequestError(f"{path} is a folder; give {path / 'best' / 'config.json'}, or add --trial ID")
+    if not path.exists():
+        raise RequestError(f"{path}: no such file {path.absolute()}; {wanted}")
+    try:
+        whole = path.resolve()  # the file may be a link, because the user has named it
+        config = dict(json_in(whole.parent, whole.name))
+        missing = {*OPTIONS, "config", "trial", "epoch", "space_sha256"} - set(config)
+    except (OSError, ValueError, TypeError) as error:
+        raise RequestError(f"{path}: {error}; {wanted}") from None
+    check_format(config.get(FIELD), path)
+    if missing:
+        raise RequestError(f"{path} has no {', '.join(sorted(missing))}; {wanted}")
+    try:
+        Experiment(**{field: config[name] for name, field in OPTIONS.items()})
+        if not isinstance(config["config"], dict) or not isinstance(config["space"], str):
+            raise ValueError("the field `config` must be an object, and the field `space` a text")
+        if type(config["epoch"]) is not int or not str(config["trial"]).isdecimal():
+            raise ValueError("the field `epoch` must be an integer, and the field `trial` a number")
+    except (RequestError, ValueError) as error:
+        raise RequestError(f"{path}: {error}; {wanted}") from None
+    return config
+
+
+def metrics_in(best: Path, report: Report, **fields: Any) -> dict[str, Any] | None:
+    """Returns the content of best/metrics.json if `best/` has this report's model; None if not, or if it is unreadable.
+
+    Args:
+        fields: fields of best/config.json, among them `trial` and `epoch`, and the values that they must have.
+    """
+    try:
+        config, metrics = dict(json_in(best, CONFIG)), dict(json_in(best, METRICS))
+        is_same = all(config.get(name) == value for name, value in fields.items())
+        # The metrics are compared too, because a download from an object store may have files of two answers.
+        is_same = is_same and metrics["validation"] == json.loads(json.dumps(strict(dict(report.metrics))))
+        return metrics if is_same and isinstance(metrics["test"], (dict, type(None))) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def readme(folder: Path, space: str, best: Path, epoch: int, *, ended: bool) -> str:
+    """The text of best/README.md: how to load what `best` has, once it is the `best/` of the experiment `folder`."""
+    given = ", space=space" if is_live(space) else ""
+    title, use, notes = f"# The best trial of {folder.name}", "", []
+    if (best / MODEL).is_file():
+        use = "scores = best.model(best.prepare(inputs))\n"
+    if (best / CHECKPOINT).is_dir():
+        use += "print(list(best.checkpoint.iterdir()))\n"
+        notes += [f"`{CHECKPOINT}/` is the checkpoint that the trial reported at epoch {epoch}, its best."]
+    if (best / FILES).is_dir():
+        use += "print(list(best.files.iterdir()))\n"
+        notes += [
+            f"`{FILES}/` has what the trial wrote by relative paths, as it was when the trial ended. A file that the "
+            f"trial wrote again after its best epoch, {epoch}, is of the later epoch."
+        ]
+    if not use:
+        why = "trial saved no checkpoint and wrote no file by a relative path" if ended else "search has not ended"
+        return f"{title}\n\nThe {why}, so there is no model here; `{CONFIG}` has its parameters.\n"
+    return (
+        f"{title}\n\n```python\nfrom tuner import load_best\n\n"
+        f"best = load_best({str(folder.absolute())!r}{given})  # the path to the experiment\n"
+        f"{use}print(best.config, best.metrics)\n```\n" + "".join(f"\n{note}\n" for note in notes)
+    )
+
+
+def _unchanged(inputs: Any) -> Any:
+    return inputs
+
+
+def _prepared(prepare: Callable[[Any], Any] | None, inputs: Any) -> Any:
+    import torch
+
+    tensor = torch.as_tensor(inputs)
+    return prepare(tensor) if prepare else tensor
+
+
+def _metrics(best: Path) -> dict[str, Any]:
+    with blamed(str(best / METRICS)):
+        return dict(json_in(best, METRICS))
+
+
+def _recorded(best: Path, config: dict[str, Any], trust: bool) -> LoadedSpace:
+    """Loads the space that best/config.json names, if its code may run (`tuner.tuning.resume.trust`)."""
+    name, sha256 = config["space"], config.get("space_sha256")
+    if is_live(name):
+        attribute = name.partition(":")[2]
+        live = main_space(attribute)
+        if live and sha256 and live.sha256 == sha256:
+            return live
+        file = config.get("space_file")
+        if not (isinstance(file, str) and file.endswith(".py") and attribute.isidentifier()):
+            raise RequestError(f"{best}: its space was defined in a notebook; give it: load_best(..., space=space)")
+        name = f"{file}:{attribute}"
+    name, code = code_of(best, (CONFIG,), name, sha256, trusted=trust)
+    say(*code)
+    return find_space(name)
+
+
+def _data_constants(config: dict[str, Any], task: Task) -> dict[str, Any]:
+    """Returns the data's constants; reads the data if config.json lacks them (they are not JSON values)."""
+    saved = config.get("data_constants")
+    if isinstance(saved, dict):
+        return saved
+    from tuner.training.sources import splits_of
+
+    return dict(splits_of(task, config.get("data_dir") or "", config["seed"]).constants)
+
+
+def _weighted(task: Task, setting: dict[str, Any], best: Path) -> Any:
+    """Builds the model and loads its weights; does not advance torch's random stream on the CPU."""
+    import torch
+
+    if why := damage_in(best, MODEL):
+        raise RequestError(
+            f"{best / MODEL} is damaged ({why}); restore a copy of it, or train the setting again, which saves no "
+            f"model: {command('train', shlex.quote(str(best / CONFIG)))}"
+        )
+    with torch.random.fork_rng(devices=[]):
+        model = task.model(setting)
+    with open_in(best, MODEL) as file:
+        weights = torch.load(file, weights_only=True, map_location="cpu")
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        why = " ".join(str(error).split())[:300]
+        raise RequestError(f"{best / MODEL} does not fit the space's model ({why}); give the unchanged space") from None
+    return model.eval()

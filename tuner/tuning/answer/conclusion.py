@@ -1,0 +1,297 @@
+"""Writes the answer of a search: trials.csv, and the best trial with its test figures in `best/`."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import logging
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.errors.output import bounded_output
+from tuner.record.checkpoints import STATE, SavedCheckpoints, damage, damage_in, within
+from tuner.record.events import strict
+from tuner.record.format import FIELD, FORMAT
+from tuner.record.records import Report, TrialRecord
+from tuner.record.results import ExperimentRecord
+from tuner.record.storage.files import link_or_copy, replacing_folder, write_atomically
+from tuner.record.storage.trial_files import FILES, copy_files, thin
+from tuner.spec.parameters import merged
+from tuner.spec.spaces import LoadedSpace, is_live
+from tuner.training.trial_spec import TrialSpec, trial_seed
+from tuner.tuning.answer.best import CHECKPOINT, CONFIG, METRICS, MODEL, README, is_loadable, metrics_in, readme
+from tuner.tuning.tracker import DONE
+from tuner.views.commands import command
+from tuner.views.labels import flat
+
+if TYPE_CHECKING:
+    from tuner.training.data import Splits
+
+logger = logging.getLogger(__name__)
+
+# A spreadsheet takes a text that starts with one of these for a formula; trials.csv marks such a text with a leading
+# `'`. A text's own leading `'` is marked too, so that a reader can remove one from each text.
+FORMULAS = tuple("=+-@\t\r\n'＝＋－＠")
+
+# Fields of best/config.json that tell whether `best/` already has the model of the best trial.
+SAME = ("trial", "epoch", "config", "space_sha256", "seed")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The best trial, its best report, and its figures on the test part (None if it was not tested)."""
+
+    trial: TrialRecord
+    report: Report
+    test: dict[str, float] | None
+
+
+def conclude(
+    record: ExperimentRecord,
+    loaded_space: LoadedSpace,
+    splits: Splits | None,
+    cpus: float,
+    gpus: float,
+    *,
+    ended: bool = True,
+) -> Answer | None:
+    """Writes trials.csv and `best/`. Once the search has ended, tests the best model of a Task.
+
+    `best/` needs a trial with a finite metric. `experiment.BEST_RULE` says which trial is best. If an extended search
+    still has the same best trial and epoch, it keeps its test figures.
+
+    Args:
+        ended: whether the search has ended. The test part is not used before: a resumed search may find a better trial,
+            and a user who interrupts a search should not wait.
+    """
+    folder = record.experiment.folder
+    write_atomically(folder / "trials.csv", trials_csv(record))
+    winner = whole_winner(record)
+    if winner is None:
+        return None
+    trial, report, checkpoint = winner
+    best = folder / "best"
+    config = config_of(record, trial, report.epoch, cpus=cpus, gpus=gpus, sha256=loaded_space.sha256)
+    config |= {"checkpoint": report.checkpoint} | loading_of(loaded_space, splits)
+    with replacing_folder(best) as new:
+        held = best if metrics_in(best, report, trial=trial.id, epoch=report.epoch) else None
+        same = metrics_in(best, report, **{name: config[name] for name in SAME})
+        test = same["test"] if same else None
+        if splits is None:
+            stage_checkpoint(checkpoint if ended else None, held, new)
+            if ended:
+                stage_files(folder / "ray" / trial.id, held, new)
+        else:
+            state = stage_model(checkpoint, held, new)
+            if state and test is None and ended and splits.test is not None and len(splits.test) > 0:
+                test = evaluate(loaded_space, config, state, splits)
+        metrics = {"epoch": report.epoch, "validation": report.metrics, "test": test}
+        if splits is not None and splits.notice:
+            metrics["notice"] = splits.notice
+        text = readme(folder, loaded_space.name, new, report.epoch, ended=ended)
+        (new / README).write_text(text, "utf-8")
+        (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+        (new / METRICS).write_text(json.dumps(strict(metrics), indent=2) + "\n")
+    if report.checkpoint and (ended or splits is not None) and not is_loadable(best):
+        what = f"{folder / report.checkpoint}, the checkpoint of the best trial {trial.id}, is gone or damaged"
+        logger.warning("NOTE: %s: best/ has its setting and metrics, but no model%s", what, again(record, trial))
+    if splits is None:
+        for each in record.trials:
+            if each.status in DONE and each.id != trial.id:
+                thin(folder / "ray" / each.id)
+    return Answer(trial, report, test)
+
+
+def config_of(
+    record: ExperimentRecord, trial: TrialRecord, epoch: int, *, cpus: float, gpus: float, sha256: str
+) -> dict[str, Any]:
+    """The content of best/config.json: everything needed to train this setting again.
+
+    Args:
+        epoch: the epoch whose model is in `best/`.
+    """
+    experiment = record.experiment
+    return {
+        FIELD: FORMAT,
+        "space": experiment.space,
+        "config": merged(record.constants, trial.config),
+        "trial": trial.id,
+        "epoch": epoch,
+        "max_epochs": experiment.max_epochs,
+        "metric": experiment.metric,
+        "mode": experiment.mode,
+        "seed": experiment.seed,
+        "cpus": cpus,
+        "gpus": gpus,
+        "precision": experiment.precision,
+        "on_oom": experiment.on_oom,
+        "strategy": experiment.strategy,
+        "workers": experiment.workers_per_trial,
+        "data_dir": experiment.data_dir,
+        "space_sha256": sha256,
+    }
+
+
+def spec_of(config: dict[str, Any]) -> TrialSpec:
+    """The TrialSpec of a best/config.json."""
+    return TrialSpec(
+        config=config["config"],
+        seed=trial_seed(config["seed"], config["trial"]),
+        max_epochs=config["max_epochs"],
+        precision=config["precision"],
+        on_oom=config["on_oom"],
+        strategy=config["strategy"],
+        num_workers=config["workers"],
+        cpus=config["cpus"],
+        gpus=config["gpus"],
+    )
+
+
+def whole_winner(record: ExperimentRecord) -> tuple[TrialRecord, Report, Path | None] | None:
+    """Returns the best trial, its best report and that report's checkpoint; None without a trial.
+
+    A report whose checkpoint is gone or damaged gives way to the best of those that are whole, unless `best/` has its
+    model. If none is whole, the best report is returned without a checkpoint.
+    """
+    asked, folder = (record.experiment.metric, record.experiment.mode), record.experiment.folder
+    first, saved = record.best_journaled, SavedCheckpoints(folder)
+    if first is None:
+        return None
+    winner = record.standing.best_saved(*asked, saved)
+    if winner and first[1].checkpoint not in saved:
+        what = f"{folder / str(first[1].checkpoint)}, the checkpoint of the best trial {first[0].id}, is gone"
+        logger.warning("NOTE: %s: the answer is the best of the other checkpoints%s", what, again(record, first[0]))
+    while winner is not None:
+        trial, report = winner
+        path = within(folder, str(report.checkpoint))
+        why = damage(path)
+        if not why or report.checkpoint == saved.in_best:
+            return trial, report, path if path.is_dir() and not why else None
+        logger.warning("NOTE: %s is damaged (%s): the answer is the best of the other checkpoints", path, why)
+        left = replace(trial, reports=tuple(each for each in trial.reports if each is not report))
+        record = replace(record, trials=tuple(left if each is trial else each for each in record.trials))
+        winner = record.standing.best_saved(*asked, saved)
+    return *first, None
+
+
+def again(record: ExperimentRecord, trial: TrialRecord) -> str:
+    """Returns the end of a sentence with the command that trains a trial's setting again; empty if none does."""
+    if not record.retrainable:
+        return ""
+    place = shlex.quote(str(record.experiment.folder))
+    return f"; {command('train', place, '--trial', trial.id)} trains its setting again"
+
+
+def stage_checkpoint(checkpoint: Path | None, best: Path | None, new: Path) -> None:
+    """Puts a function's best checkpoint into the new `best/`.
+
+    Args:
+        checkpoint: the checkpoint to copy; None before the search has ended.
+        best: the present `best/` if it has the same checkpoint, which is then kept.
+    """
+    if best and (best / CHECKPOINT).is_dir():
+        shutil.copytree(best / CHECKPOINT, new / CHECKPOINT, symlinks=True, copy_function=link_or_copy)
+    elif checkpoint:
+        shutil.copytree(checkpoint, new / CHECKPOINT, symlinks=True)
+
+
+def stage_files(trial: Path, best: Path | None, new: Path) -> None:
+    """Puts the files that a function's best trial wrote into the new `best/`.
+
+    Args:
+        best: the present `best/` if it is of the same trial; its files are kept if the trial's folder is gone.
+    """
+    copy_files(trial, new / FILES)
+    if best and (best / FILES).is_dir() and not (new / FILES).exists():
+        shutil.copytree(best / FILES, new / FILES, symlinks=True, copy_function=link_or_copy)
+
+
+def loading_of(loaded_space: LoadedSpace, splits: Splits | None) -> dict[str, Any]:
+    """What `load_best` needs beside the setting: the data's constants, and the script, if one defines the space."""
+    needed: dict[str, Any] = {}
+    if is_live(loaded_space.name) and loaded_space.path:
+        needed["space_file"] = str(loaded_space.path)
+    with contextlib.suppress(TypeError, ValueError):  # `load_best` reads constants that JSON cannot hold from the data
+        if splits is not None:
+            needed["data_constants"] = json.loads(json.dumps(dict(splits.constants), allow_nan=False))
+    return needed
+
+
+def stage_model(checkpoint: Path | None, best: Path | None, new: Path) -> dict[str, Any] | None:
+    """Writes the state_dict of a checkpoint into the new `best/`; returns the whole state of the training.
+
+    Without a checkpoint, it returns None and keeps the model of `best`.
+
+    Args:
+        best: the present `best/` if it has the same model.
+    """
+    import torch
+
+    if checkpoint and (checkpoint / STATE).is_file():
+        state: dict[str, Any] = torch.load(checkpoint / STATE, weights_only=True, map_location="cpu")["training"]
+        saved = io.BytesIO()  # to a file, torch.save would raise RuntimeError when the disk is full
+        torch.save(state["model"], saved)
+        (new / MODEL).write_bytes(saved.getbuffer())
+        return state
+    if best and (best / MODEL).is_file() and not damage_in(best, MODEL):
+        link_or_copy(best / MODEL, new / MODEL)
+    return None
+
+
+def evaluate(
+    loaded_space: LoadedSpace, config: dict[str, Any], state: dict[str, Any], splits: Splits
+) -> dict[str, float]:
+    """Returns the metrics of a training's state on the test part, computed on the CPU."""
+    import torch
+
+    from tuner.training.loop import Training
+
+    assert loaded_space.space.task is not None and splits.test is not None  # only a task has splits
+    # One process evaluates, with as many threads as the trial has CPUs, as in `tuner.train`. Another number of threads
+    # would sum in another order and change the last digits.
+    spec = replace(spec_of(config), strategy="single", num_workers=1, gpus=0)
+    torch.set_num_threads(spec.num_threads)
+    with bounded_output(), contextlib.closing(Training.of(loaded_space.space.task, splits, spec)) as training:
+        training.load_state_dict(state)
+        return training.evaluate(splits.test)
+
+
+def trials_csv(record: ExperimentRecord) -> str:
+    """Returns trials.csv, with one row per trial: status, epochs, reason, error, parameters, best and last metrics.
+
+    A spreadsheet would run a text that looks like a formula. So a text that starts with a character of `FORMULAS`, also
+    in the header, gets a `'` in front. A program that reads the file must remove one leading `'` from each text.
+    Numbers are unchanged.
+    """
+    out = io.StringIO()
+    # Every text is quoted: the csv module alone would not quote a carriage return, which ends a row for some readers.
+    rows = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    for row in trials_table(record):
+        rows.writerow([f"'{each}" if isinstance(each, str) and each.startswith(FORMULAS) else each for each in row])
+    return out.getvalue()
+
+
+def trials_table(record: ExperimentRecord) -> Iterator[list[Any]]:
+    """Yields the names of the columns of trials.csv, then one row per trial; None where a trial has no value."""
+    metric, mode = record.experiment.metric, record.experiment.mode
+    params = list(dict.fromkeys(name for trial in record.trials for name in flat(trial.config)))
+    names = list(dict.fromkeys(name for t in record.trials for r in t.reports for name in r.metrics))
+    head = ["trial", "status", "epochs", "seconds", "best_epoch", "rung", "reason", "error"]
+    yield [*head, *params, *(f"best_{name}" for name in names), *(f"last_{name}" for name in names)]
+    for trial in record.trials:
+        best = trial.best(metric, mode)
+        last = trial.reports[-1] if trial.reports else None
+        stopped = [d for d in trial.decisions if d.action == "stop"]
+        config = flat(trial.config)
+        yield (
+            [trial.id, trial.status, last.epoch if last else 0, trial.seconds, best.epoch if best else None]
+            + [stopped[-1].rung if stopped else None, trial.reason]
+            + [trial.errors[-1] if trial.errors else None, *(config.get(name) for name in params)]
+            + [report.metrics.get(name) if report else None for report in (best, last) for name in names]
+        )

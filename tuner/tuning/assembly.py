@@ -1,0 +1,178 @@
+"""Builds the Ray Tuner of a search from its searcher, scheduler, resources, callbacks and training function."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune import CheckpointConfig
+from ray.tune.experiment import Trial
+from ray.tune.logger import JsonLoggerCallback, TBXLoggerCallback
+
+from tuner.engine.cluster import probe
+from tuner.engine.cluster.nodes import Nodes
+from tuner.engine.controller.changes import installed
+from tuner.engine.controller.halt import Halt
+from tuner.engine.controller.retries import Retries
+from tuner.engine.workers.trainable import trainable_of
+from tuner.record.events import Event
+from tuner.record.journal import Journal, Ledger
+from tuner.record.storage.trial_files import TrialFiles
+from tuner.spec.experiment import Experiment, Table
+from tuner.spec.resources import Resources
+from tuner.spec.spaces import LoadedSpace, metric_option
+from tuner.training.trial_spec import TrialSpec
+from tuner.tuning import trial as trials
+from tuner.tuning.callbacks import GuardedCallback, JournalCallback
+from tuner.tuning.output.progress import ProgressTable
+from tuner.tuning.proposals import KEEP_BEST_AND_LATEST, Proposals
+from tuner.tuning.resume.replay import Replay
+from tuner.tuning.scheduling.decisions import JournalingScheduler
+from tuner.tuning.scheduling.schedulers import build_scheduler
+from tuner.tuning.searchers.named import build_searcher
+from tuner.tuning.tracker import Tracker
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """A search that is ready to run: call `tuner.fit()` inside `controller`; `halt` can end it early, with a reason."""
+
+    tuner: tune.Tuner
+    controller: AbstractContextManager[None]
+    halt: Halt
+
+
+def assemble(
+    experiment: Experiment,
+    loaded_space: LoadedSpace,
+    splits: Any,
+    journal: Journal,
+    history: list[Event],
+    resources: Resources,
+    table: Table = "fit",
+) -> Assembly:
+    """Builds a new search, or the rest of a resumed one; Ray must be running.
+
+    Args:
+        splits: the data with its validation part, or None if the space is a function.
+        history: the journal's events so far; empty for a new search.
+        table: how to print the table of trials.
+    """
+    halt = Halt(experiment.time_budget, left_s(experiment, history))
+    tracker = Tracker(experiment, history)
+    journal.listener = tracker.hear
+    journal.blocked = halt.blocked
+    nodes = Nodes(
+        resources,
+        experiment.max_concurrent_trials,
+        follow=bool(experiment.address),
+        priority=experiment.priority,
+    )
+    searcher, num_settings = build_searcher(experiment, loaded_space.space, history)
+    scheduler = build_scheduler(experiment, loaded_space.space)
+    pbt = experiment.scheduler == "pbt"  # pbt's whole population may run at once, and pbt may copy any checkpoint
+    ledger = Ledger(journal)
+    judge = JournalingScheduler(
+        scheduler,
+        experiment,
+        ledger,
+        halt,
+        tuple(loaded_space.space.mutable),
+        resumed=bool(history),
+        concurrent=None if pbt else nodes.concurrent,
+        metric_option=metric_option(loaded_space, experiment.metric),
+    )
+
+    def replayed(source: Proposals) -> list[Trial]:
+        replay = Replay(source, judge, ledger, experiment, history, loaded_space.sha256)
+        trials = replay.run()
+        judge.first(replay.started())
+        return trials
+
+    keep = KEEP_BEST_AND_LATEST if loaded_space.space.task and not pbt else CheckpointConfig()
+    proposals = Proposals(
+        searcher,
+        num_settings,
+        experiment,
+        ledger,
+        concurrent=(lambda: num_settings) if pbt else (lambda: judge.places(nodes.concurrent())),
+        keep=keep,
+        replayed=replayed,
+    )
+    files = TrialFiles(experiment.folder, tracker.best) if loaded_space.space.train else None
+    retries = Retries(experiment.max_failures, history, here=not experiment.address)
+    # On a cluster (it may grow) or with pbt, only `Proposals` limits the number of pending trials. Otherwise Ray, too,
+    # limits it: to one more than the number of trials that may run at once.
+    all_may_wait = pbt or experiment.address
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(num_settings if all_may_wait else resources.concurrent + 1)
+    os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # else Ray prints errors of trials that fail while the search stops
+    loggers = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
+    users = [GuardedCallback(callback) for callback in loaded_space.space.callbacks]
+    tuner = tune.Tuner(
+        trainable(experiment, loaded_space, splits, resources),
+        tune_config=tune.TuneConfig(
+            metric=experiment.metric,
+            mode=experiment.mode,
+            search_alg=proposals,
+            scheduler=judge,
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(
+            name="ray",
+            storage_path=str(experiment.folder.absolute()),
+            stop=halt,
+            callbacks=[JournalCallback(journal, judge, halt, retries, tracker, files), *loggers, *users],
+            progress_reporter=ProgressTable(
+                experiment, num_settings, tracker, halt, nodes.notice, loaded_space.space.declared, table
+            ),
+            verbose=1,
+        ),
+    )
+    controller = installed(nodes, not experiment.address, retries, experiment.trial_timeout_s, halt.waiting)
+    return Assembly(tuner, controller, halt)
+
+
+def trainable(experiment: Experiment, loaded_space: LoadedSpace, splits: Any, resources: Resources) -> Any:
+    """Returns the space's task or function as a trainable that Ray Tune can run, with the resources of one trial."""
+    space = loaded_space.space
+    spec = TrialSpec(
+        config={},
+        seed=experiment.seed,
+        max_epochs=experiment.max_epochs,
+        precision=experiment.precision,
+        on_oom=experiment.on_oom,
+        strategy=experiment.strategy,
+        num_workers=resources.workers,
+        cpus=resources.cpus,
+        gpus=resources.gpus,
+        mutable=tuple(space.mutable),
+        constants=space.constants,
+    )
+    goal = trials.Goal(spec, experiment.metric, experiment.mode, wandb=experiment.wandb != "disabled")
+    probe.by_value(loaded_space)
+    if space.train is not None:
+        function = partial(trials.train_function, function=space.train, goal=goal)
+    elif experiment.strategy == "ddp":
+        function = tune.with_parameters(trials.train_in_workers, shared=(ray.put((space.task, splits)),), goal=goal)
+    else:
+        # Ray stores the data once per node; all workers of the node map the same arrays.
+        function = tune.with_parameters(trials.train_task, task=space.task, splits=splits, goal=goal)
+    return trainable_of(function, resources.bundles())
+
+
+def left_s(experiment: Experiment, history: list[Event]) -> float | None:
+    """Returns the seconds of the time budget that earlier sessions have not used; None = no limit."""
+    if experiment.time_budget_s is None:
+        return None
+    used = since = 0.0
+    for event in history:
+        if event["event"] in ("experiment_started", "experiment_resumed"):
+            since = event["time"]
+        used += event["time"] - since
+        since = event["time"]
+    return max(0.0, experiment.time_budget_s - used)

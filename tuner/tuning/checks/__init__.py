@@ -1,0 +1,1 @@
+"""Checks before the first trial: may the space's code be run, and does it work on a batch."""

@@ -1,0 +1,176 @@
+"""Starts Ray and runs a search on it; only this file calls `ray.init` and `Tuner.fit`.
+
+At module level it imports neither Ray Tune nor torch, which take a second to load: Ray starts at the same time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import ray
+
+from tuner.engine.cluster import probe
+from tuner.engine.cluster.nodes import launchable, present
+from tuner.engine.local import ahead, alone
+from tuner.engine.local.machine import local_cluster
+from tuner.engine.local.node import cause_in_logs, is_of_the_folder, local_node
+from tuner.engine.local.ray_log import no_reports_of_dead_workers
+from tuner.engine.local.signals import kept_from_ray, signals_to
+from tuner.errors import RequestError, say
+from tuner.record.journal import Journal
+from tuner.spec.experiment import Experiment, Options
+from tuner.spec.patience import busy, patience
+from tuner.spec.resources import resources_of
+from tuner.spec.spaces import LoadedSpace
+
+if TYPE_CHECKING:
+    from tuner.tuning.assembly import Assembly
+
+# Variables of `tuner/__init__.py` that workers read. Ray sets them on a cluster's nodes, which do not inherit them.
+SENT = ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_CHDIR_TO_TRIAL_DIR")
+ELSEWHERE = "Ray keeps files and sockets in RAY_TMPDIR, TMPDIR or /tmp; set RAY_TMPDIR to a short writable path"
+TRY_RAY = "find out whether Ray starts without tuner: python -c 'import ray; ray.init()'"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a search ended: `state` is finished, interrupted or failed; `reason` is empty if it did not end early."""
+
+    state: str
+    reason: str = ""
+
+
+def search(assembly: Assembly, journal: Journal) -> Outcome:
+    """Runs an assembled search to its end; Ray must be running.
+
+    Raises:
+        RequestError: the search stopped because a report lacked a metric, or a checkpoint that the scheduler needs.
+    """
+    halt = assembly.halt
+    with signals_to(halt.interrupt), assembly.controller:
+        try:
+            assembly.tuner.fit()
+        except ValueError:
+            if not journal.lost:  # the folder may be gone, so that Ray cannot read its last snapshot
+                raise
+    state = "failed" if halt.error else "interrupted" if halt.interrupted else "failed" if halt.gave_up else "finished"
+    refused, out_of_time = halt.error is not None, halt.out_of_time and state == "finished"
+    journal.write("experiment_finished", state=state, reason=halt.reason, refused=refused, out_of_time=out_of_time)
+    if halt.error:
+        raise halt.error
+    return Outcome(state, halt.reason)
+
+
+@contextmanager
+def ray_here(experiment: Options, imports: Sequence[str]) -> Iterator[None]:
+    """Starts Ray on this machine, with workers for the experiment's trials; ends it afterwards.
+
+    If the calling program has already started Ray, it uses that Ray and leaves it running. The command line starts Ray
+    before it loads the space. If the space sets more workers per trial, Ray starts these with the trials.
+
+    Args:
+        imports: modules that this process and the workers import while Ray starts.
+
+    Raises:
+        RequestError: a trial does not fit on this machine, or Ray does not start.
+    """
+    quiet()
+    if ray.is_initialized():  # the program that calls tuner has started Ray, and will end it
+        with no_reports_of_dead_workers():
+            yield
+        return
+    here = local_cluster()
+    num_processes = resources_of(experiment, [here]).num_processes()
+    with ExitStack() as stack:
+        stages = ["starting Ray"]
+        with patience(lambda: stages[-1]), ahead.importing(imports):
+            stack.enter_context(started(here, num_processes, imports, stages.append))
+            ahead.start_ahead(num_processes)
+            stages.append(f"importing {' and '.join(imports)}")
+        with no_reports_of_dead_workers():
+            yield
+
+
+def started(
+    here: dict[str, float], num_processes: int, imports: Sequence[str], told: Callable[[str], None]
+) -> ExitStack:
+    """Starts Ray on this machine, a second time if the first start fails; returns the context that ends it.
+
+    Args:
+        here: the CPUs and GPUs of this machine.
+        told: called with what the start waits for.
+
+    Raises:
+        RequestError: Ray does not start; the text has the reason, and the line of Ray's logs that names it.
+    """
+    reasons: list[str] = []
+    while len(reasons) < 2:
+        folder = ""
+        with ExitStack() as stack:
+            try:
+                folder = stack.enter_context(alone.session_folder())
+                stack.enter_context(local_node(told))
+                stack.callback(ray.shutdown)
+                with alone.on_loopback(), kept_from_ray():
+                    ray.init(
+                        "local",
+                        num_cpus=here["CPU"],
+                        num_gpus=here["GPU"],
+                        include_dashboard=False,
+                        logging_level=logging.ERROR,
+                        log_to_driver=False,
+                        **ahead.private_options(folder, num_processes, imports),
+                    )
+                return stack.pop_all()
+            except Exception as error:  # Ray raises Exception itself, too
+                reasons.append("; ".join(filter(None, [str(error), folder and cause_in_logs(folder)])))
+        if is_of_the_folder(reasons[-1]):
+            raise RequestError(f"Ray does not start ({reasons[-1]}); {ELSEWHERE}")
+        if len(reasons) == 1:
+            say(f"Ray did not start ({reasons[0]}){busy()}; starting it a second time", to=sys.stderr)
+    advice = "try again when less runs here" if busy() else TRY_RAY
+    raise RequestError(f"Ray did not start twice ({reasons[-1]}){busy()}; {advice}")
+
+
+@contextmanager
+def ray_at(experiment: Experiment, loaded_space: LoadedSpace) -> Iterator[None]:
+    """Joins the cluster of `--address`; leaves it afterwards.
+
+    Raises:
+        RequestError: no cluster answers at the address, or one of its nodes cannot run the search.
+    """
+    quiet()
+    runtime_env = {**probe.runtime_env_of(loaded_space), "env_vars": {name: os.environ[name] for name in SENT}}
+    try:
+        with kept_from_ray():
+            ray.init(experiment.address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=runtime_env)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise RequestError(
+            f"--address {experiment.address}: no Ray cluster answers there ({error}); start one, or correct the address"
+        ) from error
+    try:
+        probe.check_nodes(experiment, loaded_space)
+        with no_reports_of_dead_workers():
+            yield
+    finally:
+        ray.shutdown()
+
+
+def nodes() -> list[dict[str, float]]:
+    """Returns the resources of each node of the cluster, and of each node that its autoscaler may add."""
+    return [*present()[0], *launchable()]
+
+
+def quiet() -> None:
+    """Silences Ray's warnings, about which a user of tuner can do nothing."""
+    for name in ("ray", "ray.train", "ray.air"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # it logs trials' errors, which tuner prints at the end
+    warnings.filterwarnings("ignore", module=r"ray\..*")

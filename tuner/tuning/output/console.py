@@ -1,0 +1,391 @@
+"""Writes the texts that a search prints: the plan for `--dry-run`, a heading at its start, the answer at its end."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.engine.controller.failures import likeness
+from tuner.errors.users_code import with_cells
+from tuner.record.events import BEGINNINGS
+from tuner.record.records import TrialRecord
+from tuner.record.report_keys import GROWTH
+from tuner.spec import domains, parameters
+from tuner.spec.asha import milestones
+from tuner.spec.experiment import MOST_CHARS, Experiment
+from tuner.spec.live import saves_checkpoints
+from tuner.spec.metrics import wrong_mode
+from tuner.spec.places import is_uri
+from tuner.spec.rules import band_of
+from tuner.spec.script import Script
+from tuner.spec.spaces import is_live, is_path
+from tuner.training.devices.usage import NEEDED
+from tuner.tuning.answer.best import is_loadable
+from tuner.tuning.resume.replay import tried_again
+from tuner.tuning.searchers.forest import NUM_RANDOM
+from tuner.tuning.searchers.named import first_num_samples, num_settings
+from tuner.tuning.searchers.sampling import GridSearcher, num_random
+from tuner.views.commands import as_argument, command, start_again, twice
+from tuner.views.labels import counted, figures, setting, trials
+from tuner.views.savings import ADVICE
+from tuner.views.verdict import diverged, ending_lines
+
+if TYPE_CHECKING:
+    from tuner.spec.resources import Resources
+    from tuner.spec.space import Space
+    from tuner.tuning.requests import Request
+    from tuner.tuning.session import Done
+
+
+def plan(request: Request) -> list[str]:
+    """Returns the lines of a search's plan, which `--dry-run` prints."""
+    e, space, resources = request.experiment, request.loaded_space.space, request.resources
+    lines = [f"space       {e.space}: {', '.join(f'{n} {domain(d)}' for n, d in domains.leaves(space.searched))}"]
+    if space.constants:
+        lines += [f"constants   {setting(space.constants)}"]
+    lines += [f"script      {places}" for places in script_places(space)]
+    lines += [f"settings    {settings(request)}"]
+    lines += [f"scheduler   {schedule(e, space)}"]
+    lines += [f"chosen      automatically: {why}" for why in chosen(request)]
+    lines += [f"epochs      at most {num_settings(e, space) * e.max_epochs} ({e.max_epochs} per trial)"]
+    if e.time_budget:
+        lines[-1] += f", and at most {e.time_budget}"
+    lines += notes_on_metric(e)
+    lines += notes_on_checkpoints(e, space)
+    if resources:
+        lines += [f"resources   {per_trial(resources)}; {trials(resources.concurrent)} at once"]
+        lines += notes_on_brackets(e, resources.concurrent)
+    else:
+        lines += [f"resources   those of the cluster at {e.address}"]
+    lines += [f"seed        {e.seed}"]
+    lines += [f"data        {e.data_dir or ('from the space' if space.task else 'none; the function loads its own')}"]
+    lines += [f"results     {place(e)}", f"W&B         {request.wandb_mode}"]
+    return lines
+
+
+def script_places(space: Space) -> list[str]:
+    """Returns one line that says by what way each parameter reaches the script; none if the space is no script."""
+    targets = space.train.targets(space.params) if isinstance(space.train, Script) else {}
+    return ["; ".join(f"{name}: {target}" for name, target in targets.items())] if targets else []
+
+
+MOST_WAYS = 5  # most kinds of failure that the end of a search lists; trials that failed alike are of one kind
+DP = "--strategy dp copies the model to each GPU for each batch; --strategy ddp with one worker per GPU is faster"
+
+
+def notes_on_metric(e: Experiment) -> list[str]:
+    """A note if the metric's name contradicts the mode: such a search answers with its worst trial."""
+    return [f"NOTE: {text}" for text in [wrong_mode(e.metric, e.mode)] if text]
+
+
+def notes_on_strategy(e: Experiment, resources: Resources | None) -> list[str]:
+    """Notes that ddp is faster than the chosen dp, or that a trial has one device for all stages of its model."""
+    gpus = resources.gpus if resources else None
+    if e.strategy == "dp":
+        alone = "; with one device, as here, it equals --strategy single" if gpus is not None and gpus < 2 else ""
+        return [f"NOTE: {DP}{alone}"]
+    if e.strategy in ("model", "pipeline") and gpus is not None and gpus < 2:
+        return [f"NOTE: --strategy {e.strategy} has only one device here, so its stages run on it one after another"]
+    return []
+
+
+def notes_on_checkpoints(e: Experiment, space: Space) -> list[str]:
+    """A note if asha-promotion was named for trials that seem to save no checkpoints, so that none can pause."""
+    if e.scheduler != "asha-promotion" or saves_checkpoints(space):
+        return []
+    return [
+        "NOTE: the trials seem to save no checkpoints, so they cannot pause; without one at the first rung, the search "
+        "stops trials by the rule of asha"
+    ]
+
+
+def notes_on_brackets(e: Experiment, concurrent: int) -> list[str]:
+    """A note if too few trials run at once for HyperBand's first bracket, which prunes none, or for a later one."""
+    first, *sizes = bracket_sizes(e)
+    if e.scheduler != "hyperband" or not sizes or concurrent >= max(sizes):
+        return []
+    if concurrent <= first:
+        at_once = f"{trials(concurrent)} at once stay in its first bracket, which has room for {first} and prunes none"
+        return [f"NOTE: hyperband will prune no trial: {at_once}. {ADVICE.format(more=first + 1)}"]
+    return [
+        f"NOTE: hyperband compares the trials of a bracket that run at once; {trials(concurrent)} at once and brackets "
+        f"of {', '.join(map(str, sizes))} stop few trials or none. Use asha, or more trials at once (--cpus-per-trial)"
+    ]
+
+
+def heading(request: Request) -> list[str]:
+    """Returns the lines that a search prints at its start."""
+    e = request.experiment
+    r = request.resources
+    resources = f"; {per_trial(r)}, {trials(r.concurrent)} at once" if r else ""
+    lines = [f"{e.name}: {settings(request)}; {schedule(e, request.loaded_space.space)}{resources}"]
+    lines += [f"chosen automatically: {why}" for why in chosen(request)]
+    lines += [] if request.history else notes_on_metric(e)
+    lines += notes_on_strategy(e, r)
+    lines += notes_on_checkpoints(e, request.loaded_space.space)
+    lines += notes_on_brackets(e, r.concurrent) if r else []
+    lines += [f"script: {places}" for places in script_places(request.loaded_space.space)]
+    if request.splits:
+        sizes = ", ".join(
+            f"{len(part):,} {name}"
+            for name in ("train", "validation", "test")
+            if (part := getattr(request.splits, name)) is not None
+        )
+        lines += [f"data: {request.splits.source or 'from the space'} ({sizes})"]
+        lines += [banner(request.splits.notice)] if request.splits.notice else []
+    if request.wandb_mode == "offline" and e.wandb == "auto":
+        lines += ["W&B: offline, as there is no API key (`wandb login` stores one; --wandb disabled turns W&B off)"]
+    if request.history:
+        lines += [f"NOTE: {event['reason']}" for event in request.history if event["event"] == "scheduler_changed"][:1]
+        lines += [resumed_line(request)]
+    return lines
+
+
+def resumed_line(request: Request) -> str:
+    """Says how many trials of a resumed search continue, are paused, are done, and are still to come."""
+    e = request.experiment
+    before = e.max_epochs
+    states: dict[str, str] = {}
+    code, kinds = "", dict[str, str]()
+    for event in request.history:
+        before = event.get("max_epochs", before)
+        code = event.get("space_sha256", "" if event["event"] in BEGINNINGS else code)
+        if event["event"] in ("trial_suggested", "trial_started"):
+            states[event["trial"]] = "open"
+        elif event["event"] == "trial_failed":
+            kinds[event["trial"]] = event["kind"]
+        elif event["event"] == "decision" and event.get("action") == "pause":
+            states[event["trial"]] = "paused"
+        elif event["event"] == "trial_ended":
+            states[event["trial"]] = event["status"]
+    unfinished = {"open", "interrupted", *(["completed"] if e.max_epochs > before else [])}
+    failed = [kinds.get(trial, "") for trial, state in states.items() if state == "failed"]
+    again = sum(tried_again(kind, code, request.loaded_space.sha256) for kind in failed)
+    going_on = again + sum(state in unfinished for state in states.values())
+    paused = sum(state == "paused" for state in states.values())
+    remaining = max(0, num_settings(e, request.loaded_space.space) - len(states))
+    tried = f" ({again} that had failed, as the code has changed)" if again else ""
+    num_done = len(states) - going_on - paused
+    continued = f"{trials(going_on)} continue" + ("s" if going_on == 1 else "")
+    waiting = f", {paused} paused" if paused else ""
+    return f"resumed: {continued}{tried}{waiting}, {num_done} done, {remaining} still to come"
+
+
+def place(e: Experiment) -> str:
+    """Returns where the experiment's folder is; for an object store, also where its working copy is."""
+    return f"{e.results.rstrip('/')}/{e.name}, working copy {e.folder}" if is_uri(e.results) else str(e.folder)
+
+
+def ending(done: Done) -> list[str]:
+    """Returns the lines that a search prints at its end: the answer, or why there is none, and the next commands."""
+    e, lines = done.request.experiment, [""]
+    lines += failures(done.record.trials, e.folder)
+    lines += growing(done.record.trials)
+    if done.outcome.state == "failed":  # the reason repeats the error that the lines above have
+        lines += ["the search was stopped, as these trials failed alike and none succeeded"]
+        lines += ["correct the code: --resume then tries these trials again"]
+    elif done.outcome.reason:
+        lines += [f"NOTE: {'out of time: ' * done.record.out_of_time}{done.outcome.reason}"]
+    if done.answer:
+        report, trial = done.answer.report, done.answer.trial
+        lines += [f"best        trial {trial.id}, epoch {report.epoch}: {setting(trial.config)}"]
+        reported = "validation" if done.request.loaded_space.space.task else "reported  "
+        lines += [f"{reported}  {figures(report.metrics, e.metric)}", *notes_on_metric(e)]
+        if done.answer.test:
+            lines += [f"test        {figures(done.answer.test)}"]
+        elif done.request.splits is None:
+            lines += ["test        none: the space is a function, so tuner knows no test set"]
+        elif done.outcome.state != "finished":
+            lines += ["test        not yet: the test set is used once, after the search has ended"]
+        if done.request.splits and done.request.splits.notice:
+            lines += [banner(done.request.splits.notice)]
+    elif done.outcome.state == "interrupted":
+        lines += ["no answer yet"]
+    else:
+        lines += [f"no answer: no trial has a finite {e.metric}; see {e.folder}/trials.csv"]
+    lines += ending_lines(done.record)
+    lines += [f"folder      {place(e)}"]
+    if done.answer and is_loadable(e.folder / "best"):
+        given = ", space=space" if is_live(e.space) and done.request.splits else ""
+        lines += [f"load        from Python: tuner.load_best({str(e.folder)!r}{given})"]
+    if done.answer and done.answer.report.checkpoint and done.record.retrainable:
+        lines += [f"retrain     {command('train', shlex.quote(str(e.folder / 'best' / 'config.json')))}"]
+    results = "" if e.results == "results" else f" --results {shlex.quote(e.results)}"
+    lines += [f"dashboard   {command('serve', '--results', shlex.quote(str(e.folder.parent)))}"]
+    finished = done.outcome.state == "finished"
+    if finished and diverged(done.record):  # more trials would diverge too
+        return lines + [f"again       {again}" for again in [start_again(done.record)] if again]
+    goes_on = "extend     " if finished else "resume     "
+    if is_live(e.space):
+        options = [f"resume={e.name!r}"] + ([] if e.results == "results" else [f"results={e.results!r}"])
+        options += [as_argument(twice(done.record))] if finished else []
+        return [*lines, f"{goes_on} from Python: tuner.search(space, {', '.join(options)})"]
+    if done.outcome.state == "failed" and is_path(e.space):  # without --space, --resume refuses code that has changed
+        results += f" --space {shlex.quote(e.space)}"
+    more = f" {twice(done.record)}" if finished else ""
+    return [*lines, f"{goes_on} {command('run', f'--resume {e.name}{results}{more}')}"]
+
+
+def failures(trials: Sequence[TrialRecord], folder: Path) -> list[str]:
+    """Returns a line for each of the newest MOST_WAYS kinds of failure: number of trials, epochs, error, traceback."""
+    ways: dict[str, list[TrialRecord]] = {}
+    for trial in sorted(trials, key=lambda trial: trial.changed_at, reverse=True):
+        if trial.status == "failed":
+            ways.setdefault(likeness(trial.reason), []).append(trial)
+    lines = [_failure(alike, folder) for alike in list(ways.values())[:MOST_WAYS]]
+    return lines + ([f"... and {len(ways) - MOST_WAYS} other errors, in trials.csv"] if len(ways) > MOST_WAYS else [])
+
+
+def _failure(alike: Sequence[TrialRecord], folder: Path) -> str:
+    newest = alike[0]
+    epochs = {trial.reports[-1].epoch + 1 if trial.reports else 1 for trial in alike}
+    first, last = min(epochs), max(epochs)
+    epoch = f"epoch {first}" if first == last else f"epochs {first} to {last}"
+    trial = f"trial {newest.id}" if len(alike) == 1 else f"{len(alike)} trials, {newest.id} the last,"
+    traceback = folder / "ray" / newest.id / "error.txt"
+    at = f"; full traceback: {traceback}" if traceback.is_file() else ""
+    return f"failed      {trial} in {epoch}: {with_cells(newest.reason)}{at}"
+
+
+def growing(trials: Sequence[TrialRecord]) -> list[str]:
+    """Returns a line per kind of memory that kept growing in most of the trials that were long enough to tell.
+
+    A leak is in the code that all trials run. Growth in few of them is mostly the allocator's: in one of the four long
+    trials of LeNet on CIFAR-10, the heap grew by 4 MiB per epoch.
+    """
+    lines = []
+    for name, memory in GROWTH.items():
+        most = {trial.id: max((r.metrics.get(name, 0) for r in trial.reports), default=0) for trial in trials}
+        grown = [(by, trial) for trial, by in most.items() if by]
+        num_long = sum(len(trial.reports) >= NEEDED or most[trial.id] > 0 for trial in trials)
+        if 2 * len(grown) > num_long:
+            by, trial = max(grown)
+            lines += [
+                f"NOTE: {memory} grew from epoch to epoch in {len(grown)} of {num_long} long trials, by "
+                f"{by / 2**20:.1f} MiB per epoch in trial {trial} ({name} in the journal); a usual cause is a list of "
+                f"losses that keep their autograd graphs: store loss.item()"
+            ]
+    return lines
+
+
+def settings(request: Request) -> str:
+    """Says how many settings the search tries, and how they are proposed."""
+    e, space = request.experiment, request.loaded_space.space
+    points = f"; the first {len(e.point)} from the given points" if e.point else ""
+    return _proposed(request, e, space) + points
+
+
+def _proposed(request: Request, e: Experiment, space: Space) -> str:
+    if e.searcher == "grid":
+        grid = GridSearcher(e, space, e.num_samples)
+        part = "all" if grid.num_settings == grid.size else f"{grid.num_settings}, drawn by the seed,"
+        return f"{part} of a grid of {grid.size}" + ("" if part == "all" else f" (--num-samples {grid.size} tries all)")
+    if e.searcher == "refine":
+        half = num_random(first_num_samples(request.history) or e.num_samples)
+        return f"{half} random, then {e.num_samples - half} neighbours of the best one"
+    points = num_settings(e, space) // e.num_samples
+    times = f" x {points} grid points" if points > 1 else ""
+    fewest = NUM_RANDOM if e.searcher == "forest" else 0
+    all_random = f", all random: its model needs reports of {fewest} trials" if e.num_samples <= fewest else ""
+    return f"{e.num_samples}{times} by {e.searcher}{all_random}"
+
+
+def chosen(request: Request) -> list[str]:
+    """Returns one line with what `auto` chose and why; none for a resumed search, which keeps what it has."""
+    why = request.facts.get("auto")
+    return [] if request.history or not isinstance(why, str) else [why[:MOST_CHARS]]
+
+
+def schedule(e: Experiment, space: Space) -> str:
+    """Says which scheduler compares trials, when it does so, and which trials it stops."""
+    trains = f"every trial trains {'at most ' if space.train else ''}{epochs(e)}"
+    if e.scheduler == "asha":
+        rungs = [rung for rung in e.rungs() if rung < e.max_epochs]
+        if not rungs:
+            return f"asha: {trains}, because no rung is before the last epoch"
+        kept = f"continues the best 1/{e.reduction_factor:g}"
+        return f"asha: compares trials {_after(rungs, space)} and {kept}; a trial trains at most {epochs(e)}"
+    if e.scheduler == "asha-promotion":
+        return _promotion(e, space, trains)
+    return {
+        "fifo": f"fifo: {trains}",
+        "median": f"median: from epoch {e.grace_period} on, stops a trial that is worse than the other trials' median",
+        "hyperband": f"hyperband: trials of a bracket wait for each other, then the best 1/{e.reduction_factor:g} "
+        f"continue; the first {bracket_sizes(e)[0]} of every {sum(bracket_sizes(e))} trials are never stopped",
+        "bohb": f"bohb: brackets as in hyperband, where the best 1/{e.reduction_factor:g} continue; a model proposes "
+        f"the settings",
+        "pbt": f"pbt: every {e.perturbation_interval or e.grace_period} epochs, each trial of the worst quarter copies "
+        f"one of the best quarter, with changed parameters",
+    }[e.scheduler]
+
+
+def _promotion(e: Experiment, space: Space, trains: str) -> str:
+    """Says at which rungs trials of asha-promotion wait, and for what."""
+    rungs = [rung for rung in e.rungs() if rung < e.max_epochs]
+    if not rungs:
+        return f"asha-promotion: {trains}, because no rung is before the last epoch"
+    return (
+        f"asha-promotion: pauses trials {_after(rungs, space)} and promotes the best 1/{e.reduction_factor:g}; a trial "
+        f"trains at most {epochs(e)}{_brackets(e)}"
+    )
+
+
+def _brackets(e: Experiment) -> str:
+    """Says where the rungs of each bracket begin; empty if there is one bracket."""
+    if e.brackets == 1:
+        return ""
+    shape = e.max_epochs, e.grace_period, e.reduction_factor
+    firsts = [math.ceil(milestones(*shape, bracket)[0]) for bracket in range(e.brackets)]
+    shown = ", ".join(f"{first}" if first < e.max_epochs else "none" for first in firsts)
+    return f"; {e.brackets} brackets, with the first rung after epoch {shown}"
+
+
+def _after(rungs: Sequence[int], space: Space) -> str:
+    """Says where the rungs are; those of a function or script follow the length of trials that end by themselves."""
+    until = " (until a trial ends earlier by itself: its length then places the rungs)" if space.train else ""
+    return f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}{until}"
+
+
+def epochs(e: Experiment) -> str:
+    """Returns the most epochs of a trial in words: `1 epoch`, `10 epochs`."""
+    return counted(e.max_epochs, "epoch")
+
+
+def bracket_sizes(e: Experiment) -> list[int]:
+    """Returns the number of trials in each bracket of a HyperBand band; the trials of the first are never compared."""
+    return [shape.size for shape in band_of(e.max_epochs, e.reduction_factor)]
+
+
+def domain(declared: Any) -> str:
+    """Formats the domain of a parameter: `{4, 8, 16}`, `loguniform(0.0001, 0.1)`."""
+    if values := parameters.branches(declared):
+        return "{" + " | ".join(map(_branch, values)) + "}"
+    described = domains.describe(declared)
+    if "values" in described:
+        values = [str(value) for value in described["values"]]
+        return "{" + ", ".join(values if len(values) <= 10 else [*values[:9], "..."]) + "}"
+    bounds = ", ".join(f"{described[end]:g}" for end in ("lower", "upper") if end in described)
+    step = f", step {described['q']:g}" if "q" in described else ""
+    return f"{described['kind']}({bounds}{step})"
+
+
+def _branch(value: Any) -> str:
+    if not parameters.is_nested(value):
+        return str(value)
+    inner = {n: d if parameters.is_constant(d) else domain(d) for n, d in domains.leaves(value)}
+    return ", ".join(f"{name}={each}" for name, each in inner.items())
+
+
+def per_trial(resources: Resources) -> str:
+    """Describes a trial's resources: `1 CPU, 0.5 GPU per trial`, `2 CPU per trial in 2 workers` (2 CPU for both)."""
+    gpus = f", {resources.gpus:g} GPU" if resources.gpus else ""
+    workers = f" in {resources.workers} workers" if resources.workers > 1 else ""
+    return f"{resources.cpus:g} CPU{gpus} per trial{workers}"
+
+
+def banner(notice: str) -> str:
+    """Puts a notice between `!!!`, so that users do not overlook it."""
+    return f"!!! {notice} !!!"

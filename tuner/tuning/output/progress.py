@@ -1,0 +1,307 @@
+"""Prints Ray's table of a running search and a progress line; redraws them in a terminal or notebook."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import logging
+import math
+import re
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ray.tune import CLIReporter
+from ray.tune.experiment import Trial
+
+from tuner.engine.controller.failures import likeness
+from tuner.engine.controller.halt import Halt
+from tuner.errors import printable, say
+from tuner.errors.terminal import fitted, has_colours, is_steerable
+from tuner.spec import parameters
+from tuner.spec.experiment import Experiment, Table
+from tuner.tuning.output.cell import Cell, in_notebook
+from tuner.tuning.output.table import coloured, columns_of, drawn, narrowed, wrapped
+from tuner.tuning.tracker import DONE, ENDINGS, Tracker
+from tuner.views.labels import flat, formatted
+
+logger = logging.getLogger(__name__)
+SHOWN_ROWS, OTHER_LINES = 20, 10  # most rows while the search runs; lines of a terminal that the table leaves free
+MOST_ROWS = 100  # the last table has all trials if they are at most this many; trials.csv always has all
+MOST_CELL = 20  # most characters of a cell; a longer text is cut
+NUM_RAYS = 3  # number of columns that Ray puts first: the trial's name, Ray's status, and the worker's address
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def never_fatal(method: F) -> F:
+    """Makes a method log its exceptions: in Ray, an exception in a reporter would end the whole search."""
+
+    @functools.wraps(method)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except Exception:
+            logger.exception("%s failed; the search continues", method.__qualname__)
+
+    return guarded  # type: ignore[return-value]
+
+
+class ProgressTable(CLIReporter):
+    """Prints Ray's table and a progress line; redraws them in a terminal or notebook.
+
+    Into a pipe or file it prints a line per trial that ends, a progress line once a minute at most, and the last table.
+
+    Args:
+        tracker: the state of the search; it also calls the table when a trial ends.
+        halt: knows how much of the time budget remains, and whether the search was refused.
+        waiting: gets the numbers of pending and running trials; returns what pending trials wait for, in a line.
+        table: how to print the table: as wide as the terminal, with all columns, or not at all.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        num_settings: int,
+        tracker: Tracker,
+        halt: Halt,
+        waiting: Callable[[int, int], str],
+        params: parameters.Params,
+        table: Table = "fit",
+    ) -> None:
+        self._in_place = is_steerable(sys.stdout)
+        self._cell = Cell() if in_notebook() else None
+        self._shortest_pause_s = self._pause_s = 1.0 if self._is_live else 60.0
+        self._reported = -math.inf if self._is_live else time.monotonic()
+        names = [name for name, _ in parameters.leaves(params)]
+        others = [name for name in ("loss", "accuracy") if name != experiment.metric]
+        values = [f"best_{experiment.metric}", f"last_{experiment.metric}"]
+        shown = ["trial", "status", "epoch", *values, *names, *(f"last_{name}" for name in others)]
+        height = shutil.get_terminal_size().lines - OTHER_LINES if self._in_place else SHOWN_ROWS
+        # Ray takes a key "a/b" for a nested metric. So the key of a column is its number, and its header is the name.
+        super().__init__(
+            metric_columns={str(number): cell(name) for number, name in enumerate(shown)},
+            max_progress_rows=max(1, min(SHOWN_ROWS, height)),  # what scrolls off the screen cannot be redrawn
+            max_column_length=MOST_CELL,
+            print_intermediate_tables=True,
+        )
+        self._names, self._metrics = names, [experiment.metric, *others]
+        self._experiment, self._num_settings, self._table = experiment, num_settings, table
+        self._tracker, self._halt, self._waiting = tracker, halt, waiting
+        self._params: dict[str, dict[str, Any]] = {}
+        self._lines = 0
+        self._said: dict[str, str] = {}  # likeness of a printed error -> its trial
+        tracker.on_retry = self._say_retry
+        tracker.on_notice = self._say_notice
+        if not self._is_live:
+            tracker.on_end = self._say_end
+
+    @property
+    def _is_live(self) -> bool:
+        return self._in_place or self._cell is not None
+
+    def set_search_properties(self, metric: str | None, mode: str | None) -> bool:
+        return True
+
+    def should_report(self, trials: list[Trial], done: bool = False) -> bool:
+        """Whether a report is due: at the end, and `_pause_s` seconds after the last one."""
+        due = time.monotonic() - self._reported > self._pause_s
+        if due:
+            self._reported = time.monotonic()
+        return due or done
+
+    @never_fatal
+    def report(self, trials: list[Trial], done: bool, *sys_info: str) -> None:
+        begun = time.monotonic()
+        with_table = self._table != "off" and (self._is_live or done)
+        columns, more = self._columns(trials, done) if with_table else ([], [])
+        counts = [sum(trial.status == status for trial in trials) for status in (Trial.PENDING, Trial.RUNNING)]
+        line = progress_line(Counter(self._statuses(trials)), self._tracker, self._experiment, self._num_settings,
+                             self._halt, done)  # fmt: skip
+        width = shutil.get_terminal_size().columns
+        fits = sys.stdout.isatty() and self._table == "fit"
+        table = narrowed(columns, width) if fits else drawn(columns)
+        notices = [printable(notice) for notice in (*more, self._waiting(*counts)) if notice]
+        block = [*table, *(part for notice in notices for part in fitted(notice, width)),
+                 *wrapped(printable(line), width)]  # fmt: skip
+        if self._cell:
+            self._cell.show("\n".join(block))
+        elif self._in_place:
+            up = self._up()
+            self._lines = sum(max(1, math.ceil(len(line) / width)) for line in block)
+            print(up + "\n".join(coloured(block) if has_colours(sys.stdout) else block), flush=True)
+        else:
+            print("".join(f"{row}\n" for row in table), end="")
+            say(*more, line)
+        # The time for a report grows with the number of trials, so reports may take at most 1/20 of the driver's time.
+        self._pause_s = max(self._shortest_pause_s, 20 * (time.monotonic() - begun))
+
+    def _columns(self, trials: list[Trial], done: bool) -> tuple[list[list[str]], list[str]]:
+        """Returns Ray's table without the NUM_RAYS columns that Ray adds, and a line on trials that it leaves out."""
+        rows = [Row(trial.status, trial.trial_id, self, trial) for trial in trials]
+        with contextlib.redirect_stdout(io.StringIO()) as text:
+            super().report(rows, done and len(rows) <= MOST_ROWS)
+        lines = text.getvalue().splitlines()
+        left_out = [match[1] for line in lines if (match := re.match(r"\.\.\. (\d+) more trials", line))]
+        more = [f"not shown: {number} more trials; trials.csv has all after the search" for number in left_out]
+        return [list(map(printable, column)) for column in columns_of(lines)[NUM_RAYS:]], more
+
+    def cells(self, trial: Trial) -> dict[str, Any]:
+        """Returns the row of a trial: number of a column -> value."""
+        if trial.trial_id not in self._params:
+            self._params[trial.trial_id] = {name: cell(value) for name, value in flat(trial.config).items()}
+        report, params = trial.last_result or {}, self._params[trial.trial_id]
+        last, *others = (cell(report.get(name)) for name in self._metrics)
+        known = self._tracker.trials.get(trial.trial_id)
+        values = [cell(known.best) if known else None, last, *(params.get(name) for name in self._names), *others]
+        row = [trial.trial_id, *self._statuses([trial]), report.get("training_iteration"), *values]
+        return {str(number): value for number, value in enumerate(row)}
+
+    def _statuses(self, trials: Sequence[Trial]) -> Iterator[str]:
+        """Yields the status of each trial in tuner's words, such as pruned instead of Ray's TERMINATED."""
+        for trial in trials:
+            known = self._tracker.trials.get(trial.trial_id)
+            if trial.is_finished():
+                ended = known and known.status in (*DONE, "suggested", "paused")
+                yield known.shown_status if known and ended else "interrupted"
+            else:
+                yield trial.status.lower()
+
+    @never_fatal
+    def _say_end(self, trial_id: str) -> None:
+        """Prints how a trial ended; used in a pipe or file, where the table cannot be redrawn."""
+        trial = self._tracker.trials[trial_id]
+        first = self._said.setdefault(likeness(trial.reason), trial_id) if trial.status == "failed" else trial_id
+        say(end_line(trial_id, self._tracker, self._experiment.metric, first))
+
+    @never_fatal
+    def _say_retry(self, trial_id: str) -> None:
+        """Prints that a trial lost its worker and is retried, and why."""
+        self._print_above(retry_line(trial_id, self._tracker))
+
+    @never_fatal
+    def _say_notice(self, text: str) -> None:
+        """Prints what the user should read while the search runs."""
+        self._print_above(f"NOTE: {text}")
+
+    def _print_above(self, line: str) -> None:
+        """Prints a line above a table that is redrawn in place."""
+        print(self._up(), end="")
+        self._lines = 0
+        say(line)
+
+    def _up(self) -> str:
+        """Returns the control sequence that clears the drawn table, and the `^C` that a terminal echoes below it."""
+        up = f"\x1b[{self._lines}A" if self._lines else ""
+        return f"\r{up}\x1b[J" if self._in_place else ""
+
+
+@dataclass
+class Row:
+    """Stands in for a Trial in Ray's table: gives all columns as metrics, so that their order is tuner's own."""
+
+    status: str
+    trial_id: str
+    table: ProgressTable
+    trial: Trial
+    config: dict[str, Any] = field(default_factory=dict)
+    evaluated_params: dict[str, Any] = field(default_factory=dict)
+    local_experiment_path: str = ""
+    error_file: str | None = None
+
+    @functools.cached_property
+    def last_result(self) -> dict[str, Any]:
+        return {**self.table.cells(self.trial), "node_ip": "-", "pid": "-"}
+
+
+def cell(value: Any) -> Any:
+    """Returns a value as a table shows it: a float with five significant digits, an integer, None or a short text."""
+    text = printable(formatted(value))
+    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        return value if value is None or isinstance(value, int) else float(text)
+    return text if len(text) <= MOST_CELL else text[: MOST_CELL - 3] + "..."
+
+
+def progress_line(
+    statuses: Counter[str],
+    tracker: Tracker,
+    experiment: Experiment,
+    num_settings: int,
+    halt: Halt,
+    is_over: bool = False,
+) -> str:
+    """Returns the line `4/10 done: 4 pruned; 2 running | best loss 1.23 (trial 00003) | 1 m 20 s, about 2 m 0 s left`.
+
+    The best value and the counts are those of all sessions; the time is that of this session. A refused search has no
+    best value.
+    """
+    num_done = sum(statuses[status] for status in ENDINGS)
+    done = ", ".join(f"{statuses[status]} {status}" for status in ENDINGS if statuses[status])
+    rest = ", ".join(f"{statuses[status]} {status}" for status in ("running", "paused", "interrupted", "suggested")
+                     if statuses[status])  # fmt: skip
+    counts = f"{num_done}/{num_settings} done" + (f": {done}" if done else "") + (f"; {rest}" if rest else "")
+    now = time.monotonic()
+    took = now - tracker.began
+    remaining = seconds_left(tracker, experiment, num_settings - num_done, now)
+    if (left_s := halt.left_s()) is not None:
+        remaining = min(left_s, remaining) if remaining is not None else left_s
+    times = duration(took) + (f", about {duration(max(1, remaining))} left" if remaining and not is_over else "")
+    best = None if halt.error else tracker.best()
+    found = f"best {experiment.metric} {formatted(best[0])} (trial {best[1]})" if best else ""
+    return " | ".join(part for part in (counts, found, times) if part)
+
+
+def seconds_left(tracker: Tracker, experiment: Experiment, num_open: int, now: float) -> float | None:
+    """Estimates how long the trials still train that have not ended; None before the first one of the session ended.
+
+    Each trial is taken to train as many epochs as those that ended did on average, at the pace of all so far. The pace
+    leaves out the start of Ray and its workers.
+    """
+    settled, begun = set(tracker.ended), {trial_id for trial_id, t in tracker.trials.items() if t.status == "running"}
+    paused = {trial_id for trial_id, trial in tracker.trials.items() if trial.status == "paused"}
+    if experiment.scheduler == "asha-promotion":  # most paused trials never continue, and end when the search does
+        settled, num_open = settled | tracker.paused, num_open - len(paused)
+    else:
+        begun |= paused
+    if not settled or not tracker.num_reports:
+        return None
+    usual = sum(tracker.trials[trial_id].epoch for trial_id in settled) / len(settled)
+    trained = sum(min(usual, tracker.trials[trial_id].epoch) for trial_id in begun)
+    pace_s = (now - (tracker.started or tracker.began)) / tracker.num_reports
+    return max(0.0, usual * num_open - trained) * pace_s
+
+
+def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> str:
+    """Says how a trial ended: `trial 00003 pruned after epoch 2, loss 0.5123`; if it failed or diverged, why.
+
+    Args:
+        first: the trial whose line has the same error; it is named instead of the error.
+    """
+    trial = tracker.trials[trial_id]
+    if trial.status == "failed":
+        why = trial.reason if first in ("", trial_id) else f"as trial {first}"
+        return f"trial {trial_id} failed in epoch {trial.epoch + (not trial.stopped)}: {why}"
+    if trial.shown_status == "diverged":
+        return f"trial {trial_id} diverged after epoch {trial.epoch}: {trial.reason.partition(' at epoch ')[0]}"
+    value = "" if trial.value is None else f", {metric} {formatted(trial.value)}"
+    return f"trial {trial_id} {trial.status} after epoch {trial.epoch}{value}"
+
+
+def retry_line(trial_id: str, tracker: Tracker) -> str:
+    """Says why a trial continues: `trial 00003 failed in epoch 3: ...; another worker continues it after epoch 2`."""
+    trial = tracker.trials[trial_id]
+    after = trial.failure.get("from_epoch", 0)
+    again = f"continues it after epoch {after}" if after else "starts it again, as it saved no checkpoint"
+    return f"trial {trial_id} failed in epoch {trial.epoch + 1}: {trial.failure['error']}; another worker {again}"
+
+
+def duration(seconds: float) -> str:
+    """Formats a number of seconds: `45 s`, `3 m 5 s`, `2 h 10 m`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} m {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} m"

@@ -1,0 +1,165 @@
+"""Turns the searcher's settings into numbered, journaled Ray trials, and limits how many run at once.
+
+Ray's own SearchGenerator gives trials random names, starts one trial at a time with a searcher, and restores a search
+from a snapshot that may be 10 s old. `Proposals` restores a search through `replay`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ray.tune import CheckpointConfig
+from ray.tune.experiment import Experiment as RayExperiment
+from ray.tune.experiment import Trial
+from ray.tune.search import SearchAlgorithm, Searcher
+
+from tuner.engine.controller.trials import new_trial
+from tuner.errors import RequestError
+from tuner.record.events import plain
+from tuner.record.journal import Ledger
+from tuner.spec.experiment import Experiment
+from tuner.tuning.searchers.seeded import SeededSearcher
+
+# Every report of a Task has `improved`: the report's epoch if its metric is the trial's best so far, else 0. So the
+# checkpoint with the highest `improved` is the best one, the earlier one of equals. Ray always keeps the latest, too.
+KEEP_BEST_AND_LATEST = CheckpointConfig(
+    num_to_keep=1, checkpoint_score_attribute="improved", checkpoint_score_order="max"
+)
+# numpy's exp and log round otherwise on a processor with other vector instructions: a random setting then differs by
+# 2e-16 of its value, one of Optuna's TPE by 2e-15.
+CLOSE = 1e-9
+
+
+class Proposals(SearchAlgorithm):
+    """Asks the searcher for settings and gives Ray one trial for each setting.
+
+    Args:
+        num_settings: how many settings to get from the searcher.
+        concurrent: returns how many trials may run at once; paused trials do not count.
+        replayed: returns the trials of a resumed search; called once, when Ray has set the trials' folder.
+    """
+
+    def __init__(
+        self,
+        searcher: Searcher,
+        num_settings: int,
+        experiment: Experiment,
+        journal: Ledger,
+        *,
+        concurrent: Callable[[], int],
+        keep: CheckpointConfig,
+        replayed: Callable[[Proposals], list[Trial]],
+    ) -> None:
+        self.searcher, self._asked = searcher, SeededSearcher(searcher, experiment)
+        self._num_settings, self._experiment, self._journal = num_settings, experiment, journal
+        self._concurrent, self._keep = concurrent, keep
+        self._alive: dict[str, Trial] = {}
+        self._replayed = replayed
+        self._recorded: list[Trial] = []
+
+    # The methods below are the interface of Ray's SearchAlgorithm.
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: Any, **spec: Any) -> bool:
+        return True  # the searcher was built with the metric, the mode and the space
+
+    def add_configurations(self, experiments: Any) -> None:
+        (self._ray_experiment,) = [experiments] if isinstance(experiments, RayExperiment) else experiments
+        self._recorded = self._replayed(self)
+
+    @property
+    def total_samples(self) -> int:
+        return self._num_settings
+
+    @property
+    def num_left(self) -> int:
+        """Maximum number of trials that Ray will still receive: new ones, and unfinished ones of a resumed search."""
+        recorded = sum(not trial.is_finished() for trial in self._recorded)
+        return 0 if self._asked.exhausted else self._num_settings - self._asked.num_proposed + recorded
+
+    def next_trial(self) -> Trial | None:
+        busy = sum(trial.status != Trial.PAUSED for trial in self._alive.values()) >= self._concurrent()
+        for place, trial in enumerate(self._recorded):
+            if trial.is_finished():
+                return self._recorded.pop(place)
+            if trial.status == Trial.PAUSED:
+                return self._live(self._recorded.pop(place))
+            if not busy:
+                return self._live(self._recorded.pop(place))
+        if busy:
+            return None
+        if self.is_exhausted():
+            return None
+        trial_id = f"{self._asked.num_proposed:05d}"
+        setting = self._asked.suggest(trial_id)
+        if setting is None:
+            return None
+        self._journal.write("trial_suggested", trial_id, config=setting)
+        return self._live(self._trial(trial_id, setting))
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        self._asked.report(trial_id, result)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        self._alive.pop(trial_id, None)
+        self._asked.complete(trial_id, result, error)
+
+    def is_finished(self) -> bool:
+        """Whether no trial will need another worker: none is new and none is paused. Ray then ends idle workers."""
+        return self.is_exhausted() and not any(trial.status == Trial.PAUSED for trial in self._alive.values())
+
+    def is_exhausted(self) -> bool:
+        """Whether Ray has received all trials of this search."""
+        return not self._recorded and (self._asked.exhausted or self._asked.num_proposed >= self._num_settings)
+
+    def set_finished(self) -> None:
+        self._asked.exhausted = True
+        self._recorded.clear()
+
+    # The methods below keep this object out of Ray's snapshots: the journal has its state.
+
+    def has_checkpoint(self, dirpath: str) -> bool:
+        return False
+
+    def save_to_dir(self, dirpath: str, **kwargs: Any) -> None:
+        if not self._experiment.folder.exists():
+            raise FileNotFoundError(f"{self._experiment.folder} is gone; Ray would make another folder in its place")
+
+    def restore_from_dir(self, dirpath: str) -> None:
+        pass
+
+    def _live(self, trial: Trial) -> Trial:
+        self._alive[trial.trial_id] = trial
+        return trial
+
+    def again(self, trial_id: str, recorded: dict[str, Any]) -> Trial:
+        """Makes the trial of the searcher's next setting; raises a RequestError if the recorded setting is another."""
+        setting = as_recorded(self._asked.suggest(trial_id), recorded)
+        if plain(setting) != recorded:
+            raise RequestError(
+                f"--resume {self._experiment.name}: trial {trial_id} was {recorded}, but now seed "
+                f"{self._experiment.seed} gives {setting}: the searcher has another version; install the recorded one "
+                f"(`versions` in experiment.json), or start anew with --name"
+            )
+        return self._trial(trial_id, setting)
+
+    def _trial(self, trial_id: str, setting: dict[str, Any]) -> Trial:
+        return new_trial(self._ray_experiment, trial_id, setting, self._keep, self._log_files(trial_id))
+
+    def _log_files(self, trial_id: str) -> tuple[str | None, str | None]:
+        """Returns absolute paths of a trial's output files; Ray would put relative ones into its temporary folder."""
+        if self._experiment.address:
+            return None, None  # a node of a cluster may not see the folder; Ray keeps the logs there
+        folder = (self._experiment.folder / "ray" / trial_id).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(folder / "stdout"), str(folder / "stderr")
+
+
+def as_recorded(proposed: Any, recorded: Any) -> Any:
+    """Returns a proposed setting whose floats have the recorded values where both are equal but for rounding."""
+    if isinstance(proposed, dict) and isinstance(recorded, dict):
+        return {name: as_recorded(value, recorded.get(str(name))) for name, value in proposed.items()}
+    if isinstance(proposed, float) and isinstance(recorded, float) and math.isclose(proposed, recorded, rel_tol=CLOSE):
+        return recorded
+    return proposed

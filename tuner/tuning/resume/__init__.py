@@ -1,0 +1,1 @@
+"""Restores a search that was stopped, from its folder."""

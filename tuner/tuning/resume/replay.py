@@ -1,0 +1,261 @@
+"""Restores a search: replays the journal's events through a new searcher and a new scheduler.
+
+Searchers and schedulers are deterministic: their state depends only on the seed and the order of calls. So the same
+replay restores ASHA's rungs, the brackets and paused trials of HyperBand and BOHB, the settings that pbt has changed,
+and TPE's observations. The scheduler gets the `Trial` objects that Ray will get afterwards, and a stand-in for Ray's
+controller that keeps their status. A crash may have cut off the decision on the last report, or the end of a trial
+that was to stop or had failed. The replay then makes the decision or ends the trial, and appends the event to the
+journal.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import TrialScheduler
+
+from tuner.engine.controller.stage import set_last_result, set_status
+from tuner.record.events import Event
+from tuner.record.journal import Ledger
+from tuner.record.report_keys import FINAL
+from tuner.spec.experiment import Experiment
+from tuner.tuning.resume.checkpoints import JournalCheckpoints
+from tuner.tuning.resume.stage import Source, Stage
+from tuner.tuning.scheduling.decisions import ACTIONS, JournalingScheduler, Verdict
+
+logger = logging.getLogger(__name__)
+
+
+class Replay:
+    """Replays a history once; `run` returns the trials that Ray gets, in the order in which Ray had them before.
+
+    Args:
+        history: the journal's events so far.
+        sha256: the digest of the space's file in this session.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        judge: JournalingScheduler,
+        ledger: Ledger,
+        experiment: Experiment,
+        history: list[Event],
+        sha256: str = "",
+    ) -> None:
+        self._source, self._judge, self._ledger, self._experiment = source, judge, ledger, experiment
+        self._history, self._sha256 = history, sha256
+        self._code = ""  # the digest of the space's file in the replayed session
+        self._stage = Stage(source, judge, ledger)
+        self._checkpoints = JournalCheckpoints(experiment)
+        self._stopped: set[str] = set()  # trials with a decision to stop whose end is not replayed yet
+        self._failed: dict[str, Event] = {}  # trials that failed and were not retried -> `trial_failed` event
+        self._completed: dict[str, int] = {}  # trials that ended as completed -> their last epoch
+        self._extended: set[str] = set()  # ended trials that a resume continues and that have no worker yet
+        self._started: dict[str, None] = {}  # trials that have a worker, in the order in which they got it
+        self._actions = recorded_actions(history)
+        self._last_start = {e["trial"]: n for n, e in enumerate(history) if e["event"] == "trial_started"}
+
+    def run(self) -> list[Trial]:
+        """Returns all trials of the history (ended, paused, pending); registers the checkpoints of unfinished ones."""
+        last = max((n for n, event in enumerate(self._history) if event["event"] == "report"), default=-1)
+        self._ledger.mute()
+        for number, event in enumerate(self._history):
+            if number == last:
+                self._ledger.unmute(self._history[number:])
+            step = getattr(self, f"_on_{event['event']}", None)
+            if step is not None:
+                step(number, event)
+        self._ledger.unmute([])
+        self._settle()
+        self._extend(self._experiment.max_epochs, len(self._history))
+        self._try_again(self._sha256)
+        trials = self._stage.get_trials()
+        for trial in trials:
+            if not trial.is_finished():
+                self._checkpoints.register(trial)
+        return trials
+
+    def started(self) -> list[Trial]:
+        """The trials that had a worker when the search stopped, in the order in which they got it."""
+        return [self._stage.trials[trial_id] for trial_id in self._started]
+
+    def _on_experiment_started(self, number: int, event: Event) -> None:
+        self._judge.max_epochs = event.get("max_epochs", self._judge.max_epochs)
+        self._code = event.get("space_sha256", "")
+
+    def _on_experiment_resumed(self, number: int, event: Event) -> None:
+        self._settle()  # as the resumed session did, before its first event of a trial
+        self._extend(event.get("max_epochs", self._judge.max_epochs), number)
+        self._try_again(event.get("space_sha256", ""))
+
+    def _on_trial_suggested(self, number: int, event: Event) -> None:
+        trial = self._source.again(event["trial"], event["config"])
+        self._stage.trials[trial.trial_id] = trial
+        self._judge.on_trial_add(self._stage, trial)
+
+    def _on_trial_started(self, number: int, event: Event) -> None:
+        trial = self._stage.trials[event["trial"]]
+        if trial.status == Trial.PAUSED:
+            self._look_around()
+        set_status(trial, Trial.RUNNING)
+        self._started[trial.trial_id] = None
+        self._extended.discard(trial.trial_id)
+
+    def _on_report(self, number: int, event: Event) -> None:
+        trial = self._stage.trials[event["trial"]]
+        set_status(trial, Trial.RUNNING)
+        self._checkpoints.add(trial, event)
+        result = {**event["metrics"], "training_iteration": event["epoch"], "trial_id": trial.trial_id}
+        if event.get("final") is True:
+            result[FINAL] = True
+        if "checkpoint" in event:
+            result["checkpoint_dir_name"] = Path(event["checkpoint"]).name
+        recorded = self._actions[number]
+        action = self._judged(trial, result, recorded)
+        if action != TrialScheduler.STOP:
+            self._source.on_trial_result(trial.trial_id, result)
+        set_last_result(trial, {**result, "config": trial.config})
+        # The recorded action takes precedence over the scheduler's: a pause depended on which other trials ran.
+        self._act(trial, ACTIONS[action] if recorded is None else recorded)
+
+    def _judged(self, trial: Trial, result: dict[str, Any], recorded: str | None) -> str:
+        """Returns the scheduler's decision, made with the other trials in the status that leads to the recorded one."""
+        if recorded != "pause" or self._experiment.scheduler != "bohb":
+            return self._judge.on_trial_result(self._stage, trial, result)
+        # HyperBandForBOHB halves a bracket only when Ray has marked all other trials as paused, which happens some time
+        # after their decisions. If this trial paused instead, at least one of them was not yet marked.
+        paused = [other for other in self._stage.get_trials() if other.status == Trial.PAUSED]
+        for other in paused:
+            set_status(other, Trial.RUNNING)
+        try:
+            return self._judge.on_trial_result(self._stage, trial, result)
+        finally:
+            for other in paused:
+                if not other.is_finished():
+                    set_status(other, Trial.PAUSED)
+
+    def _act(self, trial: Trial, action: str) -> None:
+        if action == "stop":
+            self._stopped.add(trial.trial_id)
+        elif action == "pause":
+            set_status(trial, Trial.PAUSED)
+            self._started.pop(trial.trial_id, None)
+
+    def _on_decision(self, number: int, event: Event) -> None:
+        trial = self._stage.trials[event["trial"]]
+        if trial.status == Trial.PAUSED and event["action"] in ("stop", "continue"):
+            self._look_around()  # the scheduler stopped or promoted this paused trial without a report of it
+            self._judge.close(self._stage, trial)
+
+    def _look_around(self) -> None:
+        """Asks the scheduler which trial to run, as Ray does at each step; BOHB's may halve a bracket then."""
+        self._judge.choose_trial_to_run(self._stage)
+
+    def _on_length_learned(self, number: int, event: Event) -> None:
+        self._judge.learn(event["trial"], event["epochs"])
+
+    def _on_trial_failed(self, number: int, event: Event) -> None:
+        trial = self._stage.trials[event["trial"]]
+        if not event["will_retry"]:
+            self._failed[trial.trial_id] = event
+            return
+        # Neither Ray's scheduler nor the searcher learns of a retry. Ray moves the trial to the end of its list.
+        set_status(trial, Trial.PENDING)
+        self._stage.trials[trial.trial_id] = self._stage.trials.pop(trial.trial_id)
+
+    def _on_trial_ended(self, number: int, event: Event) -> None:
+        trial = self._stage.trials[event["trial"]]
+        if event["status"] == "interrupted":
+            if trial.status == Trial.RUNNING and trial.trial_id not in self._stopped:
+                set_status(trial, Trial.PENDING)
+            return
+        self._started.pop(trial.trial_id, None)
+        self._stopped.discard(trial.trial_id)
+        if trial.is_finished() or trial.trial_id in self._extended:
+            return  # this replay has already ended the trial, and may have continued it
+        if trial.trial_id in self._failed:
+            self._fail(trial)
+            return
+        self._judge.verdicts.setdefault(trial.trial_id, Verdict(event["status"], event["reason"]))
+        self._end(trial)
+
+    def _end(self, trial: Trial) -> None:
+        verdict = self._judge.verdicts.get(trial.trial_id)
+        if verdict and verdict.status == "completed" and trial.last_result.get("training_iteration") is not None:
+            self._completed[trial.trial_id] = trial.last_result["training_iteration"]
+        self._stage.stop_trial(trial)
+
+    def _fail(self, trial: Trial) -> None:
+        self._judge.on_trial_error(self._stage, trial)
+        self._source.on_trial_complete(trial.trial_id, error=True)
+        set_status(trial, Trial.ERROR)
+
+    def _settle(self) -> None:
+        """Ends the failed trials and those with a decision to stop; makes the other running trials pending."""
+        for trial in self._stage.get_trials():
+            if trial.trial_id in self._stopped:
+                self._started.pop(trial.trial_id, None)
+                self._end(trial)
+            elif trial.trial_id in self._failed and not trial.is_finished():
+                self._started.pop(trial.trial_id, None)
+                self._fail(trial)
+                error = self._failed[trial.trial_id]["error"]
+                self._ledger.write("trial_ended", trial.trial_id, status="failed", reason=error)
+            elif trial.status == Trial.RUNNING:
+                set_status(trial, Trial.PENDING)
+        self._stopped.clear()
+
+    def _extend(self, max_epochs: int, number: int) -> None:
+        """Continues the trials that trained all epochs and saved a checkpoint, if event `number` raised max_epochs.
+
+        The scheduler gets these trials again. The searcher does not: it already has their value.
+        """
+        before, self._judge.max_epochs = self._judge.max_epochs, max_epochs
+        for trial_id in [t for t, epochs in self._completed.items() if before == epochs < max_epochs]:
+            trial = self._stage.trials[trial_id]
+            if self._last_start.get(trial_id, -1) > number or self._checkpoints.reaches(trial_id, before):
+                del self._completed[trial_id]
+                self._extended.add(trial_id)
+                set_status(trial, Trial.PENDING)
+                self._judge.on_trial_add(self._stage, trial)
+            else:
+                logger.warning("trial %s stays at %d epochs: it saved no checkpoint to continue from", trial_id, before)
+
+    def _try_again(self, sha256: str) -> None:
+        """Continues the trials that failed by the user's code, if that code has changed since the last session.
+
+        The scheduler gets these trials again. The searcher does not: it already has their value.
+        """
+        before, self._code = self._code, sha256
+        kinds = {trial_id: event.get("kind", "") for trial_id, event in self._failed.items()}
+        for trial_id in [trial_id for trial_id, kind in kinds.items() if tried_again(kind, before, sha256)]:
+            trial = self._stage.trials[trial_id]
+            if trial.is_finished():
+                del self._failed[trial_id]
+                self._extended.add(trial_id)
+                set_status(trial, Trial.PENDING)
+                self._judge.on_trial_add(self._stage, trial)
+
+
+def tried_again(kind: str, before: str, now: str) -> bool:
+    """Whether a resume continues a trial that failed: its own code failed, and that code has changed since."""
+    return kind == "user" and bool(before and now) and before != now
+
+
+def recorded_actions(history: list[Event]) -> dict[int, str | None]:
+    """Maps the index of a report to its action; None for the last report if a crash may have cut off its decision."""
+    actions: dict[int, str | None] = {}
+    open_reports: dict[str, int] = {}
+    for number, event in enumerate(history):
+        if event["event"] == "report":
+            open_reports[event["trial"]] = number
+            actions[number] = "continue"
+        elif event["event"] == "decision" and event["trial"] in open_reports:
+            actions[open_reports.pop(event["trial"])] = event["action"]
+    if actions and max(actions) in open_reports.values():
+        actions[max(actions)] = None
+    return actions

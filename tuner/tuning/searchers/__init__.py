@@ -1,0 +1,1 @@
+"""Proposes settings: random, grid, refine, forest, and the searchers of other libraries."""

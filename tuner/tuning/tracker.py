@@ -1,0 +1,163 @@
+"""Follows a search's events: the status of each trial, the best value of all sessions, and the failures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from tuner.engine.controller.failures import likeness
+from tuner.record.events import BEGINNINGS, Event
+from tuner.record.records import finite, sign_of
+from tuner.spec.experiment import Experiment
+from tuner.spec.metrics import all_diverged, one_value
+
+DONE = ("pruned", "completed", "failed")
+ENDINGS = ("pruned", "diverged", "completed", "failed")  # as users see them: `Tracked.shown_status`
+FIRST = 8  # so many trials must have ended before the search says that all of them diverged, or report one value
+ALIKE = 3  # the search stops if this many trials, the session's first to fail, fail alike, and none succeeds
+
+
+@dataclass
+class Tracked:
+    """One trial's status in the journal, reason of its end, highest epoch and last failure.
+
+    `value` and `best` are the last and the best value of the metric; None if it is not finite. `stopped` is whether the
+    search ended the trial at its last report.
+    """
+
+    status: str = "suggested"
+    reason: str = ""
+    epoch: int = 0
+    value: float | None = None
+    best: float | None = None
+    failure: Event = field(default_factory=dict)
+    stopped: bool = False
+
+    @property
+    def shown_status(self) -> str:
+        """The status as users see it: a trial that was stopped as its last value was not finite has diverged."""
+        return "diverged" if self.status == "pruned" and self.epoch and self.value is None else self.status
+
+
+class Tracker:
+    """Gets each event of a search once, by `hear`, which takes a constant time.
+
+    Attributes:
+        trials: id -> what is known about the trial.
+        began, started: the times (`time.monotonic`) at which the session began and its first trial started.
+        ended: the trials that were pruned, completed or failed in this session.
+        num_reports: how many reports (epochs) of all trials arrived in this session.
+        paused: the trials that paused in this session and have neither continued nor ended since.
+        on_end: called with the id of each of these trials when it ends.
+        on_retry: called with the id of each trial that failed and is tried again.
+        on_notice: called with a text to read now: why the search changes its rule or moves its rungs, or what its first
+            trials have alike.
+    """
+
+    def __init__(self, experiment: Experiment, history: Iterable[Event] = ()) -> None:
+        self._metric, self._sign = experiment.metric, sign_of(experiment.mode)
+        self._best: dict[bool, tuple[float, str]] = {}  # report has a checkpoint? -> best value (as a loss), trial
+        self._hopeful = False
+        self.trials: dict[str, Tracked] = {}
+        self.on_end: Callable[[str], None] = lambda trial_id: None
+        self.on_retry: Callable[[str], None] = lambda trial_id: None
+        self.on_notice: Callable[[str], None] = lambda text: None
+        self._first: list[str] = []  # the first FIRST trials of all sessions that ended without a failure
+        self._values: set[float | None] = set()  # what trials reported until then; not more than two values
+        self._begin()
+        for event in history:
+            self.hear(event)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.began, self._failed = time.monotonic(), list[str]()
+        self.started: float | None = None
+        self.paused: set[str] = set()
+        self.ended: set[str] = set()
+        self.num_reports = 0
+
+    def hear(self, event: Event) -> None:
+        """Updates the state by the next event of the search."""
+        kind, trial_id = event["event"], event.get("trial")
+        if kind in BEGINNINGS:
+            self._begin()
+        if kind in ("scheduler_changed", "length_learned"):
+            self.on_notice(event.get("reason", ""))
+        if trial_id is None:
+            return
+        trial = self.trials.setdefault(trial_id, Tracked())
+        if kind == "trial_started":
+            trial.status, trial.stopped = "running", False
+            self.started = self.started or time.monotonic()
+        elif kind == "report":
+            trial.epoch = max(trial.epoch, event["epoch"])
+            self._report(trial_id, trial, finite(event["metrics"].get(self._metric)), bool(event.get("checkpoint")))
+        elif kind == "decision":
+            if event["action"] == "pause":
+                trial.status = "paused"
+                self.paused.add(trial_id)
+            else:
+                self.paused.discard(trial_id)
+                trial.stopped = event["action"] == "stop"
+        elif kind == "trial_failed":
+            trial.failure = event
+            if event.get("will_retry"):
+                self.on_retry(trial_id)
+        elif kind == "trial_ended":
+            trial.status, trial.reason = event["status"], event["reason"]
+            self.paused.discard(trial_id)
+            self._hopeful = self._hopeful or trial.status == "completed"
+            if trial.status in DONE:
+                self.ended.add(trial_id)
+                self._failed += [trial_id] if trial.status == "failed" else []
+                self.on_end(trial_id)
+                self._end(trial_id, trial)
+
+    def _end(self, trial_id: str, trial: Tracked) -> None:
+        """Says once, when FIRST trials have ended, if all of them diverged or all reported one value."""
+        if trial.status == "failed" or not trial.epoch or len(self._first) >= FIRST:
+            return
+        self._first.append(trial_id)
+        if len(self._first) < FIRST:
+            return
+        if all(self.trials[each].value is None for each in self._first):
+            self.on_notice(all_diverged(f"the first {FIRST} trials", self._metric))
+        elif len(self._values) == 1 and (value := next(iter(self._values))) is not None:
+            self.on_notice(one_value(f"the first {FIRST} trials", self._metric, value))
+
+    def _report(self, trial_id: str, trial: Tracked, value: float | None, saved: bool) -> None:
+        trial.value = value
+        self.num_reports += 1
+        if value is not None and (trial.best is None or self._sign * value < self._sign * trial.best):
+            trial.best = value
+        if len(self._first) < FIRST and len(self._values) < 2:
+            self._values.add(value)
+        if value is not None and (saved not in self._best or self._sign * value < self._best[saved][0]):
+            self._best[saved] = self._sign * value, trial_id
+
+    def best(self) -> tuple[float, str] | None:
+        """Returns the best finite value of all sessions and its trial, by `BEST_RULE`; None if no value is finite."""
+        best = self._best.get(True) or self._best.get(False)
+        return (self._sign * best[0], best[1]) if best else None
+
+    def hopeless(self) -> str:
+        """Says why the search should stop: this session's first ALIKE failures are alike; empty if it should continue.
+
+        The failures must be those of the user's code. No trial may have completed, or trained the epoch in which they
+        failed. A trial that was pruned before that epoch does not show that the code works.
+        """
+        first = self._failed
+        if self._hopeful or len(first) != ALIKE:
+            return ""
+        failures = [self.trials[trial_id].failure for trial_id in first]
+        if any(failure.get("kind") != "user" for failure in failures):
+            return ""
+        epoch = min(self.trials[trial_id].epoch for trial_id in first)
+        if len({likeness(failure["error"]) for failure in failures}) > 1 or self.furthest() > epoch:
+            return ""
+        return f"{ALIKE} trials failed in the same way and none succeeded: {failures[0]['error']}"
+
+    def furthest(self) -> int:
+        """Returns the highest epoch of all trials."""
+        return max((trial.epoch for trial in self.trials.values()), default=0)

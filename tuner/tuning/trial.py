@@ -1,0 +1,300 @@
+"""The functions that Ray runs as a trial: they get a config and send reports."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import inspect
+import math
+import os
+import random
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from numbers import Number
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from ray import tune
+from ray.tune.result import DEFAULT_METRIC
+
+from tuner.engine.workers.children import explained
+from tuner.engine.workers.own_folder import own_folder
+from tuner.engine.workers.reports import CHILD, begin_reports, own_exits
+from tuner.engine.workers.trainable import run_class, trial_folder
+from tuner.errors.users_code import place_of
+from tuner.record.checkpoints import STATE
+from tuner.record.records import sign_of
+from tuner.record.report_keys import FINAL, WAITS
+from tuner.spec.parameters import merged
+from tuner.spec.script import Ended, Script, in_trial
+from tuner.spec.space import takes_config
+from tuner.training.devices import accelerator
+from tuner.training.devices.usage import hold_to_share
+from tuner.training.task import Task
+from tuner.training.trial_spec import TrialSpec, trial_seed
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What all trials of a search share.
+
+    Args:
+        spec: the training options and the search's seed, without a setting. `spec_of` sets the trial's config and seed.
+        metric, mode: the metric to optimize, and "min" or "max".
+        wandb: False if no function may log to W&B by itself (`--wandb disabled`).
+    """
+
+    spec: TrialSpec
+    metric: str
+    mode: str
+    wandb: bool = True
+
+    def spec_of(self, config: dict[str, Any]) -> TrialSpec:
+        """Returns the `TrialSpec` of the trial in this process: its config, with constants, its seed and options."""
+        seed = trial_seed(self.spec.seed, tune.get_context().get_trial_id())
+        return replace(self.spec, config=merged(self.spec.constants, config), seed=seed)
+
+
+def train_task(config: dict[str, Any], *, task: Task, splits: Any, goal: Goal) -> None:
+    """Trains one setting of a Task, from the trial's checkpoint if any; sends a report per epoch (`run_epochs`)."""
+    import torch
+
+    from tuner.training.loop import Training
+
+    spec = goal.spec_of(config)
+    start_clean(spec.num_threads, spec.gpus)
+    begin_reports()
+    training = Training.of(task, splits, spec)
+    best = math.inf
+    with checkpointed() as path:
+        if path:
+            # On the CPU: a copy on the GPU would take the model's and the optimizer's memory twice.
+            saved = torch.load(path, weights_only=True, map_location="cpu")
+            training.load_state_dict(saved["training"], keep=spec.mutable)
+            best = saved["best"]
+            del saved
+
+    def save(best: float, path: Path) -> None:
+        write_state({"training": training.state_dict(), "best": best}, path)
+
+    # When Ray stops a trial, `tune.report` raises a SystemExit. The processes that load examples must then end, too.
+    with contextlib.closing(training):
+        run_epochs(training, save, best, goal)
+
+
+def train_in_workers(config: dict[str, Any], *, shared: tuple[Any], goal: Goal) -> None:
+    """Trains one setting of a Task as `train_task` does, but in worker processes; this process waits and reports.
+
+    Args:
+        shared: a Ray reference to (task, splits), in a tuple so that Ray passes the reference, not the object.
+    """
+    import torch
+
+    from tuner.engine.workers.actors import keep, workers_for
+
+    spec = goal.spec_of(config)
+    start_clean(num_threads=1, gpus=0)  # this process only waits; the workers use the resources
+    begin_reports()
+    state, best = None, math.inf
+    with checkpointed() as path:
+        if path:
+            state = path.read_bytes()
+            best = torch.load(path, weights_only=True, map_location="cpu", mmap=True)["best"]
+    group = workers_for(shared[0], spec.num_workers, spec.cpus / spec.num_workers, spec.gpus / spec.num_workers)
+
+    def save(best: float, path: Path) -> None:
+        path.write_bytes(group.state(best=best))
+
+    try:
+        group.begin(spec, state)
+        run_epochs(group, save, best, goal)
+    except Exception:
+        group.close()
+        raise
+    except SystemExit:  # Ray stops the trial in `tune.report`: the workers are idle and can be reused
+        keep(group)
+        raise
+    keep(group)
+
+
+class Epochs(Protocol):
+    """A training that runs epoch by epoch, in this process or in others."""
+
+    epoch: int
+
+    def run_epoch(self) -> dict[str, Any]: ...
+
+
+def run_epochs(training: Epochs, save: Callable[[float, Path], None], best: float, goal: Goal) -> None:
+    """Trains to the last epoch; sends a report per epoch, with a checkpoint if the metric is finite.
+
+    Args:
+        save: `save(best, path)` writes the state and the best value so far to a file.
+        best: this trial's best value so far, with a sign such that smaller is better.
+    """
+    sign = sign_of(goal.mode)
+    while training.epoch < goal.spec.max_epochs:
+        report: dict[str, Any] = training.run_epoch()
+        value = sign * report[goal.metric]
+        improved = value < best
+        best = min(best, value) if math.isfinite(value) else best
+        report |= {"training_iteration": training.epoch, "improved": training.epoch if improved else 0}
+        patiently(report_of, report, partial(save, best) if math.isfinite(value) else None)
+
+
+NOT_REACHED = (
+    "the function has no argument, and neither parsed its command line nor called wandb.init, so the parameters did "
+    "not reach it; take the config as its argument"
+)
+
+
+@contextlib.contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Sets environment variables in a `with` block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+STARTS = re.compile(r"\b(spawn|Process|Popen|elastic_launch|start_processes)\(")  # calls that start processes
+
+
+def train_function(config: dict[str, Any], *, function: Any, goal: Goal) -> None:
+    """Runs a function or class that was written for Ray Tune; a function may report, yield or return its metrics."""
+    spec = goal.spec_of(config)
+    start_clean(spec.num_threads, spec.gpus)
+    reporter = begin_reports(goal.metric)
+    random.seed(spec.seed)
+    np.random.seed(spec.seed)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(spec.seed)
+    with own_exits(reporter), explained(reporter), in_trial(dict(spec.config), goal.metric, mode=goal.mode) as trial:
+        trial.stack.enter_context(own_folder(trial_folder(), is_new=tune.get_checkpoint() is None))
+        if not goal.wandb:
+            trial.stack.enter_context(environment(WANDB_MODE="disabled"))
+        if inspect.isclass(function):
+            return run_class(function, dict(spec.config))
+        try:
+            output = function(dict(spec.config)) if takes_config(function) else function()
+        except Ended as ended:
+            output = ended.value
+        if not (takes_config(function) or trial.reached):
+            raise ValueError(NOT_REACHED)
+        if trial.at_end:
+            trial.at_end()
+        if inspect.isgenerator(output):
+            for metrics in output:
+                if metrics is not None:
+                    tune.report(metrics_of(metrics, function))
+        elif output is not None:
+            tune.report({**metrics_of(output, function), FINAL: True})
+        if isinstance(function, Script) and not reporter.num_reports and STARTS.search(function.source):
+            raise ValueError(f"the script's own process has reported nothing; {CHILD}")
+
+
+def metrics_of(output: Any, function: Any) -> dict[str, Any]:
+    """Returns as a dict the metrics that a function has returned or yielded; a number is the search's metric."""
+    if isinstance(output, dict):
+        return output
+    if isinstance(output, Number) or getattr(output, "numel", int)() == 1:  # a number or a one-element tensor
+        return {DEFAULT_METRIC: output}
+    raise ValueError(
+        f"the function{place_of(function)} returns a {type(output).__name__}: return one number, the metric, or a dict "
+        f"of metrics"
+    )
+
+
+def start_clean(num_threads: int, gpus: float) -> None:
+    """Prepares a worker for a trial: frees earlier trials' memory, sets torch's threads, limits GPU memory.
+
+    The worker's CUDA context is intact: after a trial that raised an exception, Ray ends its worker, also if the trial
+    is retried (`not exception and self._maybe_cache_trial_actor` in `TuneController._schedule_trial_stop`).
+    """
+    gc.collect()
+    if not gc.get_freeze_count():
+        gc.freeze()  # Python's garbage collector then skips the imported modules, which saves 0.1 s per trial
+    torch = sys.modules.get("torch")
+    if torch is not None:  # not imported here, because a function may not use torch
+        torch.set_num_threads(num_threads)
+    accelerator.here.empty_cache()
+    if gpus:
+        hold_to_share(gpus)  # the limit must be set before the model takes GPU memory
+
+
+def report_of(report: dict[str, Any], save: Callable[[Path], None] | None) -> None:
+    """Reports an epoch, with a checkpoint if `save` is given."""
+    with saved_state(save) if save else contextlib.nullcontext() as saving:
+        tune.report(report, checkpoint=saving)
+
+
+def patiently(action: Callable[..., None], *args: Any, **options: Any) -> None:
+    """Retries an action every second while a checkpoint cannot be saved for a reason that may pass.
+
+    Ray delivers a report only after it has copied the checkpoint, so a failed report can be sent again. Before each
+    retry the driver gets the reason; it prints the reason and can stop the trial. The wait counts towards
+    `--trial-timeout`. Other errors are raised.
+    """
+    while True:
+        try:
+            return action(*args, **options)
+        except (OSError, RuntimeError) as error:
+            if not storage_trouble(error):
+                raise
+            with contextlib.suppress(OSError):  # stderr may be a file on the same disk
+                print(f"cannot save a checkpoint ({error}); trying again", file=sys.stderr, flush=True)
+            tune.report({WAITS: f"a checkpoint cannot be saved ({error})"})
+            time.sleep(1)
+
+
+def storage_trouble(error: OSError | RuntimeError) -> bool:
+    """Whether a retry may help: the disk or quota is full, the disk read-only or stale, or the folder missing."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE)
+    return "Unable to set up cluster storage" in str(error)  # Ray's error for a missing folder
+
+
+def write_state(state: dict[str, Any], path: Path) -> None:
+    """Writes a training's state to a file; raises an OSError if the disk does not take it."""
+    import torch
+
+    try:
+        # With a path, torch raises the same RuntimeError for a full disk and for a path that can never be written. With
+        # an open file, it keeps the OSError as the context of the RuntimeError. Both take the same time.
+        with open(path, "wb") as file:
+            torch.save(state, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
+
+
+@contextlib.contextmanager
+def checkpointed() -> Iterator[Path | None]:
+    """Yields the path of the state from which the trial resumes; None if the trial starts at epoch 0."""
+    checkpoint = tune.get_checkpoint()
+    if checkpoint is None:
+        yield None
+        return
+    with checkpoint.as_directory() as folder:
+        yield Path(folder) / STATE
+
+
+@contextlib.contextmanager
+def saved_state(save: Callable[[Path], None]) -> Iterator[tune.Checkpoint]:
+    """Yields a checkpoint with the state that `save` writes, in a folder that is deleted when the context ends."""
+    with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
+        save(Path(folder) / STATE)
+        yield tune.Checkpoint.from_directory(folder)
