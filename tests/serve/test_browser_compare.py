@@ -6,6 +6,7 @@ import pytest
 from browsing import expect, rows
 
 from tests.views.test_compare import write_search
+from tuner.record.events import line_of
 
 pytestmark = pytest.mark.browser
 FIGURES = ("compare-epochs", "compare-seconds", "compare-trials", "compare-values")
@@ -134,12 +135,13 @@ def test_each_figure_has_a_text_and_the_page_fits_a_narrow_screen(page, searches
 
 def test_the_page_follows_a_search_that_runs(page, searches):
     journal = searches.results / "a" / "journal.jsonl"
-    with open(journal, "a") as file:
-        file.write(json.dumps({"time": 9000.0, "event": "experiment_resumed"}) + "\n")
+    with open(journal, "ab") as file:
+        file.write(line_of({"time": 9000.0, "event": "experiment_resumed"}))
     page.goto(f"{searches.url}{LINK}")
     expect(rows(page, "compare-costs").first).to_contain_text("running")
-    with open(journal, "a") as file:
-        report = {"time": 9001.0, "trial": "00000", "event": "report", "epoch": 20, "metrics": {"loss": -77.5}}
-        file.write(json.dumps(report) + "\n")
+    with open(journal, "ab") as file:
+        file.write(
+            line_of({"time": 9001.0, "trial": "00000", "event": "report", "epoch": 20, "metrics": {"loss": -77.5}})
+        )
     expect(rows(page, "compare-costs").first).to_contain_text("-77.5")
     page.wait_for_function("document.getElementById('compare-epochs').data[0].y.at(-1) === -77.5")

@@ -278,8 +278,14 @@ def test_links_lead_to_each_section_that_is_shown(page, viewer):
     page.goto(f"{viewer.url}#demo")
     links = page.locator("#sections a")
     expect(rows(page, "trials")).to_have_count(4)
-    headings = "[...document.querySelectorAll('#one > :is(section, details) h2')].filter((e) => e.checkVisibility())"
-    expect(links).to_have_text(page.evaluate(f"{headings}.map((e) => e.textContent)"))
+    page.wait_for_function(  # the sections appear one by one
+        """() => {
+            const texts = (query) => [...document.querySelectorAll(query)].filter((e) => e.checkVisibility())
+                .map((e) => e.textContent).join();
+            return document.querySelector("#commands")?.checkVisibility()
+                && texts("#sections a") === texts("#one > :is(section, details) h2");
+        }"""
+    )
     expect(links.filter(has_text="Rungs")).to_have_count(1)
     for link in links.all():
         link.focus()
