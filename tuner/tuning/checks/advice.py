@@ -1,4 +1,4 @@
-"""Says what to do about an error of a user's function, if its type or the place that raised it proves the cause.
+"""The error of a failed check, and advice where the type or the place of a user's error proves the cause.
 
 Other errors get no advice: an error text with the user's file and line is better than a guess.
 """
@@ -6,28 +6,47 @@ Other errors get no advice: an error text with the user's file and line is bette
 from __future__ import annotations
 
 import traceback
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import nearest
 
+Config = dict[str, Any]
 # Function of a space -> the arguments that tuner calls it with. Others (the loss, the metrics) get outputs and targets.
 ARGUMENTS = {
     **dict.fromkeys(("model", "train"), "config"),
-    **dict.fromkeys(("prepare", "augment"), "inputs"),
+    **dict.fromkeys(("prepare", "augment", "the model"), "inputs"),
     "optimizer": "parameters, config",
     "schedule": "optimizer, config, max_epochs",
     "data": "data_dir",
 }
+CUDA_START = (("torch", "cuda", "__init__.py"), "_lazy_init")
+BATCH_NORM = (("torch", "nn", "functional.py"), "_verify_batch_size")
 
 
-class WatchedConfig(dict[str, Any]):
+@dataclass(eq=False)
+class CheckFailed(Exception):
+    """Raised if a part of the space or its data fails.
+
+    Attributes:
+        advice: what is allowed and what to do; empty if nothing is certain.
+        tried: the config with which it failed; empty if the config does not matter.
+    """
+
+    part: str
+    problem: str
+    advice: str = ""
+    tried: Config = field(default_factory=dict)
+
+
+class TracedConfig(dict[str, Any]):
     """A config whose KeyError names the keys that it has, so that no KeyError of another dictionary is explained."""
 
-    def __init__(self, config: dict[str, Any], name: str = "config") -> None:
+    def __init__(self, config: Config, name: str = "config") -> None:
         self._name = name
         super().__init__(
-            (key, WatchedConfig(value, f"{name}[{key!r}]") if type(value) is dict else value)
+            (key, TracedConfig(value, f"{name}[{key!r}]") if type(value) is dict else value)
             for key, value in config.items()
         )
 
@@ -42,10 +61,21 @@ def arguments_of(name: str) -> str:
     return ARGUMENTS.get(name.partition("(")[0], "outputs, targets")
 
 
-def advice_on(error: BaseException, name: str = "") -> str:
-    """Says what to do about an error of a function, named as for `arguments_of`; empty if nothing is certain."""
+def advice_on(error: BaseException, name: str = "", function: object = None) -> str:
+    """Says what to do about an error; empty if nothing is certain.
+
+    Args:
+        name: the function that raised it, named as for `arguments_of`.
+        function: that function.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     raised_in = (Path(frames[-1].filename).parts[-3:], frames[-1].name) if frames else ((), "")
+    if isinstance(function, type):
+        if arguments_of(name) == "outputs, targets":
+            return f"give an object, not the class: {function.__name__}()"
+        return f"write it as lambda {arguments_of(name)}: {function.__name__}(...)"
+    if hasattr(function, "named_parameters") and name == "model(config)":
+        return "a Task needs a function, not a module: model=lambda config: Net(...)"
     if isinstance(error, KeyError) and hasattr(error, "__notes__"):
         return str(error.__notes__[0])
     if isinstance(error, SystemExit):
@@ -56,19 +86,11 @@ def advice_on(error: BaseException, name: str = "") -> str:
         return f"relative paths start in {Path.cwd()}: give an absolute path, or --data-dir DIR and read data_dir / ..."
     if name and isinstance(error, TypeError) and len(frames) == 1:  # tuner's own call raised it
         return f"it is called with {arguments_of(name)}"
-    if raised_in == (("torch", "cuda", "__init__.py"), "_lazy_init"):
+    if raised_in == CUDA_START:
         return "leave out .cuda() and .to('cuda'): tuner moves the model and the data to the trial's device"
+    if raised_in == BATCH_NORM:
+        return "an epoch's last batch has one example, too few for batch norm: give another batch_size"
     return ""
-
-
-def advice_of_class(name: str, function: object) -> str:
-    """Says what to write for a class that a Task has as a function, such as nn.CrossEntropyLoss; empty for others."""
-    if not isinstance(function, type):
-        return ""
-    if "loss" in name or "metrics" in name:
-        return f"give an object, not the class: {function.__name__}()"
-    more = {"optimizer": "parameters, lr=config['lr']", "schedule": "optimizer, ..."}.get(name.partition("(")[0], "...")
-    return f"write it as lambda {arguments_of(name)}: {function.__name__}({more})"
 
 
 def described(value: Any) -> str:

@@ -7,26 +7,26 @@ alternative it tries. Afterwards it restores the random streams of Python, numpy
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
-import os
-import re
+import socket
 import time
-from collections.abc import Collection
+import warnings
+from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tuner.errors import OUT_OF_MEMORY, RequestError, say
-from tuner.errors.users_code import shown_path
+from tuner.errors.users_code import place_of, shown_path
 from tuner.spec import domains
 from tuner.spec.patience import patience
 from tuner.spec.spaces import with_line
-from tuner.training.data import Arrays, DataError, Splits
+from tuner.training.data import DataError, Splits
 from tuner.training.task import Task
-from tuner.tuning.checks.examples import check_lengths, odd_row, parts_of
-from tuner.tuning.checks.failed import Failed
-from tuner.tuning.checks.guards import no_network, silence, warn_of
-from tuner.tuning.checks.reporting import check_text
-from tuner.tuning.checks.sending import check_parts
+from tuner.tuning.checks.advice import CheckFailed
+from tuner.tuning.checks.data import check_lengths, load_data, nonfinite_data, nonfinite_row, parts_of
+from tuner.tuning.checks.sending import check_reporting, check_sendable
 from tuner.tuning.checks.settings import settings_of, shown
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 SKIP = "; --no-preflight skips this check"
+MOST_LISTED = 8  # names of alternatives in one line
+# Starts of warnings of torch -> the Task's function that causes it: mistakes that give a wrong loss but no error.
+WARNINGS = {"Using a target size": "loss", "Implicit dimension choice": "model"}
 
 
 def check(request: Request) -> list[str]:
@@ -47,12 +50,12 @@ def check(request: Request) -> list[str]:
     """
     space = request.loaded_space.space
     try:
-        check_parts(request)
-        check_text(space.train, request.experiment.metric)
+        check_sendable(request)
+        check_reporting(space.train, request.experiment.metric)
         if space.task is not None and request.splits is not None:
-            return check_task(request, space.task, request.splits)
+            return _check_task(request, space.task, request.splits)
         return []
-    except Failed as failed:
+    except CheckFailed as failed:
         values = ", ".join(f"{name}={shown(value)}" for name, value in domains.leaves(failed.tried))
         parts = [f"{failed.part} {failed.problem}", failed.advice, f"tried with {values}" if values else ""]
         text = with_line("; ".join(part for part in parts if part), request.loaded_space.path)
@@ -61,20 +64,20 @@ def check(request: Request) -> list[str]:
         raise RequestError(f"--space {request.experiment.space}: {text}") from failed
 
 
-def check_task(request: Request, task: Task, splits: Splits) -> list[str]:
+def _check_task(request: Request, task: Task, splits: Splits) -> list[str]:
     """Tries one batch for each alternative of the parameters; returns the names of the alternatives.
 
     Raises:
-        Failed: a trial would fail, or each would report only NaN.
+        CheckFailed: a trial would fail, or each would report only NaN.
     """
     from tuner.training.streams import kept_streams
-    from tuner.tuning.checks.trying import odd_data, odd_example, try_setting
+    from tuner.tuning.checks.trying import try_setting
 
     check_lengths(splits, request.loaded_space.space)
-    odd = {name: odd_row(part) for name, part in parts_of(splits) if isinstance(part, Arrays)}
-    experiment, doing, diverged, forgone = request.experiment, "", dict[str, Failed](), dict[str, Failed]()
+    odd = {name: nonfinite_row(part) for name, part in parts_of(splits).items()}
+    experiment, doing, diverged, untried = request.experiment, "", dict[str, CheckFailed](), dict[str, str]()
     frozen = ""  # the first such line
-    with patience(lambda: doing, SKIP), kept_streams(), silence() as heard:
+    with patience(lambda: doing, SKIP), kept_streams(), _silence() as heard:
         settings = settings_of(request.loaded_space.space, experiment.seed)
         for number, (name, config) in enumerate(settings, 1):
             doing = f"trying the space on one batch ({name}; {number} of {len(settings)})"
@@ -83,40 +86,34 @@ def check_task(request: Request, task: Task, splits: Splits) -> list[str]:
                 frozen = frozen or note
                 if blamed:
                     diverged[name] = replace(blamed, tried=config)
-            except Failed as failed:
+            except CheckFailed as failed:
                 failed.tried = failed.tried or config
-                if not forgiven(failed.problem, request):
+                if not _is_of_this_process(failed.problem, request):
                     raise
-                forgone[name] = failed
-    warn_of(heard, task)
+                untried[name] = failed.problem
+    for start, function in WARNINGS.items():
+        texts = (" ".join(str(each.message).split()) for each in heard)
+        if text := next((text for text in texts if text.startswith(start)), ""):
+            logger.warning("the %s%s: %s", function, place_of(getattr(task, function)), text)
     if frozen:
         say(frozen)
-    if forgone:
-        problem = next(iter(forgone.values())).problem
+    if untried:
+        problem = next(iter(untried.values()))
         say(
-            f"preflight (one batch before the search): not possible without a GPU or with this process's memory: "
-            f"{listed(forgone)} ({problem})"
+            "preflight (one batch before the search): not possible without a GPU or with this process's memory: "
+            f"{_listed(untried)} ({problem})"
         )
-    first = next(iter(diverged.values()), None)
-    if first and len(diverged) + len(forgone) == len(settings):
-        raise first
-    if first:
+    if first := next(iter(diverged.values()), None):
+        if len(diverged) + len(untried) == len(settings):
+            raise first
         then = "such a trial is pruned after its first epoch"
-        logger.warning("with %s, %s %s; %s", listed(diverged), first.part, first.problem, then)
-    for name in () if first else odd:
-        if example := odd_example(splits, name, odd):
-            found = odd_data(task, name, example)
+        logger.warning("with %s, %s %s; %s", _listed(diverged), first.part, first.problem, then)
+        return [name for name, _ in settings]
+    for name, row in odd.items():
+        if row is not None:
+            found = nonfinite_data(task, splits, name, row)
             logger.warning("%s %s; %s", found.part, found.problem, found.advice)
     return [name for name, _ in settings]
-
-
-MOST_LISTED = 8
-
-
-def listed(names: Collection[str]) -> str:
-    """Lists at most MOST_LISTED names."""
-    more = len(names) - MOST_LISTED
-    return ", ".join(list(names)[:MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def rehearse(request: Request) -> str:
@@ -128,10 +125,9 @@ def rehearse(request: Request) -> str:
         RequestError: a trial would fail.
     """
     from tuner.training.sources import UnsuitableData
-    from tuner.tuning.checks.data import load_data
 
     started = time.perf_counter()
-    with no_network() as hosts:
+    with _no_network() as hosts:
         try:
             request = load_data(request)
         except RequestError as error:
@@ -144,15 +140,55 @@ def rehearse(request: Request) -> str:
             raise
         tried = check(request)
     where = f", on data of this machine; the search asks {hosts[0]} for its data" if hosts else ""
-    settings = f", training one batch each with {listed(tried)}" if tried else ""
+    settings = f", training one batch each with {_listed(tried)}" if tried else ""
     return f"passed in {time.perf_counter() - started:.1f} s{settings}{where}"
 
 
-def forgiven(problem: str, request: Request) -> bool:
-    """Whether to ignore a failure: memory ran out in this process, or the model needs a GPU and the trials get one."""
+def _listed(names: Collection[str]) -> str:
+    more = len(names) - MOST_LISTED
+    return ", ".join(list(names)[:MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _is_of_this_process(problem: str, request: Request) -> bool:
+    """Whether a trial may succeed all the same: memory ran out here, or the model needs a GPU and trials get one."""
     gpus = request.resources.gpus if request.resources else request.experiment.gpus_per_trial
-    asked = re.search(r"tried to allocate (\d+) bytes", problem)
-    if asked and int(asked[1]) > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") and not gpus:
-        return bool(request.experiment.address)  # only a cluster's machine may have that much memory
     needs_gpu = any(word in problem for word in ("CUDA", "cuda", "'CPU'", "GPU"))
-    return any(text in problem for text in OUT_OF_MEMORY) or "MemoryError" in problem or bool(gpus and needs_gpu)
+    return any(text in problem for text in (*OUT_OF_MEMORY, "MemoryError")) or bool(gpus and needs_gpu)
+
+
+class _Dropped(io.StringIO):
+    """A stream that keeps nothing: a function may print gigabytes. A user's log handler may use it after the check."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[list[warnings.WarningMessage]]:
+    """Drops what the user's functions print, because trials print it again; yields the list of Python's warnings."""
+    with (
+        contextlib.redirect_stdout(_Dropped()),
+        contextlib.redirect_stderr(_Dropped()),
+        warnings.catch_warnings(record=True) as heard,
+    ):
+        warnings.simplefilter("always")
+        yield heard
+
+
+@contextlib.contextmanager
+def _no_network() -> Iterator[list[str]]:
+    """Refuses to look up the addresses of other machines in Python; yields the list of the refused hosts."""
+    hosts: list[str] = []
+    look_up = socket.getaddrinfo
+
+    def local(host: Any, *arguments: Any, **options: Any) -> Any:
+        if host not in ("localhost", "127.0.0.1", "::1", "", None):
+            hosts.append(str(host))
+            raise OSError(f"a dry run does not connect to {host}")
+        return look_up(host, *arguments, **options)
+
+    socket.getaddrinfo = local
+    try:
+        yield hosts
+    finally:
+        socket.getaddrinfo = look_up

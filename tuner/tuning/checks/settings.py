@@ -8,7 +8,7 @@ from typing import Any
 from tuner.spec import domains, parameters
 from tuner.spec.space import Space
 from tuner.spec.spaces import with_place
-from tuner.tuning.checks.failed import Config, Failed
+from tuner.tuning.checks.advice import CheckFailed, Config
 from tuner.tuning.searchers.sampling import seeded
 
 LOW, HIGH = 0.0, 1.0  # the ends of a range, as `domains.from_unit` names them
@@ -80,7 +80,7 @@ def computed(config: Config) -> Config:
     try:
         drawn: Config = next(spec["config"] for _, spec in generate_variants({"config": config}))
     except Exception as error:  # from the user's function
-        raise Failed("a tune.sample_from of the params", f"raises {with_place(error)}", tried=config) from error
+        raise CheckFailed("a tune.sample_from of the params", f"raises {with_place(error)}", tried=config) from error
     return drawn
 
 

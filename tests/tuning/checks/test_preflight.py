@@ -3,7 +3,6 @@
 import contextlib
 import random
 import socket
-import sys
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from tuner.space import Space
 from tuner.spec import patience
 from tuner.training.data import Arrays, Splits, hold_out
 from tuner.tuning import running
-from tuner.tuning.checks import examples, guards
+from tuner.tuning.checks import data as checked_data
 from tuner.tuning.checks.settings import settings_of
 
 HEAD = """
@@ -104,49 +103,17 @@ MISTAKES = {
         ["the model raises RuntimeError", "mat1 and mat2 shapes", "shape (32, 4) float32"],
         "def wrong",
     ),
-    "wrong shape in forward": (
-        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.a = nn.Linear(5, 3)\n"
-        "    def forward(self, x):\n        return self.a(x)\n",
-        dict(model="lambda config: Net()"),
-        ["the model raises RuntimeError", "mat1 and mat2 shapes"],
-        "return self.a(x)",
-    ),
-    "only for the largest": (
-        "def wrong(config):\n    if config['width'] == 8:\n        raise ValueError('too wide')\n"
-        "    return model(config)\n",
-        dict(model="wrong"),
-        ["model(config) raises ValueError: too wide", "width=8, lr=0.1"],
-        "raise ValueError",
-    ),
     "no module": (
         "def wrong(config):\n    pass\n",
         dict(model="wrong"),
         ["returns None", "torch.nn.Module"],
         "def wrong",
     ),
-    "optimizer of the model": (
-        "def wrong(model, config):\n    return torch.optim.SGD(model.parameters(), lr=0.1)\n",
-        dict(optimizer="wrong"),
-        ["optimizer(parameters, config) raises AttributeError"],
-        "return torch.optim.SGD(model.parameters()",
-    ),
     "metric of each example": (
         "def hits(scores, labels):\n    return scores.argmax(1) == labels\n",
         dict(metrics="{'hits': hits}"),
         ["metrics['hits']", "returns shape (", "return its mean over the batch"],
         "def hits",
-    ),
-    "metric of nothing": (
-        "def hits(scores, labels):\n    print(scores)\n",
-        dict(metrics="{'hits': hits}"),
-        ["metrics['hits']", "returns None", "return its mean over the batch"],
-        "def hits",
-    ),
-    "loss of each example": (
-        "def wrong(scores, labels):\n    return nn.functional.cross_entropy(scores, labels, reduction='none')\n",
-        dict(loss="wrong"),
-        ["the loss", "returns shape (32,) float32", "return its mean over the batch"],
-        "def wrong",
     ),
     "targets of floats": (
         "def floats(data_dir):\n    return np.zeros((101, 4), np.float32), np.zeros(101, np.float32)\n",
@@ -160,37 +127,19 @@ MISTAKES = {
         ["the train targets (", "go from 0 to 3, but the model has 3 outputs", "renumber the targets"],
         "def counted",
     ),
-    "a class that the first batch lacks": (
-        "def late(data_dir):\n    return np.zeros((999, 4), np.float32), np.arange(999) // 500 * 7\n",
-        dict(data="late"),
-        ["the train targets (", "go from 0 to 7, but the model has 3 outputs", "renumber the targets"],
-        "def late",
-    ),
     "float64": (
         "def doubles(data_dir):\n    return Splits(Arrays(np.zeros((101, 4)), np.zeros(101, np.int64)))\n",
         dict(data="doubles"),
-        ["the model raises RuntimeError: mat1 and mat2 must have the same dtype", "float64, its weights are float32"],
+        ["the model raises RuntimeError: mat1 and mat2 must have the same dtype", "inputs: shape (32, 4) float64"],
         "def model",
     ),
-    "prepare": (
-        "def cut(inputs):\n    return inputs[:, 9]\n",
-        dict(prepare="cut"),
-        ["prepare raises IndexError", "shape (1, 4) float32"],
-        "return inputs[:, 9]",
-    ),
     "augment": ("def twice(x):\n    return x, x\n", dict(augment="twice"), ["augment", "returns a tuple"], "def twice"),
-    "schedule": (
-        "def decay(optimizer, config):\n    return 1\n",
-        dict(schedule="decay"),
-        ["schedule(optimizer, config, max_epochs) raises TypeError", "3 were given"],
-        "def decay",
-    ),
     "a single example in the last batch": (
         "def normed(config):\n    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))\n",
         dict(model="normed", batch_size="16"),
         [
             "Expected more than 1 value per channel",
-            "81 training examples (20 of 101 are for validation): give another batch_size, such as 17;",
+            "an epoch's last batch has one example, too few for batch norm: give another batch_size",
         ],
         "def normed",
     ),
@@ -200,18 +149,6 @@ MISTAKES = {
         dict(metrics="{'m': held()}"),
         ["metrics['m']", "uses 'mutex', a lock, which cannot be sent to a worker", "inside the function"],
         "return lambda scores",
-    ),
-    "global lock": (
-        "def opt(parameters, config):\n    with lock:\n        return sgd(parameters, config)\n",
-        dict(optimizer="opt"),
-        ["optimizer", "uses 'lock', a lock", "inside the function"],
-        "def opt",
-    ),
-    "open file": (
-        "log = open('/dev/null', 'w')\ndef hits(scores, labels):\n    return log and scores.mean()\n",
-        dict(metrics="{'hits': hits}"),
-        ["metrics['hits']", "uses 'log', an open file", "inside the function"],
-        "def hits",
     ),
     "state that is no data": (
         "class Net(nn.Linear):\n    def get_extra_state(self):\n        return np.random.default_rng()\n"
@@ -226,7 +163,6 @@ MISTAKES = {
         ["the validation part of the data (", "has no examples", "Splits(validation=...)"],
         "def few",
     ),
-    "data is None": ("def nothing(data_dir):\n    pass\n", dict(data="nothing"), ["returns None"], "def nothing"),
     "no --data-dir": (
         "def read(data_dir):\n    return np.load(data_dir / 'x.npy')\n",
         dict(data="read"),
@@ -249,35 +185,17 @@ MISTAKES = {
         ["it gets outputs: a tuple of 2", "cross-entropy takes one tensor: return the scores alone"],
         "",
     ),
-    "the model instead of its parameters": (
-        "def wrong(parameters, config):\n    return torch.optim.SGD(model(config), lr=0.1)\n",
-        dict(optimizer="wrong"),
-        ["optimizer(parameters, config) raises TypeError", "can only optimize Tensors"],
-        "SGD(model(config), lr",
-    ),
     "another model": (
         "def wrong(parameters, config):\n    return torch.optim.SGD(model(config).parameters(), lr=0.1)\n",
         dict(optimizer="wrong"),
-        ["trains no parameter of the model", "pass on the parameters that the function gets"],
+        ["trains no parameter of the model", "use its argument `parameters`"],
         "def wrong",
-    ),
-    "a number as text": (
-        "params = {'width': tune.choice([2]), 'lr': tune.choice(['0.1', '0.01'])}\n",
-        {},
-        ["raises TypeError", "instances of 'str' and 'float'", "tried with width=2, lr='0.1'"],
-        "return torch.optim.SGD",
     ),
     "a loss without gradient": (
         "def hits(scores, labels):\n    return (scores.argmax(1) == labels).float().mean()\n",
         dict(loss="hits"),
         ["the loss (", "has no gradient", "no argmax, ==, round, detach"],
         "def hits",
-    ),
-    "weights changed in place": (
-        "class Net(nn.Linear):\n    def forward(self, x):\n        self.weight += 1\n        return x\n",
-        dict(model="lambda config: Net(4, 3)"),
-        ["the model raises RuntimeError: a leaf Variable"],
-        "self.weight += 1",
     ),
     "values changed in place": (
         "class Net(nn.Linear):\n    def forward(self, x):\n        y = super().forward(x).exp()\n        y += 1\n"
@@ -299,16 +217,10 @@ MISTAKES = {
         ["the train part of the data (", "has NaN or infinite values, the first in example 77 (counted from 0)"],
         "def holey",
     ),
-    "no test example": (
-        "def few(data_dir):\n    return Splits(data(None).train, test=Arrays(np.zeros((0, 4)), np.zeros(0, int)))\n",
-        dict(data="few"),
-        ["the test part of the data (", "has no examples; leave it out"],
-        "def few",
-    ),
     "a module instead of a function": (
         "",
         dict(model="nn.Linear(4, 3)"),
-        ["Task(model=...) (", "line 25) is a module, not a function; write model=lambda config: Net(...)"],
+        ["model(config) raises TypeError", "a Task needs a function, not a module: model=lambda config: Net(...)"],
         "",
     ),
     "a class instead of its instance": (
@@ -317,29 +229,11 @@ MISTAKES = {
         ["returns the class Net; return an object: Net(...)"],
         "def wrong",
     ),
-    "a result instead of a function": (
-        "",
-        dict(data="data(None)"),
-        ["Task(data=...) is a Splits: give the function itself, not the result of a call"],
-        "",
-    ),
     "the end of the process": (
         "import sys\ndef wrong(config):\n    sys.exit(3)\n",
         dict(model="wrong"),
         ["model(config) raises SystemExit: 3", "a function must not end the process"],
         "sys.exit(3)",
-    ),
-    "the end of the process without a word": (
-        "import os\ndef wrong(config):\n    os._exit(3)\n",
-        dict(model="wrong"),
-        ["model(config) raises SystemExit: os._exit(3)"],
-        "os._exit(3)",
-    ),
-    "an error without a text": (
-        "def wrong(config):\n    raise ValueError\n",
-        dict(model="wrong"),
-        ["model(config) raises ValueError ("],
-        "raise ValueError",
     ),
     "an error with a long text": (
         "def wrong(config):\n    raise ValueError('number ' * 1500)\n",
@@ -347,28 +241,16 @@ MISTAKES = {
         ["number number number", " ... ("],
         "raise ValueError",
     ),
-    "recursion": (
-        "def wrong(config):\n    return wrong(config)\n",
-        dict(model="wrong"),
-        ["model(config) raises RecursionError"],
-        "return wrong",
-    ),
     "a missing package": (
         "def wrong(config):\n    import timmm\n",
         dict(model="wrong"),
         ["No module named 'timmm'", "install 'timmm', or correct the name"],
         "import timmm",
     ),
-    "more memory than there is": (
-        "def wrong(config):\n    return nn.Linear(4_000_000, 4_000_000)\n",
-        dict(model="wrong"),
-        ["you tried to allocate 64000000000000 bytes"],
-        "return nn.Linear(4_000_000",
-    ),
     "images with their channels last": (
         "def images(data_dir):\n    return np.zeros((60, 8, 8, 3), np.float32), np.zeros(60, int)\n",
         dict(data="images", model="lambda config: nn.Conv2d(3, 4, 3)"),
-        ["got 8 channels instead", "inputs of shape (32, 8, 8, 3) float32"],
+        ["got 8 channels instead", "inputs: shape (32, 8, 8, 3) float32"],
         "",
     ),
     "a metric of one argument": (
@@ -383,35 +265,17 @@ MISTAKES = {
         ["go from -1 to 1, but the model has 3 outputs", "renumber the targets", "ignore_index=-1"],
         "def below",
     ),
-    "a float as batch size": (
-        "params = {**params, 'batch_size': tune.uniform(8, 32)}\n",
-        {},
-        ["parameter 'batch_size' (line 24): batch_size is 8.0, a float: tune.randint(8, 33)", "batch_size=8.0"],
-        "",
-    ),
     "too few targets": (
         "def odd(data_dir):\n    train = data(None).train\n    return Arrays(train.inputs, train.targets[1:])\n",
         dict(data="odd"),
         ["101 inputs but 100 targets", "); correct the function\n"],
         "return Arrays(train",
     ),
-    "an array beyond memory": (
-        "def hog(data_dir):\n    raise MemoryError('Unable to allocate 3.64 TiB')\n",
-        dict(data="hog"),
-        ["raises MemoryError", "; correct the function\n"],
-        "raise MemoryError",
-    ),
     "a schedule that needs a metric": (
         "",
         dict(schedule="lambda optimizer, config, epochs: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)"),
-        ["the schedule (", "steps its schedule without a metric; use another one"],
+        ["returns a ReduceLROnPlateau; return a learning-rate scheduler that steps without a metric"],
         "",
-    ),
-    "a generator": (
-        "numbers = (n for n in range(9))\ndef wrong(x):\n    return next(numbers) * x\n",
-        dict(augment="wrong"),
-        ["augment (", "uses 'numbers', a generator, which cannot be sent"],
-        "def wrong",
     ),
     "a file by a relative path": (
         "def wrong(data_dir):\n    return np.load('train.npy')\n",
@@ -454,20 +318,6 @@ def test_what_is_right_is_searched(command, name):
     assert code == "searched", message
 
 
-@pytest.mark.parametrize(
-    "text, space, words",
-    [
-        ("", "Space(params=params, task=TASK, metric='acc')", ["error: metric='acc' (", "line 25): space"]),
-        ("params = {'lr': tune.uniform(1, 0)}", "Space(params=params, task=TASK)", ["parameter 'lr' (line 24): range"]),
-        ("import argparse\nargparse.ArgumentParser().exit(2)", "1", ["put the parsing under if __name__ =="]),
-    ],
-)
-def test_what_the_file_has_wrong_is_said_with_its_line(command, text, space, words):
-    task = "Task(data=data, model=model, optimizer=sgd)"
-    code, _, message = command(text, space=space.replace("TASK", task))
-    assert code == 2 and all(word in message for word in words), message
-
-
 def test_a_function_that_cannot_be_sent_is_named(command):
     text = "def train(config):\n    with lock:\n        tune.report({'loss': 1})\n"
     space = "Space(params=params, train=train)"
@@ -480,18 +330,6 @@ def test_a_function_that_cannot_be_sent_is_named(command):
 def test_no_preflight_searches_at_once(command):
     text, task, *_ = MISTAKES["wrong shape"]
     assert command(text, "--no-preflight", **task)[0] == "searched"
-
-
-def test_conditional_parameters_and_computed_ones_are_tried(command):
-    params = """Space(params={"net": tune.choice([{"kind": "a", "width": tune.randint(2, 5)}, {"kind": "b"}]),
-        "lr": tune.loguniform(1e-4, 1e-1), "momentum": tune.sample_from(lambda spec: spec.config.lr / 2), "depth": 3},
-        task=Task(data=data, model=made, optimizer=sgd))"""
-    text = "def made(config):\n    assert config['depth'] == 3 and config['momentum'] == config['lr'] / 2\n    OTHER\n"
-    text += "    return nn.Linear(4, config['net'].get('width', 2) + 1)\n"
-    code, _, message = command(text.replace("OTHER", "pass"), space=params)
-    assert code == "searched", message
-    code, _, message = command(text.replace("OTHER", "assert config['net']['kind'] == 'a'"), space=params)
-    assert code == 2 and "net/kind=b" in message
 
 
 def test_the_random_streams_are_put_back_and_nothing_is_printed(command):
@@ -588,16 +426,6 @@ def test_a_dry_run_says_what_was_tried(command):
     )
 
 
-def test_a_checkpoint_of_a_large_model_is_tried_without_its_weights(command, monkeypatch):
-    from tuner.tuning.checks import trying
-
-    monkeypatch.setattr(trying, "LARGE_MODEL", 10)
-    assert command()[0] == "searched"
-    text, task, words, _ = MISTAKES["state that is no data"]
-    code, _, message = command(text, **task)
-    assert code == 2 and words[0] in message
-
-
 ODD = """
 def odd(data_dir):
     splits, part = data(None), data(None).PART
@@ -653,7 +481,7 @@ def odd(part="train", values="inputs", some="True"):
     ],
 )
 def test_what_is_not_finite_is_named(command, monkeypatch, text, task, words, line):
-    monkeypatch.setattr(examples, "CHUNK_BYTES", 100)  # six rows
+    monkeypatch.setattr(checked_data, "CHUNK_BYTES", 100)  # six rows
     code, _, message = command(text, **task)
     assert code == 2 and all(word in message for word in words), message
     assert not line or f"line {line_of(text, line)})" in message, message
@@ -661,7 +489,7 @@ def test_what_is_not_finite_is_named(command, monkeypatch, text, task, words, li
 
 def test_nan_in_large_examples_is_found_wherever_it_is(command, monkeypatch):
     """Large examples are tried two at a time."""
-    monkeypatch.setattr(examples, "MOST_VALUES", 2)
+    monkeypatch.setattr(checked_data, "MOST_VALUES", 2)
     for row in (0, 1, 2, 50):
         text = odd().replace("[77]", f"[{row}]").replace('"test": splits', '"validation": splits')
         code, _, message = command(text, data="odd")
@@ -719,13 +547,6 @@ def test_the_users_code_prints_no_more_than_a_limit(command, monkeypatch):
     assert "2 by random" in out and len(out) < 5000
 
 
-def test_the_check_keeps_nothing_of_what_is_printed(capsys):
-    with guards.silence():
-        stream = sys.stdout
-        print("x" * 1000)
-    assert stream.getvalue() == "" and capsys.readouterr().out == ""
-
-
 FROZEN = "def frozen(config):\n    made = model(config)\n    made[:{end}].requires_grad_(False)\n    return made\n"
 
 
@@ -737,14 +558,6 @@ def test_frozen_weights_are_counted_before_the_first_trial(command):
     assert "10 of the model's 19 weights (2 of 4 tensors) are frozen (requires_grad=False) (" in line
     assert line.endswith(f"line {line_of(text, 'def frozen')}): no trial trains them")
     assert "NOTE" not in command()[1]
-
-
-def test_a_model_without_a_weight_to_train_is_refused(command):
-    text = FROZEN.format(end=3)
-    code, _, error = command(text, model="frozen")
-    assert code == 2
-    place = f"line {line_of(text, 'def frozen')}) has no parameter to train: all 19 weights are frozen"
-    assert place in error and "; leave requires_grad at True in the layers to train; tried with width=2" in error
 
 
 @pytest.mark.parametrize(
