@@ -189,7 +189,7 @@ def test_a_resume_keeps_the_pair_whatever_auto_would_choose_now(tmp_path, monkey
     folder = saved(begun(tmp_path))
     before = load_experiment(folder)[0]
     assert (before.searcher, before.scheduler) == ("random", "asha")
-    monkeypatch.setattr(session, "choose", lambda *_: Pair("grid", "fifo", 7, 3, True, "a later version"))
+    monkeypatch.setattr(requests, "choose", lambda *_: Pair("grid", "fifo", 7, 3, True, "a later version"))
     request = resumed(folder, *options)
     now = request.experiment
     assert (now.searcher, now.scheduler, now.reduction_factor) == ("random", "asha", 2)

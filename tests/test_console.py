@@ -14,9 +14,10 @@ from tuner.record.results import ExperimentRecord
 from tuner.space import Space
 from tuner.spec.experiment import CHOICES, PAIRS, Experiment
 from tuner.spec.spaces import find_space
-from tuner.tuning import requests, session
+from tuner.tuning import requests
 from tuner.tuning.answer.best import MODEL, readme
 from tuner.tuning.answer.conclusion import Answer
+from tuner.tuning.checks.data import load_data
 from tuner.tuning.output import console
 from tuner.views.commands import command, start_again
 
@@ -46,7 +47,7 @@ def test_the_plan_says_what_will_be_done(tmp_path):
 
 
 def test_the_plan_of_a_cluster_asks_it_later(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "check_head", lambda address: None)  # there may be none on this machine
+    monkeypatch.setattr(requests, "check_head", lambda address: None)  # there may be none on this machine
     text = "\n".join(console.plan(request_of(tmp_path, "--address", "auto")))
     assert "those of the cluster at auto" in text
 
@@ -169,7 +170,7 @@ def test_a_note_says_that_hyperband_compares_few_trials_if_few_run_at_once():
 
 def test_the_first_lines_name_the_data_and_its_notice(tmp_path):
 
-    request = session.load_data(request_of(tmp_path))
+    request = load_data(request_of(tmp_path))
     request = replace(request, splits=replace(request.splits, notice="a sample of the data"))
     text = "\n".join(console.heading(request))
     assert text.startswith("mine: 6 by random; asha: ")

@@ -27,7 +27,7 @@ from tuner.record.saved_experiment import save_experiment
 from tuner.serve.app import create_app
 from tuner.spec.experiment import PAIRS, Experiment
 from tuner.spec.resources import Resources
-from tuner.views.figures.catalogue import importance, parallel
+from tuner.views.figures import importance, parallel
 
 URL = "http://127.0.0.1:8800"
 # --- an independent reader -------------------------------------------------------------------------------------------

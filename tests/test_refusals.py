@@ -521,7 +521,8 @@ def test_a_cluster_that_does_not_answer_is_refused_at_once(capsys, tmp_path):
 def test_a_data_function_that_fails_is_named_with_its_line(tmp_path, body, message):
     """What `load_data` does between the checks and the first trial."""
     from tuner.spec.spaces import find_space
-    from tuner.tuning import requests, session
+    from tuner.tuning import requests
+    from tuner.tuning.checks.data import load_data
 
     place = tmp_path / "space.py"
     head = "from ray import tune\nfrom tuner.space import Space, Task\n\n\ndef data(data_dir):\n"
@@ -531,7 +532,7 @@ def test_a_data_function_that_fails_is_named_with_its_line(tmp_path, body, messa
     argv = ["--space", str(place), "--results", str(tmp_path)]
     request = requests.begin(run.parse(argv, requests.defaults_of(loaded_space)).experiment, loaded_space, argv)
     with pytest.raises(RequestError) as refusal:
-        session.load_data(request)
+        load_data(request)
     assert all(word in str(refusal.value) for word in message), refusal.value
 
 

@@ -24,7 +24,7 @@ from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.record.storage.lock import only_driver
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import file_of, find_space
-from tuner.tuning import requests, session
+from tuner.tuning import requests
 from tuner.tuning.answer.best import metrics_in
 from tuner.tuning.resume.experiment import load_resumed
 from tuner.tuning.resume.trust import code_of
@@ -368,7 +368,7 @@ def test_a_space_that_is_no_name_is_refused(place, space):
 
 def test_a_cluster_that_only_the_folder_names_is_not_joined(place, capsys, monkeypatch, mark):
     asked = []
-    monkeypatch.setattr(session, "check_head", asked.append)
+    monkeypatch.setattr(requests, "check_head", asked.append)
     rewritten(place, address="198.51.100.7:6379")
     refused(COMMANDS["resume"](), capsys, mark, "names the cluster 198.51.100.7:6379")
     assert not asked

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tuner.engine.cluster.joining import joining as cluster
+from tuner.engine.cluster import joining as cluster
 from tuner.errors import RequestError
 
 

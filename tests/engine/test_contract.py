@@ -355,7 +355,7 @@ def test_nothing_private_is_used_outside_engine(path):
     assert not uses, "private parts of Ray, to be used in tuner/engine/ alone:\n" + "\n".join(uses)
 
 
-@pytest.mark.parametrize("path", sorted(ENGINE.glob("*.py")), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", sorted(ENGINE.rglob("*.py")), ids=lambda p: p.name)
 def test_engine_uses_nothing_that_the_contract_does_not_name(path):
     uses = private_uses(path.read_text())
     unnamed = {name: line for name, line in uses.items() if re.split(r"[.]", name)[-1] not in NAMES}
@@ -371,8 +371,8 @@ def overridden_methods():
 
     trainable = trainable_of(lambda config: None, [{"CPU": 1.0}])
     classes = {each for each in inspect.getmro(trainable) if each.__module__ == "tuner.engine.workers.trainable"}
-    for path in ENGINE.glob("[!_]*.py"):
-        module = importlib.import_module(f"tuner.engine.{path.stem}")
+    for path in ENGINE.rglob("[!_]*.py"):
+        module = importlib.import_module(".".join(path.relative_to(TUNER.parent).with_suffix("").parts))
         classes |= {
             each for each in vars(module).values() if inspect.isclass(each) and each.__module__ == module.__name__
         }
@@ -395,7 +395,7 @@ def test_overridden_methods_of_rays_classes_are_in_the_contract_with_what_they_b
 
 def test_what_is_used_of_rays_controller_does_not_grow():
     """Ray may change any of these without notice. Whoever adds one says why here and raises the number."""
-    uses = [private_uses(path.read_text()) for path in sorted(ENGINE.glob("*.py"))]
+    uses = [private_uses(path.read_text()) for path in sorted(ENGINE.rglob("*.py"))]
     of_controller = {path.split(".")[-1] for path in CONTRACT if ":TuneController._" in path}
     members = of_controller & {name for each in uses for name in each}
     imports = {name for each in uses for name in each if is_private_module(name)}

@@ -6,7 +6,7 @@ import pytest
 import ray.exceptions
 import torch
 
-from tuner.engine.controller.changes import failures
+from tuner.engine.controller import failures
 from tuner.engine.controller.failures import first_line, kind_of, likeness
 from tuner.training.devices.accelerator import is_out_of_memory
 

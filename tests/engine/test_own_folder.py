@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tuner.engine.workers.actors import own_folder as module
+from tuner.engine.workers import own_folder as module
 from tuner.engine.workers.own_folder import own_folder, share_data
 from tuner.record.storage.trial_files import MOST_KEPT_BYTES, TrialFiles, copy_files, thin
 

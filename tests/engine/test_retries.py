@@ -7,7 +7,7 @@ import ray.exceptions
 from workerless import in_this_process
 
 from tuner import run
-from tuner.engine.controller.changes import retries
+from tuner.engine.controller import retries
 from tuner.engine.controller.failures import as_a_worker_or_task_error
 from tuner.engine.controller.retries import Retries
 from tuner.record.reading import read
