@@ -14,7 +14,7 @@ import torch
 
 import tuner.tuning.driver  # noqa: F401  (first: it sets what ray reads when it is imported)
 from tuner import audit, load_best, run, search, train
-from tuner.engine.controller.changes import Analysis
+from tuner.engine.controller.changes import NoAnalysis
 from tuner.errors import RequestError
 from tuner.record.checkpoints import within
 from tuner.record.format import FORMAT
@@ -431,7 +431,7 @@ def test_a_snapshot_of_rays_in_the_folder_is_not_unpickled(tmp_path, mark):
     evil = {"_type": "CLOUDPICKLE_FALLBACK", "value": pickle.dumps(Payload(mark)).hex()}
     newest = tmp_path / "experiment_state-2999-01-01_00-00-00.json"
     newest.write_text(json.dumps({"trial_data": [], "x": evil}))
-    assert Analysis(experiment_checkpoint_path=str(tmp_path), trials=[]).trials == [] and not mark.exists()
+    assert NoAnalysis(experiment_checkpoint_path=str(tmp_path), trials=[]).trials == [] and not mark.exists()
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.write_text("[" * 200_000), lambda path: path.mkdir()])

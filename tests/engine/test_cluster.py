@@ -2,7 +2,7 @@
 
 import pytest
 
-from tuner.engine.cluster import joining as cluster
+from tuner.engine.cluster.joining import check_head
 from tuner.errors import RequestError
 
 
@@ -16,4 +16,4 @@ from tuner.errors import RequestError
 )
 def test_an_address_that_cannot_be_one_is_refused(address, message):
     with pytest.raises(RequestError, match=message):
-        cluster.check_head(address)
+        check_head(address)

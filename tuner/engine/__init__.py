@@ -11,10 +11,7 @@ row says otherwise, processes are counted in a search of 16 short ASHA trials, t
 | --- | --- | --- | --- |
 | `Controller._process_trial_failure` | retries by kind of failure: a killed worker costs | one epoch | the trial |
 | `Controller._process_trial_result` | a restart at epoch 3 repeats no report | 5 reports | 7 reports |
-| `Controller._maybe_reuse_cached_actor` | idle workers do not replace starting ones | 5 processes | 6 |
 | `Controller.stop_trial` | three resumes each of 30 searches of hyperopt with hyperband, of which refused | 0 | 6 |
-| `Analysis._fetch_trial_dataframes` | reports are not read again at the end | 0 ms per trial | 2 ms |
-| `Analysis._load_trials` | pickles in the folder are not executed | 0 executed | 1 |
 | `HyperBandBracket.successive_halving` | journaled cutoffs are right after a tie or a failure | all | some |
 | `HyperBandBracket.cleanup_full` | two trials reach a bracket's last rung at once | the search ends | it hangs |
 | `HyperBand.on_trial_remove` | a trial fails, all others wait at the last rung | the search ends | it hangs |
@@ -23,13 +20,10 @@ row says otherwise, processes are counted in a search of 16 short ASHA trials, t
 | `HyperBand._create_bracket` | makes each bracket a `HyperBandBracket` | needed by its two rows | |
 | `Population._exploit` | all values are equal, one trial runs at a time | the search ends | it trains forever |
 | `SearchTrial.handle_error` | a trial fails while the disk is full | the search continues | it ends |
-| `SearchTrial.should_recover` | `Retries` decides whether a trial is retried | see `_process_trial_failure` | |
 | `TrialFunction.cleanup` | a trial ends before its threads have left its folder | its worker waits | it does not |
 | `TrialFunction.reset_config` | a worker's last function still runs | the next trial changes workers | it is lost |
 | `LocalNode.start_raylet` | 20 processes spin on two cores, Ray starts | in 1 or 2 minutes | it fails |
-| `LocalNode.start_monitor` | Ray starts and ends without cluster services | 1.4 s and 0.1 s | 2.2 s and 1.4 s |
-| `LocalNode.start_log_monitor` | see `start_monitor` | | |
-| `LocalNode.start_api_server` | see `start_monitor` | | |
+| `LocalNode.start_api_server` | with `no_monitor`, `include_log_monitor`: Ray starts and ends in | 1.4 s and 0.1 s | 2.2 s and 1.4 s |
 | `KnownResult.resolve` | a resume replays the saves of population-based training | no worker | it fails |
 
 | replaced part | effect | with | without |
@@ -41,7 +35,7 @@ row says otherwise, processes are counted in a search of 16 short ASHA trials, t
 | `node.Node` (`LocalNode`) | ports of Ray's agents are chosen before they start | see `LocalNode.start_raylet` | |
 | `ENABLE_RAY_CLUSTER` | interfaces on which Ray listens | loopback | all |
 | `RAY_ENABLE_UV_RUN_RUNTIME_ENV` | time to build an environment per session under `uv run` | 0 s | 60 s |
-| `set_sigterm_handler`, `RAY_DISABLE_FAILURE_SIGNAL_HANDLER` | lines printed after SIGTERM while Ray starts | 1 | 35 |
+| `ExperimentAnalysis` (`NoAnalysis`) | pickles in the folder are not executed at the end | 0 executed | 1 |
 | `session.report` (`Reporter`) | a trial reports a tensor of one element | a number | the trial fails |
 | `Tee.write` (`Bounded`) | size of a trial's output file if it prints 20 MB | 10 MB | 20 MB |
 | `PrestartWorkers` (a raylet call) | time that two workers import torch before the first epoch | 0 s | 5 s |

@@ -13,7 +13,6 @@ from typing import Any
 
 import ray.tune.tune
 from ray.exceptions import RayActorError
-from ray.tune import ExperimentAnalysis
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.result import RESULT_DUPLICATE, TRAINING_ITERATION
@@ -91,7 +90,7 @@ class Controller(TuneController):
         if failure.will_retry:
             until = max(self._judged_until.get(trial.trial_id, 0), epoch_of(trial))
             self._judged_until[trial.trial_id] = until
-        trial.will_retry = failure.will_retry
+        trial.set_retry(failure.will_retry)
         super()._process_trial_failure(trial, exception)
         if trial.is_finished():
             self.get_live_trials().discard(trial)  # Ray keeps failed trials in this set and loops over it at each event
@@ -129,19 +128,6 @@ class Controller(TuneController):
         self._actor_manager.remove_actor(actor, kill=True)
         self._actor_stopped(actor)
 
-    def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
-        """Gives the trial an idle worker, unless the trial's own worker is already starting.
-
-        Ray would end the starting worker in the middle of its imports, and take the idle one. Trials that are pruned at
-        the first rung are often shorter than a worker's start. One worker would then run all trials, while Ray starts
-        and ends other processes.
-        """
-        own = self._trial_to_actor.get(trial)
-        starts = own is not None and trial not in self._resetting_trials and self._actor_manager.is_actor_started(own)
-        if starts:  # for Ray, an actor is started once it has its resources, though it may still import
-            return False
-        return bool(super()._maybe_reuse_cached_actor(trial))
-
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> str | None:
         """Keeps repeated epochs, and WAITS (no room for a checkpoint), from scheduler, searcher and journal."""
         if WAITS in result:  # this counts as no report: the trial's timeout is not restarted
@@ -170,7 +156,7 @@ class Controller(TuneController):
     def move(self, trial: SearchTrial) -> None:
         """Kills a trial's worker and queues the trial again; another worker resumes it from its checkpoint, if any."""
         self._kill_worker(trial)
-        trial.will_retry = True
+        trial.set_retry(True)
         self._requeue_trial(trial)
 
     def nodes_of(self, trial: Trial) -> set[str]:
@@ -185,18 +171,15 @@ class Controller(TuneController):
         return control.nodes_of_group(acquired.placement_group)
 
 
-class Analysis(ExperimentAnalysis):
-    """Ray's analysis without its tables of all reports, which nobody uses.
+class NoAnalysis:
+    """Replaces Ray's analysis of a search, which nobody uses.
 
-    Ray reads every trial's reports again to build them, which takes 2 ms per trial.
+    Ray would read every trial's reports again, 2 ms per trial. If a session has no trials, it would unpickle a snapshot
+    in the folder, which anybody may have made.
     """
 
-    def _fetch_trial_dataframes(self) -> dict[str, Any]:
-        return {}
-
-    def _load_trials(self) -> list[Trial]:
-        """Returns no trials; if a session has none, Ray would unpickle a snapshot in the folder, made by anybody."""
-        return []
+    def __init__(self, **options: Any) -> None:
+        self.trials: list[Trial] = []
 
 
 @contextmanager
@@ -207,7 +190,7 @@ def installed(
     trial_timeout_s: float | None,
     waiting: Callable[[str], None],
 ) -> Iterator[None]:
-    """Makes Ray's Tuner use `Controller` and `Analysis` while the `with` block runs."""
+    """Makes Ray's Tuner use `Controller` and `NoAnalysis` while the `with` block runs."""
     theirs = ray.tune.tune.TuneController, ray.tune.tune.ExperimentAnalysis
     choices = {
         "nodes": nodes,
@@ -217,7 +200,7 @@ def installed(
         "waiting": staticmethod(waiting),
     }
     ray.tune.tune.TuneController = type("Controller", (Controller,), choices)
-    ray.tune.tune.ExperimentAnalysis = Analysis
+    ray.tune.tune.ExperimentAnalysis = NoAnalysis
     try:
         yield
     finally:

@@ -15,19 +15,19 @@ from ray.tune.experiment import Trial
 class SearchTrial(Trial):
     """A trial whose retries the controller decides; Ray's own count of failures is ignored."""
 
-    will_retry = False  # whether the trial is retried after its latest failure
+    @property
+    def will_retry(self) -> bool:
+        """Whether the trial is retried after its latest failure."""
+        return self.max_failures < 0
 
-    def should_recover(self) -> bool:
-        """Whether Ray's controller retries the trial after the current failure."""
-        return self.will_retry
+    def set_retry(self, will_retry: bool) -> None:
+        """Makes Ray retry the trial after the current failure, or not: -1 allows any number of failures, 0 none."""
+        self.max_failures, self.run_metadata.num_failures = -1 if will_retry else 0, 1
 
     def handle_error(self, exc: Any = None) -> None:
         """Writes the error into the trial's folder; a full disk does not end the search."""
         with contextlib.suppress(OSError):
             super().handle_error(exc)
-        # The file stays, but Ray must not read it at the end of the search: a full disk may have truncated the pickled
-        # error. The journal has the error.
-        self.run_metadata.pickled_error_filename = None
 
 
 def new_trial(

@@ -48,18 +48,14 @@ class LocalNode(node.Node):
     told: Callable[[str], None]  # called with what the start waits for
 
     def __init__(self, ray_params: Any, **options: Any) -> None:
-        ray_params.update_if_absent(**{f"{name}_port": port for name, port in zip(PORTS, self.ports, strict=True)})
+        ports = {f"{name}_port": port for name, port in zip(PORTS, self.ports, strict=True)}
+        ray_params.update_if_absent(include_log_monitor=False, **ports)
+        ray_params.no_monitor = True
         try:
             super().__init__(ray_params, **options)
         except BaseException:
             self.kill_all_processes(check_alive=False, wait=True)
             raise
-
-    def start_monitor(self) -> None:
-        """Starts nothing."""
-
-    def start_log_monitor(self) -> None:
-        """Starts nothing."""
 
     def start_api_server(self, **options: Any) -> None:
         """Starts nothing."""
