@@ -23,7 +23,7 @@ row says otherwise, processes are counted in a search of 16 short ASHA trials, t
 | `TrialFunction.cleanup` | a trial ends before its threads have left its folder | its worker waits | it does not |
 | `TrialFunction.reset_config` | a worker's last function still runs | the next trial changes workers | it is lost |
 | `LocalNode.start_raylet` | 20 processes spin on two cores, Ray starts | in 1 or 2 minutes | it fails |
-| `LocalNode.start_api_server` | with `no_monitor`, `include_log_monitor`: Ray starts and ends in | 1.4 s and 0.1 s | 2.2 s and 1.4 s |
+| `LocalNode.start_api_server` | no services for clusters: Ray starts and ends in | 1.4 s and 0.1 s | 2.2 s and 1.4 s |
 | `KnownResult.resolve` | a resume replays the saves of population-based training | no worker | it fails |
 
 | replaced part | effect | with | without |
