@@ -113,10 +113,6 @@ def test_without_a_gpu_it_says_so_and_tells_of_the_machine(monkeypatch, capsys, 
     assert lines[-1].startswith("mine")
 
 
-def test_no_experiment_is_no_error(monkeypatch, capsys, tmp_path):
-    assert output_of(monkeypatch, capsys, Without(), "--results", str(tmp_path / "none"))[-1] == "no trial is running"
-
-
 def test_an_experiment_that_cannot_be_read_is_left_out_and_its_neighbours_stay(monkeypatch, capsys, results, caplog):
     for name in ("bad", "pipe"):
         (results / name).mkdir()
@@ -182,13 +178,6 @@ def test_a_journal_that_has_not_changed_is_not_read_again(monkeypatch, results):
     assert [trial.epoch for trial in look.running(results)] == [4] and len(reads) == 2
 
 
-def test_a_search_that_has_ended_has_no_running_trial(results):
-    journal = Journal(results / "mine" / "journal.jsonl")
-    journal.write("experiment_finished", state="interrupted", reason="")
-    journal.close()
-    assert gpus.running_in(results) == []
-
-
 def test_watching_goes_on_until_interrupted(monkeypatch, capsys, tmp_path):
     naps = iter([None, None])
 
@@ -199,11 +188,6 @@ def test_watching_goes_on_until_interrupted(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(gpus.time, "sleep", nap)
     lines = output_of(monkeypatch, capsys, Without(), "--watch", "--results", str(tmp_path))
     assert lines.count("no trial is running") == 3
-
-
-def test_a_wrong_option_is_refused_in_one_line(capsys):
-    assert gpus.main(["--wach"]) == 2
-    assert capsys.readouterr().err == "tuner: error: --wach: is no option of this command (see --help)\n"
 
 
 def test_a_device_is_found_by_its_uuid_and_one_that_is_not_there_tells_nothing(monkeypatch):

@@ -191,7 +191,7 @@ def test_a_search_does_not_notice_what_happens_to_wandb(tmp_path, fault):
         assert (
             "NOTE: W&B" in output
             and "run later: python" in output
-            and f"-m tuner.tuning.output.wandb_mirror {folder} --mode offline --all\n" in output
+            and f"-m tuner mirror {folder} --mode offline --all\n" in output
         )
     wait_for(lambda: not left_of(process), 15)
 

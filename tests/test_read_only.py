@@ -76,7 +76,7 @@ def test_the_dashboard_shows_it(mounted, tmp_path):
         # It starts a Ray of its own before it writes; the next one does not.
         pytest.param(["tuner.run", "--space", "quadratic"], marks=pytest.mark.slow),
         ["tuner.run", "--resume", "mine", "--num-samples", "20"],
-        ["tuner.tuning.output.wandb_mirror", "results/mine", "--mode", "offline", "--all"],
+        ["tuner", "mirror", "results/mine", "--mode", "offline", "--all"],
     ],
     ids=" ".join,
 )

@@ -14,14 +14,14 @@ code = pytest.main(["--without-ray", "-n", "0", "-p", "no:cacheprovider", *sys.a
 print(sorted(name for name in sys.modules if name.partition(".")[0] == "ray"))
 sys.exit(code)
 """
-FEW = ["test_errors.py", "test_files.py", "test_gpus.py", "test_records.py", "training/test_memory.py"]
+FEW = ["errors/test_errors.py", "test_files.py", "test_gpus.py", "test_records.py", "training/test_memory.py"]
 WITH_RAY = "test_resume.py"  # skipped as a whole: it imports Ray itself
 
 
 @pytest.mark.parametrize(
     ("paths", "least"),
     [
-        pytest.param([*FEW, WITH_RAY], 120, id="few"),
+        pytest.param([*FEW, WITH_RAY], 100, id="few"),
         pytest.param([""], 1300, id="all", marks=[pytest.mark.nightly, pytest.mark.timeout(900)]),
     ],
 )

@@ -308,7 +308,7 @@ def fields(node):
 CLASSES = """
     ray.tune.execution.tune_controller:TuneController ray._private.node:Node
     ray.tune.schedulers:AsyncHyperBandScheduler ray.tune.schedulers:HyperBandScheduler
-    ray.tune.schedulers:PopulationBasedTraining ray.tune.schedulers:FIFOScheduler ray.tune.progress_reporter:CLIReporter
+    ray.tune.schedulers:PopulationBasedTraining ray.tune.schedulers:FIFOScheduler ray.tune:ProgressReporter
     ray.tune.search:Searcher ray.tune.search:SearchAlgorithm ray.tune:Callback ray.tune:Stopper
     ray.tune.trainable:FunctionTrainable ray.air.execution._internal:RayActorManager
 """.split()
@@ -401,7 +401,6 @@ def test_what_is_used_of_ray_does_not_grow():
         ("class C(TuneController):\n    def f(self):\n        return self._trials", "_trials"),
         ("class C(TuneController):\n    def _wrapped(self):\n        pass", "_wrapped"),
         ("class C(TuneController):\n    def __init__(self):\n        self._trials = []", "_trials"),
-        ("from ray.tune import CLIReporter\nclass C(CLIReporter):\n    def _progress_str(self): ...", "_progress_str"),
         ("def f(trial):\n    trial.status = 'PAUSED'", "status"),
         ("ray.init(_temp_dir='x')", "_temp_dir"),
         ("options = {'_system_config': {}}", "_system_config"),

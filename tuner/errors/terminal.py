@@ -11,7 +11,7 @@ from typing import TextIO
 # The start of a line: a label as in `folder      results/lenet`, or its indentation. Wrapped lines align with it.
 LABEL = re.compile(r"\S+(?: \S+)? {2,}| *")
 # To be copied: a shell command or a call from Python that is all of a line after its label or after a colon.
-COMMAND = re.compile(r"(?:^|(?<=: ))(?:(?:uv run )?python -m tuner\.|ray job submit |tuner\.\w+\(.*\)$).*")
+COMMAND = re.compile(r"(?:^|(?<=: ))(?:(?:uv run )?python -m tuner[. ]|ray job submit |tuner\.\w+\(.*\)$).*")
 # A word of it: an option stays with its value, and a quoted text in one piece.
 WORD = re.compile(r"""(?:-\S+ (?!-))?(?:'[^']*'|"[^"]*"|[^\s'"])+""")
 GAP = "\0"  # stands for a space that must not become a line end; printable texts have no such character

@@ -75,7 +75,7 @@ def mirrored(experiment: Experiment, mode: str) -> Iterator[Waiting]:
         if process.returncode is None:
             assert process.stdin is not None
             process.stdin.close()  # so that the process ends even if the journal lacks its last event
-            later = shlex.join(["python", *command[1:], "--all"])
+            later = shlex.join(["python", "-m", "tuner", "mirror", str(folder), "--mode", mode, "--all"])
             awaited = (sys.stdout.isatty() or in_notebook()) and not waiting.hurry
             wait_s = PROMPT_S if awaited else HURRY_S if waiting.hurry else WAIT_S
             wait_for(process, wait_s, f"run later: {later}", folder / "wandb.log", leave=awaited)

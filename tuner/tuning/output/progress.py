@@ -1,22 +1,18 @@
-"""Prints Ray's table of a running search and a progress line; redraws them in a terminal or notebook."""
+"""Prints the table of a running search and a progress line; redraws them in a terminal or notebook."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import io
 import logging
 import math
-import re
 import shutil
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ray.tune import CLIReporter
+from ray.tune import ProgressReporter
 from ray.tune.experiment import Trial
 
 from tuner.engine.controller.failures import likeness
@@ -34,7 +30,6 @@ logger = logging.getLogger(__name__)
 SHOWN_ROWS, OTHER_LINES = 20, 10  # most rows while the search runs; lines of a terminal that the table leaves free
 MOST_ROWS = 100  # the last table has all trials if they are at most this many; trials.csv always has all
 MOST_CELL = 20  # most characters of a cell; a longer text is cut
-NUM_RAYS = 3  # number of columns that Ray puts first: the trial's name, Ray's status, and the worker's address
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -51,8 +46,8 @@ def never_fatal(method: F) -> F:
     return guarded  # type: ignore[return-value]
 
 
-class ProgressTable(CLIReporter):
-    """Prints Ray's table and a progress line; redraws them in a terminal or notebook.
+class ProgressTable(ProgressReporter):
+    """Prints the table and a progress line; redraws them in a terminal or notebook.
 
     Into a pipe or file it prints a line per trial that ends, a progress line once a minute at most, and the last table.
 
@@ -82,17 +77,10 @@ class ProgressTable(CLIReporter):
         values = [f"best_{experiment.metric}", f"last_{experiment.metric}"]
         shown = ["trial", "status", "epoch", *values, *names, *(f"last_{name}" for name in others)]
         height = shutil.get_terminal_size().lines - OTHER_LINES if self._in_place else SHOWN_ROWS
-        # Ray takes a key "a/b" for a nested metric. So the key of a column is its number, and its header is the name.
-        super().__init__(
-            metric_columns={str(number): cell(name) for number, name in enumerate(shown)},
-            max_progress_rows=max(1, min(SHOWN_ROWS, height)),  # what scrolls off the screen cannot be redrawn
-            max_column_length=MOST_CELL,
-            print_intermediate_tables=True,
-        )
-        self._names, self._metrics = names, [experiment.metric, *others]
+        self._most_rows = max(1, min(SHOWN_ROWS, height))  # what scrolls off the screen cannot be redrawn
+        self._header, self._params, self._metrics = list(map(cell, shown)), names, [experiment.metric, *others]
         self._experiment, self._num_settings, self._table = experiment, num_settings, table
         self._tracker, self._halt, self._waiting = tracker, halt, waiting
-        self._params: dict[str, dict[str, Any]] = {}
         self._lines = 0
         self._said: dict[str, str] = {}  # likeness of a printed error -> its trial
         tracker.on_retry = self._say_retry
@@ -103,9 +91,6 @@ class ProgressTable(CLIReporter):
     @property
     def _is_live(self) -> bool:
         return self._in_place or self._cell is not None
-
-    def set_search_properties(self, metric: str | None, mode: str | None) -> bool:
-        return True
 
     def should_report(self, trials: list[Trial], done: bool = False) -> bool:
         """Whether a report is due: at the end, and `_pause_s` seconds after the last one."""
@@ -141,25 +126,21 @@ class ProgressTable(CLIReporter):
         self._pause_s = max(self._shortest_pause_s, 20 * (time.monotonic() - begun))
 
     def _columns(self, trials: list[Trial], done: bool) -> tuple[list[list[str]], list[str]]:
-        """Returns Ray's table without the NUM_RAYS columns that Ray adds, and a line on trials that it leaves out."""
-        rows = [Row(trial.status, trial.trial_id, self, trial) for trial in trials]
-        with contextlib.redirect_stdout(io.StringIO()) as text:
-            super().report(rows, done and len(rows) <= MOST_ROWS)
-        lines = text.getvalue().splitlines()
-        left_out = [match[1] for line in lines if (match := re.match(r"\.\.\. (\d+) more trials", line))]
-        more = [f"not shown: {number} more trials; trials.csv has all after the search" for number in left_out]
-        return [list(map(printable, column)) for column in columns_of(lines)[NUM_RAYS:]], more
+        """Returns the table's columns, and a line on the trials that it leaves out: the oldest that do not run."""
+        most = MOST_ROWS if done and len(trials) <= MOST_ROWS else self._most_rows
+        first = sorted(trials, key=lambda trial: (trial.status == Trial.RUNNING, trial.trial_id), reverse=True)[:most]
+        left_out = len(trials) - len(first)
+        more = [f"not shown: {left_out} more trials; trials.csv has all after the search"] if left_out else []
+        rows = [self._cells(trial) for trial in sorted(first, key=lambda trial: trial.trial_id)]
+        return columns_of(self._header, rows), more
 
-    def cells(self, trial: Trial) -> dict[str, Any]:
-        """Returns the row of a trial: number of a column -> value."""
-        if trial.trial_id not in self._params:
-            self._params[trial.trial_id] = {name: cell(value) for name, value in flat(trial.config).items()}
-        report, params = trial.last_result or {}, self._params[trial.trial_id]
-        last, *others = (cell(report.get(name)) for name in self._metrics)
+    def _cells(self, trial: Trial) -> list[str]:
+        """Returns a trial's row, one cell per name in the header."""
+        params, report = flat(trial.config), trial.last_result or {}
+        last, *others = (report.get(name) for name in self._metrics)
         known = self._tracker.trials.get(trial.trial_id)
-        values = [cell(known.best) if known else None, last, *(params.get(name) for name in self._names), *others]
-        row = [trial.trial_id, *self._statuses([trial]), report.get("training_iteration"), *values]
-        return {str(number): value for number, value in enumerate(row)}
+        values = [known.best if known else None, last, *(params.get(name) for name in self._params), *others]
+        return list(map(cell, [trial.trial_id, *self._statuses([trial]), report.get("training_iteration"), *values]))
 
     def _statuses(self, trials: Sequence[Trial]) -> Iterator[str]:
         """Yields the status of each trial in tuner's words, such as pruned instead of Ray's TERMINATED."""
@@ -200,29 +181,9 @@ class ProgressTable(CLIReporter):
         return f"\r{up}\x1b[J" if self._in_place else ""
 
 
-@dataclass
-class Row:
-    """Stands in for a Trial in Ray's table: gives all columns as metrics, so that their order is tuner's own."""
-
-    status: str
-    trial_id: str
-    table: ProgressTable
-    trial: Trial
-    config: dict[str, Any] = field(default_factory=dict)
-    evaluated_params: dict[str, Any] = field(default_factory=dict)
-    local_experiment_path: str = ""
-    error_file: str | None = None
-
-    @functools.cached_property
-    def last_result(self) -> dict[str, Any]:
-        return {**self.table.cells(self.trial), "node_ip": "-", "pid": "-"}
-
-
-def cell(value: Any) -> Any:
-    """Returns a value as a table shows it: a float with five significant digits, an integer, None or a short text."""
-    text = printable(formatted(value))
-    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
-        return value if value is None or isinstance(value, int) else float(text)
+def cell(value: Any) -> str:
+    """Returns a value as a table shows it: a number with five significant digits, or a short text; None is empty."""
+    text = "" if value is None else printable(formatted(value))
     return text if len(text) <= MOST_CELL else text[: MOST_CELL - 3] + "..."
 
 

@@ -1,31 +1,26 @@
-"""Reads Ray's table of trials into columns, draws those that fit the terminal, and colours them."""
+"""Draws the columns of a table that fit the terminal, and colours them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 
 from tuner.errors.terminal import BOLD, CYAN, FAINT, GREEN, RED, fitted, painted
 
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*(e[-+]\d+)?|nan|inf)")
 STATUS = re.compile(r"(?<=\| )(completed|running|failed|pruned|diverged)(?= +\|)")
 COLOURS = {"completed": GREEN, "running": CYAN, "failed": RED, "pruned": FAINT, "diverged": RED}
 BEST = re.compile(r"best \S+ \S+ \(trial (\S+)\)")  # a part of the progress line
 
 
-def columns_of(table: Sequence[str]) -> list[list[str]]:
-    """Returns the columns of a table in tabulate's psql format: the header and the cells, all of the same width."""
-    border = next((line for line in table if line.startswith("+-")), "")
-    bounds = [place for place, character in enumerate(border) if character == "+"]
-    rows = [line for line in table if line.startswith("| ")]
-    return [_trimmed([row[left + 1 : right] for row in rows]) for left, right in pairwise(bounds)]
-
-
-def _trimmed(cells: list[str]) -> list[str]:
-    """Removes the blanks that all cells have at their start or end; numbers stay aligned at their points."""
-    start = min(len(cell) - len(cell.lstrip()) for cell in cells)
-    end = max(len(cell.rstrip()) for cell in cells)
-    return [cell[start:end] for cell in cells]
+def columns_of(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Returns the columns that have a value: the header and the cells, padded to one width; numbers align right."""
+    columns = []
+    for name, *cells in zip(header, *rows, strict=True):
+        if any(cells):
+            width, number = max(map(len, (name, *cells))), all(map(NUMBER.fullmatch, filter(None, cells)))
+            columns.append([each.rjust(width) if number else each.ljust(width) for each in (name, *cells)])
+    return columns
 
 
 def drawn(columns: Sequence[Sequence[str]]) -> list[str]:

@@ -89,7 +89,7 @@ class Late:
 
 def main(argv: list[str]) -> int:
     """Runs the command line: copies the journal until the search ends; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="tuner mirror", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tuner mirror", description=__doc__)
     parser.add_argument("folder", type=Path, help="the experiment's folder")
     parser.add_argument("--mode", choices=("online", "offline"), required=True)
     parser.add_argument("--all", action="store_true", help="also copy the trials of earlier sessions")

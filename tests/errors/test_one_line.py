@@ -14,7 +14,7 @@ from tuner.errors import one_line
 from tuner.spec.script import in_trial
 from tuner.tuning import api
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def train(config):

