@@ -139,15 +139,15 @@ def test_a_journal_that_costs_too_much_is_left_out_and_its_neighbours_stay(monke
     monkeypatch.setattr(gpus, "MOST_BYTES", most)
     with open(results / "long" / "journal.jsonl", "ab") as file:
         file.write(b" " * most)
-    assert [trial.trial for trial in gpus.running_in(results)] == ["00000"]
+    assert [trial.trial for trial in gpus.TrialScanner().running(results)] == ["00000"]
     assert "crowded has more than 4 running trials" in caplog.text and "long/journal.jsonl has more than" in caplog.text
     monkeypatch.setattr(gpus, "MOST_RUNNING", 10)
-    assert {len(trial.node) for trial in gpus.running_in(results)} == {9, gpus.MOST_NODE}
+    assert {len(trial.node) for trial in gpus.TrialScanner().running(results)} == {9, gpus.MOST_NODE}
 
 
 def test_a_look_ends_in_time(monkeypatch, results, caplog):
-    monkeypatch.setattr(gpus, "LOOK_S", -1.0)
-    assert gpus.running_in(results) == [] and "was not read" in caplog.text
+    monkeypatch.setattr(gpus, "SCAN_S", -1.0)
+    assert gpus.TrialScanner().running(results) == [] and "was not read" in caplog.text
 
 
 def test_a_folder_that_may_not_be_entered_is_left_out(monkeypatch, results, caplog):
@@ -162,7 +162,7 @@ def test_a_folder_that_may_not_be_entered_is_left_out(monkeypatch, results, capl
         return follow(path, **named)
 
     monkeypatch.setattr(gpus, "follow", guarded)
-    assert [trial.experiment for trial in gpus.running_in(results)] == [
+    assert [trial.experiment for trial in gpus.TrialScanner().running(results)] == [
         "mine"
     ] and "closed cannot be read" in caplog.text
 
@@ -170,7 +170,7 @@ def test_a_folder_that_may_not_be_entered_is_left_out(monkeypatch, results, capl
 def test_a_journal_that_has_not_changed_is_not_read_again(monkeypatch, results):
     reads, follow = [], gpus.follow
     monkeypatch.setattr(gpus, "follow", lambda path, once: reads.append(path) or follow(path, once=once))
-    look = gpus.Look()
+    look = gpus.TrialScanner()
     assert look.running(results) == look.running(results) != [] and len(reads) == 1
     journal = Journal(results / "mine" / "journal.jsonl")
     journal.write("report", "00000", epoch=4, metrics={"loss": 1.0})

@@ -24,7 +24,7 @@ from tuner.training.devices.nvml import Device, devices, trouble
 logger = logging.getLogger(__name__)
 
 WATCH_S = 2.0
-LOOK_S = 20.0  # maximum seconds to read changed journals; 10,000 trials with ten reports each take 1 s
+SCAN_S = 20.0  # maximum seconds to read changed journals; 10,000 trials with ten reports each take 1 s
 MOST_BYTES = 512 << 20  # maximum bytes of a journal; a larger one is skipped
 MOST_RUNNING = 10_000  # maximum number of running trials per experiment; one with more is skipped
 MOST_NODE = 100  # maximum characters of a node's name; longer names are cut
@@ -55,12 +55,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--results", default="results", help="folder of the experiments (default: results)")
     parser.add_argument("--watch", action="store_true", help=f"print the tables every {WATCH_S:g} s, until Ctrl-C")
     try:
-        args, look = parser.parse_args(argv), Look()
+        args, scanner = parser.parse_args(argv), TrialScanner()
         while True:
             if args.watch and sys.stdout.isatty():
                 print("\x1b[H\x1b[J", end="")
             gpus = devices()
-            say(*lines(gpus, look.running(Path(args.results)), "" if gpus else trouble()))
+            say(*lines(gpus, scanner.running(Path(args.results)), "" if gpus else trouble()))
             if not args.watch:
                 return 0
             time.sleep(WATCH_S)
@@ -136,7 +136,7 @@ def machine() -> str:
     return f"{load}; memory {used / 2**20:.1f} of {total / 2**20:.1f} GiB"
 
 
-class Look:
+class TrialScanner:
     """Reads the journals of a folder repeatedly; skips journals that have not changed since the last time."""
 
     def __init__(self) -> None:
@@ -145,9 +145,9 @@ class Look:
     def running(self, results: Path) -> list[Running]:
         """The running trials of all experiments; logs a warning for an experiment that cannot be read.
 
-        It reads the most recently changed journals first. After LOOK_S seconds it skips changed ones that are unread.
+        It reads the most recently changed journals first. After SCAN_S seconds it skips changed ones that are unread.
         """
-        until = time.monotonic() + LOOK_S
+        until = time.monotonic() + SCAN_S
         trials: list[Running] = []
         for path, stamp in sorted(_journals(results), key=lambda each: -each[1][1]):
             try:
@@ -158,11 +158,6 @@ class Look:
             except RequestError as error:
                 logger.warning("skipped: %s", error)
         return sorted(trials, key=lambda trial: trial.experiment)
-
-
-def running_in(results: Path) -> list[Running]:
-    """The running trials of all experiments in a folder."""
-    return Look().running(results)
 
 
 def _journals(results: Path) -> list[tuple[Path, tuple[int, int, int]]]:
@@ -181,7 +176,7 @@ def _events_until(path: Path, until: float) -> Iterator[Event]:
         raise RequestError(f"{path} has more than {MOST_BYTES:,} bytes")
     for event in follow(path, once=True):
         if time.monotonic() > until:
-            raise RequestError(f"{path} was not read: all journals together need more than {LOOK_S:g} s")
+            raise RequestError(f"{path} was not read: all journals together need more than {SCAN_S:g} s")
         yield event
 
 

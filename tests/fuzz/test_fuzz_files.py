@@ -53,7 +53,7 @@ def test_a_journal(holding, tier):
             assert (whole is None) == bool(scanned.damage)
             records = worlds.documented(Reading(path).read_on)
             assert (records is None) == bool(scanned.damage)  # what one reader takes the others take
-            for trial in gpus.running_in(folder.parent):
+            for trial in gpus.TrialScanner().running(folder.parent):
                 assert isinstance(trial, gpus.Running)
             before = records_of(scanned.events)
             book = Journal(path)  # cuts off what cannot be read, and keeps a copy of it

@@ -371,8 +371,6 @@ OPTIMIZERS = """
 params = {"depth": tune.randint(1, 4), "lr": tune.loguniform(1e-4, 1e-1), "optimizer": tune.choice([
     {"name": "sgd", "momentum": tune.uniform(0, 0.9)}, {"name": "adam", "layers": tune.choice([1, 2])}])}
 def net(config):
-    import time
-    time.sleep(WAIT)
     return nn.Linear(4, 3)
 def optimizer(parameters, config):
     if config["optimizer"]["name"] == "adam":
@@ -381,10 +379,8 @@ def optimizer(parameters, config):
 """
 
 
-@pytest.mark.parametrize("wait_s", ["0", "0.5"])
-def test_a_slow_machine_changes_nothing_of_what_is_tried(command, wait_s):
-    """The alternative with the mistake is the third one: a check with a time limit passed, when it was slow."""
-    code, _, message = command(OPTIMIZERS.replace("WAIT", wait_s), model="net", optimizer="optimizer")
+def test_a_typo_in_the_third_alternative_is_found(command):
+    code, _, message = command(OPTIMIZERS, model="net", optimizer="optimizer")
     assert code == 2 and "config['optimizer'] has name, layers" in message
     assert "optimizer/name=adam" in message and "branch" not in message and "chosen" not in message
 
@@ -419,7 +415,7 @@ def test_each_alternative_is_tried_once_and_depends_on_the_space_alone():
 
 
 def test_a_dry_run_says_what_was_tried(command):
-    text = OPTIMIZERS.replace("WAIT", "0").replace('["rate"]', '["layers"]')
+    text = OPTIMIZERS.replace('["rate"]', '["layers"]')
     _, out, _ = command(text, "--dry-run", model="net", optimizer="optimizer")
     assert (
         ", training one batch each with the smallest values, depth=3, optimizer=adam, optimizer=adam, layers=2\n" in out
@@ -600,23 +596,3 @@ def test_a_search_is_the_same_with_and_without_preflight(search_here):
             told.append((event["event"], event.get("trial"), event.get("config"), event.get("action"), figures))
         kinds.append(told)
     assert kinds[0] == kinds[1]
-
-
-def test_a_dataset_of_tensors_is_searched(search_here, tmp_path):
-    text = """
-class Items(torch.utils.data.Dataset):
-    def __len__(self):
-        return 60
-
-    def __getitem__(self, index):
-        return torch.randn(4) + index % 3, index % 3
-
-def loaders():
-    return [torch.utils.data.DataLoader(Items(), batch_size=8) for _ in range(2)]
-
-space = Space(params=params, task=Task(data=loaders, model=model, optimizer=sgd), num_samples=2, max_epochs=2)
-"""
-    (tmp_path / "items.py").write_text(HEAD + text)
-    ran = search_here(str(tmp_path / "items.py"), "--seed", "1")
-    assert ran.code == 0 and "(48 train, 12 validation, 60 test)" in ran.out, ran.err
-    assert "test        loss" in ran.out

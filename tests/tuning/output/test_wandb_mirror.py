@@ -12,7 +12,7 @@ from tuner.record.journal import Journal
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
 from tuner.tuning.output.mirroring import wait_for, wandb_mode
-from tuner.tuning.output.wandb_mirror import Late, Mirror, main
+from tuner.tuning.output.wandb_mirror import LazyWandb, Mirror, main
 
 
 class Run:
@@ -235,7 +235,7 @@ def test_without_a_key_the_command_says_so_in_one_line(tmp_path, monkeypatch, ca
     def refuse(self, **options):
         raise errors.UsageError("No API key configured. Use `wandb login` to log in.")
 
-    monkeypatch.setattr(Late, "init", refuse)
+    monkeypatch.setattr(LazyWandb, "init", refuse)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr("os.nice", lambda _: None)
     save_experiment(Experiment(name="mine"), tmp_path, {})

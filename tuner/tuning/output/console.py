@@ -301,15 +301,18 @@ def chosen(request: Request) -> list[str]:
 
 def schedule(e: Experiment, space: Space) -> str:
     """Says which scheduler compares trials, when it does so, and which trials it stops."""
-    trains = f"every trial trains {'at most ' if space.train else ''}{epochs(e)}"
-    if e.scheduler == "asha":
+    most = counted(e.max_epochs, "epoch")
+    trains = f"every trial trains {'at most ' if space.train else ''}{most}"
+    if e.scheduler in ("asha", "asha-promotion"):
         rungs = [rung for rung in e.rungs() if rung < e.max_epochs]
         if not rungs:
-            return f"asha: {trains}, because no rung is before the last epoch"
-        kept = f"continues the best 1/{e.reduction_factor:g}"
-        return f"asha: compares trials {_after(rungs, space)} and {kept}; a trial trains at most {epochs(e)}"
-    if e.scheduler == "asha-promotion":
-        return _promotion(e, space, trains)
+            return f"{e.scheduler}: {trains}, because no rung is before the last epoch"
+        verbs = ("compares", "continues") if e.scheduler == "asha" else ("pauses", "promotes")
+        # The length of a function's or script's trials, which may end by themselves, places the rungs.
+        until = " (until a trial ends earlier by itself: its length then places the rungs)" if space.train else ""
+        after = f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}{until}"
+        best = f"{verbs[0]} trials {after} and {verbs[1]} the best 1/{e.reduction_factor:g}"
+        return f"{e.scheduler}: {best}; a trial trains at most {most}{_brackets(e)}"
     return {
         "fifo": f"fifo: {trains}",
         "median": f"median: from epoch {e.grace_period} on, stops a trial that is worse than the other trials' median",
@@ -322,17 +325,6 @@ def schedule(e: Experiment, space: Space) -> str:
     }[e.scheduler]
 
 
-def _promotion(e: Experiment, space: Space, trains: str) -> str:
-    """Says at which rungs trials of asha-promotion wait, and for what."""
-    rungs = [rung for rung in e.rungs() if rung < e.max_epochs]
-    if not rungs:
-        return f"asha-promotion: {trains}, because no rung is before the last epoch"
-    return (
-        f"asha-promotion: pauses trials {_after(rungs, space)} and promotes the best 1/{e.reduction_factor:g}; a trial "
-        f"trains at most {epochs(e)}{_brackets(e)}"
-    )
-
-
 def _brackets(e: Experiment) -> str:
     """Says where the rungs of each bracket begin; empty if there is one bracket."""
     if e.brackets == 1:
@@ -341,17 +333,6 @@ def _brackets(e: Experiment) -> str:
     firsts = [math.ceil(milestones(*shape, bracket)[0]) for bracket in range(e.brackets)]
     shown = ", ".join(f"{first}" if first < e.max_epochs else "none" for first in firsts)
     return f"; {e.brackets} brackets, with the first rung after epoch {shown}"
-
-
-def _after(rungs: Sequence[int], space: Space) -> str:
-    """Says where the rungs are; those of a function or script follow the length of trials that end by themselves."""
-    until = " (until a trial ends earlier by itself: its length then places the rungs)" if space.train else ""
-    return f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}{until}"
-
-
-def epochs(e: Experiment) -> str:
-    """Returns the most epochs of a trial in words: `1 epoch`, `10 epochs`."""
-    return counted(e.max_epochs, "epoch")
 
 
 def bracket_sizes(e: Experiment) -> list[int]:

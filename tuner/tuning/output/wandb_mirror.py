@@ -72,7 +72,7 @@ class Mirror:
         return self._runs[trial]
 
 
-class Late:
+class LazyWandb:
     """Imports `wandb` for the first W&B run: before that, the trials' workers need the CPUs for their own imports."""
 
     def init(self, **options: Any) -> Any:
@@ -111,7 +111,7 @@ def main(argv: list[str]) -> int:
     except RequestError as error:
         say(f"tuner: error: {error}", to=sys.stderr)
         return 2
-    mirror = Mirror(Late(), experiment, folder, args.mode)
+    mirror = Mirror(LazyWandb(), experiment, folder, args.mode)
     begun = [i for i, e in enumerate(events) if e["event"] in BEGINNINGS]
     first = 0 if args.all else max(begun, default=0)
 
