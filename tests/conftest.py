@@ -2,7 +2,7 @@
 
 * The tests that use this Ray (fixture `one_ray`) run first. pytest-xdist gives the first half of the tests to one
   process, so only this process starts Ray. A process that has finished takes tests from the end of the other's list.
-* All tests of `-m slow` run in two processes too, because most of them start processes and wait for them. A quarter of
+* All slow tests run in two processes too, because most of them start processes and wait for them. A quarter of
   them use this Ray, so one process starts it here too.
 * A part of the suite runs in one process, as do the tests in a browser: two would only cost imports.
 * `--without-ray` runs the tests that never import Ray in their own process, and skips the others.
@@ -60,7 +60,8 @@ def pytest_xdist_auto_num_workers(config):
     return min(2, len(os.sched_getaffinity(0))) if whole and options.markexpr in TIERS else 0
 
 
-TIERS = ("not slow and not browser and not chaos and not nightly", "slow")  # the first is the default in pyproject.toml
+# The first is the default in pyproject.toml.
+TIERS = ("not slow and not browser and not chaos and not nightly", "slow and not nightly")
 
 
 def pytest_collection_modifyitems(items):

@@ -1,4 +1,4 @@
-"""How many examples all fuzz tests take together: 250 by default, 800 with `-m slow`, 4,000 every night."""
+"""How many examples all fuzz tests take together: 250 by default, 4,000 every night."""
 
 from dataclasses import dataclass
 
@@ -52,11 +52,9 @@ class Tier:
 
 
 FEW = Tier(250, same=True)
-SOME = Tier(800, same=False)
 MANY = Tier(4_000, same=False)
 assert round(sum(SHARES.values()), 6) == 1
 TIERS = [
     pytest.param(FEW, id="few"),
-    pytest.param(SOME, id="some", marks=pytest.mark.slow),
     pytest.param(MANY, id="many", marks=[pytest.mark.nightly, pytest.mark.timeout(1800)]),
 ]

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tiers import further
 
 HEAD = '"""Brought."""\nimport os\nfrom pathlib import Path\nfrom ray import tune\nfrom tuner.space import Space\n'
 COUNTING = """
@@ -35,8 +36,8 @@ WAYS = {
 }
 
 
-@pytest.mark.slow  # by default the test below, and `engine/test_retries.py` for a function whose worker dies
-@pytest.mark.parametrize("way", WAYS)
+# By default the test below, and `engine/test_retries.py` for a function whose worker dies.
+@pytest.mark.parametrize("way", further(WAYS, 1))
 def test_a_class_trainable_is_searched_and_goes_on_from_its_checkpoint(search, tmp_path, way):
     assert_goes_on(search, tmp_path, way, "os._exit(1)")
 

@@ -19,7 +19,7 @@ REQUESTS = [
 
 @pytest.mark.parametrize(
     ("argv", "text", "message"),
-    further(REQUESTS, 5),
+    further(REQUESTS, 1),
     ids=[f"{i}: {' '.join(argv)}" for i, (argv, *_) in enumerate(REQUESTS)],
 )
 def test_the_command_ends_with_2_and_one_line(tmp_path, argv, text, message):

@@ -152,9 +152,10 @@ def test_cut_after_every_event(whole, searcher, scheduler):
         shutil.rmtree(target)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("searcher", "scheduler"), [("random", "hyperband"), ("bohb", "bohb"), ("refine", "asha"),
-                                                    ("random", "asha-promotion")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("searcher", "scheduler"),
+    further([("random", "hyperband"), ("random", "asha-promotion"), ("bohb", "bohb"), ("refine", "asha")], 2),
+)
 def test_two_at_a_time_lose_and_repeat_nothing(whole, monkeypatch, searcher, scheduler):
     """Their order may be another; with a third CPU there is still no third trial."""
     monkeypatch.setattr(Workerless, "num_cpus", 3)

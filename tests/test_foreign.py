@@ -12,6 +12,7 @@ import ray.tune.examples
 import torch
 from ray import cloudpickle, tune
 from ray.tune.result import DEFAULT_METRIC
+from tiers import further
 from workerless import in_this_process
 
 from tuner import Space, search
@@ -138,21 +139,14 @@ BEST = (r"results\.get_best_result\(\)", "results.best")
 IMPORT = (r"(?m)^from ray import tune$", "from ray import tune; from tuner import search")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("script", "lines"),
-    [
-        ("tune_basic_example", (IMPORT, SEARCH, BEST)),
-        ("custom_func_checkpointing", (IMPORT, SEARCH, BEST)),
-        ("hyperband_function_example", (IMPORT, SEARCH, BEST)),
-        ("pbt_function", (IMPORT, SEARCH, BEST)),
-        ("hyperband_example", (IMPORT, SEARCH, BEST)),
-        ("logging_example", (IMPORT, SEARCH, BEST)),
-    ],
-)
-def test_rays_own_examples_are_searched(script, lines, tmp_path):
+    "script",
+    further(["pbt_function", "tune_basic_example", "hyperband_example", "custom_func_checkpointing",
+             "hyperband_function_example", "logging_example"], 2),
+)  # fmt: skip
+def test_rays_own_examples_are_searched(script, tmp_path):
     text = Path(ray.tune.examples.__path__[0], f"{script}.py").read_text()
-    for pattern, replacement in lines:
+    for pattern, replacement in (IMPORT, SEARCH, BEST):
         text, changed = re.subn(pattern, replacement, text, count=1)
         assert changed, pattern
     (tmp_path / f"{script}.py").write_text(text)

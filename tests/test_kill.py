@@ -115,8 +115,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("freed", [True, False])
+@pytest.mark.parametrize("freed", further([True, False], 1))
 def test_a_full_disk_is_waited_for_or_left_with_the_state_kept(small_disk, tmp_path, freed):
     output = tmp_path / "output"
     with output.open("w") as file:
@@ -141,8 +140,7 @@ def test_a_full_disk_is_waited_for_or_left_with_the_state_kept(small_disk, tmp_p
     assert "Traceback" not in output.read_text()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("back", [True, False])
+@pytest.mark.parametrize("back", further([True, False], 1))
 def test_a_folder_that_is_moved_away_is_waited_for_or_left(tmp_path, back):
     output, folder = tmp_path / "output", tmp_path / "x"
     with output.open("w") as file:

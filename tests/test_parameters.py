@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray import tune
 from test_searchers import drive, experiment_of
+from tiers import further
 
 from tuner.errors import RequestError
 from tuner.record.journal import Journal
@@ -74,11 +75,11 @@ def test_the_given_points_come_first_and_the_searcher_fills_in_the_rest(searcher
     ("numbers", "points"),
     [
         ((3, 14), ({"width": 4},)),
-        *(pytest.param(*extent, marks=pytest.mark.slow) for extent in [
-            ((3, 14), ()), ((10, 20), ()), ((10, 20), ({"width": 4},)), ((31, 45), ()), ((31, 45), ({"width": 4},)),
-        ]),
+        *further(
+            [((31, 45), ()), ((31, 45), ({"width": 4},)), ((3, 14), ()), ((10, 20), ()), ((10, 20), ({"width": 4},))], 1
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_extended_search_proposes_what_it_has_proposed(searcher, numbers, points):
     few, many = numbers
     space = conditional(points=points)

@@ -211,7 +211,7 @@ def search(tmp_path, monkeypatch, seed, name="one", **fixed):
 FIRST = [0, 5, 7, 18]
 
 
-@pytest.mark.parametrize("seed", [*FIRST, *further([n for n in range(150) if n not in FIRST], 8)])
+@pytest.mark.parametrize("seed", [*FIRST, *further([n for n in range(150) if n not in FIRST], 2)])
 def test_the_journal_has_the_decisions_of_algorithm_2(one_ray, tmp_path, monkeypatch, seed):
     choices, folder = search(tmp_path, monkeypatch, seed)
     events, rules = read(folder / "journal.jsonl"), Experiment(**choices)

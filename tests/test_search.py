@@ -69,8 +69,8 @@ def test_the_folder_holds_what_the_contract_says(search_here):
     }  # fmt: skip
 
 
-@pytest.mark.slow  # by default `test_resume.py` compares a search here, whose rest is searched by a worker
-@pytest.mark.parametrize("options", [[], ["--searcher", "hyperopt"], ["--searcher", "refine", "--scheduler", "median"]])
+# By default `test_resume.py` compares a search here, whose rest is searched by a worker.
+@pytest.mark.parametrize("options", further([["--searcher", "hyperopt"], []], 1))
 def test_the_same_command_writes_the_same_journal(search, options):
     one_at_a_time = ["--max-concurrent-trials", "1", "--seed", "3", "--num-samples", "5", *options]
     in_a_worker = search("tiny.py", *one_at_a_time, name="worker")

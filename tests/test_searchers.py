@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ray import tune
 from ray.tune.search import Searcher
+from tiers import further
 
 from tuner.errors import RequestError, output
 from tuner.space import Space
@@ -110,7 +111,7 @@ def test_the_same_seed_gives_the_same_settings_and_another_seed_others(searcher)
 
 
 @pytest.mark.parametrize("searcher", SEARCHERS)
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+@pytest.mark.parametrize("seed", [0, *further([1, 2])])
 def test_settings_lie_in_the_declared_domains(searcher, seed):
     for setting in settings_of(searcher, wide(), seed=seed, num_samples=25):
         assert_declared(wide(), setting)

@@ -1,10 +1,10 @@
-"""Which further cases of a test run with `-m slow`, and which run only every night."""
+"""Which further cases of a test run with the slow tests of `.ci/run`, and which run only every night."""
 
 import pytest
 
 
 def further(cases, num_slow=0):
-    """The cases as parameters: the first `num_slow` run with `-m slow`, the others with `-m nightly`."""
+    """The cases as parameters: the first `num_slow` are slow tests, the others are nightly ones."""
     return [
         pytest.param(
             *(case if isinstance(case, tuple) else (case,)),

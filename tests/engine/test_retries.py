@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import ray.exceptions
+from tiers import further
 from workerless import in_this_process
 
 from tuner import run
@@ -77,7 +78,7 @@ def epochs(ran, trial="00000"):
 
 
 # By default, `test_recovery.py` has bohb, which pauses as hyperband does, without workers.
-@pytest.mark.parametrize("scheduler", ["asha", pytest.param("hyperband", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scheduler", ["asha", *further(["hyperband"])])
 def test_a_lost_worker_costs_an_epoch_at_most(lossy, scheduler):
     options = ["--scheduler", scheduler, "--max-concurrent-trials", "1"]
     ran = lossy("killed once", "none", options=options)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tiers import further
 from workerless import in_this_process
 
 from tuner import train
@@ -54,7 +55,7 @@ def curves(record):
     return [(t.id, t.status, [report.metrics["loss"] for report in t.reports]) for t in record.trials]
 
 
-@pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [2, *further([4])])
 def test_ddp_finds_what_single_finds_prunes_as_it_does_and_leaves_nothing(search, nothing_left, capsys, number):
     size = ["--num-samples", str(number), "--max-epochs", str(number)]
     ran = search("tiny.py", *size, *DDP, name="ddp")

@@ -9,6 +9,7 @@ from collections import defaultdict
 import pytest
 from fastapi.testclient import TestClient
 from machines import ROOT, Gpu
+from tiers import further
 
 from tuner.record.reading import read
 from tuner.record.results import load
@@ -72,7 +73,7 @@ def most_at_once(trials, share):
 
 @pytest.mark.parametrize(
     ("num", "gpus", "num_seen", "concurrent"),
-    [(2, "0.5", 1, 4), (4, "2", 2, 2), (4, "auto", 1, 4)],
+    [(2, "0.5", 1, 4), (4, "auto", 1, 4), *further([(4, "2", 2, 2)])],
 )
 def test_each_worker_sees_its_own_gpus_and_no_gpu_is_given_twice(machine, num, gpus, num_seen, concurrent):
     here = machine(num)
@@ -118,7 +119,7 @@ def nodes(machine):
     process.wait(timeout=60)
 
 
-@pytest.mark.parametrize(("gpus", "concurrent", "num_nodes"), [(1, 5, 2), (2, 2, 1)])
+@pytest.mark.parametrize(("gpus", "concurrent", "num_nodes"), [(1, 5, 2), *further([(2, 2, 1)])])
 def test_on_a_mixed_cluster_no_gpu_is_given_twice(nodes, gpus, concurrent, num_nodes):
     here, address = nodes
     options = ["--gpus-per-trial", gpus, "--cpus-per-trial", "0.1", "--num-samples", 2 * concurrent]
@@ -176,7 +177,7 @@ def test_failures_stay_with_their_trial(machine, tmp_path):
         assert [trial for trial, on in started if on == pid][-1] == poisons.id
 
 
-@pytest.mark.parametrize("strategy", ["dp", "model", "pipeline", "ddp"])
+@pytest.mark.parametrize("strategy", ["pipeline", "ddp", *further(["dp", "model"])])
 def test_each_strategy_puts_each_part_on_its_own_device(machine, strategy):
     here = machine(2)
     options = ["--searcher", "grid", "--scheduler", "fifo", "--strategy", strategy]

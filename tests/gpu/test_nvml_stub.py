@@ -5,6 +5,7 @@ import os
 
 import pytest
 from machines import LOST, MISMATCH, NO_PERMISSION, Gpu
+from tiers import further
 
 from tuner.record.journal import Journal
 
@@ -67,8 +68,8 @@ def counted(machine):
     ("num", "expected"),
     [
         (1, [[1, 1], [1, 1], [0.5, 2], [0.25, 4], "there is 1 GPU on this machine; ask for 1 or less", "there is 1"]),
-        pytest.param(2, [[1, 2], [1, 2], [0.5, 4], [0.25, 8], [2, 1], "there are 2 GPUs"], marks=pytest.mark.slow),
-        pytest.param(4, [[1, 4], [1, 4], [0.5, 8], [0.25, 16], [2, 2], [3, 1]], marks=pytest.mark.slow),
+        pytest.param(2, [[1, 2], [1, 2], [0.5, 4], [0.25, 8], [2, 1], "there are 2 GPUs"], marks=pytest.mark.nightly),
+        pytest.param(4, [[1, 4], [1, 4], [0.5, 8], [0.25, 16], [2, 2], [3, 1]], marks=pytest.mark.nightly),
         pytest.param(8, [[1, 8], [1, 8], [0.5, 16], [0.25, 32], [2, 4], [3, 2]], marks=pytest.mark.slow),
     ],
 )
@@ -82,9 +83,9 @@ def test_cuda_visible_devices_reduces_what_a_search_may_use(machine):
     assert counted(machine(4, more={"CUDA_VISIBLE_DEVICES": "1,3"}))[0] == [1, 2]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("error", "text"), [(MISMATCH, "an NVML/RM version mismatch"), (NO_PERMISSION, "Insufficient Permissions")]
+    ("error", "text"),
+    further([(MISMATCH, "an NVML/RM version mismatch"), (NO_PERMISSION, "Insufficient Permissions")], 1),
 )
 def test_a_request_for_a_gpu_whose_driver_does_not_answer_is_refused_with_the_reason(machine, error, text):
     auto, one, *_ = counted(machine(2, init=error))

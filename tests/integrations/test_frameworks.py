@@ -27,9 +27,9 @@ def skip_without(*packages):
 
 CASES = [
     pytest.param("transformers_text", marks=skip_without("transformers", "accelerate")),
-    pytest.param("peft_lora", marks=skip_without("transformers", "accelerate", "peft")),
     pytest.param("lightning_digits", marks=skip_without("lightning")),
 ]
+PEFT = pytest.param("peft_lora", marks=skip_without("transformers", "accelerate", "peft"))
 
 
 class Trial:
@@ -87,7 +87,7 @@ def example(name):
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, PEFT])
 def test_a_stopped_trial_goes_on_as_the_unbroken_one(name, trial, tmp_path, capfd):
     train = example(name)["train"]
     whole, saved = trial.run(train, CONFIGS[name])
@@ -278,7 +278,7 @@ def test_without_an_evaluation_the_training_loss_of_each_epoch_is_reported(trial
 
 
 @skip_without("transformers", "accelerate")
-@pytest.mark.parametrize("steps", [3, 5])
+@pytest.mark.parametrize("steps", [3, pytest.param(5, marks=pytest.mark.nightly)])
 def test_evaluations_within_an_epoch_are_resumed_there(trial, steps):
     train = text_trainer(eval_strategy="steps", eval_steps=steps, num_train_epochs=2)
     whole, saved = trial.run(train, {})

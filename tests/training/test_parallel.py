@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from tiers import further
 from torch import nn
 
 from tuner.record.report_keys import SPEED, USAGE
@@ -343,8 +344,7 @@ def test_neighbouring_stages_share_a_device_where_there_are_more():
     assert Worker("model", num_devices=2).devices("cuda") == [first, second]
 
 
-@pytest.mark.slow  # a compiler's 20 s
-@pytest.mark.parametrize("strategy", ["single", "pipeline"])
+@pytest.mark.parametrize("strategy", further(["pipeline", "single"], 1))  # a compiler's 20 s
 def test_a_compiled_training_gives_the_losses_and_keeps_the_names(strategy):
     alone, other = training(), training(strategy=strategy, made=task(compile=True))
     assert_close([other.run_epoch()], [alone.run_epoch()], 1e-9)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tiers import further
 from torch import nn
 from torch.utils.data import (
     DataLoader,
@@ -246,8 +247,8 @@ def test_a_frame_and_a_series_are_arrays():
         sources.as_part(pandas.DataFrame(INPUTS), classes=True)
 
 
-@pytest.mark.slow  # the package is in no default group; `Columns` behaves as its data sets do
-@pytest.mark.parametrize("form", [None, "torch", "numpy"])
+# The package is in no default group; `Columns` behaves as its data sets do.
+@pytest.mark.parametrize("form", further([None, "torch", "numpy"], 1))
 def test_a_hugging_face_data_set_is_arrays(form):
     datasets = pytest.importorskip("datasets")
     columns = {"pixel_values": INPUTS.tolist(), "label": TARGETS.astype(np.int32).tolist()}
