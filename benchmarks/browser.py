@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from benchmarks.peers import measure
 from tuner.record.events import sealed
 
 Served = Callable[[Path], object]  # opens a service of a folder of results, as a context manager
@@ -49,9 +49,6 @@ window.seconds = (ms) => (performance.timeOrigin + ms) / 1e3;
 CHANGED = """([trial, text]) => {
   const cells = () => document.querySelector(`#trials tr[data-trial="${trial}"]`)?.textContent ?? "";
   return until(() => cells().includes(text)).then(seconds); }"""
-COUNTED = """([text]) => {
-  const count = () => document.querySelector("[data-table=trials] > span").textContent;
-  return until(() => count().includes(text)).then(seconds); }"""
 SELECTED = """async ([what, count]) => {
   const { select, clear, hide, showHidden } = await import("/selection.js"), { shown } = await import("/experiment.js");
   const trials = shown.now.loaded.trials.map(({ trial }) => trial), act = { select, hide }[what];
@@ -79,12 +76,7 @@ def pages(results: Path, journal: Path, repeats: int, served: Served, num_compar
             with served(results) as server, opened(browser, server.url) as page:
                 times["first page"].append(first_page(page, f"{server.url}#{journal.parent.name}"))
                 page.wait_for_timeout(SETTLED_MS)
-                times["a figure scrolled to"].append(scrolled_to(page, "timeline"))
-                page.evaluate("scrollTo(0, 0)")
-                page.wait_for_timeout(2 * SETTLED_MS)
-                for change in (reported, started):
-                    times[change.__doc__ or ""].append(change(page, journal, number))
-                    page.wait_for_timeout(2 * SETTLED_MS)
+                times["update after a report"].append(reported(page, journal, number))
         with served(results) as server, opened(browser, server.url, ALL_FIGURES) as page:
             first_page(page, f"{server.url}#{journal.parent.name}")
             whole(page)
@@ -97,15 +89,12 @@ def pages(results: Path, journal: Path, repeats: int, served: Served, num_compar
                 page.goto(f"{server.url}#?" + "&".join(f"compare={name}" for name in names), wait_until="commit")
                 times["comparison"].append(page.evaluate(COMPARED))
                 page.wait_for_timeout(SETTLED_MS)
-                times["comparison again"].append(first_page(page, "", COMPARED))
-                page.wait_for_timeout(SETTLED_MS)
                 times["hide one of the comparison"] += [page.evaluate(TOGGLED) for _ in range(2 * max(2, repeats))]
         browser.close()
-    print("| what | median | all | limit |\n| --- | ---: | --- | ---: |")
-    for name, limit in LIMITS_MS.items():
-        if times[name]:
-            every = " ".join(f"{each:.0f}" for each in times[name])
-            print(f"| {name} | {statistics.median(times[name]):.0f} ms | {every} | {f'{limit} ms' if limit else ''} |")
+    measure.show(
+        ["what", "ms", "limit (ms)"],
+        [[name, measure.spread(times[name], 0), str(limit or "")] for name, limit in LIMITS_MS.items() if times[name]],
+    )
 
 
 SELECTIONS = {
@@ -116,12 +105,9 @@ SELECTIONS = {
 }
 LIMITS_MS: dict[str, int | None] = {
     "first page": 2000,
-    "a figure scrolled to": None,
     "update after a report": 100,
-    "update after a new trial": 100,
     **dict.fromkeys(SELECTIONS, 200),
     "comparison": None,
-    "comparison again": 2000,
     "hide one of the comparison": 200,
 }
 
@@ -137,47 +123,20 @@ def opened(browser: Browser, url: str, screen: dict[str, int] = SCREEN) -> Itera
     context.close()
 
 
-def first_page(page: Page, address: str, state: str = "() => until(isOpen)") -> float:
-    """Opens an address, or the same again without one; returns the ms until the state is on the screen."""
-    if address:
-        page.goto(address, wait_until="commit")
-    else:
-        page.reload(wait_until="commit")
-    return page.evaluate(state)
-
-
-def scrolled_to(page: Page, figure: str) -> float:
-    """Scrolls to a figure; returns the ms until it is drawn."""
-    return page.evaluate(
-        """async (name) => { const node = document.getElementById(name), began = performance.now();
-        document.getElementById(`${name}-section`).scrollIntoView();
-        return await until(() => isDrawn(node) && onScreen(node)) - began; }""",
-        figure,
-    )
+def first_page(page: Page, address: str) -> float:
+    """Opens an address; returns the ms until it is on the screen."""
+    page.goto(address, wait_until="commit")
+    return page.evaluate("() => until(isOpen)")
 
 
 def reported(page: Page, journal: Path, number: int) -> float:
-    """update after a report"""
+    """Appends a report to the journal; returns the ms until the page shows it."""
     value = 0.00113 + number / 1e5  # better than all, so that it is in the row, and no part of a text there
     event = {"event": "report", "trial": "00007", "epoch": 10, "metrics": {"loss": value}}
-    return updated(page, journal, [event], CHANGED, ["00007", f"{value:g}"])
-
-
-def started(page: Page, journal: Path, number: int) -> float:
-    """update after a new trial"""
-    more = f"{10**5 + journal.read_bytes().count(b'trial_suggested')}"
-    event = {"event": "trial_suggested", "trial": more, "config": {"lr": 0.01, "l1": 8, "batch_size": 4}}
-    count = page.evaluate("async () => (await import('/experiment.js')).shown.now.loaded.num_trials")
-    return updated(page, journal, [event], COUNTED, [f"of {count + 1}"])
-
-
-def updated(page: Page, journal: Path, events: list[dict], state: str, choice: list[str]) -> float:
-    """Appends events to the journal; returns the ms until the page shows them."""
-    page.evaluate("([state, choice]) => { window.seen = eval(state)(choice); }", [state, choice])
-    lines = b"".join(sealed(json.dumps({"time": time.time(), **event}).encode()) for event in events)
+    page.evaluate("([state, choice]) => { window.seen = eval(state)(choice); }", [CHANGED, ["00007", f"{value:g}"]])
     began = time.time()
     with open(journal, "ab") as file:
-        file.write(lines)
+        file.write(sealed(json.dumps({"time": began, **event}).encode()))
     return 1e3 * (page.evaluate("() => window.seen") - began)
 
 

@@ -1,32 +1,26 @@
 """How one trial's training scales over processes: the same images, the same batch per process, 1, 2 (and 4) workers.
 
-    python benchmarks/ddp_scaling.py [--model resnet18] [--workers 1 2] [--cuda] [--repeats 5]
+    python -m benchmarks.ddp_scaling [--model resnet18] [--workers 1 2] [--cuda] [--repeats 5]
 
 The models are the ResNet-18 of `search_spaces/imagefolder.py` on images of 64 x 64, and the LeNet of
 `search_spaces/cifar.py`, whose step of 15 ms is as short as steps get; a batch of 128 a process, synthetic images, one
 thread a process, gloo on CPUs and nccl on GPUs. All groups are started first and train an epoch in turns, so that a
 slow minute of the machine meets each of them; times are medians. `alone` is what the machine itself allows: as many
-processes at once, each with its part of the images, that do not talk to each other. Utilisation is the share of its CPU
-that a process was given while it trained.
+processes at once, each with its part of the images, that do not talk to each other.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import sys
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))  # started as a file, not as a module, in a plain checkout
-
+from benchmarks.peers import measure
 from search_spaces import cifar, imagefolder
 from tuner.space import Task
 from tuner.training.data import Arrays, Splits
@@ -61,25 +55,12 @@ def material(model: str, num_images: int) -> tuple[Task, Splits]:
     return task, Splits(Arrays(images, labels), Arrays(images[:64], labels[:64]))
 
 
-def cpu_s(groups: list[Processes]) -> float:
-    """CPU seconds that the groups' processes have used so far."""
-    ticks = 0
-    for process in (process for group in groups for process in group.processes):
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def epoch(groups: list[Processes]) -> tuple[float, float]:
-    """Seconds of the training part of an epoch of groups that run side by side, and their CPU utilisation, 0 to 1."""
-    used, started = cpu_s(groups), time.perf_counter()
+def epoch_s(groups: list[Processes]) -> float:
+    """Seconds of the training part of an epoch of groups that run side by side."""
     for group in groups:
         for pipe in group.pipes:
             pipe.send(("run_epoch", (), {}))
-    reports = [group.answers(group.num_workers)[0] for group in groups]
-    wall = time.perf_counter() - started
-    busy = (cpu_s(groups) - used) / wall / sum(group.num_workers for group in groups)
-    return max(report["train_s"] for report, _ in reports), busy
+    return max(group.answers(group.num_workers)[0][0]["train_s"] for group in groups)
 
 
 def main() -> None:
@@ -106,17 +87,12 @@ def main() -> None:
         sides: dict[str, list[Processes]] = {str(n): [started(num_images, n)] for n in options.workers}
         if not options.cuda:
             sides[f"{most} alone"] = [started(num_images // most, 1) for _ in range(most)]
-        measured: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
-        for _ in range(options.repeats):
-            for side, groups in sides.items():
-                measured[side].append(epoch(groups))
-    print(f"{options.model}, {num_images:,} synthetic images an epoch, {'nccl' if options.cuda else 'gloo'}")
-    print(f"{'workers':>10}{'step batch':>12}{'per process':>13}{'utilisation':>13}{'time (s)':>10}{'speed-up':>10}")
-    first = statistics.median(seconds for seconds, _ in next(iter(measured.values())))
-    for side, pairs in measured.items():
-        seconds, busy = (statistics.median(values) for values in zip(*pairs, strict=True))
-        batch = "" if "alone" in side else str(options.batch * int(side))
-        print(f"{side:>10}{batch:>12}{options.batch:>13}{busy:>13.0%}{seconds:>10.2f}{first / seconds:>10.2f}")
+        measured = measure.in_turn(list(sides), options.repeats, lambda side, name: epoch_s(sides[side]))
+    print(f"{options.model}, {num_images:,} synthetic images an epoch, {options.batch} a step and process\n")
+    medians = {side: statistics.median(seconds) for side, seconds in measured.items()}
+    first = next(iter(medians.values()))
+    rows = [[side, measure.spread(measured[side]), f"{first / each:.2f}"] for side, each in medians.items()]
+    measure.show(["workers", "time (s)", "speed-up"], rows)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """From a ddp trial's start to its first step, with cold and with warm workers, beside a TorchTrainer inside a trial.
 
-    uv run --group dev python -m benchmarks.ddp_start [--repeats 3]
-
 Both sides run two trials one after another: two workers of one CPU each, a linear model, gloo. The first trial is cold;
 the second finds what its side keeps. Seconds are from the start of the trial to the first forward pass in rank 0, both
 told by the machine's clock: on this side from a whole search, by its journal; on the other from the call of the trial's
@@ -12,8 +10,6 @@ so Ray is told of one more.
 from __future__ import annotations
 
 import argparse
-import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -23,16 +19,16 @@ from benchmarks.peers import measure
 from tuner.record.reading import read
 
 WORKERS = 2
+TRIALS = ("cold", "warm")
 
 
 def tuner_seconds(folder: Path) -> dict[str, float]:
     """A search as a user starts it. Its journal says when trials started, `peers/first_step.py` when they trained."""
-    command = ["-m", "tuner.run", "--space", "benchmarks/peers/first_step.py", "--results", folder, "--name", "search"]
-    ddp = ["--strategy", "ddp", "--workers-per-trial", WORKERS, "--cpus-per-trial", WORKERS, "--searcher", "grid"]
-    alone = ["--max-concurrent-trials", "1", "--wandb", "disabled"]
-    measure.run(
-        [*measure.README_PYTHON, *command, *map(str, ddp), *alone], folder / "log", {"FIRST_STEPS": str(folder)}
-    )
+    words = ["--space", "benchmarks/peers/first_step.py", "--results", folder, "--name", "search"]
+    words += ["--strategy", "ddp", "--workers-per-trial", WORKERS, "--cpus-per-trial", WORKERS, "--searcher", "grid"]
+    words += ["--max-concurrent-trials", "1", "--wandb", "disabled"]
+    command = [*measure.README_PYTHON, "-m", "tuner.run", *map(str, words)]
+    measure.run(command, folder / "log", {"FIRST_STEPS": str(folder)})
     started = [event for event in read(folder / "search" / "journal.jsonl") if event["event"] == "trial_started"]
     return {
         name: float((folder / name).read_text()) - at for at, name in ((e["time"], e["config"]["x"]) for e in started)
@@ -42,8 +38,7 @@ def tuner_seconds(folder: Path) -> dict[str, float]:
 def torchtrainer_seconds(folder: Path) -> dict[str, float]:
     """Ray's own way, in a process of its own."""
     measure.run([*measure.PYTHON, "-m", "benchmarks.ddp_start", "--torchtrainer", folder], folder / "log")
-    noted = {name: float((folder / name).read_text()) for name in ("cold", "cold.start", "warm", "warm.start")}
-    return {name: noted[name] - noted[f"{name}.start"] for name in ("cold", "warm")}
+    return {name: float((folder / name).read_text()) - float((folder / f"{name}.start").read_text()) for name in TRIALS}
 
 
 def torchtrainer_trials(folder: Path) -> None:
@@ -68,10 +63,8 @@ def torchtrainer_trials(folder: Path) -> None:
 
         (folder / f"{config['x']}.start").write_text(repr(time.time()))
         storage = RunConfig(storage_path=str(folder / "train"), name=config["x"])
-        trainer = TorchTrainer(
-            loop, train_loop_config=config, scaling_config=ScalingConfig(num_workers=WORKERS), run_config=storage
-        )
-        trainer.fit()
+        scaling = ScalingConfig(num_workers=WORKERS)
+        TorchTrainer(loop, train_loop_config=config, scaling_config=scaling, run_config=storage).fit()
         tune.report({"loss": 1.0})
 
     preloaded = {"preload_python_modules": ["ray.tune", "torch", "torch._dynamo"]}
@@ -79,7 +72,7 @@ def torchtrainer_trials(folder: Path) -> None:
     time.sleep(10)  # the idle workers' imports
     tune.Tuner(
         tune.with_resources(run, {"cpu": 0.5}),
-        param_space={"x": tune.grid_search(["cold", "warm"])},
+        param_space={"x": tune.grid_search(list(TRIALS))},
         tune_config=tune.TuneConfig(max_concurrent_trials=1, reuse_actors=True),
         run_config=tune.RunConfig(storage_path=str(folder / "tune"), verbose=0),
     ).fit()
@@ -97,20 +90,18 @@ def main() -> None:
     if options.torchtrainer:
         torchtrainer_trials(options.torchtrainer)
         return
-    measured: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+
+    def measured(side: str, name: str) -> dict[str, float]:
+        folder = Path(place) / name.replace(" ", "-")
+        folder.mkdir()
+        return SIDES[side](folder)
+
     with tempfile.TemporaryDirectory() as place:
-        for repeat in range(options.repeats):
-            for index, (side, seconds) in enumerate(SIDES.items()):
-                folder = Path(place) / f"{index}-{repeat}"
-                folder.mkdir()
-                measured[side].append(seconds(folder))
-    rows = []
-    for side, runs in measured.items():
-        cold, warm = ([run[name] for run in runs] for name in ("cold", "warm"))
-        rows.append([side, *(f"{statistics.median(v):.2f} ({min(v):.2f}-{max(v):.2f})" for v in (cold, warm))])
-    print(f"seconds from a trial's start to its first step, {WORKERS} workers, median of {options.repeats} (range):\n")
-    measure.show(["side", "cold", "warm"], rows)
+        turns = measure.in_turn(list(SIDES), options.repeats, measured)
+    print(f"seconds from a trial's start to its first step, {WORKERS} workers:\n")
+    rows = [[side, *(measure.spread([run[name] for run in runs]) for name in TRIALS)] for side, runs in turns.items()]
+    measure.show(["side", *TRIALS], rows)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

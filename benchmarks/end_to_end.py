@@ -4,9 +4,8 @@ Every side trains the same 16 settings of the PyTorch tutorial's space on the sa
 CIFAR-10, two trials at a time, one core and one torch thread each:
 
 * `tuner`: this service, its journal, console table and offline W&B on;
-* `ray`: the tutorial's way as a plain Ray Tune script; `ray --reuse`: the same with `reuse_actors=True`;
-* `optuna`: two processes on one journal file, the tutorial's training;
-* `syne_tune`: Syne Tune's local backend with two workers, the tutorial's training.
+* `ray`: the tutorial's way as a plain Ray Tune script;
+* `optuna`: two processes on one journal file, the tutorial's training.
 
 Epochs and losses are counted in the records that each side wrote itself, after its time was taken. Sides take
 turns, `--repeats` rounds. With `--asha` every side stops trials by its own ASHA, so epochs are to be compared
@@ -20,7 +19,7 @@ import json
 import math
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,93 +29,70 @@ import numpy as np
 from benchmarks.peers import measure, workload
 from benchmarks.peers.workload import Workload
 
-Losses = Iterator[float]
+Reports = list[tuple[float, float]]  # unix seconds (NaN where a side writes none) and loss
 
 
 @dataclass(frozen=True)
 class Side:
-    """How one side is started, given the workload and its results folder, and how its losses are read."""
+    """How one side is started, given the workload and its results folder, and how its reports are read."""
 
     command: Callable[[Workload, Path], list[str]]
-    losses: Callable[[Path], Losses]
-
-
-def tuner_command(work: Workload, results: Path) -> list[str]:
-    options = {
-        "--searcher": "random",
-        "--scheduler": "asha" if work.asha else "fifo",
-        "--grace-period": "1",
-        "--reduction-factor": "2",
-        "--space": "benchmarks/peers/cifar_fixed.py",
-        # One sample of a grid that holds every setting.
-        "--num-samples": "1",
-        "--max-epochs": str(work.max_epochs),
-        "--max-concurrent-trials": str(work.num_concurrent),
-        "--cpus-per-trial": "1",
-        "--wandb": "offline",
-        "--results": str(results),
-        "--name": "search",
-    }
-    return [*measure.README_PYTHON, "-m", "tuner.run", *(word for option in options.items() for word in option)]
-
-
-def peer(program: str, *options: str) -> Callable[[Workload, Path], list[str]]:
-    return lambda work, results: [
-        *measure.PYTHON,
-        "-m",
-        f"benchmarks.peers.{program}",
-        *options,
-        "--results",
-        str(results),
-    ]
-
-
-def tuner_losses(results: Path) -> Losses:
-    from tuner.record.reading import read
-
-    for event in read(results / "search" / "journal.jsonl"):
-        if event["event"] == "report":
-            yield event["metrics"]["loss"]
-
-
-def ray_losses(results: Path) -> Losses:
-    for path in results.glob("search/*/result.json"):
-        for line in path.read_text().splitlines():
-            yield json.loads(line)["loss"]
-
-
-def optuna_losses(results: Path) -> Losses:
-    from optuna import load_study
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    storage = JournalStorage(JournalFileBackend(str(results / "journal.log")))
-    for trial in load_study(study_name="search", storage=storage).trials:
-        yield from trial.intermediate_values.values()
-
-
-def syne_tune_losses(results: Path) -> Losses:
-    import pandas
-
-    yield from pandas.read_csv(results / "search" / "results.csv.zip")["loss"]
-
-
-SIDES = {
-    "tuner": Side(tuner_command, tuner_losses),
-    "ray": Side(peer("ray_script"), ray_losses),
-    "ray --reuse": Side(peer("ray_script", "--reuse"), ray_losses),
-    "optuna": Side(peer("optuna_two"), optuna_losses),
-    "syne_tune": Side(peer("syne_tune_local"), syne_tune_losses),
-}
+    reports: Callable[[Path], Reports]
 
 
 @dataclass(frozen=True)
 class Search:
-    """One finished search of one side."""
+    """One finished search of one side: its length, and the loss of each report by seconds since the command."""
 
     seconds: float
-    num_epochs: int
-    best_loss: float
+    reports: Reports
+
+    def best_of(self, num_epochs: int) -> float:
+        """Returns the best loss of the first reports; infinite without any."""
+        return min((loss for _, loss in self.reports[:num_epochs] if math.isfinite(loss)), default=math.inf)
+
+
+def tuner_command(work: Workload, results: Path, *options: str) -> list[str]:
+    words = ["--max-epochs", work.max_epochs, "--max-concurrent-trials", work.num_concurrent, "--cpus-per-trial", 1]
+    words += ["--results", results, "--name", "search"]
+    return [*measure.README_PYTHON, "-m", "tuner.run", *options, *map(str, words)]
+
+
+def fixed_command(work: Workload, results: Path) -> list[str]:
+    options = ["--space", "benchmarks/peers/cifar_fixed.py", "--num-samples", "1"]  # a grid has every setting
+    options += ["--searcher", "random", "--scheduler", "asha" if work.asha else "fifo"]
+    options += ["--grace-period", "1", "--reduction-factor", "2", "--wandb", "offline"]
+    return tuner_command(work, results, *options)
+
+
+def peer(program: str) -> Callable[[Workload, Path], list[str]]:
+    return lambda work, results: [*measure.PYTHON, "-m", f"benchmarks.peers.{program}", "--results", str(results)]
+
+
+def tuner_reports(results: Path) -> Reports:
+    from tuner.record.reading import read
+
+    events = read(results / "search" / "journal.jsonl")
+    return [(event["time"], event["metrics"]["loss"]) for event in events if event["event"] == "report"]
+
+
+def ray_reports(results: Path) -> Reports:
+    lines = [line for path in results.glob("search/*/result.json") for line in path.read_text().splitlines()]
+    return [(float(line["timestamp"]), line["loss"]) for line in map(json.loads, lines)]
+
+
+def optuna_reports(results: Path) -> Reports:
+    from benchmarks.peers.optuna_two import open_study
+
+    trials = open_study(results, asha=False).trials
+    return [(math.nan, loss) for trial in trials for loss in trial.intermediate_values.values()]
+
+
+SIDES = {
+    "tuner": Side(fixed_command, tuner_reports),
+    "ray": Side(peer("ray_script"), ray_reports),
+    "optuna": Side(peer("optuna_two"), optuna_reports),
+}
 
 
 def draw_settings(num_settings: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -133,15 +109,17 @@ def draw_settings(num_settings: int, seed: int = 0) -> list[dict[str, Any]]:
     ]
 
 
-def search(side: Side, work: Workload, folder: Path, results: Path) -> Search:
-    results.mkdir(parents=True)
+def search(side: Side, work: Workload, folder: Path, name: str) -> Search:
+    """Runs a search of one side in a folder of this name, beside the workload's images."""
+    work.save(folder)
+    results = folder / name
+    results.mkdir()
     run = measure.run(side.command(work, results), results / "log", {workload.VARIABLE: str(folder)})
-    losses = list(side.losses(results))
-    return Search(run.seconds, len(losses), min(filter(math.isfinite, losses), default=math.nan))
+    return Search(run.seconds, sorted((when - run.started, loss) for when, loss in side.reports(results)))
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--asha", action="store_true", help="stop trials early, 10 epochs at most")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
@@ -149,48 +127,21 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--max-epochs", type=int, help="default: 4, with --asha 10")
     parser.add_argument("--num-images", type=int, default=5000, help="a fifth of them is the validation part")
     parser.add_argument("--num-workers", type=int, default=2, help="processes of each loader of the peers")
-    return parser.parse_args()
-
-
-def main() -> None:
-    from search_spaces.datasets.cifar10_files import load_sample
-
-    args = parse()
-    work = Workload(
-        settings=draw_settings(args.num_settings),
-        max_epochs=args.max_epochs or (10 if args.asha else 4),
-        asha=args.asha,
-        num_workers=args.num_workers,
-    )
-    searches: dict[str, list[Search]] = {name: [] for name in args.sides}
+    args = parser.parse_args()
+    max_epochs = args.max_epochs or (10 if args.asha else 4)
+    work = Workload(draw_settings(args.num_settings), max_epochs, args.asha, args.num_workers)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        work.save(folder)
-        images = load_sample("a benchmark needs no more").train
-        workload.save_images(folder, images.inputs, images.targets, args.num_images)
-        for repeat in range(args.repeats):
-            for side, runs in searches.items():
-                runs.append(search(SIDES[side], work, folder, folder / f"{side}-{repeat}"))
-                print(f"# round {repeat + 1}, {side}: {runs[-1]}", flush=True)
-    report(searches)
-
-
-def report(searches: dict[str, list[Search]]) -> None:
-    medians = {side: statistics.median(s.seconds for s in runs) for side, runs in searches.items()}
-    scale = medians.get("tuner", math.nan)
-    rows = [
-        [
-            side,
-            f"{medians[side]:.1f}",
-            f"{min(s.seconds for s in runs):.1f}-{max(s.seconds for s in runs):.1f}",
-            "/".join(sorted({str(s.num_epochs) for s in runs})),
-            f"{min(s.best_loss for s in runs):.3f}",
-            f"{medians[side] / scale:.2f}",
-        ]
-        for side, runs in searches.items()
-    ]
-    header = ["side", "seconds (median)", "range", "epochs trained", "best validation loss", "x tuner"]
-    measure.show(header, rows)
+        workload.save_images(folder, args.num_images)
+        searches = measure.in_turn(args.sides, args.repeats, lambda side, at: search(SIDES[side], work, folder, at))
+    medians = {side: statistics.median(each.seconds for each in runs) for side, runs in searches.items()}
+    rows = []
+    for side, runs in searches.items():
+        epochs = "/".join(sorted({str(len(each.reports)) for each in runs}))
+        best = min(each.best_of(len(each.reports)) for each in runs)
+        ratio = medians[side] / medians.get("tuner", math.nan)
+        rows.append([side, measure.spread([each.seconds for each in runs]), epochs, f"{best:.3f}", f"{ratio:.2f}"])
+    measure.show(["side", "seconds", "epochs trained", "best validation loss", "x tuner"], rows)
 
 
 if __name__ == "__main__":

@@ -1,35 +1,23 @@
 """What a trial's training loop costs: its training epoch against the loop one would write by hand.
 
-    uv run python benchmarks/loop.py [--device cuda] [--repeats 7] [--choices]
+    uv run --group dev python -m benchmarks.loop [--device cuda] [--repeats 7]
 
 Both train the LeNet of `search_spaces/cifar.py` on the same synthetic images, in turns, on one CPU thread.
 The hand-written loop keeps float images in memory, takes each batch by index, and uses plain SGD and torch's
 default backend; it reads no loss. A trial's loop starts from uint8 images and sums the loss. Images a second
 are medians over the repeats; validation is no part of them.
-
-`--choices` trains with each pair of kernels and memory format instead, with SGD fused and plain, and marks the one that
-a trial takes: on a processor where another one wins, the rule in `tuner/training/backend.py` is wrong there.
-ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 shows a processor without AVX-512.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import itertools
 import statistics
-import sys
 import time
-from collections.abc import Iterable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-
-sys.path.append(str(Path(__file__).parents[1]))  # started as a file, not as a module, in a plain checkout
 
 from benchmarks.peers import measure
 from search_spaces.cifar import LeNet, normalize, space
@@ -37,7 +25,6 @@ from tuner.training.data import Arrays, Splits
 from tuner.training.loop import Training
 
 NUM_IMAGES = {2: 2048, 4: 4096, 16: 8192, 256: 8192}  # by batch size: half a second an epoch on a CPU
-FORMATS = {torch.channels_last: "channels last", torch.contiguous_format: "contiguous"}
 CONFIG: dict[str, Any] = {"l1": 128, "l2": 64, "lr": 1e-3}
 
 
@@ -80,45 +67,6 @@ def compare(batch_size: int, device: str, repeats: int) -> tuple[float, float]:
     return num_images / bare_s, num_images / trial_s
 
 
-class Forced(Training):
-    """A trial's loop with kernels and memory format as told, not as chosen."""
-
-    choice: tuple[bool, torch.memory_format] = (True, torch.contiguous_format)
-
-    def choose_backend(self) -> None:
-        super().choose_backend()
-        self.chosen = self.onednn, self.train_format
-        self.onednn, self.train_format = self.choice
-
-
-def choices(batch_size: int, repeats: int) -> None:
-    """Prints what every choice of kernels, memory format and optimiser would have given, the one taken marked."""
-    assert space.task is not None
-    images, labels = synthetic(NUM_IMAGES[batch_size])
-    splits = Splits(Arrays(images, labels), Arrays(images[:256], labels[:256]))
-    runs = []
-    for uses_onednn, memory_format, fused in itertools.product((True, False), FORMATS, (True, False)):
-        optimizer = partial(sgd, fused=fused)
-        kind = type("Loop", (Forced,), {"choice": (uses_onednn, memory_format)})
-        config = {**CONFIG, "batch_size": batch_size}
-        task = dataclasses.replace(space.task, optimizer=optimizer)
-        runs.append((kind(task, config, splits, seed=0, max_epochs=repeats), fused))
-    seconds: list[list[float]] = [[] for _ in runs]
-    for _ in range(1 + repeats):
-        for spent, (loop, _) in zip(seconds, runs, strict=True):
-            spent.append(loop.run_epoch()["train_s"])
-    paces = [len(images) / statistics.median(spent[1:]) for spent in seconds]
-    for pace, (loop, fused) in sorted(zip(paces, runs, strict=True), key=lambda each: -each[0]):
-        kernels = "oneDNN" if loop.onednn else "torch's own"
-        taken = "<- taken" if loop.chosen == (loop.onednn, loop.train_format) and fused else ""
-        words = f"{kernels:>12}{FORMATS[loop.train_format]:>16}{'fused' if fused else 'plain':>8}"
-        print(f"{batch_size:>6}{words}{pace:>12,.0f}{pace / max(paces):>8.2f}  {taken}", flush=True)
-
-
-def sgd(parameters: Iterable[nn.Parameter], config: dict[str, Any], fused: bool) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=config["lr"], momentum=0.9, fused=fused)
-
-
 def synthetic(num_images: int) -> tuple[np.ndarray, np.ndarray]:
     """Images and labels shaped as CIFAR-10's."""
     rng = np.random.default_rng(0)
@@ -129,22 +77,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--choices", action="store_true", help="what every choice of kernels would have given")
     parser.add_argument("--threads", type=int, default=1, help="of torch, as many as a trial has CPUs (default: 1)")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     print(measure.machine(), end="")
     where = f"{options.device}, {options.threads} CPU thread{'s' if options.threads > 1 else ''}"
     print(f"LeNet, synthetic CIFAR-shaped images, {where}; images a second\n")
-    if options.choices:
-        print(f"{'batch':>6}{'kernels':>12}{'memory format':>16}{'SGD':>8}{'pace':>12}{'x best':>8}")
-        for batch_size in NUM_IMAGES:
-            choices(batch_size, options.repeats)
-        return
-    print(f"{'batch':>6}{'by hand':>12}{'trial':>12}{'ratio':>8}")
+    rows = []
     for batch_size in NUM_IMAGES:
         bare, trial = compare(batch_size, options.device, options.repeats)
-        print(f"{batch_size:>6}{bare:>12,.0f}{trial:>12,.0f}{trial / bare:>8.2f}", flush=True)
+        rows.append([str(batch_size), f"{bare:,.0f}", f"{trial:,.0f}", f"{trial / bare:.2f}"])
+    measure.show(["batch", "by hand", "trial", "ratio"], rows)
 
 
 if __name__ == "__main__":

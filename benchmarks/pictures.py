@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import argparse
 import html
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Page, Playwright, sync_playwright
 
+from benchmarks.dashboard import Server
 from benchmarks.peers import measure
 
 DOCS = measure.REPOSITORY / "docs"
 LENET = ("--space", "cifar", "--name", "lenet")
 TINY = ("--space", "blobs.py", "--num-samples", "18", "--wandb", "disabled")
-WIDTH = 136  # characters of a line, which the table needs
-STYLE = "display: inline-block; margin: 0; padding: 1em; background: #10141c; color: #e6e6e6; font: 14px monospace"
+STYLE = "display: inline-block; margin: 0; padding: 1em; background: #10141c; color: #e6e6e6; font: 14px monospace; "
+STYLE += "width: 136ch; white-space: pre-wrap; word-break: break-all"  # as a terminal of the table's width shows it
+SETTLED_MS = 2000  # until figures have moved to their new values
 SLOW_MS = 120_000  # a busy machine draws a page in 30 s
 
 
@@ -50,12 +49,13 @@ def draw(playwright: Playwright, folder: Path, printed: str) -> None:
     page = browser.new_page(viewport={"width": 1200, "height": 1200})
     page.set_default_timeout(SLOW_MS)
     draw_terminal(page, printed)
-    with served(folder) as url:
+    with Server(folder / "results") as server:
+        url = server.url.rstrip("/")
         draw_page(page, f"{url}/#lenet")
         draw_what_if(page, f"{url}/#blobs")
-        draw_selection(page, f"{url}/#blobs?pin=00000&pin=00002")
+        draw_figures(page, f"{url}/#blobs?pin=00000&pin=00002", "#pinned_curves", "#pinned-section", "selection.png")
         draw_list(page, f"{url}/#")
-        draw_comparison(page, f"{url}/#?compare=blobs&compare=blobs-median")
+        draw_figures(page, f"{url}/#?compare=blobs&compare=blobs-median", "#compare-trials", "body", "compare.png")
     browser.close()
 
 
@@ -78,28 +78,9 @@ def draw_terminal(page: Page, printed: str) -> None:
     lines = printed.splitlines()
     borders = [number for number, line in enumerate(lines) if line.startswith("+--")]
     shown = [*lines[: borders[0]], *lines[borders[-2] :]]
-    text = "\n".join(wrapped([f"$ python -m tuner.run {' '.join(LENET)}", *shown], WIDTH))
+    text = "\n".join([f"$ python -m tuner.run {' '.join(LENET)}", *shown])
     page.set_content(f"<pre style='{STYLE}'>{html.escape(text)}</pre>")
     page.locator("pre").screenshot(path=DOCS / "search.png")
-
-
-def wrapped(lines: Sequence[str], width: int) -> Iterator[str]:
-    """The lines as a terminal of that width shows them."""
-    for line in lines:
-        yield from re.findall(f".{{1,{width}}}", line) or [""]
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """The address of a dashboard over the searches in `folder`."""
-    command = [sys.executable, "-m", "tuner.serve", "--port", "0"]
-    service = subprocess.Popen(command, cwd=folder, env=measure.environment(), stdout=subprocess.PIPE, text=True)
-    assert service.stdout
-    try:
-        yield next(match[0] for line in service.stdout if (match := re.search(r"http://127\.0\.0\.1:\d+", line)))
-    finally:
-        service.terminate()
-        service.wait()
 
 
 def shot(page: Page, name: str, **where: Any) -> None:
@@ -128,39 +109,32 @@ def draw_what_if(page: Page, url: str) -> None:
     with page.expect_response(lambda answer: "scheduler=median" in answer.url):
         page.locator("#if-scheduler").select_option("median")
     page.locator("#whatif .main-svg").first.wait_for()
-    page.wait_for_timeout(2000)  # the figure moves to its new values
+    page.wait_for_timeout(SETTLED_MS)
     page.locator("#whatif-section").evaluate("section => section.scrollIntoView()")
-    table = page.locator("#audit").bounding_box()  # the command below it has this machine's paths
-    assert table
-    clip = {"x": 0, "y": 0, "width": 1200, "height": table["y"] + table["height"] + 1}
-    shot(page, "what-if.png", clip=clip)
-
-
-def draw_selection(page: Page, url: str) -> None:
-    """Two pinned trials side by side."""
-    page.goto(url)
-    page.locator("#pinned_curves .main-svg").first.wait_for()
-    page.locator("#pinned-section").evaluate("section => section.scrollIntoView()")
-    page.wait_for_timeout(2000)  # the figures' layer of pinned trials is drawn
-    shot(page, "selection.png")
+    shot(page, "what-if.png", clip=down_to(page, "#audit", 1))  # the command below it has this machine's paths
 
 
 def draw_list(page: Page, url: str) -> None:
     """The list of experiments."""
     page.goto(url)
     page.locator("#experiments tbody tr").nth(2).wait_for()
-    table = page.locator("#experiments").bounding_box()
-    assert table
-    clip = {"x": 0, "y": 0, "width": 1200, "height": table["y"] + table["height"] + 20}
-    shot(page, "list.png", clip=clip)
+    shot(page, "list.png", clip=down_to(page, "#experiments", 20))
 
 
-def draw_comparison(page: Page, url: str) -> None:
-    """The top of a comparison."""
+def draw_figures(page: Page, url: str, figure: str, section: str, name: str) -> None:
+    """A section of a page, once its figures are drawn: two pinned trials, or the top of a comparison."""
     page.goto(url)
-    page.locator("#compare-trials .main-svg").first.wait_for()
-    page.wait_for_timeout(2000)  # all figures are drawn
-    shot(page, "compare.png")
+    page.locator(f"{figure} .main-svg").first.wait_for()
+    page.locator(section).evaluate("section => section.scrollIntoView()")
+    page.wait_for_timeout(SETTLED_MS)
+    shot(page, name)
+
+
+def down_to(page: Page, selector: str, more: int) -> dict[str, float]:
+    """The part of the screen from its top to some pixels below an element."""
+    box = page.locator(selector).bounding_box()
+    assert box
+    return {"x": 0, "y": 0, "width": 1200, "height": box["y"] + box["height"] + more}
 
 
 if __name__ == "__main__":

@@ -4,6 +4,13 @@
 everything off that can be off. Seconds a trial are taken from the first trial's start to the last one's end,
 on every side; the whole process is given beside them. Sides take turns in one run. A second table has trials
 of 0.2 s each, to see whether W&B's files slow trials of that length down.
+
+`--pauses FOLDER` reads instead what pauses and continuations of trials cost in a recorded search that ran one trial at
+a time. A pause costs the time from its decision to the start of the next trial in the same worker process. A
+continuation costs the time from the trial's start to its next report, less the report's `train_s` and `validate_s`.
+
+    python -m tuner.run --space cifar --scheduler asha-promotion --max-concurrent-trials 1 --name c
+    python -m benchmarks.turnaround --pauses results/c
 """
 
 from __future__ import annotations
@@ -11,36 +18,28 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers import measure
+from tuner.errors import RequestError
 from tuner.record.reading import read
 
 SIDES = ("ray", "tuner", "tuner, W&B offline")
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Seconds from the first trial's start to the last one's end, and of the whole process."""
-
-    trials_s: float
-    process_s: float
-
-
 def command(side: str, num_samples: int, num_cpus: int, results: Path) -> list[str]:
     sizes = ["--results", str(results), "--num-samples", str(num_samples)]
     if side == "ray":
-        return ["-m", "benchmarks.peers.instant_ray", *sizes, "--num-cpus", str(num_cpus)]
-    wandb = "offline" if "offline" in side else "disabled"
-    options = ["--searcher", "random", "--scheduler", "fifo", "--wandb", wandb]
-    options += ["--max-concurrent-trials", str(num_cpus)]
-    space = ["--space", "benchmarks/peers/instant.py", "--name", "instant"]
-    return ["-m", "tuner.run", *space, *sizes, *options]
+        return [*measure.PYTHON, "-m", "benchmarks.peers.instant_ray", *sizes, "--num-cpus", str(num_cpus)]
+    words = ["--space", "benchmarks/peers/instant.py", "--name", "instant", "--max-concurrent-trials", str(num_cpus)]
+    words += ["--searcher", "random", "--scheduler", "fifo", "--wandb", "offline" if "offline" in side else "disabled"]
+    return [*measure.README_PYTHON, "-m", "tuner.run", *sizes, *words]
 
 
 def trials_s(side: str, num_samples: int, results: Path) -> float:
+    """Seconds from the first trial's start to the last one's end."""
     if side == "ray":
         return float(json.loads((results / "spans.json").read_text())["trials_s"])
     events = read(results / "instant" / "journal.jsonl")
@@ -51,42 +50,74 @@ def trials_s(side: str, num_samples: int, results: Path) -> float:
     return max(ended) - min(started)
 
 
-def time_side(side: str, num_samples: int, num_cpus: int, trial_s: float, results: Path) -> Timing:
-    results.mkdir(parents=True)
-    words = command(side, num_samples, num_cpus, results)
-    python = measure.PYTHON if side == "ray" else measure.README_PYTHON
-    run = measure.run([*python, *words], results / "log", {"TRIAL_S": str(trial_s)})
-    return Timing(trials_s(side, num_samples, results), run.seconds)
-
-
 def compare(num_samples: int, num_cpus: int, trial_s: float, repeats: int) -> None:
-    timings: dict[str, list[Timing]] = {side: [] for side in SIDES}
+    """Prints the table of trials of one length."""
+
+    def timed(side: str, name: str) -> tuple[float, float]:
+        results = Path(folder) / name
+        results.mkdir()
+        words = command(side, num_samples, num_cpus, results)
+        process_s = measure.run(words, results / "log", {"TRIAL_S": str(trial_s)}).seconds
+        return trials_s(side, num_samples, results), process_s
+
     with tempfile.TemporaryDirectory() as folder:
-        for repeat in range(repeats):
-            for side, timed in timings.items():
-                results = Path(folder) / f"{side}-{repeat}"
-                timed.append(time_side(side, num_samples, num_cpus, trial_s, results))
-    spans = {side: statistics.median(t.trials_s for t in timed) for side, timed in timings.items()}
+        turns = measure.in_turn(SIDES, repeats, timed)
+    medians = {side: [statistics.median(each) for each in zip(*turn, strict=True)] for side, turn in turns.items()}
     rows = [
-        [
-            side,
-            f"{spans[side] / num_samples:.4f}",
-            f"{spans[side] / spans['ray']:.2f}",
-            f"{statistics.median(t.process_s for t in timed):.1f}",
-        ]
-        for side, timed in timings.items()
+        [side, f"{span / num_samples:.4f}", f"{span / medians['ray'][0]:.2f}", f"{process_s:.1f}"]
+        for side, (span, process_s) in medians.items()
     ]
     print(f"\n{num_samples} trials of {trial_s:g} s, {num_cpus} at a time, median of {repeats}:\n")
     measure.show(["side", "s / trial", "x ray", "whole process (s)"], rows)
 
 
+def pauses(folder: Path) -> dict[str, list[float]]:
+    """Returns the seconds of each pause and of each continuation in a worker process that has trained before."""
+    seconds: dict[str, list[float]] = {"pause": [], "continuation": []}
+    reported: set[str] = set()
+    started: dict[str, float] = {}  # trial that continues -> when it started
+    paused, worker = 0.0, None
+    for event in read(folder / "journal.jsonl"):
+        kind, time, trial = event["event"], event["time"], event.get("trial", "")
+        if kind in ("experiment_resumed", "trial_failed"):
+            paused, worker = 0.0, None
+        elif kind == "trial_started":
+            is_warm, worker = event["pid"] == worker, event["pid"]
+            if is_warm and paused:
+                seconds["pause"].append(time - paused)
+            if is_warm and trial in reported:
+                started[trial] = time
+            paused = 0.0
+        elif kind == "report":
+            reported.add(trial)
+            if trial in started:
+                if "train_s" not in event["metrics"]:
+                    raise RequestError(f"{folder}: its reports have no train_s; search a Space(task=...)")
+                epoch_s = event["metrics"]["train_s"] + event["metrics"]["validate_s"]
+                seconds["continuation"].append(time - started.pop(trial) - epoch_s)
+        elif kind == "decision" and event["action"] == "pause":
+            paused = time
+    return seconds
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-samples", type=int, default=500, help="trials that return at once")
     parser.add_argument("--num-slow", type=int, default=100, help="trials that take 0.2 s")
     parser.add_argument("--num-cpus", type=int, default=2, help="trials at a time")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--pauses", type=Path, metavar="FOLDER", help="an experiment's folder; searches nothing")
     args = parser.parse_args()
+    if args.pauses:
+        try:
+            costs = pauses(args.pauses)
+        except RequestError as error:
+            sys.exit(str(error))
+        measure.show(
+            ["what", "number", "ms"],
+            [[name, str(len(each)), measure.spread([1000 * s for s in each], 0)] for name, each in costs.items()],
+        )
+        return
     compare(args.num_samples, args.num_cpus, 0.0, args.repeats)
     compare(args.num_slow, args.num_cpus, 0.2, args.repeats)
 

@@ -35,7 +35,7 @@ class Tier:
             derandomize=self.same,
             database=None,
             print_blob=not self.same,
-            deadline=None,  # a slow answer is listed by benchmarks/slow_answers.py
+            deadline=None,  # a busy machine answers slowly
             suppress_health_check=list(HealthCheck),
             **other,
         )

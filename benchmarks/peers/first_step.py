@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -36,15 +35,11 @@ def noise(data_dir: str | None) -> Splits:
     return Splits(data, data)
 
 
-def model(config: dict[str, Any]) -> nn.Module:
-    return Noted(Path(os.environ["FIRST_STEPS"]) / config["x"])
-
-
 space = Space(
     params={"x": tune.grid_search(["cold", "warm"])},
     task=Task(
         data=noise,
-        model=model,
+        model=lambda config: Noted(Path(os.environ["FIRST_STEPS"]) / config["x"]),
         optimizer=lambda parameters, config: torch.optim.SGD(parameters, lr=0.1),
     ),
     max_epochs=1,

@@ -21,9 +21,7 @@ from benchmarks.peers.instant import report_only, space
 class Stopwatch(tune.Callback):
     """The span that the service's journal gives too: from the first trial's start to the last one's end."""
 
-    def __init__(self) -> None:
-        self.started: float | None = None
-        self.ended = 0.0
+    started = ended = 0.0
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.started = self.started or time.time()
@@ -41,23 +39,15 @@ def main() -> None:
 
     ray.init(address="local", num_cpus=args.num_cpus, include_dashboard=False, log_to_driver=False)
     stopwatch = Stopwatch()
-    begin = time.time()
+    sizes = {"num_samples": args.num_samples, "max_concurrent_trials": args.num_cpus}
     grid = tune.Tuner(
         report_only,
         param_space=dict(space.params),
-        tune_config=tune.TuneConfig(
-            metric="loss",
-            mode="min",
-            num_samples=args.num_samples,
-            max_concurrent_trials=args.num_cpus,
-            reuse_actors=True,
-        ),
+        tune_config=tune.TuneConfig(metric="loss", mode="min", reuse_actors=True, **sizes),
         run_config=tune.RunConfig(name="instant", storage_path=str(args.results), verbose=0, callbacks=[stopwatch]),
     ).fit()
-    fit_s = time.time() - begin
-    assert stopwatch.started is not None and len(grid) == args.num_samples and not grid.errors
-    spans = {"trials_s": stopwatch.ended - stopwatch.started, "fit_s": fit_s}
-    (args.results / "spans.json").write_text(json.dumps(spans))
+    assert stopwatch.started and len(grid) == args.num_samples and not grid.errors
+    (args.results / "spans.json").write_text(json.dumps({"trials_s": stopwatch.ended - stopwatch.started}))
 
 
 if __name__ == "__main__":

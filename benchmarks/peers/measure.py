@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import tuner
+
+Measured = TypeVar("Measured")
 
 REPOSITORY = Path(__file__).parents[2]
 UV = os.environ.get("UV") or shutil.which("uv")  # `uv run` tells its own path
@@ -54,6 +58,22 @@ def run(command: Sequence[str | Path], log: Path, extra: Mapping[str, str] | Non
         words = " ".join(map(str, command))
         raise SystemExit(f"{words}: exit code {done.returncode}\n{log.read_text()[-4000:]}")
     return Run(started, seconds)
+
+
+def in_turn(sides: Sequence[str], repeats: int, measured: Callable[[str, str], Measured]) -> dict[str, list[Measured]]:
+    """Calls `measured` with each side and a name of its own, in rounds: a slow minute meets all sides."""
+    turns: dict[str, list[Measured]] = {side: [] for side in sides}
+    for repeat in range(repeats):
+        for side in sides:
+            turns[side].append(measured(side, f"{side}-{repeat}"))
+    return turns
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """The median, and in brackets the least and the most."""
+    if not values:
+        return "none"
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"
 
 
 def machine() -> str:

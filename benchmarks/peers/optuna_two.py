@@ -17,13 +17,10 @@ from benchmarks.peers import tutorial, workload
 WIDTHS = [2**i for i in range(2, 9)]
 
 
-def open_study(results: Path) -> optuna.Study:
+def open_study(results: Path, asha: bool) -> optuna.Study:
     # Without ASHA a pruner that never prunes: Optuna's default is the median rule.
-    pruner = (
-        optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=2)
-        if workload.load().asha
-        else optuna.pruners.NopPruner()
-    )
+    halving = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=2)
+    pruner = halving if asha else optuna.pruners.NopPruner()
     storage = JournalStorage(JournalFileBackend(str(results / "journal.log")))
     return optuna.create_study(storage=storage, study_name="search", pruner=pruner, load_if_exists=True)
 
@@ -47,7 +44,7 @@ def train(trial: optuna.Trial, results: Path) -> float:
 
 def work(results: Path) -> None:
     """Train settings of the study until none waits."""
-    study = open_study(results)
+    study = open_study(results, workload.load().asha)
     # One at a time: `n_trials` would be each process's own share, and a process that is done could not help.
     while study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
         study.optimize(lambda trial: train(trial, results), n_trials=1)
@@ -63,7 +60,7 @@ def main() -> None:
 
     job = workload.load()
     args.results.mkdir(parents=True, exist_ok=True)
-    study = open_study(args.results)
+    study = open_study(args.results, job.asha)
     for setting in job.settings:
         study.enqueue_trial(setting)
     # Programs of their own, as the manual has it: in a child that multiprocessing spawned, the data loaders

@@ -1,4 +1,4 @@
-"""The search as a plain Ray Tune script, what users have now; `--reuse` keeps a process for many trials."""
+"""The search as a plain Ray Tune script, what users have now."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ def train(config: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--reuse", action="store_true")
     args = parser.parse_args()
 
     work = workload.load()
@@ -33,7 +32,7 @@ def main() -> None:
     grid = tune.Tuner(
         tune.with_resources(train, {"cpu": 1}),
         param_space={"setting": tune.grid_search(work.settings)},
-        tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=asha, reuse_actors=args.reuse),
+        tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=asha),
         run_config=tune.RunConfig(name="search", storage_path=str(args.results)),
     ).fit()
     print(grid.get_best_result(scope="all").config)

@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from benchmarks.peers import workload
+from search_spaces.cifar import LeNet
 
 Metrics = dict[str, float]
 State = dict[str, Any]
@@ -42,25 +43,6 @@ class Images(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return self.transform(Image.fromarray(self.pictures[index])), int(self.targets[index])
-
-
-class Net(nn.Module):
-    """LeNet with two searched widths."""
-
-    def __init__(self, l1: int, l2: int) -> None:
-        super().__init__()
-        self.pool = nn.MaxPool2d(2, 2)
-        self.conv1 = nn.Conv2d(3, 6, 5)
-        self.conv2 = nn.Conv2d(6, 16, 5)
-        self.fc1 = nn.Linear(16 * 5 * 5, l1)
-        self.fc2 = nn.Linear(l1, l2)
-        self.fc3 = nn.Linear(l2, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.pool(F.relu(self.conv1(x)))
-        x = self.pool(F.relu(self.conv2(x)))
-        x = torch.flatten(x, 1)
-        return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x)))))
 
 
 def loader(part: str, batch_size: int, num_workers: int) -> DataLoader[tuple[Tensor, Tensor]]:
@@ -94,7 +76,7 @@ def train_cifar(setting: Mapping[str, Any]) -> Iterator[tuple[Metrics, State]]:
     work = workload.load()
     # One thread a trial on every side: two trials share two cores.
     torch.set_num_threads(1)
-    net = Net(int(setting["l1"]), int(setting["l2"]))
+    net = LeNet(int(setting["l1"]), int(setting["l2"]))
     optimizer = torch.optim.SGD(net.parameters(), lr=float(setting["lr"]), momentum=0.9)
     batch_size = int(setting["batch_size"])
     train_batches = loader("train", batch_size, work.num_workers)

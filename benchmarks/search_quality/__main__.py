@@ -1,30 +1,30 @@
 """Compares searches on recorded learning curves, and says which method is best after how much training.
 
-uv run --group benchmarks python -m benchmarks.search_quality --tables FOLDER --out results.csv
+uv run --group benchmarks python -m benchmarks.search_quality --tables FOLDER --out results.jsonl
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def main() -> None:
+def main(words: list[str] | None = None) -> None:
     for name in THREADS:  # one search a core; set before numpy is imported, here and in the processes
         os.environ[name] = "1"
     os.environ.setdefault("PYTHONWARNINGS", "ignore")  # deprecations within other libraries
     from benchmarks.search_quality.methods import OPPONENTS, OWN_DEFAULT
+    from tuner.errors import RequestError
 
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.search_quality", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--tables", type=Path, nargs="+", required=True, help="tables (.npz), or folders of tables")
-    parser.add_argument("--settings", type=int, help="use only the first settings of each table, for slow models")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 16, 64], help="numbers of trials at once")
     parser.add_argument("--repeats", type=int, default=30, help="searches per table, method and number of workers")
     parser.add_argument(
@@ -37,27 +37,74 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="file of results; a cut run continues from it")
     parser.add_argument("--plot", type=Path, help="file to draw regret over budget to, such as plot.svg")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="searches simulated at once")
-    parser.add_argument("--summary-only", action="store_true", help="summarise the results, simulate nothing")
-    parser.add_argument("--brief", action="store_true", help="print half of the budgets, and no intervals")
-    given = parser.parse_args()
-    numbers = {"workers": given.workers, "settings": [1 if given.settings is None else given.settings]}
-    numbers |= {"repeats": [given.repeats], "processes": [given.processes]}
-    for name, values in numbers.items():
-        if min(values) < 1:
-            parser.error(f"--{name} {min(values)}: must be at least 1")
-    if given.plot and importlib.util.find_spec("matplotlib") is None:
-        parser.error("--plot needs matplotlib: uv run --group benchmarks ..., or leave --plot out")
-
-    from benchmarks.search_quality.command import execute
-    from tuner.errors import RequestError
-
+    options = parser.parse_args(words)
+    numbers = {"repeats": options.repeats, "processes": options.processes, "workers": min(options.workers)}
+    for name, value in numbers.items():
+        if value < 1:
+            parser.error(f"--{name} {value}: must be at least 1")
     try:
-        failed = execute(given)
+        num_failed = execute(options)
     except RequestError as error:
         sys.exit(str(error))
     except KeyboardInterrupt:
-        sys.exit(f"cut; the same command continues from {given.out}")
-    sys.exit(1 if failed else 0)
+        sys.exit(f"cut; the same command continues from {options.out}")
+    sys.exit(1 if num_failed else 0)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Simulates the searches that the results lack, and prints the summary; returns how many searches failed.
+
+    Raises:
+        RequestError: an input is wrong; nothing was simulated.
+    """
+    from rich.progress import Progress
+
+    from benchmarks.search_quality import runs, summary
+    from benchmarks.search_quality.simulate import Curves
+    from benchmarks.search_quality.tables import tables_of
+
+    paths = tables_of(options.tables)
+    curves = {table: Curves.load(path) for table, path in paths.items()}
+    names = list(dict.fromkeys(options.methods))
+    for table, each in curves.items():
+        runs.check(paths[table], each, names)
+    at = {
+        workers: {table: found for table, each in curves.items() if (found := runs.budgets(each, workers)) is not None}
+        for workers in dict.fromkeys(options.workers)
+    }
+    for workers, each in at.items():
+        if small := [table for table in curves if table not in each]:
+            needed = f"{workers} workers need tables of {runs.FEWEST * workers:g} settings"
+            print(f"{needed}; left out: {', '.join(small)}", file=sys.stderr)
+    results = runs.Results(options.out)
+    # The repeats come first, so that a cut run has some of everything.
+    searches = [
+        (paths[table], name, workers, repeat)
+        for repeat in range(options.repeats)
+        for workers in at
+        for table in at[workers]
+        for name in names
+        if runs.Key(table, name, workers, repeat) not in results.regrets
+    ]
+    failures: Counter[str] = Counter()
+    with Progress() as progress:
+        bar = progress.add_task("", total=len(searches))
+        for key, regrets in runs.run_all(searches, options.processes):
+            if isinstance(regrets, Exception):
+                failures[f"{key.method}: {type(regrets).__name__}: {regrets}"] += 1
+            else:
+                results.add(key, regrets)
+            progress.update(bar, advance=1, description=f"{key.method} on {key.table}")
+    for error, number in failures.items():
+        print(f"{number} searches failed: {error}", file=sys.stderr)
+    compared = []
+    for workers, budgets_of in at.items():
+        relative = {table: seconds / curves[table].full_training_s for table, seconds in budgets_of.items()}
+        compared.append(summary.compared(results.regrets, names, workers, options.repeats, relative))
+        print("\n".join(summary.lines(compared[-1])))
+    if options.plot:
+        summary.draw(compared, options.plot)
+    return failures.total()
 
 
 if __name__ == "__main__":

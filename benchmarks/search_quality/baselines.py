@@ -6,8 +6,8 @@ import heapq
 import math
 from typing import Any
 
-from benchmarks.search_quality.problem import Draws, Problem
-from tuner.spec.rules import Action
+from benchmarks.search_quality.simulate import Action, Draws, Problem
+from tuner.record.records import sign_of
 
 
 class Random:
@@ -34,7 +34,7 @@ class OneEpoch:
     """
 
     def __init__(self, problem: Problem) -> None:
-        self._draws, self._sign, self._max_epochs = Draws(problem), problem.sign, problem.max_epochs
+        self._draws, self._sign, self._max_epochs = Draws(problem), sign_of(problem.mode), problem.max_epochs
         self._settings: list[dict[str, Any]] = []
         self._waiting: list[tuple[float, int]] = []  # (loss after one epoch, trial), a heap
         self._compared = self._promoted = 0

@@ -11,17 +11,20 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.search_quality.problem import Problem
-from tuner.spec.rules import Action
+from benchmarks.search_quality.simulate import Action, Problem
 
 MOST_MESSAGES = 2000  # characters of a library's last messages that an error repeats
-OPPONENTS = Path(__file__).parent / "opponents"
+SYNE_TUNE = ("uv", "run", "--quiet", "--no-project", "--script", str(Path(__file__).with_name("syne_tune_search.py")))
 
 
+@lru_cache
 class Server:
-    """The process of one library. It stays for all searches of this process, because its imports take seconds."""
+    """The process of one library, for all searches of this process, because its imports take seconds.
 
-    def __init__(self, command: list[str]) -> None:
+    It ends when this process closes its pipe.
+    """
+
+    def __init__(self, *command: str) -> None:
         # The script names its own pinned packages; PYTHONPATH would bring this project's instead.
         environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
         self._command = command
@@ -35,7 +38,7 @@ class Server:
             env=environment,
         )
 
-    def ask(self, request: list[Any]) -> Any:
+    def ask(self, *request: Any) -> Any:
         """Sends a request and waits for its answer.
 
         Raises:
@@ -50,7 +53,7 @@ class Server:
         if not line:
             code = self._process.wait()
             self._messages.seek(0)
-            server.cache_clear()  # the next search starts a new process
+            Server.cache_clear()  # the next search starts a new process
             messages = self._messages.read()[-MOST_MESSAGES:]
             raise OSError(f"{' '.join(self._command)} has ended with exit code {code}: {messages}")
         answer = json.loads(line)
@@ -59,23 +62,18 @@ class Server:
         return answer["answer"]
 
 
-@lru_cache
-def server(script: str) -> Server:
-    """Returns the process of a library; it ends when this process closes its pipe."""
-    return Server(["uv", "run", "--quiet", "--no-project", "--script", str(OPPONENTS / script)])
-
-
 class Remote:
-    """A search of a library in its own environment."""
+    """A search of a library in its own environment, of a kind that its program knows."""
 
-    def __init__(self, process: Server, kind: str, problem: Problem) -> None:
-        self._server = process
-        self._server.ask(["start", kind, problem.as_json()])
+    def __init__(self, kind: str, problem: Problem, command: tuple[str, ...] = SYNE_TUNE) -> None:
+        self._server = Server(*command)
+        described = {"space": problem.curves.space, "mode": problem.mode, "max_epochs": problem.max_epochs}
+        self._server.ask("start", kind, {**described, "seed": problem.seed})
 
     def next(self) -> tuple[int, dict[str, Any]] | None:
-        following = self._server.ask(["next"])
+        following = self._server.ask("next")
         return (following[0], following[1]) if following else None
 
     def report(self, trial: int, epoch: int, value: float) -> Action:
-        action: Action = self._server.ask(["report", trial, epoch, value])
+        action: Action = self._server.ask("report", trial, epoch, value)
         return action

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import json
 import math
+import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -102,7 +103,12 @@ class Curves:
 
     def domains(self) -> dict[str, Any]:
         """Returns the space as Ray Tune's domains."""
-        return ranges(self.space)
+        return {
+            name: tune.choice(each["values"])
+            if each["type"] == "choice"
+            else DOMAINS[each["type"]](each["low"], each["high"])
+            for name, each in self.space.items()
+        }
 
     def row(self, setting: dict[str, Any]) -> int:
         """Returns the index of the setting that is nearest to this one; the first of several.
@@ -125,23 +131,46 @@ class Curves:
         return np.stack(columns, axis=1)
 
 
-def ranges(space: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Returns a table's space as Ray Tune's domains."""
-    return {name: _domain(described) for name, described in space.items()}
-
-
-def _domain(described: dict[str, Any]) -> Any:
-    if described["type"] == "choice":
-        return tune.choice(described["values"])
-    return DOMAINS[described["type"]](described["low"], described["high"])
-
-
 def scaled(value: Any, described: dict[str, Any]) -> Any:
     """Scales the values of a range to 0..1, those of a log range by their logarithm."""
     low, high = described["low"], described["high"]
     if described["type"].startswith("log"):
         value, low, high = np.log(value), math.log(low), math.log(high)
     return (value - low) / (high - low)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A table of curves, the number of workers and the seed of one search."""
+
+    curves: Curves
+    workers: int
+    seed: int
+
+    @property
+    def mode(self) -> str:
+        return self.curves.mode
+
+    @property
+    def max_epochs(self) -> int:
+        return self.curves.max_epochs
+
+
+class Draws:
+    """Draws random settings of a space with Ray's own distributions."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._domains = problem.curves.domains()
+        self._random = np.random.RandomState(problem.seed)
+
+    def draw(self) -> dict[str, Any]:
+        """Returns the next setting."""
+        return {name: domain.sample(random_state=self._random) for name, domain in self._domains.items()}
+
+
+def seed_of(table: str, workers: int, repeat: int) -> int:
+    """Returns the seed of a repeat; the same for all methods."""
+    return int(np.random.SeedSequence((zlib.crc32(table.encode()), workers, repeat)).generate_state(1)[0] >> 1)
 
 
 class Method(Protocol):

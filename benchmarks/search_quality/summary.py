@@ -1,30 +1,26 @@
-"""What a set of finished searches says: mean ranks and regrets with their intervals, and tests against a method."""
+"""What a set of finished searches says: mean ranks, mean regrets, and shares of the budget, printed and drawn."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from scipy import stats
 
-from benchmarks.search_quality.regret import BETWEEN, Floats
-from benchmarks.search_quality.results import Row
+from benchmarks.search_quality.runs import BETWEEN, Key
+from benchmarks.search_quality.simulate import Floats
 
+REFERENCE = "ray:asha+random"  # the method whose last regret the shares of the budget are of
 NUM_BOOTSTRAPS = 1000
 LEVEL = 0.95
 RANDOM_SEED = 0  # of the bootstrap: the same results print the same intervals
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean at each budget with the ends of its 95 % interval; each has shape (methods, budgets)."""
-
-    mean: Floats
-    low: Floats
-    high: Floats
+PRINTED = [0, 2, 4, 6, 9]  # of the ten budgets
+OURS_WIDTH, WIDTH = 2.5, 1.2  # of the plot's lines
 
 
 @dataclass(frozen=True)
@@ -32,46 +28,44 @@ class Compared:
     """The methods' regrets at one number of workers, on the tables that all of them have finished searches of.
 
     Args:
-        regrets: for each table and method, the repeats' regrets at all recorded budgets, shape (repeats, budgets).
+        budgets: for each table, the recorded budgets in full trainings a worker.
+        regrets: for each table and method, the repeats' regrets at the recorded budgets, shape (repeats, budgets).
     """
 
     workers: int
     tables: list[str]
     methods: list[str]
-    regrets: dict[tuple[str, str], Floats]
+    budgets: Mapping[str, Floats]
+    regrets: Mapping[tuple[str, str], Floats]
 
     def means(self) -> Floats:
-        """The mean regret over repeats at all recorded budgets, shape (tables, methods, budgets)."""
+        """The mean regret over repeats, shape (tables, methods, budgets)."""
         return np.array([[self.regrets[table, name].mean(axis=0) for name in self.methods] for table in self.tables])
 
+    def mean_budgets(self) -> Floats:
+        """The recorded budgets in full trainings a worker, as geometric means over the tables."""
+        return np.exp(np.log([self.budgets[table] for table in self.tables]).mean(axis=0))
 
-def compared(rows: Iterable[Row], methods: list[str], workers: int) -> Compared:
+
+def compared(
+    rows: Mapping[Key, Floats], methods: list[str], workers: int, repeats: int, budgets: Mapping[str, Floats]
+) -> Compared:
     """Gathers the rows of some methods; leaves out methods without any row, then tables that a method lacks."""
     gathered: dict[tuple[str, str], list[Floats]] = defaultdict(list)
-    for row in sorted(rows, key=lambda row: row.key):  # the bootstrap draws by place; the file's order is by chance
-        if row.key.workers == workers and row.key.method in methods:
-            gathered[row.key.table, row.key.method].append(row.regrets)
+    for key in sorted(rows):  # the bootstrap draws by place; the file's order is by chance
+        if key.workers == workers and key.method in methods and key.repeat < repeats and key.table in budgets:
+            gathered[key.table, key.method].append(rows[key])
     present = [name for name in methods if any(method == name for _, method in gathered)]
     tables = sorted({table for table, _ in gathered})
     tables = [table for table in tables if all((table, name) in gathered for name in present)]
-    kept = {(table, name): np.array(gathered[table, name]) for table in tables for name in present}
-    return Compared(workers, tables, present, kept)
+    regrets = {(table, name): np.array(gathered[table, name]) for table in tables for name in present}
+    return Compared(workers, tables, present, budgets, regrets)
 
 
-def relative(each: Compared, budgets_of: dict[str, Floats], full_s: dict[str, float]) -> Floats:
-    """Returns the recorded budgets in full trainings a worker, as geometric means over the tables."""
-    in_trainings = np.array([budgets_of[table] / full_s[table] for table in each.tables])
-    return np.asarray(np.exp(np.log(in_trainings).mean(axis=0)))
+def ranks(each: Compared) -> tuple[Floats, Floats]:
+    """Returns the mean rank of each method at the ten budgets, and the upper end of its 95 % bootstrap interval.
 
-
-def ranks(means: Floats) -> Floats:
-    """Ranks the methods of each table and budget by their mean regret; 1 is the best, equal ones share their mean."""
-    return stats.rankdata(means, axis=1)
-
-
-def intervals(each: Compared) -> tuple[Interval, Interval]:
-    """Returns the mean rank and the mean regret at the ten budgets, with intervals by a bootstrap.
-
+    In each table, methods are ranked by their mean regret over repeats; 1 is the best, equal ones share their mean.
     Each resample draws tables with replacement, and for each table and method repeats with replacement.
     """
     means = each.means()[:, :, ::BETWEEN]
@@ -84,68 +78,22 @@ def intervals(each: Compared) -> tuple[Interval, Interval]:
             resampled[:, at_table, at_method] = regrets[drawn].mean(axis=1)
     drawn = random.integers(len(each.tables), size=(NUM_BOOTSTRAPS, len(each.tables)))
     weights = np.stack([np.bincount(tables, minlength=len(each.tables)) for tables in drawn]) / len(each.tables)
-    ranked = stats.rankdata(resampled, axis=2)
-    return _interval(ranks(means), ranked, weights), _interval(means, resampled, weights)
+    of_resamples = np.einsum("btmk,bt->bmk", stats.rankdata(resampled, axis=2), weights)
+    high: Floats = np.quantile(of_resamples, (1 + LEVEL) / 2, axis=0)
+    return stats.rankdata(means, axis=1).mean(axis=0), high
 
 
-def _interval(values: Floats, resampled: Floats, weights: Floats) -> Interval:
-    of_resamples = np.einsum("btmk,bt->bmk", resampled, weights)
-    low, high = np.quantile(of_resamples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    return Interval(values.mean(axis=0), low, high)
-
-
-def holm(p_values: list[float]) -> list[float]:
-    """Corrects p-values for their number by Holm's method."""
-    order = np.argsort(p_values)
-    corrected, largest = [0.0] * len(p_values), 0.0
-    for place, at in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[at]))
-        corrected[at] = largest
-    return corrected
-
-
-def tests_against(all_compared: list[Compared], method: str, base: str) -> dict[str, list[tuple[int, int, float]]]:
-    """Tests where a method is worse, and where better, than another, by Wilcoxon's signed ranks paired over tables.
-
-    Returns:
-        For "worse" and for "better" each (workers, number of the budget from 1, corrected p-value). Each of the two is
-        a family of one-sided tests, corrected by Holm's method over its budgets and numbers of workers.
-    """
-    found: dict[str, list[tuple[int, int, float]]] = {}
-    for name, alternative in (("worse", "greater"), ("better", "less")):
-        cells, p_values = [], []
-        for each in all_compared:
-            if not each.tables or method not in each.methods or base not in each.methods:
-                continue
-            means = each.means()[:, :, ::BETWEEN]
-            differences = means[:, each.methods.index(method)] - means[:, each.methods.index(base)]
-            for at in range(differences.shape[1]):
-                cells.append((each.workers, at + 1))
-                p_values.append(_wilcoxon(differences[:, at], alternative))
-        found[name] = [(*cell, p) for cell, p in zip(cells, holm(p_values), strict=True)]
-    return found
-
-
-def _wilcoxon(differences: Floats, alternative: str) -> float:
-    if not differences.any():
-        return 1.0
-    return float(stats.wilcoxon(differences, alternative=alternative).pvalue)
-
-
-def shares(each: Compared, base: str, budgets_of: dict[str, Floats]) -> dict[str, list[float]]:
-    """Returns for each method and table the share of the last budget at which it has the other's last mean regret.
+def shares(each: Compared, name: str) -> list[float]:
+    """Returns for each table the share of the last budget at which a method has the reference's last mean regret.
 
     The regret between two recorded budgets is interpolated over the logarithm of the budget; infinite = not reached.
     """
     means = each.means()
-    goals = means[:, each.methods.index(base), -1]
-    return {
-        name: [
-            _reached(means[at, place], goals[at], budgets_of[table] / budgets_of[table][-1])
-            for at, table in enumerate(each.tables)
-        ]
-        for place, name in enumerate(each.methods)
-    }
+    own, goals = means[:, each.methods.index(name)], means[:, each.methods.index(REFERENCE), -1]
+    return [
+        _reached(own[at], goals[at], each.budgets[table] / each.budgets[table][-1])
+        for at, table in enumerate(each.tables)
+    ]
 
 
 def _reached(regrets: Floats, goal: float, share: Floats) -> float:
@@ -157,3 +105,67 @@ def _reached(regrets: Floats, goal: float, share: Floats) -> float:
         return float(share[0])
     part = (regrets[at - 1] - goal) / (regrets[at - 1] - regrets[at])
     return float(share[at - 1] * (share[at] / share[at - 1]) ** part)
+
+
+def lines(each: Compared) -> Iterator[str]:
+    """Yields a table of mean ranks and regrets at five budgets, and on which tables the first method is not the best.
+
+    Bold is the best mean rank of a budget; those within the best one's interval are italic.
+    """
+    workers = f"{each.workers} worker{'s' if each.workers > 1 else ''}"
+    if not each.tables:
+        yield f"\n{workers}: no table is large enough and has finished searches of all methods."
+        return
+    repeats = sorted({len(regrets) for regrets in each.regrets.values()})
+    counts = str(repeats[0]) if len(repeats) == 1 else f"{repeats[0]} to {repeats[-1]}"
+    yield f"\n{workers}, tables: {len(each.tables)}, repeats: {counts}"
+    yield "Mean rank (mean normalised regret); columns are budgets in full trainings a worker.\n"
+    rank, high = ranks(each)
+    best = rank.argmin(axis=0)
+    tied = rank <= high[best, np.arange(len(best))]
+    means = each.means()
+    regret = means.mean(axis=0)[:, ::BETWEEN]
+    heads = each.mean_budgets()[::BETWEEN][PRINTED]
+    yield f"| method | {' | '.join(f'{budget:.3g}' for budget in heads)} |"
+    yield f"| --- |{' ---: |' * len(heads)}"
+    for place, name in enumerate(each.methods):
+        cells = []
+        for at in PRINTED:
+            mark = "**" if place == best[at] else "*" if tied[place, at] else ""
+            cells.append(f"{mark}{rank[place, at]:.1f}{mark} ({regret[place, at]:.3f})")
+        yield f"| `{name}` | {' | '.join(cells)} |"
+    own = each.methods[0]
+    yield f"\n* `{own}` best, or within the best one's interval: at {tied[0].sum()} of {len(best)} budgets"
+    if REFERENCE in each.methods:
+        reached = shares(each, own)
+        median = statistics.median(reached)
+        text = f"{median:.2f}" if math.isfinite(median) else "not reached"
+        yield f"* share of `{REFERENCE}`: {text}; {sum(map(math.isfinite, reached))} of {len(reached)} tables"
+    last = means[:, :, -1]
+    worse = [
+        f"`{table}` ({values[0]:.3f}, `{each.methods[values.argmin()]}` {values.min():.3f})"
+        for table, values in zip(each.tables, last, strict=True)
+        if values[0] > values.min()
+    ]
+    yield f"* `{own}` not the best at the end: {', '.join(worse) or 'nowhere'}"
+
+
+def draw(all_compared: list[Compared], path: Path) -> None:
+    """Draws the mean regret over the budget, a panel for each number of workers; the ending chooses the format."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    drawn = [each for each in all_compared if each.tables]
+    size = (2 + 4 * len(drawn), 4)
+    figure, panels = pyplot.subplots(1, len(drawn), figsize=size, squeeze=False, layout="constrained")
+    for panel, each in zip(panels.flat, drawn, strict=True):
+        for name, regrets in zip(each.methods, each.means().mean(axis=0), strict=True):
+            width = OURS_WIDTH if name.startswith("ours:") else WIDTH
+            panel.plot(each.mean_budgets(), regrets, label=name, linewidth=width)
+        panel.set(xscale="log", yscale="log", title=f"workers: {each.workers}")
+        panel.set(xlabel="full trainings a worker", ylabel="mean normalised regret")
+    panel.legend(fontsize="small")
+    figure.savefig(path)
+    pyplot.close(figure)

@@ -1,12 +1,12 @@
-"""Nodes that come and go: what a search makes of it. The searches with real nodes are `benchmarks/nodes.py`'s."""
+"""Nodes that come and go: what a search makes of it. The searches with real nodes are in `tests/raylets.py`."""
 
 from pathlib import Path
 
 import pytest
 import yaml
 from ray.core.generated import autoscaler_pb2
+from raylets import FAULTS, Search, epochs_lost, figures, places, raylets
 
-from benchmarks.nodes import FAULTS, Search, epochs_lost, figures, places, raylets
 from tuner.engine.cluster import gcs as control
 from tuner.engine.cluster import nodes
 from tuner.engine.cluster.nodes import Nodes, launchable

@@ -25,6 +25,6 @@ def test_the_times_of_a_search_are_in_order(tmp_path, monkeypatch):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     monkeypatch.setattr(measure, "README_PYTHON", [sys.executable, str(program)])
-    ran = startup.search(tmp_path / "results", [])
-    assert ran.printed[-1][1] == "folder      results/search"
-    assert 0 < ran.first_trial <= ran.first_report <= ran.finished <= ran.ended and ran.answer <= ran.ended
+    times = startup.search(tmp_path / "results")
+    assert 0 < times["trial_started"] <= times["report"] <= times["experiment_finished"]
+    assert 0 < times["answer"] and 0 <= times["prompt"]

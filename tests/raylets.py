@@ -1,4 +1,4 @@
-"""What survives when nodes come and go: real raylets on this machine, searches with `--address`, one fault in each.
+"""Real raylets on this machine, searches with `--address`, and one fault in each.
 
 Every search trains the same settings to the same epoch (`--scheduler fifo`), so that each trial's every figure can be
 compared, to the last digit, with those of the same search on one node that nothing happened to.
@@ -6,7 +6,6 @@ compared, to the last digit, with those of the same search on one node that noth
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import subprocess
@@ -14,16 +13,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import measure
 from tuner.record.events import Event
 from tuner.record.reading import read
 
 ROOT = Path(__file__).parent.parent
-SPACE = ROOT / "benchmarks" / "peers" / "classes.py"
+SPACE = ROOT / "tests" / "spaces" / "classes.py"
 STORE_BYTES = 100 * 2**20
 PATIENCE_S = 240.0
 Figures = dict[tuple[str, int], dict[str, str]]
@@ -110,7 +108,7 @@ class Testbed:
         """Starts a search."""
         out = (self.folder / f"{name}.out").open("w")
         place = ["--address", self.address, "--results", str(self.folder), "--name", name, "--wandb", "disabled"]
-        command = [*measure.README_PYTHON, "-m", "tuner.run", "--space", str(space), *place]
+        command = [sys.executable, "-m", "tuner.run", "--space", str(space), *place]
         command += ["--searcher", "random", "--scheduler", "fifo", *options]
         return Search(self.folder / name, subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, text=True))
 
@@ -176,17 +174,18 @@ def nothing(bed: Testbed) -> Search:
 
 
 def node_killed(bed: Testbed) -> Search:
-    search = bed.search("killed")
-    search.wait_for_reports(7)
-    bed.kill(search.named("trial_started")[0]["node"])
-    search.end()
-    return search
+    return met_after_seven_reports(bed, "killed", bed.kill)
 
 
 def node_drained(bed: Testbed) -> Search:
-    search = bed.search("drained")
+    return met_after_seven_reports(bed, "drained", bed.drain)
+
+
+def met_after_seven_reports(bed: Testbed, name: str, fault: Callable[[str], None]) -> Search:
+    """A search whose first trial's node meets a fault."""
+    search = bed.search(name)
     search.wait_for_reports(7)
-    bed.drain(search.named("trial_started")[0]["node"])
+    fault(search.named("trial_started")[0]["node"])
     search.end()
     return search
 
@@ -229,24 +228,16 @@ def joined(bed: Testbed, name: str, *options: str) -> Search:
     search = bed.search(name, *options)
     search.end()
     first.end()
-    starts, reports = search.named("trial_started"), first.named("report")
-    ended = first.events[-1]["time"]
-    both = [event["time"] for event in search.named("report") if event["time"] < ended]
-    theirs = sum(bool(both) and both[0] <= event["time"] <= both[-1] for event in reports)
-    waited = starts[0]["time"] - search.events[0]["time"]
-    print(f"{name} search: first trial after {waited:.0f} s", file=sys.stderr)
-    print(f"while both reported, it had {len(both)} of {len(both) + theirs} reports", file=sys.stderr)
     return search
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A row of the table."""
+    """A fault, how the table of `benchmarks.chaos` calls it, and how many nodes there are before it."""
 
     happens: Callable[[Testbed], Search]
     what: str
     num_nodes: int = 3
-    kinds: set[str] = field(default_factory=set)
 
 
 FAULTS = {
@@ -258,30 +249,3 @@ FAULTS = {
     "another": Fault(another_search, "another search holds the whole cluster"),
     "priority": Fault(higher_priority, "another one holds it, of a lower priority"),
 }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS))
-    parser.add_argument("--results", type=Path, help="kept there; a folder of its own that is removed, unless given")
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tuner-") as results:
-        folder = args.results or Path(results)
-        with raylets(folder, 1) as bed:
-            alone = bed.search("alone")
-            alone.end()
-        expected = figures(alone)
-        print("| what happens | exit code | trials completed | retries | epochs lost | figures equal |")
-        print("| --- | ---: | ---: | ---: | ---: | --- |")
-        for name in args.faults:
-            with raylets(folder, FAULTS[name].num_nodes) as bed:
-                search = FAULTS[name].happens(bed)
-            completed = sum(event["status"] == "completed" for event in search.named("trial_ended"))
-            retries = sum(event["will_retry"] for event in search.named("trial_failed"))
-            equal = "yes" if figures(search) == expected else "NO"
-            row = (FAULTS[name].what, search.process.returncode, completed, retries, epochs_lost(search), equal)
-            print("| " + " | ".join(map(str, row)) + " |", flush=True)
-
-
-if __name__ == "__main__":
-    main()

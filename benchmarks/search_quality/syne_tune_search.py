@@ -12,13 +12,18 @@
 
 Its own simulator backend would bring a clock of its own; here the schedulers themselves run on the common clock. Its
 ASHA stops, and never pauses. A trial at the last epoch is told by `on_trial_complete`, as the Tuner does.
+
+The process serves searches until its standard input ends: it reads requests as JSON lines, and answers each with one.
 """
 
+import json
 import math
+import os
+import sys
+import traceback
 from datetime import datetime
 
 import numpy as np
-from serve import serve
 from syne_tune import config_space as domains
 from syne_tune.backend.trial_status import Trial
 from syne_tune.optimizer.baselines import ASHA, ASHACQR, BOHB
@@ -74,6 +79,26 @@ def domain(described):
     if described["type"] == "choice":
         return domains.choice(described["values"])
     return RANGES[described["type"]](described["low"], described["high"])
+
+
+def serve(build):
+    """Makes a search (`next`, `report`) from its kind and the problem at `start`, and calls it."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the library prints must not be read as an answer
+    search = None
+    for line in sys.stdin:
+        try:
+            request, *values = json.loads(line)
+            if request == "start":
+                search, answer = build(*values), None
+            else:
+                answer = getattr(search, request)(*values)
+            answers.write(json.dumps({"answer": answer}, default=lambda number: number.item()) + "\n")
+        except Exception as error:  # the other side decides what an error ends
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+            answers.write(json.dumps({"error": text}) + "\n")
+        answers.flush()
 
 
 if __name__ == "__main__":

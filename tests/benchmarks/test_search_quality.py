@@ -1,0 +1,250 @@
+"""`benchmarks.search_quality`: its results file, budgets, regrets, ranks and tables, and methods on a tiny table."""
+
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks.search_quality import methods, summary, tables
+from benchmarks.search_quality.__main__ import main
+from benchmarks.search_quality.baselines import OneEpoch
+from benchmarks.search_quality.remote import Remote
+from benchmarks.search_quality.runs import BETWEEN, NUM_BUDGETS, NUM_REGRETS, Key, Regret, Results, budgets, run
+from benchmarks.search_quality.simulate import Curves, Observation, Problem, simulate
+from benchmarks.search_quality.summary import Compared
+from tuner.errors import RequestError
+from tuner.record.records import Report, TrialRecord
+
+NUM, EPOCHS = 60, 9
+SPACE = {"lr": {"type": "loguniform", "low": 1e-4, "high": 1.0}, "width": {"type": "choice", "values": [2, 4]}}
+IN_THIS_ENVIRONMENT = [name for name in methods.OPPONENTS if not name.startswith("syne:")]
+KEY = Key("tiny", "ours:random+asha,eta=3", 1, 0)
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A table whose best learning rate is 0.01; each tenth setting diverges."""
+    random = np.random.default_rng(0)
+    settings = [{"lr": float(10 ** random.uniform(-4, 0)), "width": int(random.choice([2, 4]))} for _ in range(NUM)]
+    final = np.array([abs(math.log10(each["lr"]) + 2) + each["width"] / 10 for each in settings])
+    metric = final[:, None] + 3 / np.arange(1, EPOCHS + 1)
+    metric[::10, 4:] = np.nan
+    tables.write(tmp_path / "tiny.npz", "loss", "min", SPACE, settings, metric, np.ones((NUM, EPOCHS)))
+    return tmp_path / "tiny.npz"
+
+
+@pytest.fixture
+def curves(path):
+    return Curves.load(path)
+
+
+def regrets_of(value):
+    return np.full(NUM_REGRETS, value)
+
+
+def test_every_cut_of_a_results_file_is_read_and_the_run_goes_on(tmp_path):
+    path = tmp_path / "results.jsonl"
+    results = Results(path)
+    results.add(KEY, regrets_of(0.5))
+    results.add(KEY._replace(repeat=1), regrets_of(0.25))
+    whole = path.read_bytes()
+    first = whole.index(b"\n") + 1
+    for size in [*range(first, len(whole), 11), len(whole) - 1]:
+        path.write_bytes(whole[:size])
+        results = Results(path)
+        assert list(results.regrets) == [KEY] and (results.regrets[KEY] == 0.5).all()
+        results.add(KEY._replace(repeat=1), regrets_of(0.25))
+        assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("line", ["table,of,others", '[["a", "b", 1, 0], [0.5]]', '{"a": 1}', "[1, 2]"])
+def test_a_file_of_others_is_refused_and_stays(tmp_path, line):
+    path = tmp_path / "results.jsonl"
+    path.write_text(f"{line}\n")
+    with pytest.raises(RequestError, match="line 1 is no result of this program"):
+        Results(path)
+    assert path.read_text() == f"{line}\n"
+
+
+def test_budgets_go_from_half_a_training_to_a_tenth_of_the_table(curves):
+    ten = budgets(curves, 1)[::BETWEEN]
+    assert len(ten) == NUM_BUDGETS
+    assert ten[0] == pytest.approx(EPOCHS / 2) and ten[-1] == pytest.approx(NUM * EPOCHS / 10)
+    assert np.diff(np.log(ten)) == pytest.approx(np.log(12) / 9)
+    assert budgets(curves, 3)[-1] == pytest.approx(NUM * EPOCHS / 30)
+    assert budgets(curves, 4) is None  # 1.5 trainings a worker: less than four times the first budget
+
+
+@pytest.mark.parametrize("sign, mode", [(1, "min"), (-1, "max")])
+def test_the_regret_is_one_before_the_first_report_and_zero_at_the_best_of_the_table(sign, mode):
+    values = sign * np.array([[5.0, 1.0], [4.0, 3.0], [math.nan, 9.0]])
+    curves = Curves("loss", mode, SPACE, np.zeros((3, 2)), values, np.ones((3, 2)))
+    seen = [Observation(1, 0, 1, 0, sign * 5), Observation(2, 1, 1, 1, math.nan), Observation(3, 1, 2, 1, sign * 2)]
+    seen += [Observation(4, 2, 1, 2, sign * 4), Observation(5, 2, 2, 2, sign * 1)]
+    regrets = Regret(curves).at(np.array([0.5, 1, 2.9, 3, 4.5, 5, 9]), seen)
+    assert regrets == pytest.approx([1, 2, 2, 0.5, 0.5, 0, 0])  # best 1, median of the settings' best values 3
+
+
+def test_a_table_without_a_scale_is_refused():
+    equal = Curves("loss", "min", SPACE, np.zeros((3, 2)), np.ones((3, 2)), np.ones((3, 2)))
+    with pytest.raises(RequestError, match="median"):
+        Regret(equal)
+
+
+def test_ranks_are_of_the_mean_over_repeats_and_equal_ones_share():
+    means = {"a": [[1, 3], [1]], "b": [[2], [3]], "c": [[1], [2]]}  # method -> of each table its repeats
+    regrets = {
+        (f"t{at}", name): np.array([regrets_of(value) for value in repeats])
+        for name, per_table in means.items()
+        for at, repeats in enumerate(per_table)
+    }
+    each = Compared(1, ["t0", "t1"], list(means), {}, regrets)
+    mean, high = summary.ranks(each)
+    assert mean[:, 0] == pytest.approx([1.75, 2.75, 1.5])
+    assert (mean <= high).all() and (summary.ranks(each)[1] == high).all()  # the same results, the same intervals
+
+
+def test_a_table_that_a_method_lacks_is_left_out():
+    keys = [Key("t", "a", 1, 0), Key("t", "b", 1, 0), Key("other", "a", 1, 0), Key("other", "b", 4, 0)]
+    rows = dict.fromkeys(keys, regrets_of(1.0))
+    each = summary.compared(rows, ["a", "b", "absent"], 1, 1, dict.fromkeys(["t", "other"], regrets_of(1.0)))
+    assert each.tables == ["t"] and each.methods == ["a", "b"]
+
+
+def test_the_share_of_a_budget_is_interpolated_over_its_logarithm():
+    falling = np.linspace(1, 0, NUM_REGRETS)
+    regrets = {("t", summary.REFERENCE): falling[None], ("t", "fast"): 0.5 * falling[None] - 0.25}
+    regrets["t", "slow"] = falling[None] + 1
+    names = [summary.REFERENCE, "fast", "slow"]
+    each = Compared(1, ["t"], names, {"t": np.geomspace(1, 100, NUM_REGRETS)}, regrets)
+    assert [summary.shares(each, name)[0] for name in names] == [1, pytest.approx(0.1), math.inf]
+
+
+def test_an_experiments_completed_trials_become_a_table(search_here, tmp_path):
+    options = ("--searcher", "random", "--scheduler", "fifo", "--num-samples", "4")
+    folder = search_here("saving.py", *options).folder
+    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    ends = [at for at, line in enumerate(lines) if json.loads(line)["event"] == "trial_ended"]
+    (folder / "journal.jsonl").write_bytes(b"".join(lines[: ends[1] + 1]))
+    events = [json.loads(line) for line in lines[: ends[1] + 1]]
+    reports = [each for each in events if each["event"] == "report"]
+    ended = [each["trial"] for each in events if each["event"] == "trial_ended"]
+
+    curves, left_out = tables.record(folder, tmp_path / "table.npz")
+
+    assert left_out == len({each["trial"] for each in events if each["event"] == "trial_suggested"}) - len(ended) > 0
+    assert list(curves.space) == ["lr", "width"] and curves.space["width"]["values"] == [2, 4, 8]
+    assert curves.values[0] == pytest.approx(
+        [each["metrics"]["loss"] for each in reports if each["trial"] == ended[0]], rel=1e-6
+    )
+    times = [each["time"] for each in reports if each["trial"] == ended[0]]
+    assert curves.seconds[0, 1:] == pytest.approx(np.diff(times), abs=1e-3) and curves.seconds[0, 0] > 0
+
+    first = next(at for at, line in enumerate(lines) if json.loads(line)["event"] == "report")
+    (folder / "journal.jsonl").write_bytes(b"".join(lines[: first + 1]))
+    with pytest.raises(RequestError, match="none of . trials completed or diverged; search with --searcher random"):
+        tables.record(folder, tmp_path / "table.npz")
+
+
+def test_a_recorded_training_that_diverged_is_nan_to_its_end():
+    reports = tuple(Report(at, {"loss": value}, None, 10.0 + 2 * at) for at, value in ((1, 0.5), (2, math.nan)))
+    trial = TrialRecord("a", {}, "failed", reports=reports, spans=((10.0, 14.0),))
+    np.testing.assert_array_equal(tables.values_of(trial, "loss", 4), [0.5, *[math.nan] * 3])
+    assert tables.seconds_of(trial, 4) == [2, 2, 2, 2]
+    pruned = TrialRecord("b", {}, "pruned", reports=reports[:1], spans=((10.0, 12.0),))
+    assert tables.values_of(pruned, "loss", 4) is None
+
+
+@pytest.mark.parametrize("name", IN_THIS_ENVIRONMENT + ["ours:random+asha,eta=3,grace=1", "ours:hyperopt+asha"])
+def test_a_method_searches_the_same_for_the_same_seed_and_survives_divergence(path, curves, name):
+    first, again = (run(path, name, 2, 0) for _ in range(2))
+    assert (first == again).all() and first[-1] < 1
+    assert len({methods.build(name, Problem(curves, 1, seed)).next()[1]["lr"] for seed in range(3)}) == 3
+    diverging = Curves("loss", "max", SPACE, curves.settings, np.full_like(curves.values, np.nan), curves.seconds)
+    assert len(list(simulate(methods.build(name, Problem(diverging, 2, 0)), diverging, 2, 30.0))) >= 50
+
+
+def test_one_epoch_trains_the_best_of_each_nine_settings_to_the_end(curves):
+    seen = list(simulate(OneEpoch(Problem(curves, 1, 0)), curves, 1, 200.0))
+    first = {each.trial: each.value for each in seen if each.epoch == 1}
+    started = [each.trial for each in seen[:EPOCHS]]
+    assert started == list(range(EPOCHS))
+    best = min(started, key=first.__getitem__)
+    assert [each.trial for each in seen[EPOCHS : 2 * EPOCHS - 1]] == [best] * (EPOCHS - 1)
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("unknown", "must be ours:"),
+        ("random,eta=3", "no options"),
+        ("ray:asha+random,eta", "NAME=NUMBER"),
+        ("ours:random+asha,speed=9", "speed"),
+        ("ours:nothing+asha", "nothing"),
+    ],
+)
+def test_a_wrong_method_is_refused(curves, name, expected):
+    with pytest.raises(RequestError, match=expected):
+        methods.build(name, Problem(curves, 1, 0))
+
+
+def test_tables_are_found_in_folders_and_their_names_must_differ(path, tmp_path):
+    assert tables.tables_of([tmp_path]) == tables.tables_of([path]) == {"tiny": path}
+    (tmp_path / "empty").mkdir()
+    for named, expected in (
+        ([path, tmp_path], "several tables are named tiny"),
+        ([tmp_path / "absent"], "absent: no such file or folder"),
+        ([tmp_path / "empty"], "empty: no .npz file there"),
+    ):
+        with pytest.raises(RequestError, match=expected):
+            tables.tables_of(named)
+    path.write_text("lr,loss\n")  # numpy's own message advises to unpickle it
+    with pytest.raises(RequestError, match="tiny.npz: not a table of learning curves, which are .npz files$"):
+        Curves.load(path)
+
+
+def test_the_command_prints_ranks_and_continues_a_cut_run(path, tmp_path, capsys):
+    out, plot = tmp_path / "results.jsonl", tmp_path / "plot.svg"
+    words = ["--tables", str(path), "--workers", "1", "3", "64", "--repeats", "2", "--processes", "1"]
+    words += ["--out", str(out), "--methods", "random", "one-epoch", "ray:asha+random", "ours:random+asha,eta=3"]
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    printed = capsys.readouterr()
+    assert ended.value.code == 0
+    assert "64 workers need tables of 1280 settings; left out: tiny" in printed.err
+    for text in ("1 worker, tables: 1, repeats: 2", "3 workers", "share of `ray:asha+random`", "`random` not the best"):
+        assert text in printed.out
+    lines = out.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 4 * 2 * 2
+    out.write_bytes(b"".join(lines[:9]) + lines[9][:20])
+    with pytest.raises(SystemExit):
+        main(words)
+    assert sorted(out.read_bytes().splitlines(keepends=True)) == sorted(lines)
+    table = "1 worker, "
+    assert capsys.readouterr().out.partition(table)[2] == printed.out.partition(table)[2]
+    assert not plot.exists()
+
+
+LIBRARY = """
+import json, sys
+for line in sys.stdin:
+    request, *values = json.loads(line)
+    if values[:1] == ["dies"]:
+        sys.exit("no such library")
+    answer = {"answer": [0, {"lr": 0.01}]} if request == "next" else {"answer": "stop"}
+    print(json.dumps({"error": "ValueError"} if values[:1] == ["fails"] else answer), flush=True)
+"""
+
+
+def test_a_library_in_a_process_of_its_own_searches_fails_and_ends(curves):
+    problem, command = Problem(curves, 1, 0), (sys.executable, "-c", LIBRARY)
+    for _ in range(2):
+        method = Remote("works", problem, command)
+        assert method.next() == (0, {"lr": 0.01}) and method.report(0, 1, math.inf) == "stop"
+        with pytest.raises(RuntimeError, match="ValueError"):
+            Remote("fails", problem, command)  # the process survives an error of the library
+    with pytest.raises(OSError, match="exit code 1: no such library"):
+        Remote("dies", problem, command)
+    assert Remote("works", problem, command).next()  # in a new process
