@@ -77,12 +77,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=1, help="of torch, as many as a trial has CPUs (default: 1)")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(1)
     print(measure.machine(), end="")
-    where = f"{options.device}, {options.threads} CPU thread{'s' if options.threads > 1 else ''}"
-    print(f"LeNet, synthetic CIFAR-shaped images, {where}; images a second\n")
+    print(f"LeNet, synthetic CIFAR-shaped images, {options.device}; images a second\n")
     rows = []
     for batch_size in NUM_IMAGES:
         bare, trial = compare(batch_size, options.device, options.repeats)

@@ -10,7 +10,6 @@ import runpy
 import shlex
 import tomllib
 from pathlib import Path
-from unittest.mock import create_autospec
 
 import pytest
 from ray import tune
@@ -21,7 +20,6 @@ from tuner.record.journal import Journal
 from tuner.record.records import Decision
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
-from tuner.serve import client
 from tuner.serve.app import create_app
 from tuner.serve.housekeeping import Archive, NewName, Note
 from tuner.serve.jobs.options import Resume, Start
@@ -239,37 +237,10 @@ def test_each_request_that_changes_something_has_a_curl_that_is_accepted(tmp_pat
         assert body is None or model.model_validate_json(body), path
 
 
-def test_the_program_of_the_page_runs(monkeypatch, capsys):
-    (program,) = re.findall(r"python -c '(.*)'", (DOCS / "dashboard.md").read_text())
-    monkeypatch.setattr(client, "Client", create_autospec(client.Client))
-    exec(program)
-    assert "MagicMock" in capsys.readouterr().out
-
-
 def test_the_decision_of_the_page_has_the_journals_fields():
     (line,) = fences(DOCS / "first-search.md", "json")
     only_of_others = {"compared", "copied"}  # of the median rule and of population-based training
     assert json.loads(line).keys() == {"event", "trial", *Decision._fields} - only_of_others
-
-
-def rays():
-    for page, line in command_lines():
-        for part in re.split(r"&&|;", line):
-            if part.strip().startswith("ray "):
-                yield pytest.param(shlex.split(part, comments=True)[1:], id=f"{page.name}: {part.strip()}")
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("words", list(rays()))
-def test_a_command_of_rays_is_accepted(words):
-    from ray.scripts.scripts import cli
-
-    command = cli
-    while hasattr(command, "commands"):
-        name, *words = words
-        command = command.commands[name]
-    if words:
-        assert command.make_context(name, words)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=id_of)

@@ -80,9 +80,8 @@ def machine() -> str:
     """The processor and how many of its cores this process may use; every table is printed with it."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    family = f"family {facts['cpu family']}, model {facts['model']}" if "cpu family" in facts else "?"
     wide = "AVX-512" if "avx512f" in facts.get("flags", "") else "no AVX-512"
-    return f"{facts.get('model name', 'unknown processor')} ({family}, {wide}), {len(os.sched_getaffinity(0))} cores\n"
+    return f"{facts.get('model name', 'unknown processor')} ({wide}), {len(os.sched_getaffinity(0))} cores\n"
 
 
 def show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

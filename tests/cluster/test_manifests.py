@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jsonschema
 import pytest
 import yaml
 
@@ -156,50 +155,6 @@ def test_kubernetes_takes_it():
     for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]:
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, **group["template"]}
         kubernetes_validate.validate(pod, "1.31", strict=True)
-
-
-def closed(required, **properties):
-    return {"type": "object", "required": required, "properties": properties, "additionalProperties": False}
-
-
-# KubeRay's fields that the manifest uses, with the types of its `raycluster_types.go` and `rayjob_types.go`.
-STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
-COUNT = {"type": "integer", "minimum": 0}
-GROUP = {"rayStartParams": STRINGS, "template": {"type": "object"}}
-KUBERAY = closed(
-    ["apiVersion", "kind", "metadata", "spec"],
-    apiVersion={"const": "ray.io/v1"},
-    kind={"const": "RayJob"},
-    metadata={"type": "object"},
-    spec=closed(
-        ["entrypoint", "rayClusterSpec"],
-        entrypoint={"type": "string"},
-        shutdownAfterJobFinishes={"type": "boolean"},
-        submitterConfig=closed([], backoffLimit=COUNT),
-        rayClusterSpec=closed(
-            ["headGroupSpec", "rayVersion"],  # authOptions wants rayVersion
-            rayVersion={"type": "string"},
-            authOptions=closed(["mode"], mode={"enum": ["disabled", "token"]}),
-            enableInTreeAutoscaling={"type": "boolean"},
-            autoscalerOptions=closed([], idleTimeoutSeconds=COUNT),
-            headGroupSpec=closed(["rayStartParams", "template"], **GROUP),
-            workerGroupSpecs={
-                "type": "array",
-                "items": closed(
-                    ["groupName", "minReplicas", "maxReplicas", "rayStartParams", "template"],
-                    groupName={"type": "string"},
-                    minReplicas=COUNT,
-                    maxReplicas=COUNT,
-                    **GROUP,
-                ),
-            },
-        ),
-    ),
-)
-
-
-def test_kuberay_takes_it():
-    jsonschema.validate(yaml_documents("docker/kuberay.yaml")[1], KUBERAY)
 
 
 def test_kuberays_workers_come_from_none_with_the_searchs_trials():
