@@ -150,23 +150,6 @@ def test_a_look_ends_in_time(monkeypatch, results, caplog):
     assert gpus.TrialScanner().running(results) == [] and "was not read" in caplog.text
 
 
-def test_a_folder_that_may_not_be_entered_is_left_out(monkeypatch, results, caplog):
-    (results / "closed").mkdir()
-    (results / "closed" / "journal.jsonl").write_text("")
-
-    follow = gpus.follow
-
-    def guarded(path, **named):
-        if path.parent.name == "closed":
-            raise PermissionError(13, "Permission denied", str(path))
-        return follow(path, **named)
-
-    monkeypatch.setattr(gpus, "follow", guarded)
-    assert [trial.experiment for trial in gpus.TrialScanner().running(results)] == [
-        "mine"
-    ] and "closed cannot be read" in caplog.text
-
-
 def test_a_journal_that_has_not_changed_is_not_read_again(monkeypatch, results):
     reads, follow = [], gpus.follow
     monkeypatch.setattr(gpus, "follow", lambda path, once: reads.append(path) or follow(path, once=once))

@@ -143,7 +143,6 @@ def test_an_extended_search_is_mirrored_to_its_end(wandb, tmp_path, monkeypatch,
         book.write("experiment_finished", state="finished", reason="")
     book.close()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    monkeypatch.setattr("os.nice", lambda by: 0)
     assert main([str(tmp_path), "--mode", "offline", *more]) == 0
     assert {run.options["name"] for run in wandb.runs} == mirrored
 
@@ -201,15 +200,12 @@ def test_a_mirror_whose_driver_is_gone_ends_with_what_is_there(wandb, tmp_path, 
     book.write("trial_started", "00000", config={}, resources={}, node="")
     book.write("report", "00000", epoch=1, metrics={"loss": 1.0})
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    monkeypatch.setattr("os.nice", lambda by: 0)
     monkeypatch.setattr(sys, "stdin", open(os.devnull))
     assert main([str(tmp_path), "--mode", "offline", *how]) == 0
     assert wandb.runs[0].logged == [(1, {"loss": 1.0})] and wandb.runs[0].exit_code == 0
 
 
 def test_a_damaged_journal_is_named_in_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("os.nice", lambda _: 0)
-    monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setenv("WANDB_SILENT", "true")
     save_experiment(Experiment(name="mine"), tmp_path, {"space": {"params": {}}})
     (tmp_path / "journal.jsonl").write_text("[\n")
@@ -218,8 +214,6 @@ def test_a_damaged_journal_is_named_in_one_line(tmp_path, monkeypatch, capsys):
 
 
 def test_a_link_for_wandbs_folder_is_not_written_through(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("os.nice", lambda _: 0)
-    monkeypatch.setattr("signal.signal", lambda *_: None)
     folder, elsewhere = tmp_path / "mine", tmp_path / "elsewhere"
     folder.mkdir()
     elsewhere.mkdir()
@@ -236,8 +230,6 @@ def test_without_a_key_the_command_says_so_in_one_line(tmp_path, monkeypatch, ca
         raise errors.UsageError("No API key configured. Use `wandb login` to log in.")
 
     monkeypatch.setattr(LazyWandb, "init", refuse)
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr("os.nice", lambda _: None)
     save_experiment(Experiment(name="mine"), tmp_path, {})
     journal = Journal(tmp_path / "journal.jsonl")
     journal.write("trial_started", "00000", config={}, resources={}, node="")
