@@ -11,23 +11,18 @@ import io
 import itertools
 import re
 import sys
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TextIO, cast
 
 import tyro
 
 from tuner.errors import InterruptedEarly, RequestError, leave, nearest, refuse_repeated, say
 from tuner.errors.terminal import SGR
 from tuner.spec.experiment import BEST_RULE, Options, Table, option, values_of
-from tuner.spec.patience import STARTING, patience
 from tuner.spec.reach import options_of
-from tuner.spec.spaces import file_of, find_space, list_spaces, mentions_torch
-from tuner.tuning.resume.experiment import ResumedExperiment, load_locked, load_resumed
-from tuner.tuning.resume.trust import refuse_cluster
-
-if TYPE_CHECKING:
-    from tuner.tuning.requests import Request
+from tuner.spec.spaces import file_of, list_spaces
+from tuner.tuning.requests import SearchCall
+from tuner.tuning.session import run_search
 
 EXIT_CODES = "0 done, 1 no finite metric, every trial failed or the search gave up, 2 wrong request, 130 interrupted"
 EMPTY = re.compile(r"\(default:[\s│|]+(''|False)\)")  # tyro may break it into two lines of its box
@@ -57,10 +52,10 @@ class Command:
 def main(argv: list[str]) -> int:
     """Runs the command line; returns the exit code (see `EXIT_CODES`)."""
     try:
-        command = parse(argv, Options())
+        command = parse(argv)
         if command.list:
             return print_spaces()
-        return run(argv, command)
+        return run(call_of(argv, command))
     except KeyboardInterrupt as error:
         say("", str(error if isinstance(error, InterruptedEarly) else INTERRUPTED), to=sys.stderr)
         return 130
@@ -69,19 +64,16 @@ def main(argv: list[str]) -> int:
         return 2
 
 
-def parse(argv: list[str], default: Options) -> Command:
-    """Parses the command line; `default` gives the other options. Raises tyro's error as a one-line RequestError."""
+def parse(argv: list[str]) -> Command:
+    """Parses the command line. Raises tyro's error as a one-line RequestError."""
     refuse_repeated(argv, repeatable=("--point", "--stop"))
     stderr, shown = io.StringIO(), WithoutEmptyDefaults(sys.stdout)
-    # tyro takes a default of nested tuples for a structure. So it gets none for the repeatable options --point and
-    # --stop; the code below puts their defaults before the given values.
     try:
         with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(cast(TextIO, shown)):
             command = tyro.cli(
                 Command,
                 prog="python -m tuner.run",
                 args=argv,
-                default=Command(experiment=Options(**{**values_of(default), "point": (), "stop": ()})),
                 description=f"{Command.__doc__}\n\nThe answer: {BEST_RULE}. Exit codes: {EXIT_CODES}.",
                 config=(tyro.conf.FlagCreatePairsOff, tyro.conf.UseAppendAction),
             )
@@ -95,11 +87,29 @@ def parse(argv: list[str], default: Options) -> Command:
         raise RequestError(of_the_script(text, argv) or f"{in_words(text)} (see --help)") from None
     finally:
         shown.show()
-    given = command.experiment
-    if () in given.point:
+    if () in command.experiment.point:
         raise RequestError("--point: needs values; write it as --point name=value, such as --point lr=0.01")
-    point, stop = default.point + given.point, default.stop + given.stop
-    return replace(command, experiment=replace(given, point=point, stop=stop))
+    return command
+
+
+def call_of(argv: list[str], command: Command) -> SearchCall:
+    """Returns what the command line asks for, with the options that it gives.
+
+    Raises:
+        RequestError: neither `--space` nor `--resume` is given.
+    """
+    if not (command.experiment.space or command.resume):
+        raise RequestError("give --space NAME (see --list), or --resume NAME")
+    names = {word.partition("=")[0].replace("_", "-") for word in argv if word.startswith("--")}
+    return SearchCall(
+        given={name: value for name, value in values_of(command.experiment).items() if option(name) in names},
+        resume=command.resume,
+        trust=command.trust,
+        preflight=not command.no_preflight,
+        dry_run=command.dry_run,
+        table=command.table,
+        command=[sys.executable, "-m", "tuner.run", *argv],
+    )
 
 
 class WithoutEmptyDefaults:
@@ -169,74 +179,16 @@ def print_spaces() -> int:
     return 0
 
 
-def run(argv: list[str], command: Command) -> int:
+def run(call: SearchCall) -> int:
     """Runs a new search, or resumes one; returns the exit code."""
-    if not command.dry_run and (command.experiment.space or command.resume):
-        say(STARTING)
-    with patience("importing Ray"):
-        from tuner.engine.local.signals import end_family, give_up, signals_to
-
     try:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(signals_to(give_up))
-            return run_within(stack, argv, command)
+        done = run_search(call)
+        return done.exit_code if done else 0
     except KeyboardInterrupt:
+        from tuner.engine.local.signals import end_family
+
         end_family()  # else the processes of a Ray that was still starting would stay
         raise
-
-
-def run_within(stack: contextlib.ExitStack, argv: list[str], command: Command) -> int:
-    """Does the work of `run`; enters into `stack` the contexts that `run` must end afterwards."""
-    loaded = resumed_experiment(command)
-    experiment = parse(argv, loaded.experiment).experiment if loaded else command.experiment
-    space = loaded.space if loaded and not command.experiment.space else experiment.space
-    imports = ("ray.tune", "torch") if mentions_torch(space) else ("ray.tune",)
-    from tuner.tuning import running
-
-    if loaded and not command.dry_run:
-        loaded = load_locked(stack, partial(load_resumed, command.experiment, command.resume, command.trust))
-    if loaded:
-        say(*loaded.code)
-
-    def requested() -> Request:
-        return replace(request_of(argv, command, loaded), table=command.table)
-
-    checked = not (loaded or command.no_preflight)  # only a new search is tried on a batch
-    if command.dry_run:
-        running.print_plan(requested, checked)
-        return 0
-    return running.run_session(stack, experiment, imports, requested, new=not loaded, checked=checked).exit_code
-
-
-def resumed_experiment(command: Command) -> ResumedExperiment | None:
-    """Loads the experiment that `--resume` names; None for a new search.
-
-    Raises:
-        RequestError: neither `--space` nor `--resume` is given, or the experiment cannot be resumed.
-    """
-    if command.resume:
-        return load_resumed(command.experiment, command.resume, command.trust)
-    if not command.experiment.space:
-        raise RequestError("give --space NAME (see --list), or --resume NAME")
-    return None
-
-
-def request_of(argv: list[str], command: Command, loaded: ResumedExperiment | None, here: bool = True) -> Request:
-    """Checks the command line, whose options take precedence over those of the space or of the resumed experiment.
-
-    Args:
-        loaded: the experiment to resume; None for a new search.
-        here: whether the search runs from this machine; without --address, a trial must then fit on it.
-    """
-    from tuner.tuning import requests
-
-    if loaded:
-        wanted = parse(argv, loaded.experiment).experiment
-        if not (command.trust or wanted.address == command.experiment.address):
-            refuse_cluster(wanted.folder, wanted.address)
-        return requests.resume(wanted, loaded, here=here)
-    loaded_space = find_space(command.experiment.space)
-    return requests.begin(parse(argv, requests.defaults_of(loaded_space)).experiment, loaded_space, argv, here)
 
 
 if __name__ == "__main__":

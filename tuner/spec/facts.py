@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import subprocess
-import sys
 import time
 from functools import partial
 from typing import Any
@@ -15,14 +14,14 @@ from tuner.spec.experiment import BEST_RULE
 from tuner.spec.spaces import LoadedSpace
 
 
-def facts_of(loaded_space: LoadedSpace, argv: list[str]) -> dict[str, Any]:
+def facts_of(loaded_space: LoadedSpace, command: list[str]) -> dict[str, Any]:
     """The part of experiment.json that is known before the data is read: space, versions, commit, command and time."""
     return {
         "best_rule": BEST_RULE,
         "space": space_facts(loaded_space),
         "versions": versions(),
         "git_commit": git_commit(),
-        "command": [sys.executable, "-m", "tuner.run", *argv],
+        "command": command,
         "created": round(time.time(), 3),
     }
 

@@ -10,30 +10,24 @@ import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
 from os import PathLike, fspath
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
 
 from tuner.errors import InterruptedEarly, RequestError, nearest, say
 from tuner.errors.one_line import in_one_line
-from tuner.spec.experiment import Experiment, Options, Table, values_of, words
+from tuner.spec.experiment import Experiment, Options, Table, words
 from tuner.spec.live import space_of
-from tuner.spec.patience import STARTING
 from tuner.spec.script import importing, running
 from tuner.spec.space import Space
-from tuner.spec.spaces import LoadedSpace, find_space
-from tuner.tuning.resume.experiment import ResumedExperiment, load_locked, load_resumed
-from tuner.tuning.resume.trust import refuse_cluster
+from tuner.tuning.requests import SearchCall
 
 if TYPE_CHECKING:
     from ray import tune
 
     from tuner.tuning.answer.best import BestModel
+    from tuner.tuning.answer.ending import Done
     from tuner.tuning.answer.result import SearchResult
-    from tuner.tuning.requests import Request
-    from tuner.tuning.session import Done
 
 AnySpace = Space | str | PathLike[str] | ModuleType
 TABLES = get_args(Table)
@@ -101,14 +95,17 @@ def search(
     with in_python():
         if table not in TABLES:
             raise RequestError(f"table {table!r}: must be one of {', '.join(TABLES)}")
-        asked = Asked(resume, trust, preflight, dry_run, table)
+        given, options = _moved(space, options)
+        if not isinstance(resume, str):
+            raise RequestError(f'resume {resume!r}: must be the name of an experiment, or "latest"')
+        call = SearchCall(_checked(options), None, resume, trust, preflight, dry_run, table)
+        call.command = [sys.executable, *sys.argv]
         try:
-            given, options = _moved(space, options)
-            done = _searched(given, asked, _checked(options))
+            done = _searched(given, call)
         except KeyboardInterrupt as error:  # from a second Ctrl-C, or from one before or after the trials
-            if isinstance(error, InterruptedEarly) or not (asked.begun and asked.begun.folder.exists()):
+            if isinstance(error, InterruptedEarly) or not (call.begun and call.begun.folder.exists()):
                 raise
-            raise KeyboardInterrupt(_interrupted(asked.begun)) from error
+            raise KeyboardInterrupt(_interrupted(call.begun)) from error
     if done is None:
         return None
     if done.exit_code == 130:
@@ -204,18 +201,6 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     return checked
 
 
-@dataclass
-class Asked:
-    """The arguments of `search` that are no fields of Options, and the experiment made of the other ones."""
-
-    resume: str
-    trust: bool
-    preflight: bool
-    dry_run: bool
-    table: Table
-    begun: Experiment | None = None  # None until its options are checked
-
-
 def _interrupted(experiment: Experiment) -> str:
     more = "" if experiment.results == "results" else f", results={experiment.results!r}"
     return f'interrupted; tuner.search(space, resume="{experiment.name}"{more}) resumes it'
@@ -225,80 +210,26 @@ def _listed() -> str:
     return ", ".join(sorted(NAMES))
 
 
-def _searched(space: AnySpace | None, asked: Asked, options: dict[str, Any]) -> Done | None:
+def _searched(space: AnySpace | None, call: SearchCall) -> Done | None:
     if file := importing():
         raise RequestError(
             f'{file} calls search() while it is imported for its space; put the call under if __name__ == "__main__":'
         )
     if running():
         raise RequestError("a trial calls search(): call it in the program that searches, not in the trained function")
-    if not isinstance(asked.resume, str):
-        raise RequestError(f'resume {asked.resume!r}: must be the name of an experiment, or "latest"')
-    if space is None and not asked.resume:
+    if space is None and not call.resume:
         raise RequestError("search() needs a space, or resume=NAME")
-    if not asked.dry_run:
-        say(STARTING)
-    from tuner.engine.local.signals import give_up, in_a_program, signals_to
+    if isinstance(space, (str, PathLike)):
+        call.given["space"] = fspath(space)
+    elif space is not None:
+        call.space = space_of(space)
+    from tuner.engine.local.signals import in_a_program
+    from tuner.tuning.session import run_search
 
-    with contextlib.ExitStack() as stack:
-        if not _searching.acquire(blocking=False):
-            raise RequestError("another search() runs in this process: wait for its end, or use another process")
-        stack.callback(_searching.release)
-        stack.enter_context(in_a_program())
-        stack.enter_context(signals_to(give_up))
-        return _session(stack, space, asked, options)
-
-
-def _session(stack: contextlib.ExitStack, space: AnySpace | None, asked: Asked, options: dict[str, Any]) -> Done | None:
-    from tuner.tuning import running
-
-    given = space_of(space) if space is not None else None
-    earlier = None
-    if asked.resume:
-        # A Space or module that the caller passes is the caller's own code. A name must be the one that the folder has.
-        own = None if space is None or isinstance(space, (str, PathLike)) else given
-        wanted = Options(space=given.name if given else "", results=options.get("results", "results"))
-        again = partial(load_resumed, wanted, asked.resume, asked.trust, own)
-        earlier = again() if asked.dry_run else load_locked(stack, again)
-        say(*earlier.code)
-        options = options if own or not given else {**options, "space": given.name}
-        experiment = Options(**(values_of(earlier.experiment) | options))
-        if not (asked.trust or experiment.address == options.get("address", "")):
-            refuse_cluster(experiment.folder, experiment.address)
-        loaded_space = given or find_space(earlier.space)
-    else:
-        assert given is not None
-        loaded_space, experiment = given, _new(given, options)
-    torch = loaded_space.space.task is not None or "torch" in sys.modules
-    imports = ("ray.tune", "torch") if torch else ("ray.tune",)
-
-    def requested() -> Request:
-        request = _requested(experiment, loaded_space, earlier, asked.table)
-        asked.begun = request.experiment
-        return request
-
-    checked = asked.preflight and not earlier
-    if asked.dry_run:
-        running.print_plan(requested, checked)
-        return None
-    return running.run_session(stack, experiment, imports, requested, new=not earlier, checked=checked)
-
-
-def _new(given: LoadedSpace, options: dict[str, Any]) -> Options:
-    """Returns the options of a new search: options replace the space's, but `point` and `stop` are added to them."""
-    from tuner.tuning.requests import defaults_of
-
-    default = defaults_of(given)
-    added = {name: getattr(default, name) + options[name] for name in ("point", "stop") if name in options}
-    return replace(default, **(options | added))
-
-
-def _requested(
-    experiment: Options, loaded_space: LoadedSpace, earlier: ResumedExperiment | None, table: Table
-) -> Request:
-    from tuner.tuning import requests
-
-    if earlier:
-        return replace(requests.resume(experiment, earlier, loaded_space), table=table)
-    request = requests.begin(experiment, loaded_space, [])
-    return replace(request, table=table, facts={**request.facts, "command": [sys.executable, *sys.argv]})
+    if not _searching.acquire(blocking=False):
+        raise RequestError("another search() runs in this process: wait for its end, or use another process")
+    try:
+        with in_a_program():
+            return run_search(call)
+    finally:
+        _searching.release()

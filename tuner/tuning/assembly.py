@@ -31,6 +31,7 @@ from tuner.tuning import trial as trials
 from tuner.tuning.callbacks import GuardedCallback, JournalCallback
 from tuner.tuning.output.progress import ProgressTable
 from tuner.tuning.proposals import KEEP_BEST_AND_LATEST, Proposals
+from tuner.tuning.requests import Request
 from tuner.tuning.resume.replay import Replay
 from tuner.tuning.scheduling.decisions import JournalingScheduler
 from tuner.tuning.scheduling.schedulers import build_scheduler
@@ -47,22 +48,13 @@ class Assembly:
     halt: Halt
 
 
-def assemble(
-    experiment: Experiment,
-    loaded_space: LoadedSpace,
-    splits: Any,
-    journal: Journal,
-    history: list[Event],
-    resources: Resources,
-    table: Table = "fit",
-) -> Assembly:
+def assemble(request: Request, journal: Journal, resources: Resources, table: Table = "fit") -> Assembly:
     """Builds a new search, or the rest of a resumed one; Ray must be running.
 
     Args:
-        splits: the data with its validation part, or None if the space is a function.
-        history: the journal's events so far; empty for a new search.
         table: how to print the table of trials.
     """
+    experiment, loaded_space, history = request.experiment, request.loaded_space, request.history
     halt = Halt(experiment.time_budget, left_s(experiment, history))
     tracker = Tracker(experiment, history)
     journal.listener = tracker.hear
@@ -114,7 +106,7 @@ def assemble(
     loggers = [JsonLoggerCallback(), *([TBXLoggerCallback()] if experiment.tensorboard else [])]
     users = [GuardedCallback(callback) for callback in loaded_space.space.callbacks]
     tuner = tune.Tuner(
-        trainable(experiment, loaded_space, splits, resources),
+        trainable(experiment, loaded_space, request.splits, resources),
         tune_config=tune.TuneConfig(
             metric=experiment.metric,
             mode=experiment.mode,

@@ -1,58 +1,129 @@
-"""Runs one session of a search: checks the request, creates the folder, searches, and writes the answer.
+"""A search on one page: `run_search` runs a session of a search, from what the caller asks for to the printed answer.
 
-The first run of a search is a session, and so is each `--resume`, which opens the existing folder. The answer is
-trials.csv and, in `best/`, the best trial with its model.
+The first run of a search is a session, and so is each `--resume`. The command line and `tuner.search` both call
+`run_search`. Its imports are in its steps, because Ray's processes take a second to start: Ray starts before this
+process imports torch, Ray Tune and the space, and Ray's workers import the same modules at the same time.
 """
 
 from __future__ import annotations
 
-import logging
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+import sys
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from typing import TYPE_CHECKING
 
-from tuner.errors import RequestError
+from tuner.errors import InterruptedEarly, RequestError, say
 from tuner.record.events import Event
 from tuner.record.journal import Journal
 from tuner.record.object_store import ObjectStore, Uploader
-from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import BEGUN, save_experiment
-from tuner.spec.experiment import Experiment
+from tuner.record.storage.lock import only_driver
+from tuner.spec.experiment import Experiment, Options
+from tuner.spec.patience import STARTING, patience
 from tuner.spec.places import is_uri
 from tuner.spec.resources import resources_of
-from tuner.tuning import driver
-from tuner.tuning.answer.conclusion import Answer, conclude
-from tuner.tuning.assembly import assemble
-from tuner.tuning.requests import Request
-from tuner.views.report import write_report
+from tuner.spec.spaces import mentions_torch
+from tuner.tuning.requests import Request, SearchCall, defaults_of, options_over
+from tuner.tuning.resume.experiment import load_resumed
 
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Done:
-    """The result of a session: its request, the record of the search, the answer and how it ended."""
-
-    request: Request
-    record: ExperimentRecord
-    answer: Answer | None
-    outcome: driver.Outcome
-
-    @property
-    def exit_code(self) -> int:
-        """0 done; 1 no trial has a finite metric, every trial failed, or the search gave up; 130 interrupted."""
-        if self.outcome.state == "interrupted":
-            return 130
-        succeeded = any(trial.status != "failed" for trial in self.record.trials)
-        return 0 if self.answer and succeeded and self.outcome.state == "finished" else 1
+if TYPE_CHECKING:
+    from tuner.tuning.answer.ending import Done
 
 
-def make_folder(request: Request) -> None:
+def run_search(call: SearchCall) -> Done | None:
+    """Runs a search, new or resumed, and prints its answer; a dry run prints the plan and returns None.
+
+    Raises:
+        RequestError: the request is wrong, or a report lacks the metric, or a file cannot be written.
+        KeyboardInterrupt: the user interrupted the search before or after its trials, or twice.
+    """
+    if not call.dry_run:
+        say(STARTING)
+    with patience("importing Ray"):
+        from tuner.engine.local.signals import give_up, signals_to
+        from tuner.tuning import driver
+    with ExitStack() as stack:
+        stack.enter_context(signals_to(give_up))
+
+        # A resumed search: its folder has the experiment, which this driver locks if it may run its code.
+        resumed = load_resumed(call, stack) if call.resume else None
+        say(*(resumed.code if resumed else ()))
+
+        # Start Ray on this machine; meanwhile this process and the workers import Ray Tune and torch.
+        default = resumed.experiment if resumed else defaults_of(call.space) if call.space else Options()
+        options = options_over(default, call.given)
+        if not (options.address or call.dry_run):
+            name = resumed.space if resumed else options.space
+            stack.enter_context(driver.ray_here(options, imports_of(call, name)))
+        from tuner.tuning.checks import preflight
+        from tuner.tuning.checks import request as requested
+        from tuner.tuning.checks.data import load_data
+        from tuner.tuning.output import console
+
+        # Find the space and check the request: it names the searcher, the scheduler and a trial's resources.
+        try:
+            request = requested.checked(call, resumed)
+            call.begun = request.experiment
+            if call.dry_run:
+                plan = console.plan(request)
+                tried = not resumed and call.preflight
+                say(*plan, *([f"preflight   {preflight.rehearse(request)}"] if tried else []))
+                return None
+            with patience("reading the space's data"):
+                request = load_data(request)
+            if not resumed and call.preflight:
+                preflight.check(request)
+        except InterruptedEarly:
+            raise
+        except KeyboardInterrupt:
+            if resumed:
+                raise
+            raise InterruptedEarly("interrupted before the first trial; no folder was made") from None
+        experiment = request.experiment
+        say(*console.heading(request))
+        if experiment.address:
+            stack.enter_context(driver.ray_at(experiment, request.loaded_space))
+        resources = request.resources or resources_of(experiment, driver.nodes())
+
+        # Make the folder, and write what a resume needs before the first trial.
+        if not resumed:
+            make_folder(experiment)
+            stack.enter_context(only_driver(experiment.folder))
+        stack.enter_context(stored(experiment))
+        journal = open_journal(request)
+        from tuner.tuning.answer.ending import ending, save_answer
+        from tuner.tuning.assembly import assemble
+        from tuner.tuning.output.mirroring import mirrored
+
+        # Run: Ray asks the searcher for settings, trains them in workers, and asks the scheduler after each report.
+        mirror = stack.enter_context(mirrored(experiment, request.wandb_mode))
+        with closing(journal):
+            outcome = driver.search(assemble(request, journal, resources, call.table), journal)
+        if journal.lost:
+            raise KeyboardInterrupt  # the journal could not be written before the interrupt, so neither can the answer
+
+        # Answer: `best/`, trials.csv and the report, printed before W&B and Ray end, which takes some time.
+        done = save_answer(request, outcome, resources)
+        mirror.hurry = done.exit_code == 130
+        say(*ending(done))
+        return done
+
+
+def imports_of(call: SearchCall, space: str) -> tuple[str, ...]:
+    """Returns the modules that this process and the workers import while Ray starts."""
+    if call.space:
+        torch = call.space.space.task is not None or "torch" in sys.modules
+    else:
+        torch = mentions_torch(space)
+    return ("ray.tune", "torch") if torch else ("ray.tune",)
+
+
+def make_folder(experiment: Experiment) -> None:
     """Creates the folder of a new experiment; raises a RequestError if another driver has just created it."""
     try:
-        request.experiment.folder.mkdir(parents=True)
+        experiment.folder.mkdir(parents=True)
     except FileExistsError:
-        name = request.experiment.name
-        raise RequestError(f"--name {name}: {request.experiment.folder} already exists; give another name") from None
+        name = experiment.name
+        raise RequestError(f"--name {name}: {experiment.folder} already exists; give another name") from None
 
 
 def stored(experiment: Experiment) -> AbstractContextManager[object]:
@@ -85,35 +156,3 @@ def journal_start(journal: Journal, experiment: Experiment, history: list[Event]
         max_epochs=experiment.max_epochs,
         space_sha256=sha256,
     )
-
-
-def conduct(request: Request, journal: Journal) -> Done:
-    """Runs the search and writes its answer.
-
-    Raises:
-        RequestError: a trial fits on no node, a report or the journal contradicts the request, or writing fails.
-        KeyboardInterrupt: the search was stopped while its folder was missing or the disk was full.
-    """
-    resources = request.resources or resources_of(request.experiment, driver.nodes())
-    experiment, folder = request.experiment, request.experiment.folder
-    try:
-        assembly = assemble(
-            experiment, request.loaded_space, request.splits, journal, request.history, resources, request.table
-        )
-        outcome = driver.search(assembly, journal)
-    finally:
-        journal.close()
-    if journal.lost:
-        raise KeyboardInterrupt  # the journal could not be written before the interrupt, so neither can the answer
-    record = load(folder)
-    answer = None
-    try:
-        ended = outcome.state == "finished"
-        answer = conclude(record, request.loaded_space, request.splits, resources.cpus, resources.gpus, ended=ended)
-        write_report(record)
-    except OSError as error:
-        again = f"the search itself is saved: free some space, then --resume {experiment.name} writes them"
-        if outcome.state != "interrupted":
-            raise RequestError(f"{folder}: the result files cannot be written ({error}); {again}") from None
-        logger.warning("%s: the result files cannot be written (%s); %s", folder, error, again)
-    return Done(request, record, answer, outcome)

@@ -12,12 +12,13 @@ import dataclasses
 import json
 import subprocess
 import sys
+from contextlib import ExitStack
 from typing import Any
 
 from tuner.errors import RequestError, say
 from tuner.serve.access.state import child_environment
 from tuner.serve.answers import Refused
-from tuner.spec.experiment import Experiment, Options
+from tuner.spec.experiment import Experiment
 
 ELSEWHERE = "--elsewhere"
 CHECK_S = 120.0
@@ -59,11 +60,15 @@ def experiment_of(argv: list[str]) -> Experiment:
         RequestError: an argument is wrong; the text is that of `tuner.run`.
     """
     from tuner import run  # imported here, because the service needs only `checked_options`
+    from tuner.tuning.checks.request import checked
+    from tuner.tuning.resume.experiment import load_resumed
 
     here = argv[-1:] != [ELSEWHERE]
     argv = argv if here else argv[:-1]
-    command = run.parse(argv, Options())
-    return run.request_of(argv, command, run.resumed_experiment(command), here).experiment
+    call = run.call_of(argv, run.parse(argv))
+    call.dry_run = True
+    with ExitStack() as stack:
+        return checked(call, load_resumed(call, stack) if call.resume else None, here).experiment
 
 
 def main(argv: list[str]) -> int:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from tuner.errors import RequestError
 from tuner.record.object_store import ObjectStore
 from tuner.record.saved_experiment import COPY, FILE, damaged_experiment, latest_experiment, load_experiment
 from tuner.record.storage.lock import only_driver
-from tuner.spec.experiment import LATEST, Experiment, Options
+from tuner.spec.experiment import LATEST, Experiment
 from tuner.spec.places import is_uri, local_root
-from tuner.spec.spaces import LoadedSpace
-from tuner.tuning.resume.trust import code_of, names_its_space, refuse_links
+from tuner.tuning.requests import SearchCall, options_over
+from tuner.tuning.resume.trust import code_of, names_its_space, recorded_path, refuse_cluster, refuse_links
 
 
 @dataclass(frozen=True)
@@ -32,48 +33,60 @@ class ResumedExperiment:
     code: list[str]
 
 
-def load_resumed(
-    requested: Options, name: str, trusted: bool = False, given: LoadedSpace | None = None
-) -> ResumedExperiment:
-    """Loads the experiment `name` (the newest one for `latest`) from `requested.results`; downloads it from a store.
+def load_resumed(call: SearchCall, stack: ExitStack) -> ResumedExperiment:
+    """Loads the experiment to resume, downloads it from an object store, and locks its folder until `stack` ends.
 
-    Args:
-        requested: the options of the command line.
-        trusted: skip the checks of the folder's links and of the code that it names (`tuner.tuning.resume.trust`).
-        given: the space as the caller's object, so that no code that the folder names is run.
+    A dry run does not lock the folder. If the caller has the space as an object, no code that the folder names is run.
 
     Raises:
-        RequestError: there is no such experiment, it is damaged, or its links or its code are refused.
+        RequestError: there is no such experiment, it is damaged or another driver runs it; or its links, its code or
+            its cluster are refused.
     """
-    results = local_root(requested.results)
-    if is_uri(requested.results):
-        store = ObjectStore(requested.results)
+    name, results = call.resume, call.given.get("results", "results")
+    place, named = local_root(results), call.given.get("space", "")
+    if is_uri(results):
+        store = ObjectStore(results)
         names = store.names()
         name = names[-1] if name == LATEST and names else name
         if name in names:
-            store.bring(name, results / name)
+            store.bring(name, place / name)
     elif name == LATEST:
-        name = latest_experiment(results)
-    folder = results / name
+        name = latest_experiment(place)
+    folder = place / name
+    read = _stamp(folder)
     experiment, facts = load_experiment(folder)
     try:
         sha256 = facts["space"]["sha256"]
     except (KeyError, TypeError) as error:
         raise damaged_experiment(folder, error) from None
     space = experiment.space
-    if given:
-        code = [] if given.sha256 == sha256 else [f"NOTE: the code of {given.name} has changed since the search"]
+    if call.space:
+        code = (
+            [] if call.space.sha256 == sha256 else [f"NOTE: the code of {call.space.name} has changed since the search"]
+        )
     else:
-        named_now = bool(requested.space)
-        if named_now and names_its_space(requested.space, folder, space):
-            space = requested.space
-        space, code = code_of(folder, (FILE, COPY), space, sha256, trusted=trusted, named_now=named_now)
-    if not trusted:
+        path = recorded_path(facts)
+        if named and names_its_space(named, space, path):
+            space = named
+        space, code = code_of(
+            folder, (FILE, COPY), space, sha256, trusted=call.trust, named_now=bool(named), recorded=path
+        )
+    if not call.trust:
         refuse_links(folder)
-    return ResumedExperiment(replace(experiment, results=requested.results, name=name), facts, space, code)
+        address = options_over(experiment, call.given).address
+        if address != call.given.get("address", ""):
+            refuse_cluster(folder, address)
+    if not call.dry_run:
+        stack.enter_context(only_driver(folder))
+        if _stamp(folder) != read:
+            raise RequestError(f"{folder}: another process has just changed this experiment; give the command again")
+    return ResumedExperiment(replace(experiment, results=results, name=name), facts, space, code)
 
 
-def load_locked(stack: ExitStack, load: Callable[[], ResumedExperiment]) -> ResumedExperiment:
-    """Loads an experiment and locks its folder until `stack` ends; only one driver may have it."""
-    stack.enter_context(only_driver(load().experiment.folder))
-    return load()  # again, because another driver may have extended it before this one got the lock
+def _stamp(folder: Path) -> tuple[int, int] | None:
+    """Returns what differs once experiment.json has been written again: its inode and its time in nanoseconds."""
+    try:
+        file = (folder / FILE).lstat()
+    except OSError:
+        return None
+    return file.st_ino, file.st_mtime_ns

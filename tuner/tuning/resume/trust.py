@@ -27,6 +27,7 @@ import pwd
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tuner.errors import RequestError
 from tuner.record.saved_experiment import FILE, load_experiment
@@ -46,6 +47,7 @@ def code_of(
     *,
     trusted: bool = False,
     named_now: bool = False,
+    recorded: str | None = None,
 ) -> tuple[str, list[str]]:
     """Returns the name that loads the folder's space from here, and lines to print about the file that it runs.
 
@@ -56,6 +58,7 @@ def code_of(
         files: names of the file in `folder` that names the space, and of its copy if it has one.
         sha256: the digest of the space's file when the search ran, as the folder records it.
         named_now: whether the user has named the same space by `--space`.
+        recorded: the `recorded_path` of the space; None = read experiment.json for it, if it is needed.
 
     Raises:
         RequestError: the code must not run, or neither the working folder nor the recorded path has its file.
@@ -68,7 +71,7 @@ def code_of(
         raise RequestError(f"{named_by} has {space!r} instead of the name of a space; restore the file from a copy")
     if not named_now and is_path(space) and not Path(space).is_absolute() and file_of(space) is None:
         named_by = _experiment_of(folder) / FILE
-        space = _where_it_was(space, named_by, trusted)
+        space = _where_it_was(space, named_by, trusted, recorded)
     path, willing = file_of(space), trusted or named_now
     if path is None:
         if "." in space and not is_path(space) and not willing:
@@ -86,10 +89,10 @@ def code_of(
     return space, [f"code: {', '.join(map(str, (path, *_packages(space, path))))}", *note]
 
 
-def _where_it_was(space: str, named_by: Path, trusted: bool) -> str:
+def _where_it_was(space: str, named_by: Path, trusted: bool, recorded: str | None) -> str:
     """Returns the space by the absolute path that experiment.json records; raises a RequestError if it is no file."""
     file, attribute = split_path(space)
-    path = _recorded_path(space, named_by.parent)
+    path = _recorded_in(named_by.parent, space) if recorded is None else recorded
     if not os.path.isfile(path):
         gone = f", and its file in the search, {path}, is gone" if path else ""
         raise RequestError(
@@ -102,23 +105,32 @@ def _where_it_was(space: str, named_by: Path, trusted: bool) -> str:
     return f"{path}:{attribute}" if attribute else path
 
 
-def names_its_space(given: str, experiment: Path, space: str) -> bool:
-    """Whether `given` is a path to the file of an experiment's space, which the experiment names by `space`."""
+def names_its_space(given: str, space: str, recorded: str) -> bool:
+    """Whether `given` is a path to the file of a space, which its experiment names by `space`.
+
+    Args:
+        recorded: the `recorded_path` of the space.
+    """
     if not is_path(given) or split_path(given)[1] != split_path(space)[1]:
         return False
-    recorded = _recorded_path(space, experiment)
     return bool(recorded) and file_of(given) == Path(recorded).resolve()
 
 
-def _recorded_path(space: str, experiment: Path) -> str:
-    """Returns the absolute path of the space's .py file that an experiment's folder records; empty if it has none."""
+def recorded_path(facts: dict[str, Any]) -> str:
+    """Returns the absolute path of the space's .py file that experiment.json records; empty if it has none."""
+    try:
+        path = facts["space"]["path"]
+    except (KeyError, TypeError):
+        return ""
+    return path if isinstance(path, str) and os.path.isabs(path) and path.endswith(".py") else ""
+
+
+def _recorded_in(experiment: Path, space: str) -> str:
     try:
         saved, facts = load_experiment(experiment)
-        path = facts["space"]["path"]
-    except (RequestError, KeyError, TypeError):
+    except RequestError:
         return ""
-    known = saved.space == space and isinstance(path, str) and os.path.isabs(path) and path.endswith(".py")
-    return path if known else ""
+    return recorded_path(facts) if saved.space == space else ""
 
 
 def no_code_below(folder: Path) -> Path:
