@@ -30,8 +30,9 @@ def search(num_samples: int, results: Path, scheduler: str) -> None:
     import ray
 
     from tuner import run
-    from tuner.engine.controller import changes as engine
-    from tuner.tuning import assembly, session
+    from tuner.engine.controller.changes import changes as engine
+    from tuner.tuning import assembly
+    from tuner.tuning.checks import request
 
     marks: dict[str, dict[str, float]] = {}
     journaled, checkpoint, num_started = assembly.JournalCallback.on_trial_start, engine.Controller.checkpoint, 0
@@ -50,7 +51,7 @@ def search(num_samples: int, results: Path, scheduler: str) -> None:
 
     assembly.JournalCallback.on_trial_start = started
     engine.Controller.checkpoint = forced
-    session.local_cluster = lambda: {"CPU": float(NUM_CPUS), "GPU": 0.0}  # the search is held to what is there
+    request.local_cluster = lambda: {"CPU": float(NUM_CPUS), "GPU": 0.0}  # the search is held to what is there
     ray.init("local", num_cpus=NUM_CPUS, include_dashboard=False, log_to_driver=False)
     words = ["--space", "benchmarks/peers/instant.py", "--name", "scale", "--results", str(results)]
     words += ["--num-samples", str(num_samples), "--searcher", "random", "--scheduler", scheduler]

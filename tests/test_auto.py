@@ -5,6 +5,7 @@ import itertools
 import json
 from pathlib import Path
 
+import asking
 import pytest
 
 from tuner import run
@@ -15,9 +16,9 @@ from tuner.spec.auto import Pair, SearchFacts, choose, settled
 from tuner.spec.experiment import AUTO, CHOICES, PAIRS, Experiment, Options
 from tuner.spec.live import saves_checkpoints
 from tuner.spec.spaces import find_space
-from tuner.tuning import requests, session
+from tuner.tuning import session
+from tuner.tuning.checks import request as checking
 from tuner.tuning.output import console
-from tuner.tuning.resume.experiment import load_resumed
 
 SPACES = Path(__file__).parent / "spaces"
 SAVES = SearchFacts(saves_checkpoints=True)
@@ -141,14 +142,13 @@ def test_a_class_saves_checkpoints_if_it_defines_how():
 
 
 def begun(tmp_path, *argv, space="tiny.py"):
-    loaded = find_space(str(SPACES / space))
-    words = ["--space", loaded.name, "--results", str(tmp_path), "--name", "mine", "--wandb", "disabled", *argv]
-    return requests.begin(run.parse(words, requests.defaults_of(loaded)).experiment, loaded, words)
+    words = ["--space", SPACES / space, "--results", tmp_path, "--name", "mine", "--wandb", "disabled"]
+    return asking.request_of(*words, *argv)
 
 
 def saved(request):
     """The folder of a search that has just started."""
-    session.make_folder(request)
+    session.make_folder(request.experiment)
     save_experiment(request.experiment, request.experiment.folder, request.facts)
     journal = Journal(request.experiment.folder / "journal.jsonl")
     session.journal_start(journal, request.experiment, [], request.loaded_space.sha256)
@@ -180,8 +180,7 @@ def test_the_pair_is_saved_as_if_it_had_been_named(tmp_path):
 def resumed(folder, *argv):
     """The request of `--resume` with these options, checked as the command checks it."""
     words = ["--resume", folder.name, "--results", str(folder.parent), "--wandb", "disabled", *argv]
-    command = run.parse(words, Options())
-    return run.request_of(words, command, load_resumed(command.experiment, command.resume, trusted=True))
+    return asking.request_of(*words, "--trust")
 
 
 @pytest.mark.parametrize("options", [(), ("--num-samples", "60"), ("--searcher", "auto", "--scheduler", "auto")])
@@ -189,7 +188,7 @@ def test_a_resume_keeps_the_pair_whatever_auto_would_choose_now(tmp_path, monkey
     folder = saved(begun(tmp_path))
     before = load_experiment(folder)[0]
     assert (before.searcher, before.scheduler) == ("random", "asha")
-    monkeypatch.setattr(requests, "choose", lambda *_: Pair("grid", "fifo", 7, 3, True, "a later version"))
+    monkeypatch.setattr(checking, "choose", lambda *_: Pair("grid", "fifo", 7, 3, True, "a later version"))
     request = resumed(folder, *options)
     now = request.experiment
     assert (now.searcher, now.scheduler, now.reduction_factor) == ("random", "asha", 2)

@@ -29,7 +29,7 @@ from tuner.spec.facts import facts_of
 from tuner.spec.spaces import find_space
 from tuner.training.data import hold_out
 from tuner.training.loop import Training
-from tuner.tuning import requests
+from tuner.tuning.checks import request as checking
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -131,8 +131,8 @@ def test_a_command_of_ours_is_accepted(module, words, here, monkeypatch, capsys)
     places = {"s3://bucket/folder": f"file://{here}/store", "/storage/results": str(here / "shared")}
     words = [places.get(word, word) for word in words]
     if module == "tuner.run":
-        monkeypatch.setattr(requests, "local_cluster", lambda: {"CPU": 8.0, "GPU": 8.0})
-        monkeypatch.setattr(requests, "check_head", lambda address: None)
+        monkeypatch.setattr(checking, "local_cluster", lambda: {"CPU": 8.0, "GPU": 8.0})
+        monkeypatch.setattr(checking, "check_head", lambda address: None)
         words += ["--dry-run"]
     if module in ("tuner.serve", "tuner.gpus", "tuner.tuning.output.wandb_mirror"):
         monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parsed(argparse.ArgumentParser.parse_args))
@@ -157,7 +157,9 @@ def parsed(parse):
 def test_commands_of_ours_are_found():
     modules = [parameter.values[0] for parameter in ours()]
     assert len(modules) > 25
-    assert set(modules) == {f"tuner.{name}" for name in ("run", "train", "audit", "report", "serve", "gpus")}
+    assert set(modules) == {
+        f"tuner.{name}" for name in ("run", "train", "audit", "report", "serve", "gpus", "tuning.output.wandb_mirror")
+    }
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "spaces.md"], ids=id_of)

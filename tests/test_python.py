@@ -68,14 +68,14 @@ def test_a_dry_run_prints_the_plan_and_searches_nothing(tmp_path, monkeypatch, c
 
 
 def test_an_interrupt_that_ends_the_clean_end_also_says_how_to_resume(tmp_path, monkeypatch):
-    from tuner.tuning import driver, running
+    from tuner.tuning import driver, session
 
     def twice(request):
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(driver, "ray_here", lambda *args: contextlib.nullcontext())
-    monkeypatch.setattr(running, "search_and_print", twice)
+    monkeypatch.setattr(session, "open_journal", twice)
     with pytest.raises(KeyboardInterrupt, match=r'interrupted; tuner.search\(space, resume="twice"\) resumes it'):
         search(tiny.space, name="twice", **QUICK)
 

@@ -9,10 +9,10 @@ import shutil
 import socket
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from asking import call_of, request_of
 from crashing import killed_at
 
 from tuner import audit, gpus, report, run, train
@@ -20,6 +20,8 @@ from tuner.errors import RequestError
 from tuner.serve import __main__ as serve
 from tuner.spec import patience, spaces
 from tuner.spec.experiment import Experiment
+from tuner.tuning import session
+from tuner.tuning.checks.data import load_data
 
 SPACES = Path(__file__).parent / "spaces"
 TINY = str(SPACES / "tiny.py")
@@ -193,7 +195,7 @@ def test_a_wrong_option_is_refused(refused, argv, message):
 def test_what_the_parser_refuses_is_told_without_its_box(argv, message, encoding, monkeypatch):
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
     with pytest.raises(RequestError) as refused:
-        run.parse(["--space", "cifar", *argv], Experiment())
+        run.parse(["--space", "cifar", *argv])
     assert message in str(refused.value)
     assert not any(line in str(refused.value) for line in ("---", "──", "│", "helptext"))
 
@@ -316,14 +318,9 @@ def test_results_that_are_a_file_are_refused(refused, tmp_path):
 @pytest.fixture
 def saved(tmp_path, monkeypatch, capsys):
     """A search `mine` over a copy of tiny.py, as it is on disk once it has begun."""
-    from tuner.spec.spaces import find_space
-    from tuner.tuning import requests, session
-
     shutil.copy(TINY, tmp_path / "space.py")
     monkeypatch.chdir(tmp_path)
-    argv = ["--space", "space.py", "--name", "mine", "--num-samples", "6"]
-    loaded_space = find_space("space.py")
-    request = requests.begin(run.parse(argv, requests.defaults_of(loaded_space)).experiment, loaded_space, argv)
+    request = request_of("--space", "space.py", "--name", "mine", "--num-samples", 6)
     folder = request.experiment.folder
     folder.mkdir(parents=True)
     for name in (".lock", ".driver"):
@@ -424,13 +421,8 @@ def test_a_journal_that_has_lost_its_events_is_refused_once_the_search_has_begun
 
 def test_a_search_that_was_killed_at_its_start_begins_and_is_refused_only_without_its_journal(saved, capsys):
     """It is killed before each change of its files, up to the one that says that it has begun."""
-    from tuner.spec.experiment import Options
-    from tuner.spec.spaces import find_space
-    from tuner.tuning import requests, session
-    from tuner.tuning.resume.experiment import load_resumed
-
-    loaded_space, seen = find_space("space.py"), Counter()
-    request = requests.begin(Options(space="space.py", name="other", num_samples=6), loaded_space, [])
+    seen = Counter()
+    request = request_of("--space", "space.py", "--name", "other", "--num-samples", 6)
     folder = request.experiment.folder
     for step in itertools.count(1):
         shutil.rmtree(folder, ignore_errors=True)
@@ -442,10 +434,8 @@ def test_a_search_that_was_killed_at_its_start_begins_and_is_refused_only_withou
         for gone in (False, True):
             if gone:
                 (folder / "journal.jsonl").unlink(missing_ok=True)
-            wanted = replace(request.experiment, name="other")
-            earlier = load_resumed(wanted, "other", True)
             try:
-                seen[gone, bool(requests.resume(wanted, earlier).history)] += 1
+                seen[gone, bool(request_of("--resume", "other", "--trust").history)] += 1
             except RequestError as error:
                 assert gone and "its trials are unknown" in str(error)
                 seen["refused"] += 1
@@ -454,11 +444,7 @@ def test_a_search_that_was_killed_at_its_start_begins_and_is_refused_only_withou
 
 def test_the_first_event_is_on_the_disk_before_experiment_json_says_so(saved, monkeypatch):
     """Otherwise a power failure might leave the word without the event."""
-    from tuner.spec.experiment import Options
-    from tuner.spec.spaces import find_space
-    from tuner.tuning import requests, session
-
-    request = requests.begin(Options(space="space.py", name="other"), find_space("space.py"), [])
+    request = request_of("--space", "space.py", "--name", "other")
     request.experiment.folder.mkdir()
     synced, sync = [], os.fsync
 
@@ -520,17 +506,11 @@ def test_a_cluster_that_does_not_answer_is_refused_at_once(capsys, tmp_path):
 )
 def test_a_data_function_that_fails_is_named_with_its_line(tmp_path, body, message):
     """What `load_data` does between the checks and the first trial."""
-    from tuner.spec.spaces import find_space
-    from tuner.tuning import requests
-    from tuner.tuning.checks.data import load_data
-
     place = tmp_path / "space.py"
     head = "from ray import tune\nfrom tuner.space import Space, Task\n\n\ndef data(data_dir):\n"
     tail = "space = Space(params={'x': tune.uniform(0, 1)}, task=Task(data=data, model=print, optimizer=print))\n"
     place.write_text(f"{head}{body}\n\n\n{tail}")
-    loaded_space = find_space(str(place))
-    argv = ["--space", str(place), "--results", str(tmp_path)]
-    request = requests.begin(run.parse(argv, requests.defaults_of(loaded_space)).experiment, loaded_space, argv)
+    request = request_of("--space", place, "--results", tmp_path)
     with pytest.raises(RequestError) as refusal:
         load_data(request)
     assert all(word in str(refusal.value) for word in message), refusal.value
@@ -559,7 +539,7 @@ DRY = "space = Space(params=p, task=Task(**t))"
         ),
         ("p['lr'] = tune.uniform(float('nan'), 1)", "write tune.uniform(low, high), or another domain, with finite"),
         ("def f(): f()\nf()", "a function, or a dictionary in params, contains itself"),
-        (f"t['optimizer'] = optim.SGD; {DRY}", "lambda parameters, config: SGD(parameters, lr=config['lr'])"),
+        (f"t['optimizer'] = optim.SGD; {DRY}", "write it as lambda parameters, config: SGD("),
         (f"t['loss'] = nn.CrossEntropyLoss; {DRY}", "give an object, not the class: CrossEntropyLoss()"),
         (f"t['data'] = lambda: ['a', 'b']; {DRY}", "returns a list of 2: str, str; return Splits("),
         (f"t['data'] = lambda: (x, np.array(['cat'] * 64)); {DRY}", "text cannot become a tensor; give numbers"),
@@ -616,8 +596,8 @@ def test_a_wrong_word_on_the_command_line_is_named(argv, message, refused):
 def test_an_option_that_may_be_repeated_is_no_mistake():
     words = "--trust --trust --point lr=0.1 width=2 --point lr=0.2 --stop loss=1 --stop accuracy=1"
     argv = ["--space", TINY, *words.split()]
-    experiment = run.parse(argv, Experiment()).experiment
-    assert experiment.point == (("lr=0.1", "width=2"), ("lr=0.2",)) and experiment.stop == ("loss=1", "accuracy=1")
+    given = call_of(*argv).given
+    assert given["point"] == (("lr=0.1", "width=2"), ("lr=0.2",)) and given["stop"] == ("loss=1", "accuracy=1")
 
 
 def test_an_import_that_goes_on_is_told_once_with_its_line(tmp_path, monkeypatch, capsys):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from asking import request_of
 
 import tuner.tuning.driver  # noqa: F401  (first: it sets what ray reads when it is imported)
 from tuner import audit, load_best, run, search, train
@@ -24,9 +25,8 @@ from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.record.storage.lock import only_driver
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import file_of, find_space
-from tuner.tuning import requests
 from tuner.tuning.answer.best import metrics_in
-from tuner.tuning.resume.experiment import load_resumed
+from tuner.tuning.checks import request as checking
 from tuner.tuning.resume.trust import code_of
 
 TINY = Path(__file__).parent / "spaces" / "tiny.py"
@@ -57,9 +57,7 @@ def place(tmp_path, monkeypatch, mark):
 
 def begun(tmp_path, name):
     """A search over a space, as it is on disk once it has begun."""
-    loaded_space = find_space(name)
-    argv = ["--space", name, "--name", "mine"]
-    request = requests.begin(run.parse(argv, requests.defaults_of(loaded_space)).experiment, loaded_space, argv)
+    request = request_of("--space", name, "--name", "mine")
     folder = request.experiment.folder
     folder.mkdir(parents=True)
     save_experiment(request.experiment, folder, request.facts)
@@ -67,7 +65,7 @@ def begun(tmp_path, name):
     book.write("experiment_started", name="mine")
     book.close()
     (folder / "best").mkdir()
-    config = {**CONFIG, "space": name, "space_sha256": loaded_space.sha256}
+    config = {**CONFIG, "space": name, "space_sha256": request.loaded_space.sha256}
     (folder / "best" / "config.json").write_text(json.dumps(config))
     return folder
 
@@ -165,8 +163,7 @@ def test_a_space_is_named_again_from_another_folder_and_another_file_is_refused(
 
 def test_a_resume_saves_the_digest_of_an_accepted_edit(place):
     edit(Path("space.py"))
-    given = run.parse(["--resume", "mine", "--space", "space.py"], load_experiment(place)[0]).experiment
-    request = requests.resume(given, load_resumed(given, "mine"))
+    request = request_of("--resume", "mine", "--space", "space.py")
     assert request.facts["space"]["sha256"] == hashlib.sha256(Path("space.py").read_bytes()).hexdigest()
     save_experiment(request.experiment, place, request.facts)
     assert COMMANDS["resume"]() == 0  # without the space's name
@@ -368,7 +365,7 @@ def test_a_space_that_is_no_name_is_refused(place, space):
 
 def test_a_cluster_that_only_the_folder_names_is_not_joined(place, capsys, monkeypatch, mark):
     asked = []
-    monkeypatch.setattr(requests, "check_head", asked.append)
+    monkeypatch.setattr(checking, "check_head", asked.append)
     rewritten(place, address="198.51.100.7:6379")
     refused(COMMANDS["resume"](), capsys, mark, "names the cluster 198.51.100.7:6379")
     assert not asked

@@ -28,6 +28,7 @@ from tuner.spec.resources import Resources
 from tuner.spec.spaces import find_space
 from tuner.tuning import driver
 from tuner.tuning.assembly import assemble
+from tuner.tuning.requests import Request
 from tuner.tuning.session import journal_start
 
 MANAGER = "ray.tune.execution.tune_controller.RayActorManager"
@@ -285,5 +286,7 @@ def conduct(experiment, loaded_space):
     history = read(folder / "journal.jsonl")
     journal = Journal(folder / "journal.jsonl")
     journal_start(journal, experiment, history, loaded_space.sha256)
-    driver.search(assemble(experiment, loaded_space, None, journal, history, Resources(1, 0, concurrent, 1)), journal)
+    resources = Resources(1, 0, concurrent, 1)
+    request = Request(experiment, loaded_space, {}, history, resources, "disabled")
+    driver.search(assemble(request, journal, resources), journal)
     journal.close()

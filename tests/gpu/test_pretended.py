@@ -164,9 +164,10 @@ def test_a_member_of_a_group_uses_its_own_device_by_nccl_and_frees_its_cache(gpu
 
 
 def test_the_real_command_trains_on_the_device_and_a_resume_takes_no_more_memory(gpus, search_here, monkeypatch):
-    from tuner.tuning import driver, requests
+    from tuner.tuning import driver
+    from tuner.tuning.checks import request
 
-    monkeypatch.setattr(requests, "local_cluster", lambda: {"CPU": 2.0, "GPU": 1.0})
+    monkeypatch.setattr(request, "local_cluster", lambda: {"CPU": 2.0, "GPU": 1.0})
     monkeypatch.setattr(driver, "nodes", lambda: [{"CPU": 2.0, "GPU": 1.0}])
     options = ["--scheduler", "fifo", "--gpus-per-trial", "0.5", "--max-epochs", "2"]
     ran = search_here("tiny.py", *options, "--num-samples", "2")

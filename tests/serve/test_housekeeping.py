@@ -1,5 +1,6 @@
 """Tags, notes, archive, rename, delete and downloads: what they change, and what nobody can make them do."""
 
+import contextlib
 import os
 import shutil
 import socket
@@ -23,7 +24,8 @@ from tuner.serve.jobs import options
 from tuner.serve.jobs.ray_jobs import JobState
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import find_space, list_spaces
-from tuner.tuning.requests import defaults_of, journaled_events
+from tuner.tuning.checks.request import journaled_events
+from tuner.tuning.requests import SearchCall, defaults_of
 from tuner.tuning.resume.experiment import load_resumed
 
 ALL, DEMO = "/api/experiments", "/api/experiments/demo"
@@ -156,10 +158,16 @@ def test_changes_of_two_requests_at_once_are_both_kept(service):
     assert read_notes(folder) == Notes(("a",), "", True)
 
 
+def loaded(service, name):
+    """The experiment that `--resume` loads."""
+    with contextlib.ExitStack() as stack:
+        return load_resumed(SearchCall({"results": str(service.results)}, resume=name), stack).experiment
+
+
 def test_a_search_does_not_read_the_notes(service):
     folder = ended(service)
     (folder / "notes.json").write_bytes(b"\xff")
-    assert load_resumed(Experiment(results=str(service.results)), "demo").experiment.name == "demo"
+    assert loaded(service, "demo").name == "demo"
 
 
 # --- rename -----------------------------------------------------------------------------------------------------------
@@ -171,9 +179,9 @@ def test_a_renamed_search_is_resumed(service):
     row = change(service, "rename", name="better")
     assert row["name"] == "better" and row["resume"].startswith("python -m tuner.run --resume better ")
     assert listed(service) == ["better"] and not folder.exists()
-    loaded = load_resumed(Experiment(results=str(service.results)), "better")
-    assert loaded.experiment.folder == service.results / "better"
-    assert journaled_events(loaded.experiment.folder, begun=True) == events
+    experiment = loaded(service, "better")
+    assert experiment.folder == service.results / "better"
+    assert journaled_events(experiment.folder, begun=True) == events
     resumed = service.owner.post(f"{ALL}/better/resume", json={"num_samples": 40, "max_epochs": 54})
     assert resumed.status_code == 202, resumed.text
     service.searches.dispatcher.step()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tuner.record.events import Event
 from tuner.spec.experiment import AUTO, Experiment, Options, Table, values_of, words
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import LoadedSpace
-from tuner.training.data import Splits
+
+if TYPE_CHECKING:
+    from tuner.training.data import Splits
 
 
 @dataclass

@@ -14,7 +14,7 @@ from tuner.errors import output
 from tuner.space import Space
 from tuner.spec import patience
 from tuner.training.data import Arrays, Splits, hold_out
-from tuner.tuning import running
+from tuner.tuning import session
 from tuner.tuning.checks import data as checked_data
 from tuner.tuning.checks.settings import settings_of
 
@@ -57,7 +57,7 @@ def command(tmp_path, monkeypatch, capsys):
         raise Reached
 
     monkeypatch.setattr(driver, "ray_here", lambda *args: contextlib.nullcontext())
-    monkeypatch.setattr(running, "search_and_print", start)
+    monkeypatch.setattr(session, "make_folder", start)
 
     def ran(text="", *options, space="", **task):
         functions = ", ".join(f"{name}={value}" for name, value in {**TASK, **task}.items())

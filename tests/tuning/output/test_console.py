@@ -4,19 +4,20 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import asking
 import pytest
 from ray import tune
 from ray.tune.schedulers import HyperBandScheduler
 
-from tuner import run
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.space import Space
 from tuner.spec.experiment import CHOICES, PAIRS, Experiment
 from tuner.spec.spaces import find_space
-from tuner.tuning import requests
+from tuner.tuning.answer import ending
 from tuner.tuning.answer.best import MODEL, readme
 from tuner.tuning.answer.conclusion import Answer
+from tuner.tuning.checks import request as checking
 from tuner.tuning.checks.data import load_data
 from tuner.tuning.output import console
 from tuner.views.commands import command, start_again
@@ -25,9 +26,7 @@ TINY = str(Path(__file__).parents[2] / "spaces" / "tiny.py")
 
 
 def request_of(tmp_path, *argv):
-    loaded_space = find_space(TINY)
-    words = ["--space", TINY, "--results", str(tmp_path), "--name", "mine", "--wandb", "disabled", *argv]
-    return requests.begin(run.parse(words, requests.defaults_of(loaded_space)).experiment, loaded_space, words)
+    return asking.request_of("--space", TINY, "--results", tmp_path, "--name", "mine", "--wandb", "disabled", *argv)
 
 
 def schedule(experiment):
@@ -201,7 +200,7 @@ def test_the_last_lines_say_how_to_go_on_as_the_search_was_started(
     record = ExperimentRecord(experiment, {}, (trial,), state, out_of_time=out_of_time)
     outcome = SimpleNamespace(state=state, reason="the time budget of 30m is over")
     done = SimpleNamespace(request=request, record=record, answer=None, outcome=outcome)
-    text = "\n".join(console.ending(done))
+    text = "\n".join(ending.ending(done))
     assert (
         "failed      trial 00003 in epoch 1: ValueError: wrong" in text
         and f"NOTE: {'out of time: ' * out_of_time}the time budget of 30m is over" in text
@@ -251,7 +250,7 @@ def test_a_mode_that_contradicts_the_metric_is_noted_beside_the_answer(tmp_path)
     for mode, noted in (("min", True), ("max", False)):
         request = request_of(tmp_path, "--metric", "accuracy", "--mode", mode)
         record = ExperimentRecord(request.experiment, {}, (trial,), "finished")
-        lines = console.ending(SimpleNamespace(request=request, record=record, answer=answer, outcome=outcome))
+        lines = ending.ending(SimpleNamespace(request=request, record=record, answer=answer, outcome=outcome))
         (place,) = [number for number, line in enumerate(lines) if line.startswith("validation  accuracy 0.5")]
         assert lines[place + 1].startswith("NOTE: mode is min, so a smaller accuracy counts as better") == noted
 
@@ -263,14 +262,14 @@ def test_memory_that_grew_is_told_of_the_trial_where_it_grew_fastest():
         )
         return TrialRecord(f"{number:05d}", {}, reports=reports)
 
-    assert console.growing([grown(0, 0, 0), TrialRecord("00001", {})]) == []
-    (text,) = console.growing([grown(0, 0, 2 << 20), grown(1, 0, 5 << 20, 3 << 20), grown(2, 0)])
+    assert ending.growing([grown(0, 0, 0), TrialRecord("00001", {})]) == []
+    (text,) = ending.growing([grown(0, 0, 2 << 20), grown(1, 0, 5 << 20, 3 << 20), grown(2, 0)])
     assert text.startswith(
         "NOTE: resident memory grew from epoch to epoch in 2 of 2 long trials, by 5.0 MiB per epoch in trial 00001"
     )
     steady = [grown(number, *[0] * 8) for number in (3, 4)]
-    assert console.growing([grown(0, 0, 2 << 20), grown(1, 5 << 20), *steady]) == []  # half of them: the allocator
-    assert console.growing([grown(0, 0, 2 << 20), grown(1, 5 << 20), steady[0]])
+    assert ending.growing([grown(0, 0, 2 << 20), grown(1, 5 << 20), *steady]) == []  # half of them: the allocator
+    assert ending.growing([grown(0, 0, 2 << 20), grown(1, 5 << 20), steady[0]])
 
 
 def test_failures_are_grouped_by_place_and_the_newest_come_first(tmp_path):
@@ -285,14 +284,14 @@ def test_failures_are_grouped_by_place_and_the_newest_come_first(tmp_path):
 
     old = [failed(n, 2, f"width {n}", 12) for n in range(7)]
     new = [failed(7, 1, "no", 30), failed(8, 4, "no", 30), TrialRecord("00009", {}, status="pruned")]
-    first, second = console.failures([*old, *new], tmp_path)
+    first, second = ending.failures([*old, *new], tmp_path)
     assert first == (
         "failed      2 trials, 00008 the last, in epochs 1 to 4: ValueError: no (/home/me/space.py, line 30); "
         f"full traceback: {tmp_path}/ray/00008/error.txt"
     )
     assert second.startswith("failed      7 trials, 00006 the last, in epoch 2: ValueError: width 6 ")
     many = [failed(n, 1, "no", n) for n in range(10, 20)]
-    assert console.failures(many, tmp_path)[-1] == "... and 5 other errors, in trials.csv"
+    assert ending.failures(many, tmp_path)[-1] == "... and 5 other errors, in trials.csv"
 
 
 def test_failed_trials_are_tried_again_after_the_code_was_changed(tmp_path):
