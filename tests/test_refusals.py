@@ -19,7 +19,6 @@ from tuner import audit, gpus, report, run, train
 from tuner.errors import RequestError
 from tuner.serve import __main__ as serve
 from tuner.spec import patience, spaces
-from tuner.spec.experiment import Experiment
 from tuner.tuning import session
 from tuner.tuning.checks.data import load_data
 
