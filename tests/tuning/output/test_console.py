@@ -17,7 +17,6 @@ from tuner.spec.spaces import find_space
 from tuner.tuning.answer import ending
 from tuner.tuning.answer.best import MODEL, readme
 from tuner.tuning.answer.conclusion import Answer
-from tuner.tuning.checks import request as checking
 from tuner.tuning.checks.data import load_data
 from tuner.tuning.output import console
 from tuner.views.commands import command, start_again
