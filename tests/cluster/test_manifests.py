@@ -14,7 +14,6 @@ import yaml
 from tuner import run
 from tuner.serve import __main__ as serve
 from tuner.serve.access.state import token_from_environment
-from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources, resources_of
 
 ROOT = Path(__file__).parent.parent.parent
@@ -169,7 +168,7 @@ def test_kuberays_workers_come_from_none_with_the_searchs_trials():
     workers = [kinds[name] for name in kinds if name != config["head_node_type"]]
     assert kinds[config["head_node_type"]]["resources"]["CPU"] == 0
     assert [(kind["min_workers"], kind["max_workers"], kind["resources"]["GPU"]) for kind in workers] == [(0, 4, 1)]
-    command = run.parse(job["entrypoint"].split()[3:], Experiment()).experiment
+    command = run.parse(job["entrypoint"].split()[3:]).experiment
     assert (command.gpus_per_trial, command.max_concurrent_trials) == (1, 4)
     assert resources_of(command, [kinds[config["head_node_type"]]["resources"]]) == Resources(1, 1, 4)
 
